@@ -1,0 +1,275 @@
+"""The command ``ewe``: what was asked for, checked, and handed to the server.
+
+Exit codes: 0 stopped as asked, 1 could not start, 2 wrong usage or configuration (4, work had to be ended, is
+the server's). Whatever goes wrong here is one line on standard error, ``ewe: ...``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Collection, Sequence
+
+from ewe import __version__
+from ewe.config import BOOL, Config, ConfigError, Setting, groups, nearest, one_line, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+
+class SiteError(Exception):
+    """There is nothing to serve: a directory of the site is missing. Its text is one line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with its arguments (by default the process's own) and return its exit code."""
+    try:
+        return _run(sys.argv[1:] if argv is None else list(argv))
+    except ConfigError as error:
+        return _fail(2, error)
+    except SystemExit as done:  # argparse has answered --help or --version
+        return int(done.code or 0)
+    except BrokenPipeError:  # `ewe --help | head`: whoever asked has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:  # before the server has taken charge of the signals
+        return 0
+
+
+def _run(argv: list[str]) -> int:
+    options = _parse(argv)
+    config = _configure(options)
+    if options.print_config:
+        return _print(as_toml(config))
+    if options.check_config:
+        return _print(f"configuration ok ({config.file or 'no file'})\n")
+    try:
+        config = choose_site(config)
+    except SiteError as error:
+        return _fail(1, error)
+    from ewe.server import StartError, serve
+
+    try:
+        return serve(config)
+    except StartError as error:
+        return _fail(1, error)
+
+
+def _print(text: str) -> int:
+    encoding = sys.stdout.encoding  # a path may hold bytes that are no text
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
+    return 0
+
+
+def _fail(code: int, error: Exception) -> int:
+    print(f"ewe: {one_line(str(error))}", file=sys.stderr)
+    return code
+
+
+# What the command line says.
+
+
+_TIE = "\xa0"  # a space at which help is not wrapped
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+    def format_help(self) -> str:
+        from ewe.processors import base
+
+        # only here, since finding the models of other packages takes a while
+        self.epilog = f"Models: {', '.join(base.names())}."
+        return super().format_help().replace(_TIE, " ")
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Help for 80 columns, whatever the terminal; all names of an option and then its value, once."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=79)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)  # cgi-bin stays one word
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        return ", ".join(action.option_strings) + (f" {action.metavar}" if action.metavar else "")
+
+
+class _Set(argparse.Action):
+    """Collects what is said of a setting in the namespace's `given`: {key: [(name used, value), ...]}."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        name = (option or "").removeprefix("--")
+        if self.nargs == 0:
+            values = self.const or not name.startswith("no-")
+            name = self.dest
+        namespace.given.setdefault(self.dest, []).append((name, values))
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """The command line taken apart; `given` holds its settings. ConfigError, or SystemExit after help."""
+    from ewe.processors import base
+
+    parser = _Parser(
+        prog="ewe",
+        usage=f"ewe [{' | '.join(base.FLAGS)}] [option ...] [port]",
+        description="Serve files and CGI programs, under the concurrency model of your choice.",
+        formatter_class=_Formatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.add_argument("positional", nargs="?", metavar="port", help="the same as --port")
+    known = _add_general(parser)
+    for title, settings in groups().items():
+        group = parser.add_argument_group(title)
+        for flag, model in base.FLAGS.items() if title == "model" else ():
+            group.add_argument(
+                flag, action=_Set, nargs=0, dest="concurrency", const=model, help=f"--model {model}"
+            )
+            known.append(flag)
+        for setting in settings:
+            known += _add_setting(group, setting)
+    _check_flags(argv, known)
+    options, extra = parser.parse_known_args(argv, argparse.Namespace(given={}))
+    if extra:
+        raise ConfigError(f"{quoted(extra[0])}: one port is enough")
+    return options
+
+
+def _add_general(parser: argparse.ArgumentParser) -> list[str]:
+    """Add the options that are no settings; return their names."""
+    group = parser.add_argument_group("general")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        default=None,
+        help="the settings file [ewe.toml, or [tool.ewe] of pyproject.toml; EWE_CONFIG]",
+    )
+    for name, text in (
+        ("--check-config", "check file, environment and command line, and end"),
+        ("--print-config", "print every setting, with where it came from, and end"),
+    ):
+        group.add_argument(name, action="store_true", default=False, help=text)
+    group.add_argument("--version", action="version", version=f"ewe {__version__}", help="print it and end")
+    group.add_argument("-h", "--help", action="help", help="print this and end")
+    return ["--config", "--check-config", "--print-config", "--version", "-h", "--help"]
+
+
+def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
+    """Add a setting's flags; return their names."""
+    flags = [f"--{key}" for key in setting.keys]
+    metavar = setting.kind.metavar
+    switch = setting.kind is BOOL
+    if switch:
+        flags += [f"--no-{key}" for key in setting.keys]
+    default = setting.show(setting.default) or "none"
+    group.add_argument(
+        *flags,
+        action=_Set,
+        dest=setting.key,
+        nargs=0 if switch else None,
+        metavar=None if switch else metavar,
+        help=f"{setting.help} [{default};{_TIE}{setting.variable}]".replace("%", "%%"),
+    )
+    return flags
+
+
+def _check_flags(argv: list[str], known: Collection[str]) -> None:
+    """Raise ConfigError for a flag that is none, with the nearest that is one."""
+    for word in argv:
+        if word == "--":
+            return
+        name = word.split("=")[0]
+        cluster = all(f"-{letter}" in known for letter in word[1:])
+        if re.match(r"-[^0-9.]", word) and name not in known and not cluster:
+            raise ConfigError(f"unknown option {name}{nearest(name, known)}")
+
+
+def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
+    """The settings on the command line; ConfigError where it contradicts itself."""
+    given: dict[str, list[tuple[str, Any]]] = options.given
+    models = list(
+        dict.fromkeys(Config.concurrency.read(raw, f"--{name}") for name, raw in given.get("concurrency", ()))
+    )
+    if len(models) > 1:
+        raise ConfigError(f"{len(models)} models at once: {', '.join(models[:-1])} and {models[-1]}")
+    if (port := getattr(options, "positional", None)) is not None:
+        number = Config.port.read(port, "port")
+        if "port" in given and Config.port.read(given["port"][-1][1], "--port") != number:
+            raise ConfigError(f"two ports at once: {given['port'][-1][1]} and {port}")
+        given["port"] = [("port", port)]
+    if "bind" in given and not given.keys().isdisjoint(("host", "port")):
+        raise ConfigError("--bind is instead of --host and a port: use one or the other")
+    last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key != "bind"]
+    return [*last, *([("bind", [raw for _, raw in given["bind"]])] if "bind" in given else [])]
+
+
+# What comes of it.
+
+
+def _configure(options: argparse.Namespace) -> Config:
+    """The configuration from everywhere, with a model that exists."""
+    from ewe.processors import base
+
+    config = Config.load(_given(options), file=options.config)
+    try:
+        base.find(config.concurrency)
+    except base.UnknownModel as error:
+        near = "" if "did you mean" in str(error) else nearest(config.concurrency, base.names())
+        raise ConfigError(f"{error}{near} ({config.origin('concurrency')})") from None
+    return config
+
+
+def as_toml(config: Config) -> str:
+    """All settings as a file that ewe would read again to the same effect, each with its origin."""
+    lines = [f"# The settings of ewe {__version__}."]
+    for title, settings in groups().items():
+        lines += ["", f"# {title}"]
+        for setting in settings:
+            line = f"{setting.key} = {_toml(setting, getattr(config, setting.name))}"
+            lines.append(f"{line:<35} # {one_line(config.origin(setting.name))}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(setting: Setting[Any], value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(quoted(item) for item in value)}]"
+    text = setting.show(value)
+    return text if isinstance(value, int) and (text.isdigit() or setting.kind is BOOL) else quoted(text)
+
+
+def choose_site(config: Config) -> Config:
+    """The configuration with directories that exist: its own, or those of the sample site that ewe carries.
+
+    The sample serves where nobody has named a document root and there is no htdocs/; a line on standard error
+    says so. Raises SiteError where a directory that somebody named is missing.
+    """
+    root, programs = config.documentroot, config.cgi_path
+    named = config.origin("documentroot") != "default"
+    if config.origin("cgi_path") != "default" and not os.path.isdir(programs):
+        raise SiteError(f"cgi-path {quoted(programs)} ({config.origin('cgi_path')}) is not a directory")
+    if os.path.isdir(root):
+        return config
+    sample = next((place for place in _sample_places() if os.path.isdir(os.path.join(place, "htdocs"))), None)
+    if named or sample is None:
+        raise SiteError(f"document root {quoted(root)} ({config.origin('documentroot')}) is not a directory")
+    print("ewe: no htdocs here; serving the sample site of ewe", file=sys.stderr)
+    if config.origin("cgi_path") == "default":
+        config = config.replace("sample site", cgi_path=os.path.join(sample, "cgi-bin"))
+    return config.replace("sample site", documentroot=os.path.join(sample, "htdocs"))
+
+
+def _sample_places() -> tuple[str, str]:
+    """Where the sample site may be: inside an installed package, beside the package in a checkout."""
+    return os.path.join(PACKAGE, "sample"), os.path.dirname(PACKAGE)

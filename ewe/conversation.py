@@ -1,0 +1,409 @@
+"""The conversation: requests in, responses out, over any stream. The one place that speaks HTTP to a client.
+
+    converse: next_request, head [100 Continue] body?, respond, head body, again or close
+
+Nothing here knows which concurrency model runs it: start reading at converse().
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ewe import logger
+from ewe.features.errors import error_page
+from ewe.http import (
+    NO_BODY,
+    BodyReader,
+    ChunkedDecoder,
+    Limits,
+    Refused,
+    Region,
+    Request,
+    Response,
+    Source,
+    check_partial_head,
+    http_date,
+    parse_request,
+)
+from ewe.streams import Disconnected, Stream, Timeout
+
+if TYPE_CHECKING:
+    from ewe.site import Site
+
+SKIP = 64 * 1024  # bytes of an unwanted body that are read off to keep the connection
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+# Heads seen before, whole and byte for byte, and what they mean: browsers and load generators repeat
+# themselves. Only heads without a body, only short ones; forgotten all at once when there are too many.
+HEADS: dict[bytes, Request] = {}
+MAX_HEADS = 1024
+MAX_REMEMBERED = 2048  # bytes
+
+
+async def converse(stream: Stream, site: Site) -> None:
+    """Hold one client's conversation: read requests, answer them, until either side closes."""
+    patience = site.config.head_timeout  # a client that connects speaks at once; later it may be idle
+    pending = b""
+    try:
+        while True:
+            if not pending:
+                pending = await stream.next_request(patience)
+                if not pending:
+                    return
+                patience = site.idle
+            began = time.perf_counter()
+            request = HEADS.get(pending)
+            if request is not None:
+                pending = b""
+            else:
+                try:
+                    request, pending = await read_request(stream, pending, site)
+                except Refused as refused:
+                    await refuse(stream, refused, pending, began)
+                    return
+                if request is None:
+                    return
+            response = await answer(request, stream, site)
+            stream.requests += 1
+            keeps = (
+                request.keeps
+                and site.persistent
+                and not stream.stopping
+                and stream.requests != site.config.requests
+            )
+            body = request.body
+            if body is not NO_BODY:
+                keeps = keeps and body.may_be_skipped()
+            keeps = await send_response(stream, request, response, keeps, began)
+            if body is not NO_BODY:
+                rest = await body.skip() if keeps else None
+                if rest is None:
+                    if not body.finished:
+                        await stream.linger()
+                    return
+                pending = rest
+            if not keeps:
+                return
+    except (Timeout, Disconnected):
+        return  # the client is gone, or does not read: there is nobody to tell
+
+
+async def read_request(stream: Stream, pending: bytes, site: Site) -> tuple[Request | None, bytes]:
+    """Return the request that begins with the pending bytes, and the bytes that follow its head.
+
+    None if the client ended between requests. Raises Refused: 408 when the head is not there in time.
+    """
+    if pending.startswith(b"\r\n"):  # an empty line before the request line: RFC 9112 section 2.2
+        pending = pending[2:]
+    timed = False
+    while (end := pending.find(b"\r\n\r\n")) < 0:
+        check_partial_head(pending, site.limits)
+        if not timed:
+            stream.allow(site.config.head_timeout)
+            timed = True
+        try:
+            data = await stream.receive()
+        except Timeout:
+            raise Refused(
+                408, f"the head did not come in {site.config.head_timeout:g} s (head-timeout)"
+            ) from None
+        if not data:
+            if not pending:
+                return None, b""
+            raise Refused(400, "the client ended within a head")
+        pending = pending + data
+        if pending.startswith(b"\r\n") and len(pending) == len(data):
+            pending = pending[2:]
+    head = pending[: end + 4]
+    rest = pending[end + 4 :]
+    request = HEADS.get(head) or parse_request(head, site.limits)
+    if request.length == 0:
+        if len(head) <= MAX_REMEMBERED:
+            if len(HEADS) >= MAX_HEADS:
+                HEADS.clear()
+            HEADS[head] = request
+        return request, rest
+    request.body = Body(stream, request, rest, site.limits, site.config.body_timeout)
+    return request, b""
+
+
+async def answer(request: Request, stream: Stream, site: Site) -> Response:
+    """Return the site's response; what a feature raises becomes a status here, and only here."""
+    try:
+        return await site.respond(request, stream)
+    except Refused as refused:
+        return error_page(refused.status, refused.cause, refused.fields)
+    except (Timeout, Disconnected):
+        raise
+    except Exception:
+        logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
+        return error_page(500, "a fault of the server")
+
+
+async def refuse(stream: Stream, refused: Refused, pending: bytes, began: float) -> None:
+    """Answer a request that could not be read, and end: nobody knows where the next one begins."""
+    line = pending[:200].partition(b"\r\n")[0].decode("latin-1")
+    request = Request("", "", (1, 1))
+    request.line = line
+    response = error_page(refused.status, refused.cause, refused.fields)
+    await send_response(stream, request, response, False, began)
+    await stream.linger()
+
+
+def busy() -> bytes:
+    """Return the whole response to a connection for which there is no room."""
+    page = error_page(503, "", (("Retry-After", "1"),))
+    assert isinstance(page.body, bytes)
+    return page.encoded() + b"Connection: close\r\n\r\n" + page.body
+
+
+BUSY = busy()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Responses out
+
+
+class Date:
+    """The Date field (RFC 9110 section 6.6.1), made once a second."""
+
+    second = -1
+    line = b""
+
+
+def date_line() -> bytes:
+    """Return the Date field's line."""
+    now = int(time.time())
+    if now != Date.second:
+        Date.line = f"Date: {http_date(now)}\r\nServer: ewe\r\n".encode()
+        Date.second = now
+    return Date.line
+
+
+# How the head ends, by (the connection is kept, the client speaks 1.1): RFC 9112 section 9.3
+ENDS = {
+    (True, True): b"\r\n",
+    (True, False): b"Connection: keep-alive\r\n\r\n",
+    (False, True): b"Connection: close\r\n\r\n",
+    (False, False): b"Connection: close\r\n\r\n",
+}
+
+
+async def send_response(
+    stream: Stream, request: Request, response: Response, keeps: bool, began: float
+) -> bool:
+    """Send a response and write its line of the access log; return whether the connection is kept."""
+    body = response.body
+    sent = 0
+    try:
+        if type(body) is bytes:
+            head = response.encoded()
+            end = ENDS[keeps, request.version == (1, 1)]
+            if request.method == "HEAD" or not body:
+                await stream.send(head, date_line(), end)
+            else:
+                await stream.send(head, date_line(), end, body)
+                sent = len(body)
+        else:
+            sending = Sending(stream, request, response, keeps)
+            try:
+                keeps = await sending.send()
+            finally:
+                sent = sending.sent
+                await response.close()
+    finally:
+        if response.cause:
+            report(stream, request, response)
+        if logger.access.enabled:
+            micros = int((time.perf_counter() - began) * 1e6)
+            logger.access.write(
+                logger.Exchange(stream.client[0], stream.server[1], request, response, sent, micros)
+            )
+    return keeps
+
+
+def report(stream: Stream, request: Request, response: Response) -> None:
+    """Write to the error log why a request was not served as the client wanted."""
+    message = f"{stream.client[0]} {request.line[:200]!r}: {response.status}, {response.cause}"
+    if response.status >= 500:
+        logger.errors.warning(message)
+    elif response.status == 404:
+        logger.errors.debug(message)
+    else:
+        logger.errors.info(message)
+
+
+class Sending:
+    """The sending of one response whose body is not just bytes. sent: bytes of the body so far."""
+
+    def __init__(self, stream: Stream, request: Request, response: Response, keeps: bool) -> None:
+        self.stream = stream
+        self.request = request
+        self.response = response
+        self.keeps = keeps
+        self.sent = 0
+
+    async def send(self) -> bool:
+        """Send all; return whether the connection is kept."""
+        body = self.response.body
+        bodiless = self.request.method == "HEAD" or self.response.status in (204, 304)
+        if isinstance(body, Source):
+            if body.raw:
+                return await self.send_raw(body)
+            chunked = body.length is None and self.request.version == (1, 1) and not bodiless
+            if body.length is None and not chunked and not bodiless:
+                self.keeps = False  # only the close tells a 1.0 client where the body ends
+            await self.stream.send(self.head(b"Transfer-Encoding: chunked\r\n" if chunked else b""))
+            if not bodiless:
+                await (self.send_chunks(body) if chunked else self.send_source(body))
+            return self.keeps
+        assert isinstance(body, tuple)
+        await self.send_pieces(() if bodiless else body)
+        return self.keeps
+
+    def head(self, framing: bytes = b"") -> bytes:
+        """Return the head to send."""
+        end = ENDS[self.keeps, self.request.version == (1, 1)]
+        return b"".join((self.response.encoded(), date_line(), framing, end))
+
+    async def send_pieces(self, pieces: tuple[bytes | Region, ...]) -> None:
+        """Send bytes and parts of files; the head leaves with the first of them."""
+        head = self.head()
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                await self.stream.send(head, piece)
+                self.sent += len(piece)
+            else:
+                await self.stream.send_file(piece.file, piece.offset, piece.count, head)
+                self.sent += piece.count
+            head = b""
+        if head:
+            await self.stream.send(head)
+
+    async def next_piece(self, source: Source) -> bytes:
+        """Return the next piece; what goes wrong now can only cut the connection."""
+        try:
+            return await source.receive()
+        except Refused as refused:
+            self.response.cause = f"cut after {self.sent} bytes: {refused.cause}"
+            raise Disconnected from None
+
+    async def send_chunks(self, source: Source) -> None:
+        """Send pieces of unknown total length: RFC 9112 section 7.1."""
+        while piece := await self.next_piece(source):
+            await self.stream.send(b"%x\r\n" % len(piece), piece, b"\r\n")
+            self.sent += len(piece)
+        await self.stream.send(b"0\r\n\r\n")
+
+    async def send_source(self, source: Source) -> None:
+        """Send pieces as they are: up to the known length, or to the end of the connection."""
+        while piece := await self.next_piece(source):
+            if source.length is not None and self.sent + len(piece) > source.length:
+                piece = piece[: source.length - self.sent]
+                self.response.cause = f"more than the {source.length} bytes of its Content-Length"
+                self.keeps = False
+                if not piece:
+                    break
+            await self.stream.send(piece)
+            self.sent += len(piece)
+        if source.length is not None and self.sent < source.length:
+            self.response.cause = f"cut: {self.sent} bytes came, Content-Length is {source.length}"
+            raise Disconnected
+
+    async def send_raw(self, source: Source) -> bool:
+        """Send a program's own response, head included (RFC 3875 section 5); its end is the close."""
+        while piece := await self.next_piece(source):
+            await self.stream.send(piece)
+            self.sent += len(piece)
+        return False
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Bodies in
+
+
+class Body(BodyReader):
+    """The body of one request, decoded on demand: RFC 9112 section 6.
+
+    length: in bytes, None when chunked. finished: all of it was read. A client that expects it is told
+    "100 Continue" when something reads for the first time (RFC 9110 section 10.1.1).
+    """
+
+    def __init__(
+        self, stream: Stream, request: Request, pending: bytes, limits: Limits, timeout: float
+    ) -> None:
+        self.stream = stream
+        self.length = request.length
+        self.left = request.length or 0
+        self.pending = pending
+        self.timeout = timeout
+        self.asks = request.expects and not pending
+        self.decoder = ChunkedDecoder(limits) if request.length is None else None
+        self.finished = False
+        self.broken = False
+
+    async def receive(self) -> bytes:
+        """Return the next decoded bytes, b"" at the end.
+
+        Raises Refused: 400 for bad framing or an early end, 408 for a client that stops, 413 for too much.
+        """
+        while not self.finished:
+            if self.asks:
+                self.asks = False
+                await self.stream.send(CONTINUE)
+            data = self.pending or await self.more()
+            self.pending = b""
+            piece = self.take_chunked(data) if self.decoder else self.take(data)
+            if piece:
+                return piece
+        return b""
+
+    def take(self, data: bytes) -> bytes:
+        """Take what belongs to a body of known length."""
+        piece = data[: self.left]
+        self.left -= len(piece)
+        if not self.left:
+            self.finished = True
+            self.pending = data[len(piece) :]
+        return piece
+
+    def take_chunked(self, data: bytes) -> bytes:
+        """Take what belongs to a chunked body."""
+        assert self.decoder is not None
+        try:
+            piece = self.decoder.feed(data)
+        except Refused:
+            self.broken = True
+            raise
+        if self.decoder.finished:
+            self.finished = True
+            self.pending = self.decoder.rest
+        return piece
+
+    async def more(self) -> bytes:
+        """Return what arrives next."""
+        self.stream.allow(self.timeout)
+        try:
+            data = await self.stream.receive()
+        except Timeout:
+            self.broken = True
+            raise Refused(408, f"the body stopped for {self.timeout:g} s (body-timeout)") from None
+        if not data:
+            self.broken = True
+            raise Refused(400, "the client ended within a body")
+        return data
+
+    def may_be_skipped(self) -> bool:
+        """Is what was not read cheap to read off? Not if the client was never told to send it."""
+        return self.finished or not (self.broken or self.asks or self.left - len(self.pending) > SKIP)
+
+    async def skip(self) -> bytes | None:
+        """Read off what is left, up to SKIP bytes; return what follows the body, None to close instead."""
+        skipped = 0
+        try:
+            while not self.finished and skipped <= SKIP:
+                skipped += len(await self.receive())
+        except Refused:
+            return None
+        return self.pending if self.finished else None

@@ -1,0 +1,57 @@
+"""Conditional requests: RFC 9110 section 13."""
+
+from __future__ import annotations
+
+import re
+
+from ewe.http import Request, parse_date
+
+# entity-tag = [ "W/" ] DQUOTE *etagc DQUOTE: section 8.8.3
+TAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
+TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t,]*{TAG.pattern})*[ \t,]*")
+
+
+def tags(value: str | None) -> list[str] | None:
+    """Return the entity tags of If-Match or If-None-Match, ["*"] for the star, None if there is no such field.
+
+    A malformed list has no tags, so that If-Match fails and If-None-Match holds: the safe side of each.
+    """
+    if value is None:
+        return None
+    if value == "*":
+        return ["*"]
+    return TAG.findall(value) if TAGS.fullmatch(value) else []
+
+
+def outcome(request: Request, etag: str, modified: float) -> int | None:
+    """Return 304 or 412, or None to go on: section 13.2.2, steps 1 to 4. For GET and HEAD of what exists.
+
+    etag: strong, quotes included. modified: seconds, without a fraction.
+    """
+    get = request.values.get
+    matching = tags(get("if-match"))
+    if matching is not None:
+        if matching != ["*"] and etag not in matching:  # strong comparison: a weak tag never equals
+            return 412
+    elif (since := parse_date(get("if-unmodified-since") or "")) is not None and modified > since:
+        return 412
+    differing = tags(get("if-none-match"))
+    if differing is not None:
+        if differing == ["*"] or etag in (tag.removeprefix("W/") for tag in differing):  # weak comparison
+            return 304
+    elif (since := parse_date(get("if-modified-since") or "")) is not None and modified <= since:
+        return 304
+    return None
+
+
+def range_applies(request: Request, etag: str, modified: float, now: float) -> bool:
+    """Is Range to be obeyed, as far as If-Range says? Section 13.1.5, and step 5 of 13.2.2.
+
+    A date is a strong validator only when it is at least a second older than now (section 8.8.2.2).
+    """
+    validator = request.values.get("if-range")
+    if validator is None:
+        return True
+    if '"' in validator:
+        return validator == etag
+    return parse_date(validator) == modified and modified < now - 1

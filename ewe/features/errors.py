@@ -1,0 +1,55 @@
+"""Error pages: small, readable, and without anything the client did not know before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ewe.http import REASONS, Response
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{status} {reason}</title>
+<style>
+body {{ font: 1.1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 15vh auto; padding: 0 1rem }}
+h1 {{ font-size: 1.5rem }} h1 span {{ opacity: .55; font-weight: 400 }}
+</style>
+<h1><span>{status}</span> {reason}</h1>
+<p>{text}
+</html>
+"""
+
+TEXTS = {
+    400: "The request is malformed, and was not answered so that nobody misunderstands it.",
+    403: "This may not be read.",
+    404: "There is nothing at this address.",
+    405: "This address does not take that method.",
+    408: "The request did not come in time.",
+    412: "The file is not as the request expects it.",
+    413: "The request's body is larger than this server takes.",
+    414: "The address is longer than this server takes.",
+    416: "The file does not have that part.",
+    417: "This server does not know what the request expects.",
+    431: "The request's header is larger than this server takes.",
+    500: "Something went wrong here. Whoever runs the server finds the reason in its log.",
+    501: "This server does not know that method or coding.",
+    502: "The program behind this address did not answer properly.",
+    503: "The server is busy. Please try again in a moment.",
+    504: "The program behind this address did not answer in time.",
+    505: "This server speaks HTTP/1.1 and HTTP/1.0.",
+    507: "There is no room to take the request's body.",
+}
+
+
+def error_page(status: int, cause: str, fields: Iterable[tuple[str, str]] = ()) -> Response:
+    """Return the page of a status. cause goes to the error log alone; fields to the client too."""
+    reason = REASONS.get(status, "Error")
+    page = PAGE.format(status=status, reason=reason, text=TEXTS.get(status, reason + "."))
+    return Response(
+        status,
+        (("Content-Type", "text/html; charset=utf-8"), ("X-Content-Type-Options", "nosniff"), *fields),
+        page.encode(),
+        cause=cause,
+    )

@@ -1,0 +1,81 @@
+"""Range requests: RFC 9110 section 14."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ewe.http import Region, Response
+
+MAX_RANGES = 32  # a request for more is answered with the whole file: section 14.2 warns of many small ones
+RANGES = re.compile(r"bytes=[ \t]*([0-9]*-[0-9]*(?:[ \t]*,[ \t]*(?:[0-9]*-[0-9]*)?)*)", re.IGNORECASE)
+
+
+def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
+    """Return the (offset, count) of each range that can be satisfied, in the order asked for.
+
+    None: the field is not understood, or asks for too much, and the whole file is to be sent. An empty
+    list: nothing of it can be satisfied, 416 (section 15.5.17).
+    """
+    match = RANGES.fullmatch(value)
+    if match is None:
+        return None
+    ranges = []
+    for spec in (part.strip(" \t") for part in match[1].split(",")):
+        if not spec:
+            continue
+        first, _, last = spec.partition("-")
+        if max(len(first), len(last)) > 19:
+            return None
+        if first:
+            if last and int(last) < int(first):
+                return None  # invalid, so the whole field is to be ignored: section 14.1.1
+            ranges.append((int(first), min(int(last), size - 1) if last else size - 1))
+        elif last:
+            ranges.append((max(size - int(last), 0), size - 1 if int(last) else -1))
+        else:
+            return None
+    if len(ranges) > MAX_RANGES:
+        return None
+    found = [(first, last - first + 1) for first, last in ranges if first <= last]
+    if len(found) > 1 and (overlap(found) or sum(count for _, count in found) >= size):
+        return None
+    return found
+
+
+def overlap(ranges: list[tuple[int, int]]) -> bool:
+    """Do more than two of these overlap? Section 14.2 lets a server ignore such a field."""
+    end, times = 0, 0
+    for offset, count in sorted(ranges):
+        times += offset < end
+        end = max(end, offset + count)
+    return times > 1
+
+
+def unsatisfiable(size: int) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a 416: section 15.5.17."""
+    return (("Content-Range", f"bytes */{size}"),)
+
+
+def partial(
+    ranges: list[tuple[int, int]], size: int, kind: str, fields: tuple[tuple[str, str], ...], file: int
+) -> Response:
+    """Return the 206 for these ranges of an open file; several make multipart/byteranges (section 14.6).
+
+    kind: the Content-Type of the whole. fields: all others.
+    """
+    if len(ranges) == 1:
+        offset, count = ranges[0]
+        about = ("Content-Range", f"bytes {offset}-{offset + count - 1}/{size}")
+        return Response(206, (("Content-Type", kind), about, *fields), (Region(file, offset, count),))
+    boundary = os.urandom(12).hex()
+    pieces: list[bytes | Region] = []
+    for offset, count in ranges:
+        last = offset + count - 1
+        lead = (
+            f"\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: bytes {offset}-{last}/{size}\r\n\r\n"
+        )
+        pieces += [lead.encode("latin-1"), Region(file, offset, count)]
+    pieces.append(f"\r\n--{boundary}--\r\n".encode())
+    about = ("Content-Type", f"multipart/byteranges; boundary={boundary}")
+    return Response(206, (about, *fields), tuple(pieces))

@@ -1,0 +1,95 @@
+"""Request bodies as files: in memory when small, in an unlinked temporary file when large.
+
+So a program gets a real file as standard input and a true CONTENT_LENGTH, however the client framed its
+request, and a slow client costs no program.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ewe.http import BodyReader, Refused
+
+
+class Spooled:
+    """A request body in a file. descriptor: at its start, ready to be read. length: in bytes."""
+
+    __slots__ = ("descriptor", "length")
+
+    def __init__(self, descriptor: int, length: int) -> None:
+        self.descriptor = descriptor
+        self.length = length
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+async def spooled(body: BodyReader, memory: int) -> Spooled:
+    """Read a body to its end into a file; up to `memory` bytes of it stay in memory.
+
+    Raises Refused: what reading it raises, 507 when the disk is full.
+    """
+    if body.length == 0:
+        return Spooled(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+    in_memory = body.length is None or body.length <= memory
+    descriptor = memory_file() if in_memory else temporary_file()
+    length = 0
+    try:
+        while piece := await body.receive():
+            length += len(piece)
+            if in_memory and length > memory:
+                in_memory = False
+                descriptor = moved_to_disk(descriptor)
+            write(descriptor, piece)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return Spooled(descriptor, length)
+    except OSError as reason:
+        os.close(descriptor)
+        raise Refused(507, f"a request body cannot be spooled: {reason.strerror}") from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def memory_file() -> int:
+    """Return a new file that has no disk behind it."""
+    return os.memfd_create("ewe-body") if hasattr(os, "memfd_create") else temporary_file()
+
+
+def temporary_file() -> int:
+    """Return a new file that has no name, so that nothing is left whatever happens. Raises OSError."""
+    directory = os.environ.get("TMPDIR", "/tmp")
+    if hasattr(os, "O_TMPFILE"):
+        try:
+            return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError:
+            pass  # a file system without it
+    from tempfile import mkstemp
+
+    descriptor, name = mkstemp(prefix="ewe-", dir=directory)
+    os.unlink(name)
+    return descriptor
+
+
+def moved_to_disk(memory: int) -> int:
+    """Return a temporary file with what a memory file holds, which is closed."""
+    disk = temporary_file()
+    try:
+        os.lseek(memory, 0, os.SEEK_SET)
+        while data := os.read(memory, 1024 * 1024):
+            write(disk, data)
+    except OSError:
+        os.close(disk)
+        raise
+    os.close(memory)
+    return disk
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,330 @@
+"""Files: from a URL's path to a response, in the order in which a request meets it.
+
+respond: remembered? -> method -> find -> directory? -> variant -> conditions -> range -> file
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from ewe.features import conditional, ranges
+from ewe.features.errors import error_page
+from ewe.features.mediatypes import content_type
+from ewe.http import Refused, Region, Request, Response, escape, http_date
+
+if TYPE_CHECKING:
+    from ewe.config import Config
+    from ewe.streams import Stream
+
+SMALL = 64 * 1024  # bytes: files up to this size are read and remembered, larger ones leave by sendfile
+FRESH = 1.0  # seconds for which a file is believed unchanged without a look
+COST = 1024  # bytes of the cache that an entry takes besides its file
+OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO or a terminal must not hold us
+CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
+ALLOW = ("Allow", "GET, HEAD, OPTIONS")
+
+
+class File:
+    """One representation of a file: what a response says of it, and its bytes when it is small."""
+
+    __slots__ = ("body", "etag", "fields", "identity", "kind", "modified", "path", "response", "size")
+
+    def __init__(self, path: str, about: os.stat_result, kind: str, coding: str, varies: bool) -> None:
+        self.path = path
+        self.size = about.st_size
+        self.identity = identity(about)
+        self.modified = float(int(about.st_mtime))
+        self.kind = kind
+        suffix = "-" + coding if coding else ""
+        self.etag = f'"{about.st_mtime_ns:x}-{about.st_size:x}-{about.st_ino:x}{suffix}"'
+        fields = [
+            ("ETag", self.etag),
+            ("Last-Modified", http_date(self.modified)),
+            ("Accept-Ranges", "bytes"),
+        ]
+        fields.append(("X-Content-Type-Options", "nosniff"))
+        if coding:
+            fields.append(("Content-Encoding", coding))
+        if varies:
+            fields.append(("Vary", "Accept-Encoding"))
+        self.fields = tuple(fields)
+        self.body: bytes | None = None
+        self.response: Response | None = None
+
+
+def identity(about: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file does."""
+    return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)
+
+
+class Remembered:
+    """What the cache holds of one path. sidecars: the variants seen beside it; plain: it has none."""
+
+    __slots__ = ("checked", "file", "plain", "sidecars")
+
+    def __init__(self, file: File, sidecars: tuple[tuple[str, str], ...], checked: float) -> None:
+        self.file = file
+        self.sidecars = sidecars
+        self.plain = not sidecars
+        self.checked = checked
+
+
+class Static:
+    """Serve the files below config.documentroot."""
+
+    def __init__(self, config: Config) -> None:
+        self.root = os.path.realpath(config.documentroot)
+        self.index = config.defaultindex
+        self.indexes = config.indexes
+        self.follows = config.symlinks == "follow"
+        self.room = config.cache
+        self.taken = 0
+        self.cache: dict[str, Remembered] = {}
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the response for the file or directory at the request's path. Raises Refused."""
+        known = self.cache.get(request.path)
+        if known is not None:
+            if time.monotonic() - known.checked > FRESH and not self.look_again(known):
+                self.forget(request.path)
+            elif known.plain and not request.conditional and request.method in ("GET", "HEAD"):
+                return known.file.response
+        if request.method not in ("GET", "HEAD"):
+            return self.other_method(request)
+        return self.serve(request, request.path)
+
+    def other_method(self, request: Request) -> Response:
+        """Answer OPTIONS, refuse the rest (EWE section 3.3; RFC 9110 section 15.5.6)."""
+        if request.method == "OPTIONS":
+            return Response(204, (ALLOW,))
+        raise Refused(405, f"{request.method} to a file", (ALLOW,))
+
+    # Path to file
+
+    def serve(self, request: Request, path: str) -> Response | None:
+        """Open what is at path, and answer with it; None when there is nothing to serve."""
+        if hidden(path):
+            raise Refused(404, "the name begins with a dot")
+        descriptor = self.open(self.root + path)
+        if descriptor is None:
+            return None
+        response: Response | None = None
+        try:
+            about = os.fstat(descriptor)
+            if stat.S_ISDIR(about.st_mode):
+                return self.directory(request, path, descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise Refused(404, "neither a file nor a directory")
+            response = self.file(request, path, descriptor, about)
+            return response
+        finally:
+            if response is None or response.release is None:
+                os.close(descriptor)
+
+    def open(self, name: str) -> int | None:
+        """Return a descriptor of what the name leads to, None if nothing is there. Raises Refused(403, 404)."""
+        try:
+            descriptor = os.open(name, OPEN)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except PermissionError:
+            raise Refused(403, f"{name} may not be read") from None
+        except OSError as reason:
+            if reason.errno in GONE:
+                return None
+            raise
+        if not self.follows and not self.is_inside(descriptor, name):
+            os.close(descriptor)
+            raise Refused(404, f"{name} leads out of the document root (symlinks = inside)")
+        return descriptor
+
+    def is_inside(self, descriptor: int, name: str) -> bool:
+        """Is what was opened below the root? The kernel knows its true name; elsewhere we resolve it."""
+        try:
+            real = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            real = os.path.realpath(name)
+        return real == self.root or real.startswith(self.root.rstrip("/") + "/")
+
+    def directory(self, request: Request, path: str, descriptor: int) -> Response | None:
+        """Answer with the directory's index file, or a listing of it."""
+        if not path.endswith("/"):
+            query = "" if request.query is None else "?" + request.query
+            return redirect(escape(path) + "/" + query)
+        if self.index and os.access(self.index, os.F_OK, dir_fd=descriptor):
+            response = self.serve(request, path + self.index)
+            if response is not None:
+                return response
+        if not self.indexes:
+            raise Refused(403, f"{path} has no {self.index}, and indexes is off")
+        from ewe.features.indexes import listing
+
+        return listing(request, path, descriptor)
+
+    # File to response
+
+    def file(self, request: Request, path: str, descriptor: int, about: os.stat_result) -> Response:
+        """Answer with a regular file, or the variant of it that the client prefers."""
+        sidecars = self.sidecars(self.root + path)
+        coding = preferred(request.values.get("accept-encoding"), sidecars) if sidecars else ""
+        kind = content_type(os.path.basename(path))
+        if coding:
+            other = self.open(self.root + path + dict(sidecars)[coding])
+            if other is not None:
+                file = File(path, os.fstat(other), kind, coding, True)
+                return self.answer(request, file, other, owns=True)
+        file = File(path, about, kind, "", bool(sidecars))
+        if file.size <= SMALL:
+            file.body = read(descriptor, file.size)
+        if file.body is not None:
+            file.response = Response(200, (("Content-Type", kind), *file.fields), file.body)
+            if path == request.path:
+                self.remember(path, file, sidecars)
+        return self.answer(request, file, descriptor, owns=False)
+
+    def sidecars(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Return the (coding, suffix) of each compressed variant beside a file."""
+        return tuple((coding, suffix) for coding, suffix in CODINGS if os.path.isfile(name + suffix))
+
+    def answer(self, request: Request, file: File, descriptor: int, owns: bool) -> Response:
+        """Apply conditions and ranges: RFC 9110 section 13.2.2. owns: the descriptor is ours to close."""
+        response: Response | None = None
+        try:
+            status = conditional.outcome(request, file.etag, file.modified) if request.conditional else None
+            if status == 304:
+                return Response(304, file.fields)
+            if status == 412:
+                return error_page(412, "the condition does not hold")
+            response = self.part(request, file, descriptor) or whole(file, descriptor)
+            if isinstance(response.body, tuple):
+                response.release = lambda: os.close(descriptor)
+            return response
+        finally:
+            if owns and (response is None or response.release is None):
+                os.close(descriptor)
+
+    def part(self, request: Request, file: File, descriptor: int) -> Response | None:
+        """Return a 206 or 416, or None to send the whole file."""
+        value = request.values.get("range")
+        if value is None or request.method != "GET":
+            return None
+        if not conditional.range_applies(request, file.etag, file.modified, time.time()):
+            return None
+        found = ranges.wanted(value, file.size)
+        if found is None:
+            return None
+        if not found:
+            return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
+        return ranges.partial(found, file.size, file.kind, file.fields, descriptor)
+
+    # The cache: path -> file, at most self.room bytes, each entry looked at again after FRESH seconds
+
+    def remember(self, path: str, file: File, sidecars: tuple[tuple[str, str], ...]) -> None:
+        """Keep a small file; when there is no room, forget all others first."""
+        cost = file.size + COST
+        if cost > self.room:
+            return
+        if path in self.cache:
+            self.forget(path)
+        if self.taken + cost > self.room:
+            self.cache.clear()
+            self.taken = 0
+        self.cache[path] = Remembered(file, sidecars, time.monotonic())
+        self.taken += cost
+
+    def forget(self, path: str) -> None:
+        """Drop an entry."""
+        known = self.cache.pop(path, None)
+        if known is not None:
+            self.taken -= known.file.size + COST
+
+    def look_again(self, known: Remembered) -> bool:
+        """Is the file what it was, with the same variants beside it? Then believe it for another second."""
+        name = self.root + known.file.path
+        try:
+            descriptor = self.open(name)
+            if descriptor is None:
+                return False
+            try:
+                unchanged = identity(os.fstat(descriptor)) == known.file.identity
+            finally:
+                os.close(descriptor)
+        except (OSError, Refused):
+            return False
+        if unchanged and self.sidecars(name) == known.sidecars:
+            known.checked = time.monotonic()
+            return True
+        return False
+
+
+def _gone() -> frozenset[int]:
+    import errno
+
+    return frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO, errno.ENODEV})
+
+
+GONE = _gone()  # errors of open() that say "there is no such file" in other words
+
+
+def hidden(path: str) -> bool:
+    """Does a name on the path begin with a dot? .well-known at the root is public: RFC 8615."""
+    return "/." in (path.removeprefix("/.well-known/") if path.startswith("/.well-known/") else path)
+
+
+def whole(file: File, descriptor: int) -> Response:
+    """Return the 200 with the whole file."""
+    if file.response is not None:
+        return file.response
+    return Response(200, (("Content-Type", file.kind), *file.fields), (Region(descriptor, 0, file.size),))
+
+
+def read(descriptor: int, size: int) -> bytes | None:
+    """Return a file's bytes, None if it has another size meanwhile."""
+    data = os.read(descriptor, size + 1)
+    return data if len(data) == size else None
+
+
+def redirect(target: str) -> Response:
+    """Return the 301 to another place."""
+    page = f'<!DOCTYPE html>\n<title>Moved</title>\n<p>It is <a href="{html_escape(target)}">here</a>.\n'
+    return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page.encode())
+
+
+def html_escape(text: str) -> str:
+    """Escape for HTML; html.escape() would cost the import of all entities' names."""
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;")):
+        text = text.replace(character, entity)
+    return text
+
+
+def preferred(accepts: str | None, sidecars: tuple[tuple[str, str], ...]) -> str:
+    """Return the coding to send, "" for none: RFC 9110 section 12.5.3. Ties go to the smaller variant."""
+    if accepts is None:
+        return ""
+    weights: dict[str, float] = {}
+    for part in accepts.lower().split(","):
+        coding, _, parameter = part.partition(";")
+        weight = parameter.replace(" ", "").replace("\t", "")
+        if not weight:
+            weights[coding.strip(" \t")] = 1.0
+        elif is_weight(weight):
+            weights[coding.strip(" \t")] = float(weight[2:])
+    if "x-gzip" in weights:
+        weights.setdefault("gzip", weights["x-gzip"])
+    star = weights.get("*", 0.0)
+    identity = weights.get("identity", 0.001)  # acceptable unless refused, and no better than a variant
+    best, chosen = identity, ""
+    for coding, _ in sidecars:
+        weight_of_it = weights.get(coding, star)
+        if weight_of_it > 0 and (weight_of_it > best or (not chosen and weight_of_it >= best)):
+            best, chosen = weight_of_it, coding
+    return chosen
+
+
+def is_weight(text: str) -> bool:
+    """Is this a weight, as in q=0.5? RFC 9110 section 12.4.2."""
+    number = text[2:]
+    return text.startswith("q=") and number[:1] in ("0", "1") and number.replace(".", "", 1).isdigit()

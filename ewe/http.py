@@ -1,0 +1,678 @@
+"""The grammar of HTTP/1.1: bytes to Request, Response to bytes. No I/O, no socket, no clock but the date.
+
+Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1), RFC 3986 (targets). Where the RFC leaves a choice and
+the choice concerns framing, the target or Host, the strict side is taken: what two readers could
+understand differently is refused (RFC 9112 sections 11.1 and 11.2 tell why).
+
+A head is read whole: one pattern for the request line, one for all field lines, then split. Start with
+parse_request(); ChunkedDecoder reads chunked bodies; Response.encoded() writes heads.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+__all__ = [
+    "ChunkedDecoder",
+    "Limits",
+    "Refused",
+    "Request",
+    "Response",
+    "check_partial_head",
+    "http_date",
+    "parse_date",
+    "parse_fields",
+    "parse_request",
+]
+
+REASONS = {
+    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content",
+    206: "Partial Content", 301: "Moved Permanently", 302: "Found", 303: "See Other",
+    304: "Not Modified", 307: "Temporary Redirect", 308: "Permanent Redirect",
+    400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
+    405: "Method Not Allowed", 406: "Not Acceptable", 408: "Request Timeout", 409: "Conflict",
+    410: "Gone", 411: "Length Required", 412: "Precondition Failed", 413: "Content Too Large",
+    414: "URI Too Long", 415: "Unsupported Media Type", 416: "Range Not Satisfiable",
+    417: "Expectation Failed", 421: "Misdirected Request", 422: "Unprocessable Content",
+    426: "Upgrade Required", 428: "Precondition Required", 429: "Too Many Requests",
+    431: "Request Header Fields Too Large", 500: "Internal Server Error", 501: "Not Implemented",
+    502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout",
+    505: "HTTP Version Not Supported", 507: "Insufficient Storage",
+}  # fmt: skip
+
+# The methods this server knows; any other token is answered 501 (RFC 9110 section 9.1).
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"})
+
+# The fields that make an answer depend on more than the target: RFC 9110 sections 13.1 and 14.2.
+CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range")
+
+
+class Refused(Exception):
+    """A request that will not be served as it stands.
+
+    status: what to send. cause: one line for our log, never for the client. fields: further response
+    fields, such as Allow. Where the head or the body could not be read, the connection closes after it.
+    """
+
+    def __init__(self, status: int, cause: str, fields: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(status, cause)
+        self.status = status
+        self.cause = cause
+        self.fields = tuple(fields)
+
+
+class Limits:
+    """What a request may measure: bytes, except max_fields (a count). Config has attributes of these names."""
+
+    def __init__(
+        self,
+        max_target: int = 8 * 1024,
+        max_head: int = 32 * 1024,
+        max_field: int = 16 * 1024,
+        max_fields: int = 100,
+        max_body: int = 2 * 1024**3,
+    ) -> None:
+        self.max_target = max_target
+        self.max_head = max_head
+        self.max_field = max_field
+        self.max_fields = max_fields
+        self.max_body = max_body
+
+
+class BodyReader:
+    """What a request's body offers: an interface, for types only."""
+
+    length: int | None
+    finished: bool
+
+    async def receive(self) -> bytes:
+        """Return the next decoded bytes, b"" at the end. Raises Refused, Timeout, Disconnected."""
+        raise NotImplementedError
+
+    def may_be_skipped(self) -> bool:
+        """Is what was not read cheap to read off?"""
+        raise NotImplementedError
+
+    async def skip(self) -> bytes | None:
+        """Read off what is left; return what follows the body, None to close instead."""
+        raise NotImplementedError
+
+
+class NoBody(BodyReader):
+    """The body of a request without one; the same calls as conversation.Body."""
+
+    length: int | None = 0
+    finished = True
+
+    async def receive(self) -> bytes:
+        """Return b"": the end."""
+        return b""
+
+
+NO_BODY = NoBody()
+
+
+class Request:
+    """One request head, taken apart. It is never changed, so equal heads without body share one Request.
+
+    method, target: as sent. version: (1, 0) or (1, 1), what the rules of this exchange are.
+    path: decoded once, dot segments resolved, repeated slashes merged; bytes that are not UTF-8 are
+    surrogate-escaped, as in file names. query: as sent, None without "?".
+    fields: each (name, value) in the order sent, names in lower case. values: name -> value, lines of
+    one name joined by ", " (RFC 9110 section 5.3). host: uri-host[:port] of the target, "" when unknown.
+    length: of the body in bytes, 0 without one, None when chunked. keeps: the client lets the connection
+    be kept. expects: it waits for "100 Continue". conditional: one of CONDITIONS is present.
+    body: has receive() -> bytes, b"" at the end. redirects: local ones so far. line: the request line. noted: the access log's cache of what it writes of it.
+    """
+
+    __slots__ = (
+        "body", "conditional", "expects", "fields", "host", "keeps", "length", "line", "method", "noted",
+        "path", "protocol", "query", "redirects", "target", "values", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        version: tuple[int, int],
+        fields: tuple[tuple[str, str], ...] = (),
+        *,
+        path: str = "/",
+        query: str | None = None,
+        host: str = "",
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.fields = fields
+        self.values = joined(fields)
+        self.path = path
+        self.query = query
+        self.host = host
+        self.length: int | None = 0
+        self.keeps = False
+        self.expects = False
+        self.conditional = any(name in self.values for name in CONDITIONS)
+        self.redirects = 0
+        self.body: BodyReader = NO_BODY
+        self.protocol = f"HTTP/{version[0]}.{version[1]}"
+        self.line = f"{method} {target} {self.protocol}"
+        self.noted: tuple[str, ...] | None = None
+
+    def get(self, name: str) -> str | None:
+        """Return the value of the field of this lower-case name, or None."""
+        return self.values.get(name)
+
+
+def joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map each name to its value; lines of one name become a list (RFC 9110 section 5.3; cookies: RFC 6265)."""
+    values: dict[str, str] = {}
+    for name, value in fields:
+        if name in values:
+            values[name] += ("; " if name == "cookie" else ", ") + value
+        else:
+            values[name] = value
+    return values
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The head. RFC 9112 section 3: request-line = method SP request-target SP HTTP-version
+
+TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]"  # tchar: RFC 9110 section 5.6.2
+REQUEST_LINE = re.compile(rf"({TOKEN}+) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
+# field-line = field-name ":" OWS field-value OWS; field-value is visible, obs-text, space or tab: section 5
+FIELD_LINES = re.compile(rf"(?:{TOKEN}+:[\t\x20-\x7e\x80-\xff]*\r\n)*")
+FIELD_LINE = re.compile(rf"{TOKEN}+:[\t\x20-\x7e\x80-\xff]*")
+# What no head may hold wherever it stands: control characters, a CR or LF alone (a last CR may go on).
+NEVER_IN_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])")
+
+
+def parse_request(head: bytes, limits: Limits) -> Request:
+    """Return the request whose head this is: from the request line to the empty line, CRLFs included.
+
+    Raises Refused: 400 bad syntax, framing or Host; 414 and 431 past a limit; 417 for an expectation other
+    than 100-continue; 413 for a declared body past the limit; 501 unknown method or coding; 505 version.
+    """
+    if len(head) > limits.max_head:
+        raise Refused(431, f"the head has {len(head)} bytes; the limit is {limits.max_head} (max-head)")
+    text = head.decode("latin-1")
+    line, _, rest = text.partition("\r\n")
+    method, target, version = parse_request_line(line, limits)
+    fields = parse_fields(rest[:-2], limits)
+    request = Request(method, target, version, fields)
+    values = request.values
+    request.host = parse_host(values.get("host"), fields, version)
+    locate(request)
+    request.length = body_length(values, fields, version, limits)
+    request.keeps = keeps_connection(values.get("connection"), version)
+    if method not in METHODS:
+        raise Refused(501, f"method {method[:40]!r} is unknown")
+    expectation = values.get("expect")
+    if expectation is not None and version == (1, 1):  # a 1.0 client cannot expect: RFC 9110 section 10.1.1
+        if expectation.lower() != "100-continue":
+            raise Refused(417, f"expectation {expectation[:40]!r} is unknown")
+        request.expects = request.length != 0
+    return request
+
+
+def parse_request_line(line: str, limits: Limits) -> tuple[str, str, tuple[int, int]]:
+    """Return method, target and version. A minor version above 1 is understood as 1 (RFC 9110 section 2.5)."""
+    match = REQUEST_LINE.fullmatch(line)
+    if match is None:
+        if len(line) > limits.max_target:
+            raise Refused(414, f"the request line has {len(line)} bytes and cannot be read (max-target)")
+        raise Refused(400, f"the request line is malformed: {line[:80]!r}")
+    method, target, major, minor = match.groups()
+    if len(target) > limits.max_target:
+        raise Refused(
+            414, f"the target has {len(target)} bytes; the limit is {limits.max_target} (max-target)"
+        )
+    if major != "1":
+        raise Refused(505, f"HTTP/{major}.{minor} is not spoken here")
+    return method, target, (1, 0) if minor == "0" else (1, 1)
+
+
+def parse_fields(block: str, limits: Limits) -> tuple[tuple[str, str], ...]:
+    """Return (lower-case name, value) of each field line of a block in which every line ends in CRLF."""
+    if FIELD_LINES.fullmatch(block) is None:
+        raise Refused(400, f"a field line is malformed: {first_bad_line(block)[:80]!r}")
+    lines = block.split("\r\n")
+    lines.pop()
+    if len(lines) > limits.max_fields:
+        raise Refused(
+            431, f"there are {len(lines)} field lines; the limit is {limits.max_fields} (max-fields)"
+        )
+    fields = []
+    for line in lines:
+        if len(line) > limits.max_field:
+            raise Refused(431, f"field {line[:40]!r} has {len(line)} bytes; the limit is {limits.max_field}")
+        name, _, value = line.partition(":")
+        fields.append((name.lower(), value.strip(" \t")))
+    return tuple(fields)
+
+
+def first_bad_line(block: str) -> str:
+    """Return the line to blame when FIELD_LINES did not match."""
+    for line in block.split("\r\n"):
+        if FIELD_LINE.fullmatch(line) is None:
+            return line
+    return block
+
+
+def check_partial_head(arrived: bytes, limits: Limits) -> None:
+    """Refuse a head that can no longer become a good one, without waiting for its end.
+
+    So that a client that sends bare line feeds, HTTP/0.9 or a TLS greeting hears of it at once.
+    """
+    if bad := NEVER_IN_HEAD.search(arrived):
+        place = bad.start()
+        raise Refused(400, f"byte {arrived[place]:#04x} at {place} cannot stand in a head: {arrived[:40]!r}")
+    line, ends, _ = arrived.partition(b"\r\n")
+    if ends:
+        parse_request_line(line.decode("latin-1"), limits)
+    elif len(line) > limits.max_target + 64:  # 64: a method, two spaces and the version
+        raise Refused(414, f"the request line has more than {limits.max_target} bytes (max-target)")
+    if len(arrived) > limits.max_head:
+        raise Refused(431, f"the head has more than {limits.max_head} bytes (max-head)")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Host and target
+
+# uri-host [":" port]: RFC 9112 section 3.2. Sub-delimiters are legal in a reg-name, but no host has them,
+# and a comma would make two hosts of one: refused.
+HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[0-9A-Za-z._~-]|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
+ABSOLUTE = re.compile(r"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
+# pchar (RFC 3986 section 3.3) and what browsers send unescaped all the same: [ ] | in paths, those and
+# { } ^ ` \ in queries (the URL standard's percent-encode sets). Never < > " # or bytes above ASCII.
+PATH = re.compile(r"(?:/(?:[A-Za-z0-9\-._~!$&'()*+,;=:@\[\]|]|%[0-9A-Fa-f]{2})*)+")
+QUERY = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?\[\]|{}^`\\]|%[0-9A-Fa-f]{2})*")
+ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+
+
+def parse_host(host: str | None, fields: tuple[tuple[str, str], ...], version: tuple[int, int]) -> str:
+    """Return Host as sent: exactly one in HTTP/1.1, at most one in 1.0 (RFC 9112 section 3.2), well-formed."""
+    if host is None:
+        if version == (1, 1):
+            raise Refused(400, "there is no Host field")
+        return ""
+    if sum(name == "host" for name, _ in fields) != 1:
+        raise Refused(400, "there is more than one Host field")
+    return checked_host(host)
+
+
+def checked_host(host: str) -> str:
+    """Return host, or raise Refused(400)."""
+    match = HOST.fullmatch(host)
+    if match is None or (match[1] and int(match[1]) > 65535):
+        raise Refused(400, f"the host is malformed: {host[:80]!r}")
+    return host
+
+
+def locate(request: Request) -> None:
+    """Set path, query and (from a target in absolute-form) host: RFC 9112 sections 3.2.1 to 3.2.4."""
+    target = request.target
+    if target == "*":
+        if request.method != "OPTIONS":
+            raise Refused(400, f"target * with method {request.method[:40]}")
+        request.path = "*"
+        return
+    if request.method == "CONNECT":  # authority-form; there is no tunnel here
+        raise Refused(501, "method CONNECT is not implemented")
+    if not target.startswith("/"):
+        match = ABSOLUTE.fullmatch(target)
+        if match is None:
+            raise Refused(400, f"the target is malformed: {target[:80]!r}")
+        request.host = checked_host(match[1])  # and Host is ignored: section 3.2.2
+        target = match[2] if match[2].startswith("/") else "/" + match[2]
+        if request.method == "OPTIONS" and not match[2]:
+            request.path = "*"  # section 3.2.4: the absolute-form of OPTIONS *
+            return
+    path, mark, query = target.partition("?")
+    if PATH.fullmatch(path) is None or QUERY.fullmatch(query) is None:
+        raise Refused(400, f"the target is malformed: {target[:80]!r}")
+    request.path = resolve(path)
+    request.query = query if mark else None
+
+
+def resolve(path: str) -> str:
+    """Decode a path once and resolve its dot segments (RFC 3986 section 5.2.4); never above the root.
+
+    An encoded slash is refused with 404: no file name holds one, and decoded it would be another path.
+    """
+    if "%" in path:
+        if "%2f" in path or "%2F" in path:
+            raise Refused(404, "the path has an encoded slash")
+        path = unescape(path)
+        if "\0" in path:
+            raise Refused(400, "the path has an encoded NUL")
+    if "/." not in path and "//" not in path:
+        return path
+    kept: list[str] = []
+    segments = path.split("/")
+    for segment in segments:
+        if segment == "..":
+            if not kept:
+                raise Refused(400, "the path leads above the root")
+            kept.pop()
+        elif segment not in ("", "."):
+            kept.append(segment)
+    ends_in_slash = bool(kept) and segments[-1] in ("", ".", "..")
+    return "/" + "/".join(kept) + ("/" if ends_in_slash else "")
+
+
+def unescape(text: str) -> str:
+    """Decode %HH once; what is then not UTF-8 is surrogate-escaped, so that any file name can be asked for."""
+    raw = ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), text.encode("latin-1"))
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def escape(path: str) -> str:
+    """Encode a decoded path for a URL: the inverse of unescape(), slashes kept."""
+    raw = path.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if byte in UNESCAPED else f"%{byte:02X}" for byte in raw)
+
+
+UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$'()*+,=@/")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Framing: RFC 9112 sections 6 and 9.3
+
+LENGTH = re.compile(r"0|[1-9][0-9]{0,18}")  # no sign, no list, no zeros in front; below 2**63
+
+
+def body_length(
+    values: Mapping[str, str], fields: tuple[tuple[str, str], ...], version: tuple[int, int], limits: Limits
+) -> int | None:
+    """Return the length of the body in bytes, 0 without one, None when it is chunked.
+
+    Raises Refused(400) for all that could be framed in two ways, 413 past max_body, 501 for other codings.
+    """
+    coding = values.get("transfer-encoding")
+    length = values.get("content-length")
+    if coding is not None:
+        if length is not None:
+            raise Refused(400, "both Content-Length and Transfer-Encoding")
+        if version != (1, 1):
+            raise Refused(400, "Transfer-Encoding in an HTTP/1.0 request")
+        codings = [name.strip(" \t").lower() for name in coding.split(",")]
+        if codings[-1] != "chunked" or codings.count("chunked") > 1:
+            raise Refused(400, f"transfer coding {coding[:40]!r} does not end in one chunked")
+        if len(codings) > 1:
+            raise Refused(501, f"transfer coding {coding[:40]!r} is not implemented")
+        return None
+    if length is None:
+        return 0
+    if LENGTH.fullmatch(length) is None or sum(name == "content-length" for name, _ in fields) != 1:
+        if length.isascii() and length.isdigit() and len(length) > 19 and length[0] != "0":
+            raise Refused(413, f"Content-Length has {len(length)} digits")
+        raise Refused(400, f"Content-Length is malformed: {length[:40]!r}")
+    if int(length) > limits.max_body:
+        raise Refused(413, f"a body of {length} bytes is declared; the limit is {limits.max_body} (max-body)")
+    return int(length)
+
+
+def keeps_connection(connection: str | None, version: tuple[int, int]) -> bool:
+    """Does the client let the connection persist? RFC 9112 section 9.3."""
+    if connection is None:
+        return version == (1, 1)
+    options = {option.strip(" \t").lower() for option in connection.split(",")}
+    if "close" in options:
+        return False
+    return version == (1, 1) or "keep-alive" in options
+
+
+class ChunkedDecoder:
+    """Decode a chunked body: RFC 9112 section 7.1. Feed it what arrives; it keeps what it cannot use yet.
+
+        chunked-body = *( size [ extensions ] CRLF data CRLF ) "0" [ extensions ] CRLF trailers CRLF
+
+    Extensions are checked and dropped, trailers too (section 7.1.2 allows it). After finished is True,
+    rest holds the bytes behind the body. Raises Refused(400), 413 past max_body, 431 for long trailers.
+    """
+
+    # chunk-size up to 2**60; BWS and any extension that keeps to section 7.1.1
+    QUOTED = r'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
+    SIZE_LINE = re.compile(
+        rf"([0-9A-Fa-f]{{1,15}})(?:[ \t]*;[ \t]*{TOKEN}+(?:[ \t]*=[ \t]*(?:{TOKEN}+|{QUOTED}))?)*"
+    )
+    MAX_LINE = 1024  # bytes of a size line with its extensions; nobody needs more, and it bounds the buffer
+    MAX_EXTENSIONS = 16 * 1024  # bytes in all: a megabyte of extensions to one byte of data is an attack
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.rest = b""
+        self.finished = False
+        self.total = 0
+        self.overhead = 0
+        self.left = 0  # of the chunk that is being read
+        self.state: Callable[[list[bytes]], bool] = self.read_size
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what arrived, return the decoded bytes in it."""
+        self.rest = self.rest + data if self.rest else data
+        pieces: list[bytes] = []
+        while not self.finished and self.state(pieces):
+            pass
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def take_line(self, limit: int, status: int) -> str | None:
+        """Take one line off rest, without its CRLF; None when it is not complete yet."""
+        end = self.rest.find(b"\r\n", 0, limit + 2)
+        if end < 0:
+            if len(self.rest) >= limit + 2:
+                raise Refused(status, f"a chunk's size or trailer line has more than {limit} bytes")
+            if NEVER_IN_HEAD.search(self.rest):
+                raise Refused(400, f"a bad byte in a chunk's line: {self.rest[:40]!r}")
+            return None
+        line = self.rest[:end].decode("latin-1")
+        self.rest = self.rest[end + 2 :]
+        return line
+
+    def read_size(self, _: list[bytes]) -> bool:
+        """Read a size line."""
+        line = self.take_line(self.MAX_LINE, 400)
+        if line is None:
+            return False
+        match = self.SIZE_LINE.fullmatch(line)
+        if match is None:
+            raise Refused(400, f"a chunk's size line is malformed: {line[:40]!r}")
+        self.left = int(match[1], 16)
+        self.total += self.left
+        self.overhead += len(line) - len(match[1])
+        if self.total > self.limits.max_body:
+            raise Refused(413, f"a chunked body has more than {self.limits.max_body} bytes (max-body)")
+        if self.overhead > self.MAX_EXTENSIONS:
+            raise Refused(400, f"a chunked body has more than {self.MAX_EXTENSIONS} bytes of extensions")
+        self.state = self.read_data if self.left else self.read_trailer
+        self.overhead_of_trailer = 0
+        return True
+
+    def read_data(self, pieces: list[bytes]) -> bool:
+        """Read what is there of a chunk's data, then its CRLF."""
+        if self.left:
+            piece = self.rest[: self.left]
+            if not piece:
+                return False
+            pieces.append(piece)
+            self.left -= len(piece)
+            self.rest = self.rest[len(piece) :]
+            return not self.left
+        if not b"\r\n".startswith(self.rest[:2]):
+            raise Refused(400, "a chunk's data does not end in CRLF")
+        if len(self.rest) < 2:
+            return False
+        self.rest = self.rest[2:]
+        self.state = self.read_size
+        return True
+
+    def read_trailer(self, _: list[bytes]) -> bool:
+        """Read a trailer line, or the empty line that ends the body."""
+        line = self.take_line(self.limits.max_field, 431)
+        if line is None:
+            return False
+        if line:
+            parse_fields(line + "\r\n", self.limits)
+            self.overhead_of_trailer += len(line) + 2
+            if self.overhead_of_trailer > self.limits.max_head:
+                raise Refused(431, f"the trailers have more than {self.limits.max_head} bytes (max-head)")
+        else:
+            self.finished = True
+        return True
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Responses
+
+
+BODILESS = frozenset({204, 304})  # RFC 9110 sections 15.3.5 and 15.4.5
+
+
+class Response:
+    """One response. Its body is bytes, a tuple of bytes and Regions, or a Source (known length or not).
+
+    status: 200 to 599. fields: (name, value) pairs without Date, Connection, Content-Length and
+    Transfer-Encoding, which conversation.py decides alone. length: of the body, None when unknown.
+    A Response of bytes is never changed once sent, so it may be sent many times.
+    """
+
+    __slots__ = ("_encoded", "body", "cause", "fields", "length", "release", "status", "target")
+
+    def __init__(
+        self,
+        status: int,
+        fields: Iterable[tuple[str, str]] = (),
+        body: bytes | tuple[bytes | Region, ...] | Source = b"",
+        *,
+        cause: str = "",
+        release: Callable[[], None] | None = None,
+        target: str | None = None,
+    ) -> None:
+        self.status = status
+        self.fields = tuple(fields)
+        self.body = body
+        self.cause = cause  # for the error log: why this is not what the client wanted
+        self.target = target  # a local redirect: the site answers for this target instead
+        self.release = release  # called once the body is no longer needed: closes the file of its Regions
+        self._encoded: bytes | None = None
+        self.length = body_size(body)
+
+    def encoded(self) -> bytes:
+        """Return the status line and the fields, each line with its CRLF, without the empty line.
+
+        Content-Length is there when the length is known and the status has a body (RFC 9110 section 8.6).
+        Raises ValueError where a name or a value could split the response (RFC 9110 section 5.5).
+        """
+        if self._encoded is None:
+            lines = [f"HTTP/1.1 {self.status} {REASONS.get(self.status, 'Unknown')}\r\n"]
+            for name, value in self.fields:
+                line = f"{name}: {value}"
+                if FIELD_LINE.fullmatch(line) is None:
+                    raise ValueError(f"field {line[:80]!r} cannot stand in a response")
+                lines.append(line + "\r\n")
+            if self.length is not None and self.status not in BODILESS:
+                lines.append(f"Content-Length: {self.length}\r\n")
+            self._encoded = "".join(lines).encode("latin-1")
+        return self._encoded
+
+    def get(self, name: str) -> str | None:
+        """Return the value of the first field of this lower-case name, or None."""
+        return next((value for own, value in self.fields if own.lower() == name), None)
+
+    async def close(self) -> None:
+        """Let go of what the body holds: a file, a program."""
+        if isinstance(self.body, Source):
+            await self.body.close()
+        if self.release is not None:
+            self.release()
+
+
+class Region:
+    """A part of an open file: count bytes from offset on; file is a descriptor."""
+
+    __slots__ = ("count", "file", "offset")
+
+    def __init__(self, file: int, offset: int, count: int) -> None:
+        self.file = file
+        self.offset = offset
+        self.count = count
+
+
+class Source:
+    """A body that comes piece by piece. length: in bytes, None when unknown.
+
+    raw: True when the pieces are a whole response of their own, head included (RFC 3875 section 5), which
+    goes to the client as it is.
+    """
+
+    length: int | None = None
+    raw = False
+
+    async def receive(self) -> bytes:
+        """Return the next piece, b"" at the end. Raises whatever ends the response early."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Called once, however the response ended."""
+
+
+def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
+    """Return the length of a response body in bytes, None when unknown."""
+    if isinstance(body, bytes):
+        return len(body)
+    if isinstance(body, Source):
+        return body.length
+    return sum(len(piece) if isinstance(piece, bytes) else piece.count for piece in body)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Dates: RFC 9110 section 5.6.7
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_LONG_DAY = "(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
+_MONTH = "(?P<month>" + "|".join(MONTHS) + ")"
+_TIME = "(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
+DATES = (
+    re.compile(rf"{_DAY}, (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),  # IMF-fixdate
+    re.compile(rf"{_LONG_DAY}, (?P<day>[0-9]{{2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} GMT"),  # RFC 850
+    re.compile(rf"{_DAY} {_MONTH} (?P<day>[0-9 ][0-9]) {_TIME} (?P<year>[0-9]{{4}})"),  # asctime
+)
+
+
+def http_date(seconds: float) -> str:
+    """Return an IMF-fixdate, such as "Sun, 06 Nov 1994 08:49:37 GMT"."""
+    year, month, day, hour, minute, second, weekday, _, _ = time.gmtime(seconds)
+    return f"{DAYS[weekday]}, {day:02} {MONTHS[month - 1]} {year:04} {hour:02}:{minute:02}:{second:02} GMT"
+
+
+def parse_date(text: str) -> float | None:
+    """Return the time in seconds since 1970 of an HTTP-date in any of its three forms; None for anything else."""
+    for form in DATES:
+        if match := form.fullmatch(text):
+            year = int(match["year"])
+            if year < 100:  # RFC 850's two digits: the latest such year at most 50 years from now
+                now = time.gmtime().tm_year
+                year += now - now % 100
+                if year > now + 50:
+                    year -= 100
+            return seconds_since_1970(
+                year, MONTHS.index(match["month"]) + 1, int(match["day"]),
+                int(match["hour"]), int(match["minute"]), int(match["second"]),
+            )  # fmt: skip
+    return None
+
+
+def seconds_since_1970(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
+    """Return the time of a date in the Gregorian calendar, None if there is no such date."""
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+    if not (year >= 1 and 1 <= day <= lengths[month - 1] and hour < 24 and minute < 60 and second <= 60):
+        return None
+    before = year - 1
+    days = before * 365 + before // 4 - before // 100 + before // 400 + sum(lengths[: month - 1]) + day - 1
+    return (days - 719162) * 86400.0 + hour * 3600 + minute * 60 + second

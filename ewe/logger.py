@@ -1,0 +1,345 @@
+"""The access log and the error log.
+
+Every line is one write(2) to a descriptor opened with O_APPEND, so lines of many processes never mix.
+A log that cannot be written never stops the server: a full disk or a reader that went away costs the
+line, and the error log counts what was lost. Control characters are escaped (\\x1b, \\n), so that no client
+can write a line of its own.
+
+One pair of logs serves a process: `errors` and `access`, opened once by open_logs().
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from ewe.http import MONTHS, Request, Response
+
+LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
+UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f"\\\ud800-\udfff]')
+UNPRINTABLE_IN_MESSAGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Linux writes up to this many bytes to a pipe whole or not at all, pipe(7)
+PIPE_BUF = 4096
+
+
+def escaped(text: str, what: re.Pattern[str] = UNPRINTABLE) -> str:
+    """Return text with quotes, backslashes, control characters and raw bytes as \\xHH, as Apache does."""
+    return what.sub(escape_one, text)
+
+
+def escape_one(match: re.Match[str]) -> str:
+    """Return the escape of one character; a surrogate stands for a byte of a file name."""
+    code = ord(match[0])
+    return "\\" + match[0] if match[0] in '"\\' else f"\\x{code - 0xDC00 if code > 0xD800 else code:02x}"
+
+
+class LogFile:
+    """Where lines go: a path (appended to, made if need be), "-" for a standard stream, "off" for nowhere."""
+
+    def __init__(self, path: str, standard: int) -> None:
+        """Open path. Raises OSError."""
+        self.path = path
+        self.standard = standard
+        self.lost = 0
+        self.descriptor = -1
+        self.may_block = False
+        self.open()
+
+    def open(self) -> None:
+        """Open, or open anew after the file was moved away (USR1). Raises OSError; the old file stays then."""
+        if self.path == "off":
+            return
+        if self.path == "-":
+            self.descriptor = self.standard
+        else:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+            fresh = os.open(self.path, flags, 0o640)
+            if self.descriptor >= 0:
+                os.dup2(fresh, self.descriptor, inheritable=False)
+                os.close(fresh)
+            else:
+                self.descriptor = fresh
+        try:
+            self.may_block = not os.path.isfile(f"/proc/self/fd/{self.descriptor}")
+        except OSError:
+            self.may_block = True
+
+    def write(self, line: str) -> None:
+        """Write one line, its line feed included; never raises, never blocks on a reader that is stuck."""
+        data = line.encode("utf-8", "backslashreplace")
+        try:
+            if self.may_block:
+                data = data if len(data) <= PIPE_BUF else data[: PIPE_BUF - 1] + b"\n"
+                if not has_room(self.descriptor):
+                    self.lost += 1
+                    return
+            if os.write(self.descriptor, data) == len(data):
+                return
+        except OSError:
+            pass
+        self.lost += 1
+
+
+def has_room(descriptor: int) -> bool:
+    """May a line be written to this pipe or terminal without waiting?"""
+    from select import POLLOUT, poll
+
+    poller = poll()
+    poller.register(descriptor, POLLOUT)
+    return bool(poller.poll(0))
+
+
+class ErrorLog:
+    """Messages for whoever runs the server: error, warning, info, debug; those above the level are dropped."""
+
+    def __init__(self, path: str = "-", level: str = "info") -> None:
+        """Open path ("-" is standard error). Raises OSError."""
+        self.file = LogFile(path, 2)
+        self.level = LEVELS[level]
+
+    def write(self, level: str, message: str) -> None:
+        """Write one line: time, pid, level, message."""
+        if LEVELS[level] > self.level or self.file.descriptor < 0:
+            return
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        text = escaped(message, UNPRINTABLE_IN_MESSAGE)
+        self.file.write(f"{now} [{os.getpid()}] {level}: {text}\n")
+
+    def error(self, message: str) -> None:
+        """Something failed that whoever runs the server must mend."""
+        self.write("error", message)
+
+    def warning(self, message: str) -> None:
+        """Something went wrong that the server could deal with."""
+        self.write("warning", message)
+
+    def info(self, message: str) -> None:
+        """What the server did, and requests it refused."""
+        self.write("info", message)
+
+    def debug(self, message: str) -> None:
+        """What only someone who looks for a fault wants to know."""
+        self.write("debug", message)
+
+    def exception(self, message: str) -> None:
+        """Write an error with the traceback that is being handled, a line each: a fault of our own code."""
+        import traceback
+
+        self.error(message)
+        for line in traceback.format_exc().splitlines():
+            self.error("| " + line)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The access log
+
+FORMATS = {
+    "common": '%h %l %u %t "%r" %>s %b',
+    "combined": '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i" %D %{model}n %{worker}n',
+}
+
+
+class Exchange:
+    """What one line of the access log is about."""
+
+    __slots__ = ("client", "micros", "port", "request", "response", "sent")
+
+    def __init__(
+        self, client: str, port: int, request: Request, response: Response, sent: int, micros: int
+    ) -> None:
+        self.client = client
+        self.port = port
+        self.request = request
+        self.response = response
+        self.sent = sent  # bytes of the body
+        self.micros = micros  # from the request's head to the end of the response
+
+
+Getter = Callable[[Exchange], object]
+
+
+class Stamp:
+    """The time as the access log writes it, made once a second."""
+
+    second = -1
+    text = ""
+
+
+def stamp() -> str:
+    """Return [20/Nov/2026:11:12:13 +0000]."""
+    second = int(time.time())
+    if second != Stamp.second:
+        local = time.localtime(second)
+        clock = time.strftime("%H:%M:%S %z", local)
+        Stamp.text = f"[{local[2]:02}/{MONTHS[local[1] - 1]}/{local[0]}:{clock}]"
+        Stamp.second = second
+    return Stamp.text
+
+
+# What a letter writes. Those of OF_REQUEST depend on the request alone, and are remembered with it.
+OF_REQUEST: dict[str, Callable[[Request], str]] = {
+    "r": lambda request: escaped(request.line),
+    "m": lambda request: escaped(request.method),
+    "U": lambda request: escaped(request.path),
+    "q": lambda request: "?" + escaped(request.query) if request.query is not None else "",
+    "H": lambda request: request.protocol,
+    "v": lambda request: escaped(request.host) or "-",
+    "l": lambda request: "-",
+    "u": lambda request: "-",
+}
+OF_EXCHANGE: dict[str, Getter] = {
+    "h": lambda exchange: exchange.client,
+    "a": lambda exchange: exchange.client,
+    "t": lambda exchange: stamp(),
+    "s": lambda exchange: exchange.response.status,
+    "b": lambda exchange: exchange.sent or "-",
+    "B": lambda exchange: exchange.sent,
+    "D": lambda exchange: exchange.micros,
+    "T": lambda exchange: exchange.micros // 1_000_000,
+    "p": lambda exchange: exchange.port,
+    "P": lambda exchange: os.getpid(),
+}
+DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")
+
+
+class AccessLog:
+    """A line for each request, in a format of Apache's letters or as JSON; written after the response is out."""
+
+    def __init__(self, path: str = "off", form: str = "combined") -> None:
+        """Open path ("-" is standard output, "off" nothing). Raises OSError, ValueError for a bad format."""
+        self.file = LogFile(path, 1)
+        self.enabled = self.file.descriptor >= 0
+        self.notes = {"model": "-", "worker": "0"}
+        self.form = form
+        self.compile()
+
+    def compile(self) -> None:
+        """Turn the format into a template and what fills it. Raises ValueError."""
+        self.of_request: tuple[Callable[[Request], str], ...]
+        self.of_request, self.template, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
+
+    def name_worker(self, model: str, worker: str) -> None:
+        """Set what %{model}n and %{worker}n write; call it in each new worker process."""
+        self.notes |= {"model": model, "worker": worker}
+        self.compile()
+
+    def write(self, exchange: Exchange) -> None:
+        """Write the line of one exchange."""
+        if self.form == "json":
+            self.file.write(json_line(exchange, self.notes))
+            return
+        request = exchange.request
+        if request.noted is None:
+            request.noted = tuple([get(request) for get in self.of_request])
+        noted = iter(request.noted)
+        self.file.write(
+            self.template % tuple([next(noted) if get is None else get(exchange) for get in self.getters])
+        )
+
+
+def compiled(
+    form: str, notes: Mapping[str, str]
+) -> tuple[tuple[Callable[[Request], str], ...], str, list[Getter | None]]:
+    """Return what a format takes of a request, its template, and its getters (None: next of the request's)."""
+    of_request: list[Callable[[Request], str]] = []
+    getters: list[Getter | None] = []
+    template = ""
+    place = 0
+    for match in DIRECTIVE.finditer(form):
+        template += form[place : match.start()].replace("%", "%%")
+        place = match.end()
+        argument, letter = match.groups()
+        if letter == "%":
+            template += "%%"
+        elif letter == "n" and argument in notes:
+            template += notes[argument].replace("%", "%%")
+        elif letter in "lu" and not argument:
+            template += "-"
+        else:
+            template += "%s"
+            getter = letter_of_request(letter, argument)
+            if getter is not None:
+                of_request.append(getter)
+                getters.append(None)
+            elif letter == "o" and argument:
+                getters.append(field_of_response(argument))
+            elif letter in OF_EXCHANGE and not argument:
+                getters.append(OF_EXCHANGE[letter])
+            else:
+                raise ValueError(f"log format: {match[0]} is unknown")
+    rest = form[place:]
+    if "%" in DIRECTIVE.sub("", form).replace("%%", ""):
+        raise ValueError(f"log format: a % without a known letter in {form!r}")
+    return tuple(of_request), template + rest.replace("%", "%%") + "\n", getters
+
+
+def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], str] | None:
+    """Return what writes a letter that depends on the request alone, None if this is none."""
+    if letter == "i" and argument:
+        name = argument.lower()
+        return lambda request: escaped(request.values.get(name) or "-")
+    return None if argument else OF_REQUEST.get(letter)
+
+
+def field_of_response(name: str) -> Getter:
+    """Return what writes %{Name}o."""
+    lower = name.lower()
+    return lambda exchange: escaped(exchange.response.get(lower) or "-")
+
+
+def json_line(exchange: Exchange, notes: Mapping[str, str]) -> str:
+    """Return one line of JSON."""
+    from json import dumps
+
+    request, response = exchange.request, exchange.response
+    return (
+        dumps(
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "client": exchange.client,
+                "method": request.method,
+                "target": request.target,
+                "protocol": request.protocol,
+                "status": response.status,
+                "bytes": exchange.sent,
+                "micros": exchange.micros,
+                "referer": request.values.get("referer"),
+                "agent": request.values.get("user-agent"),
+                "host": request.host or None,
+                "model": notes["model"],
+                "worker": notes["worker"],
+                "pid": os.getpid(),
+            }
+        )
+        + "\n"
+    )
+
+
+errors = ErrorLog()
+access = AccessLog()
+
+
+def open_logs(logfile: str, loglevel: str, access_log: str, log_format: str) -> None:
+    """Open both logs as configured. Raises OSError or ValueError, whose text names what is wrong."""
+    global errors, access
+    errors = ErrorLog(logfile, loglevel)
+    access = AccessLog(access_log, log_format)
+
+
+def reopen_logs() -> None:
+    """Open both files anew, as a log rotation asks (USR1)."""
+    for log in (errors.file, access.file):
+        try:
+            log.open()
+        except OSError as reason:
+            errors.error(f"log {log.path}: {reason.strerror}; the old file stays in use")
+
+
+def report_losses() -> None:
+    """Say how many lines could not be written, once it can be said."""
+    for log in (errors.file, access.file):
+        if log.lost:
+            lost, log.lost = log.lost, 0
+            errors.warning(f"log {log.path}: {lost} lines could not be written")

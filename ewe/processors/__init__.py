@@ -1,0 +1,1 @@
+"""Who runs a conversation, and when: one file a concurrency model."""

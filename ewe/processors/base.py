@@ -1,0 +1,208 @@
+"""The processor interface, and how a model is found by name.
+
+A model is one small file: accept, decide who runs the conversation, clean up. The shortest is serial.py;
+docs/write-a-model.md leads through one. Nothing here or in a model knows HTTP.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ewe import logger
+from ewe.conversation import BUSY, converse
+from ewe.streams import SLICE, BlockingStream, Stream, run, set_timeouts
+
+if TYPE_CHECKING:
+    from ewe.config import Config
+    from ewe.listener import Accepted, Listener
+    from ewe.site import Site
+
+PROCESSORS = {  # name: where it is defined; imported only when chosen
+    "serial": "ewe.processors.serial:Serial",
+    "fork": "ewe.processors.fork:Fork",
+    "prefork": "ewe.processors.prefork:Prefork",
+    "thread": "ewe.processors.thread:Thread",
+    "pool": "ewe.processors.pool:Pool",
+    "asyncio": "ewe.processors.event:Event",
+}
+FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio"}
+SYNONYMS = {"none": "serial", "event": "asyncio"}  # "none" is what the EWE of 2006 called it
+GROUP = "ewe.processors"  # the entry-point group in which other packages name theirs
+
+
+class UnknownModel(ValueError):
+    """There is no such model; the text is one line."""
+
+
+class Processor:
+    """Runs conversations under one concurrency model.
+
+    To override: serve(), and for models with more than a thread or process finish() and abort().
+    To call: meet() makes a stream of an accepted connection, hold() runs its conversation to the end.
+
+    The facts below are what others ask of a model; many_threads and many_processes are the two of PEP 3333.
+    """
+
+    name = ""
+    many_threads = False  # may two conversations run in this process at once?
+    many_processes = False  # may another process be running one too?
+    holds_idle = True  # does an idle connection hold a thread or a process?
+    ceiling = 1  # open connections in one process, unless config.connections says otherwise
+    workers = 1  # processes that the supervisor keeps, unless config.workers says otherwise
+    supervised = True  # may there be more than one of them?
+
+    def __init__(self, site: Site, config: Config) -> None:
+        self.site = site
+        self.config = config
+        self.live: set[Stream] = set()
+        self.listener: Listener
+        self.stopping = False
+        self.cut = 0  # conversations that had to be ended
+        self.served = 0  # requests
+        self.retire_at = 0.0
+        if config.connections is not None:
+            self.ceiling = config.connections
+
+    @classmethod
+    def idle_holds(cls, config: Config) -> bool:
+        """Does an idle connection hold a worker, as configured?"""
+        return cls.holds_idle
+
+    @classmethod
+    def words(cls, config: Config) -> str:
+        """Return the model in words, for the banner."""
+        return cls.name
+
+    def serve(self, listener: Listener) -> None:
+        """Serve what the listener yields until it is closed, and every conversation has ended."""
+        raise NotImplementedError
+
+    # What a model calls
+
+    def meet(self, accepted: Accepted) -> Stream:
+        """Return the stream of an accepted connection, known to finish() and abort()."""
+        if accepted.client[1] == 0:  # Unix sockets inherit nothing from their listener
+            set_timeouts(accepted.socket, SLICE, self.config.write_timeout)
+        stream = BlockingStream(accepted.socket, accepted.client, accepted.server, self.config)
+        self.live.add(stream)
+        return stream
+
+    def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
+        """Return the conversation over a stream: the same for every model."""
+        return converse(stream, self.site)
+
+    def hold(self, stream: Stream) -> None:
+        """Run a conversation from its start to its end, here and now."""
+        try:
+            run(self.converse(stream))
+        except Exception:
+            logger.errors.exception(f"a conversation with {stream.client[0]} failed")
+        finally:
+            self.leave(stream)
+
+    def leave(self, stream: Stream) -> None:
+        """Close a stream whose conversation has ended; count it."""
+        self.live.discard(stream)
+        stream.close()
+        self.cut += stream.aborted
+        self.served += stream.requests
+        if self.retire_at and self.served >= self.retire_at and not self.stopping:
+            logger.errors.debug(f"retiring after {self.served} requests")
+            self.finish()
+
+    def has_room(self) -> bool:
+        """May another connection be opened?"""
+        return len(self.live) < self.ceiling
+
+    def next(self, listener: Listener) -> Accepted | None:
+        """Return the next connection; at the ceiling leave it in the backlog, or refuse it, as configured."""
+        if self.config.overload == "wait":
+            return listener.accept(self.has_room())
+        accepted = listener.accept()
+        if accepted is not None and not self.has_room():
+            self.refuse(accepted)
+            return None
+        return accepted
+
+    def refuse(self, accepted: Accepted) -> None:
+        """Answer 503 without reading a request, and close: nothing is dropped without a word."""
+        logger.errors.warning(
+            f"{accepted.client[0]}: 503, {len(self.live)} connections are open (connections)"
+        )
+        try:
+            accepted.socket.setblocking(False)
+            accepted.socket.send(BUSY)
+            accepted.socket.shutdown(1)
+            accepted.socket.recv(65536)  # a request that was read does not turn the close into a reset
+        except OSError:
+            pass
+        accepted.socket.close()
+
+    def drain(self) -> None:
+        """Wait until every conversation of this process has ended; abort() bounds it."""
+        while self.live:
+            time.sleep(0.005)
+
+    # What the server calls, from a signal handler too
+
+    def retire_after(self, requests: int) -> None:
+        """Finish after about so many requests, give or take a tenth, so that workers do not go all at once."""
+        self.retire_at = requests * random.uniform(0.9, 1.1)
+
+    def finish(self) -> None:
+        """Accept no more, close idle connections, let requests in progress end."""
+        self.stopping = True
+        self.listener.close()
+        for stream in list(self.live):
+            stream.finish()
+
+    def signalled(self, number: int) -> None:
+        """A signal came that child processes of this model's own have to know."""
+
+    def abort(self) -> None:
+        """End every conversation and its programs now."""
+        self.finish()
+        for stream in list(self.live):
+            stream.abort()
+
+
+def names() -> list[str]:
+    """Return the names of all registered models, those of other packages included."""
+    return [*PROCESSORS, *entry_points()]
+
+
+def entry_points() -> dict[str, Any]:
+    """Return what other packages registered: name -> entry point."""
+    from importlib.metadata import entry_points as registered
+
+    return {entry.name: entry for entry in registered(group=GROUP)}
+
+
+def find(name: str) -> type[Processor]:
+    """Return the model of this name, or the class that "module:Class" names. Raises UnknownModel."""
+    name = SYNONYMS.get(name, name)
+    where = PROCESSORS.get(name) or (name if ":" in name else "")
+    try:
+        found = load(where) if where else entry_points()[name].load()
+    except KeyError:
+        raise UnknownModel(f"model {name!r} is unknown; there are {', '.join(names())}") from None
+    except (ImportError, AttributeError) as reason:
+        raise UnknownModel(f"model {name!r} cannot be loaded: {reason}") from None
+    if not (isinstance(found, type) and issubclass(found, Processor)):
+        raise UnknownModel(f"model {name!r} is not a subclass of ewe.processors.base.Processor")
+    found.name = found.name or name
+    return found
+
+
+def load(where: str) -> Any:
+    """Import what "module:Class" names; the module may be a file in the current directory."""
+    import sys
+    from importlib import import_module
+
+    module, _, attribute = where.partition(":")
+    if "" not in sys.path and not module.startswith("ewe."):
+        sys.path.insert(0, "")
+    return getattr(import_module(module), attribute)

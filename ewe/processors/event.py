@@ -1,0 +1,144 @@
+"""Event: one thread, one event loop, every connection at once (--model asyncio).
+
+A connection is an EventStream: the loop's callbacks resume its conversation directly, without a Task, a
+Future or a timer in between. With uvloop where it is installed, else with the standard loop (--loop).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ewe import logger
+from ewe.conversation import BUSY
+from ewe.processors.base import Processor
+from ewe.streams import TICK, Clock, EventStream, Stream
+
+if TYPE_CHECKING:
+    from ewe.config import Config
+    from ewe.listener import Listener
+
+
+class Event(Processor):
+    """Run every conversation of this process on one loop."""
+
+    name = "asyncio"
+    holds_idle = False
+    ceiling = 10_000
+
+    @classmethod
+    def words(cls, config: Config) -> str:
+        return f"an event loop ({loop_maker(config.loop)[1]})"
+
+    def serve(self, listener: Listener) -> None:
+        self.loop = loop_maker(self.config.loop)[0]()
+        self.clock = Clock()
+        self.streams: set[EventStream] = set()
+        self.live = self.streams  # type: ignore[assignment]
+        try:
+            servers = [
+                self.loop.run_until_complete(self.listen(sock, listener.names[number]))
+                for number, sock in listener.sockets.items()
+            ]
+            if listener.lifeline >= 0:
+                self.loop.add_reader(listener.lifeline, self.finish)
+            self.tick()
+            if not listener.closed:
+                self.loop.run_forever()
+            for server in servers:
+                server.close()
+            self.let_finish()
+            while self.streams:
+                self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            self.loop.close()
+
+    def listen(self, sock: Any, name: tuple[str, int]) -> Any:
+        """Return the coroutine that makes a server of one listening socket."""
+        own = sock.dup()  # the loop closes its servers' sockets; the listener's are not ours to close
+
+        def connection() -> Any:
+            return self.accepted(name)
+
+        if own.family.name == "AF_UNIX":
+            return self.loop.create_unix_server(connection, sock=own)
+        return self.loop.create_server(connection, sock=own, backlog=self.config.backlog)
+
+    def accepted(self, server: tuple[str, int]) -> Any:
+        """Return the protocol of a new connection."""
+        if not self.has_room():
+            logger.errors.warning(f"503, {len(self.live)} connections are open (connections)")
+            return Refusal()
+        return EventStream(self.loop, self.clock, self.converse, server, self.config, self.streams, self.gone)
+
+    def gone(self, stream: Stream) -> None:
+        """A connection was lost: count it, and end with the last."""
+        self.leave(stream)
+        if self.stopping and not self.streams:
+            self.loop.stop()
+
+    def tick(self) -> None:
+        """Look at all deadlines, four times a second."""
+        self.clock.now = now = time.monotonic()
+        for stream in list(self.streams):
+            stream.look(now)
+        self.loop.call_later(TICK, self.tick)
+
+    # finish() and abort() may come from a signal handler, while the loop is anywhere
+
+    def finish(self) -> None:
+        self.stopping = True
+        self.listener.close()
+        self.call(self.loop.stop)
+
+    def let_finish(self) -> None:
+        """Close idle connections."""
+        for stream in list(self.streams):
+            stream.finish()
+
+    def abort(self) -> None:
+        self.finish()
+        self.call(self.let_abort)
+
+    def let_abort(self) -> None:
+        """End every conversation."""
+        for stream in list(self.streams):
+            stream.abort()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have the loop call a function soon."""
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            pass  # it is closed
+
+
+class Refusal(asyncio.Protocol):
+    """A connection above the ceiling: 503, and nothing else."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Answer without reading."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(BUSY)
+        transport.write_eof()
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """The request: it was read, so that the close is no reset."""
+        self.transport.close()
+
+
+def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:
+    """Return what makes the loop of a choice (auto, uvloop, asyncio), and its name. Raises ImportError."""
+    if choice != "asyncio":
+        try:
+            import uvloop
+        except ImportError:
+            if choice == "uvloop":
+                raise
+        else:
+            return uvloop.new_event_loop, "uvloop"
+    return asyncio.new_event_loop, "asyncio"

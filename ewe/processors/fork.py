@@ -1,0 +1,115 @@
+"""Fork: a process per connection.
+
+A child inherits the connection, holds the conversation and exits. Children are reaped when they end: SIGCHLD
+wakes the parent. Forking copies page tables, so the parent imports little and freezes its heap.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from ewe import logger
+from ewe.processors.base import Processor
+
+if TYPE_CHECKING:
+    from ewe.config import Config
+    from ewe.listener import Accepted, Listener
+
+WAS_CUT = 4  # exit status of a child whose conversation had to be ended
+
+
+class Fork(Processor):
+    """Fork a child for each connection, up to the ceiling."""
+
+    name = "fork"
+    many_processes = True
+    ceiling = 256
+    supervised = False  # it makes its processes itself
+
+    @classmethod
+    def words(cls, config: Config) -> str:
+        return "a process per connection"
+
+    def serve(self, listener: Listener) -> None:
+        self.children: set[int] = set()
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up of the listener is what counts
+        gc.collect()
+        gc.freeze()  # the collector would touch, and so copy, every page of the heap in every child
+        while not listener.closed or self.children:
+            accepted = self.next(listener)
+            self.reap()
+            if accepted is not None:
+                self.start(accepted)
+
+    def has_room(self) -> bool:
+        return len(self.children) < self.ceiling
+
+    def start(self, accepted: Accepted) -> None:
+        """Fork; the child never returns."""
+        try:
+            child = os.fork()
+        except OSError as reason:
+            logger.errors.error(f"cannot fork: {reason.strerror}")
+            return self.refuse(accepted)
+        if child == 0:
+            try:
+                self.be_child(accepted)
+            finally:
+                os._exit(WAS_CUT if self.cut else 0)
+        self.children.add(child)
+        accepted.socket.close()
+        if self.stopping:  # the signal came between accept and fork
+            self.tell(signal.SIGTERM)
+
+    def be_child(self, accepted: Accepted) -> None:
+        """Hold one conversation with nothing of the parent's left open."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.children.clear()
+        self.retire_at = 0
+        stream = self.meet(accepted)
+        stream.stopping = self.stopping
+        for sock in self.listener.sockets.values():
+            sock.close()
+        self.listener.epoll.close()
+        self.hold(stream)
+
+    def reap(self) -> None:
+        """Take the exit status of each child that has ended."""
+        while self.children:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.children.clear()
+                return
+            if child == 0:
+                return
+            self.children.discard(child)
+            code = os.waitstatus_to_exitcode(status)
+            self.cut += code == WAS_CUT
+            if code not in (0, WAS_CUT):
+                logger.errors.warning(
+                    f"child {child} ended by {f'signal {-code}' if code < 0 else f'status {code}'}"
+                )
+
+    def finish(self) -> None:
+        super().finish()
+        self.tell(signal.SIGTERM)
+
+    def abort(self) -> None:
+        super().abort()
+        self.tell(signal.SIGQUIT)
+
+    def signalled(self, number: int) -> None:
+        self.tell(number)
+
+    def tell(self, number: int) -> None:
+        """Send all children a signal."""
+        for child in list(self.children):
+            try:
+                os.kill(child, number)
+            except ProcessLookupError:
+                self.children.discard(child)

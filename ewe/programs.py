@@ -1,0 +1,182 @@
+"""Programs: started without a copy of the server, read without blocking another, ended with their kin.
+
+subprocess starts them with vfork(2) or posix_spawn(3), never with a plain fork, so that a start costs the
+same however large the server is. Each program leads a process group of its own: a terminal's interrupt does
+not reach it, and it can be ended with all that it started (what calls setsid leaves the group on purpose).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ewe import logger
+
+RECEIVE = 64 * 1024  # bytes read at once
+FAREWELL = 0.3  # seconds between SIGTERM and SIGKILL
+EXIT = 2.0  # seconds a program may take to exit once its output has ended
+MAX_LINES = 1000  # lines of one program's standard error that go to the log; the rest is counted
+MAX_LINE = 2000  # characters of such a line
+
+running: set[Program] = set()  # every program of this process that was not reaped yet
+
+
+class ProgramWaits(Protocol):
+    """How a model waits for the pipes of a program; see ewe.streams."""
+
+    async def wait(self, descriptors: Sequence[int], seconds: float) -> list[int]:
+        """Wait until one of the descriptors can be read; return those. Empty: the time is over.
+
+        Raises Disconnected when the client left.
+        """
+        ...
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Call function once the descriptor `exited` can be read, at the latest after so many seconds."""
+        ...
+
+
+def start(
+    owned: set[Program],
+    waits: ProgramWaits,
+    command: Sequence[str | bytes],
+    environment: Mapping[bytes, bytes],
+    directory: str,
+    stdin: int,
+    name: str,
+) -> Program:
+    """Start command in directory, with stdin (a descriptor) as standard input. Raises OSError.
+
+    name: of the script, for the log. owned: the connection's programs; this one is in it until it is reaped.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=directory,
+        env=environment,
+        process_group=0,
+        bufsize=0,
+    )
+    return Program(owned, waits, process, name)
+
+
+class Program:
+    """A program that runs. receive() reads its standard output; its standard error goes to the log meanwhile."""
+
+    def __init__(
+        self, owned: set[Program], waits: ProgramWaits, process: subprocess.Popen[bytes], name: str
+    ) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        self.owned = owned
+        self.waits = waits
+        self.process = process
+        self.name = name
+        self.output = process.stdout.fileno()
+        self.error = process.stderr.fileno()
+        self.exited = os.pidfd_open(process.pid)
+        self.error_open = True
+        self.error_line = b""
+        self.error_lines = 0
+        self.over = False
+        self.status: int | None = None  # once it was reaped: the exit status, -N for signal N
+        os.set_blocking(self.output, False)
+        os.set_blocking(self.error, False)
+        running.add(self)
+        owned.add(self)
+
+    async def receive(self, seconds: float, limit: int = RECEIVE) -> bytes | None:
+        """Return the next bytes of standard output, b"" at its end, None if it stays silent for so many seconds.
+
+        Raises Disconnected when the client left.
+        """
+        while True:
+            try:
+                return os.read(self.output, limit)
+            except BlockingIOError:
+                pass
+            watched = [self.output, self.error] if self.error_open else [self.output]
+            ready = await self.waits.wait(watched, seconds)
+            if not ready:
+                return None
+            if self.error in ready:
+                self.read_errors()
+
+    def read_errors(self) -> None:
+        """Log what is there of standard error, a line each."""
+        try:
+            data = os.read(self.error, RECEIVE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.error_open = False
+        *lines, self.error_line = (self.error_line + data).split(b"\n")
+        if self.error_line and (not self.error_open or len(self.error_line) > MAX_LINE):
+            lines.append(self.error_line)
+            self.error_line = b""
+        for line in lines:
+            self.error_lines += 1
+            if self.error_lines <= MAX_LINES:
+                logger.errors.warning(f"{self.name}: {line[:MAX_LINE].decode('utf-8', 'surrogateescape')}")
+
+    async def wait(self) -> int:
+        """Wait for the exit, a short while: its output has ended. Return the exit status (-N: signal N).
+
+        What is left of its process group is ended too.
+        """
+        if not await self.waits.wait([self.exited], EXIT):
+            logger.errors.warning(f"{self.name}: ended {EXIT:g} s after it closed its output")
+        return self.reap()
+
+    def end(self) -> None:
+        """Ask the whole group to end, and kill it a moment later."""
+        if self.over:
+            return
+        self.signal(signal.SIGTERM)
+        self.waits.after(FAREWELL, self.exited, self.kill)
+
+    def kill(self) -> None:
+        """Kill the whole group now."""
+        if not self.over:
+            self.reap()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the group: safe until the leader is reaped, its number cannot be taken before."""
+        try:
+            os.killpg(self.process.pid, number)
+        except OSError:
+            pass
+
+    def reap(self) -> int:
+        """Kill what is left of the group, take the exit status, close what was open."""
+        self.over = True
+        self.signal(signal.SIGKILL)
+        self.status = status = self.process.wait()
+        while self.error_open:
+            before = self.error_lines
+            self.read_errors()
+            if self.error_lines == before:
+                break
+        if self.error_lines > MAX_LINES:
+            logger.errors.warning(f"{self.name}: {self.error_lines - MAX_LINES} more lines of standard error")
+        os.close(self.exited)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        running.discard(self)
+        self.owned.discard(self)
+        return status
+
+
+def kill_all() -> int:
+    """Kill every program of this process; return how many there were."""
+    count = len(running)
+    for program in list(running):
+        program.kill()
+    return count

@@ -1,0 +1,760 @@
+"""Streams: the same calls on a blocking socket, a pool's parked socket and an event loop's transport.
+
+A conversation awaits a stream; what that means is the stream's business. A BlockingStream never pauses, so
+run() takes a conversation over it to its end with one send(). A PoolStream pauses where its worker would
+wait for the client: it yields a Wait, and whoever runs it goes on with something else. An EventStream
+pauses too and is its own protocol: the event loop's callbacks resume the conversation directly.
+
+What every stream promises (tests/test_streams.py checks all three):
+
+- receive() returns at least one byte, or b"" once the peer has ended; after b"" always b"".
+- send() returns when all is written or handed to a buffer that is not full: back-pressure.
+- Each wait has a deadline: allow(seconds) before the waits of receive(), config.write_timeout for each
+  wait of send(). Past it Timeout is raised. A connection that is gone raises Disconnected.
+- finish() lets the exchange in progress end and an idle connection at once; abort() ends all now, the
+  programs too. Both may be called from another thread or a signal handler. close() twice is fine.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ewe import logger
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ewe.programs import Program, ProgramWaits
+
+T = TypeVar("T")
+
+RECEIVE = 64 * 1024  # bytes asked of the kernel at once
+SLICE = 1.0  # seconds: blocking calls on sockets return that often, to look at deadlines and at a stop
+SENDFILE = 512 * 1024  # bytes to the kernel at once, so that one fast client does not hold a loop or a worker
+LINGER = 2.0  # seconds to read on after our side is closed: RFC 9112 section 9.6
+LINGER_BYTES = 1024 * 1024  # and at most so much of what nobody wants
+CORK = getattr(socket, "MSG_MORE", 0)  # "more follows": the head leaves in one packet with the file's start
+
+
+class Timeout(Exception):
+    """A wait took longer than its deadline."""
+
+
+class Disconnected(Exception):
+    """The peer is gone, or the connection was ended by abort()."""
+
+
+class Want(Enum):
+    """What a paused conversation waits for."""
+
+    BYTES = "the client to send, or to finish sending"
+    ROOM = "the client to read"
+    PROGRAM = "a program to write or to end"
+
+
+class Timeouts(Protocol):
+    """The waits a stream bounds by itself, in seconds. Config has them."""
+
+    write_timeout: float
+
+
+class Wait:
+    """Pauses the conversation: `await Wait(...)` hands itself to whoever runs it.
+
+    expires: on time.monotonic(); the runner throws Timeout into the conversation after that.
+    """
+
+    __slots__ = ("expires", "want")
+
+    def __init__(self, want: Want, expires: float) -> None:
+        self.want = want
+        self.expires = expires
+
+    def __await__(self) -> Generator[Wait, None, None]:
+        yield self
+
+
+def run(conversation: Coroutine[Any, None, T]) -> T:
+    """Run a conversation whose streams block: it never pauses, so one send() takes it to its end."""
+    try:
+        conversation.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    conversation.close()
+    raise RuntimeError("a blocking stream paused")
+
+
+class Stream:
+    """What the conversation and the features know of a client's connection: both stream and io.
+
+    client: (address, port). server: (address, port) on which it was accepted. scheme: "http".
+    requests: answered so far. stopping: the exchange in progress is the last.
+    """
+
+    scheme = "http"
+
+    def __init__(self, client: tuple[str, int], server: tuple[str, int], timeouts: Timeouts) -> None:
+        self.client = client
+        self.server = server
+        self.timeouts = timeouts
+        self.requests = 0
+        self.stopping = False
+        self.idle = False
+        self.aborted = False
+        self.programs: set[Program] = set()
+
+    async def next_request(self, idle: float) -> bytes:
+        """Wait between requests, at most idle seconds; return the next bytes, b"" when there are no more."""
+        raise NotImplementedError
+
+    def allow(self, seconds: float) -> None:
+        """Set the deadline of all receive() calls from now on, until the next allow()."""
+        raise NotImplementedError
+
+    async def receive(self, limit: int = RECEIVE) -> bytes:
+        """Return the next bytes, b"" at the end. Raises Timeout, Disconnected."""
+        raise NotImplementedError
+
+    async def send(self, *parts: bytes) -> None:
+        """Write all parts, small ones in one system call. Raises Timeout, Disconnected."""
+        raise NotImplementedError
+
+    async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        """Send head, then count bytes of an open file from the page cache.
+
+        Raises Disconnected as well when the file has become shorter: no padding is ever sent.
+        """
+        raise NotImplementedError
+
+    async def linger(self) -> None:
+        """End our side, then read off for a moment what the client still sends.
+
+        Without it the kernel would answer those bytes with a reset, and the client could lose a response
+        that it has not read yet (RFC 9112 section 9.6).
+        """
+        raise NotImplementedError
+
+    async def spawn(
+        self,
+        command: Sequence[str | bytes],
+        environment: Mapping[bytes, bytes],
+        directory: str,
+        stdin: int,
+        name: str,
+    ) -> Program:
+        """Start a program; see ewe.programs. It is ended when this stream is aborted. Raises OSError."""
+        from ewe.programs import start
+
+        return start(self.programs, self.program_waits(), command, environment, directory, stdin, name)
+
+    def program_waits(self) -> ProgramWaits:
+        """Return how this model waits for a program."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Let the exchange in progress be the last; end an idle connection now."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """End the connection and its programs now; the conversation meets Disconnected."""
+        raise NotImplementedError
+
+    def end_programs(self) -> None:
+        """Kill what was started for this connection and has not ended."""
+        for program in list(self.programs):
+            program.kill()
+
+    def close(self) -> None:
+        """Close the connection."""
+        raise NotImplementedError
+
+
+class BlockingStream(Stream):
+    """A stream over a blocking socket: the serial, fork, prefork and thread models.
+
+    The socket carries the kernel's own time limits (SO_RCVTIMEO, SO_SNDTIMEO: set_timeouts()), inherited
+    from the listener, so that the common case costs one system call and no timer.
+    """
+
+    def __init__(
+        self, sock: socket.socket, client: tuple[str, int], server: tuple[str, int], timeouts: Timeouts
+    ) -> None:
+        super().__init__(client, server, timeouts)
+        self.socket = sock
+        self.expires = 0.0
+
+    async def next_request(self, idle: float) -> bytes:
+        waited = 0.0
+        self.idle = True  # before the look at stopping: finish() sets stopping before it looks at idle
+        try:
+            while not self.stopping:
+                try:
+                    return self.socket.recv(RECEIVE)
+                except BlockingIOError:
+                    waited += SLICE
+                    if waited >= idle:
+                        break
+                    continue
+                except OSError:
+                    raise Disconnected from None
+            return self.what_came()
+        finally:
+            self.idle = False
+
+    def what_came(self) -> bytes:
+        """Return what arrived just before a stop: it is answered still."""
+        try:
+            return self.socket.recv(RECEIVE, socket.MSG_DONTWAIT)
+        except OSError:
+            return b""
+
+    def allow(self, seconds: float) -> None:
+        self.expires = time.monotonic() + seconds
+
+    async def receive(self, limit: int = RECEIVE) -> bytes:
+        while True:
+            left = self.expires - time.monotonic()
+            if left <= 0:
+                raise Timeout
+            try:
+                if left < SLICE:
+                    set_timeouts(self.socket, max(left, 0.001), None)
+                return self.socket.recv(limit)
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise Disconnected from None
+            finally:
+                if left < SLICE:
+                    self.restore_slice()
+
+    def restore_slice(self) -> None:
+        """Back to the usual slice after a shorter wait."""
+        try:
+            set_timeouts(self.socket, SLICE, None)
+        except OSError:
+            pass  # closed meanwhile: abort()
+
+    async def send(self, *parts: bytes) -> None:
+        try:
+            self.socket.sendall(b"".join(parts) if len(parts) > 1 else parts[0])
+        except BlockingIOError:
+            raise Timeout from None
+        except OSError:
+            raise Disconnected from None
+
+    async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        try:
+            if head:
+                self.socket.sendall(head, CORK if count else 0)
+            target = self.socket.fileno()
+            while count:
+                sent = os.sendfile(target, file, offset, min(count, SENDFILE))
+                if sent == 0:
+                    raise Disconnected("the file has become shorter")
+                offset += sent
+                count -= sent
+        except BlockingIOError:
+            raise Timeout from None
+        except OSError:
+            raise Disconnected from None
+
+    async def linger(self) -> None:
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+        self.allow(LINGER)
+        wanted = LINGER_BYTES
+        try:
+            while wanted > 0 and (data := await self.receive()):
+                wanted -= len(data)
+        except (Timeout, Disconnected):
+            pass
+
+    def program_waits(self) -> ProgramWaits:
+        return PollWaits(self.socket)
+
+    def finish(self) -> None:
+        self.stopping = True
+        if self.idle:
+            self.shutdown(socket.SHUT_RD)  # wakes a recv() in whatever thread; what came is still read
+
+    def abort(self) -> None:
+        self.aborted = self.stopping = True
+        self.shutdown(socket.SHUT_RDWR)
+        self.end_programs()
+
+    def shutdown(self, how: int) -> None:
+        """Shut the socket down, if it is still there."""
+        try:
+            self.socket.shutdown(how)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self.end_programs()
+        self.socket.close()
+
+
+def set_timeouts(sock: socket.socket, receive: float | None, send: float | None) -> None:
+    """Give a blocking socket the kernel's time limits, in seconds; accepted TCP sockets inherit them."""
+    for option, seconds in ((socket.SO_RCVTIMEO, receive), (socket.SO_SNDTIMEO, send)):
+        if seconds is not None:
+            whole = int(seconds)
+            sock.setsockopt(socket.SOL_SOCKET, option, TIMEVAL.pack(whole, int((seconds - whole) * 1e6)))
+
+
+def _timeval() -> Any:
+    from struct import Struct
+
+    return Struct("@ll")  # struct timeval
+
+
+TIMEVAL = _timeval()
+
+
+class PollWaits:
+    """Wait for a program with poll(2), and notice meanwhile that the client left."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+
+    async def wait(self, descriptors: Sequence[int], seconds: float) -> list[int]:
+        from select import POLLERR, POLLHUP, POLLIN, POLLRDHUP, poll
+
+        poller = poll()
+        for descriptor in descriptors:
+            poller.register(descriptor, POLLIN)
+        client = self.client.fileno()
+        if client < 0:
+            raise Disconnected
+        poller.register(client, POLLRDHUP)
+        expires = time.monotonic() + seconds
+        gone_at = None
+        while True:
+            now = time.monotonic()
+            until = expires if gone_at is None else min(expires, gone_at)
+            events = dict(poller.poll(max(until - now, 0) * 1000))
+            about_client = events.pop(client, 0)
+            if events:
+                return list(events)
+            if about_client & (POLLHUP | POLLERR) or (gone_at is not None and time.monotonic() >= gone_at):
+                raise Disconnected
+            if about_client:  # it has closed its side: it may have left, or wait for the answer all the same
+                gone_at = time.monotonic() + HALF_CLOSED
+                poller.modify(client, 0)
+            elif time.monotonic() >= expires:
+                return []
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Wait here, then call function."""
+        from select import POLLIN, poll
+
+        poller = poll()
+        poller.register(exited, POLLIN)
+        poller.poll(seconds * 1000)
+        function()
+
+
+HALF_CLOSED = 2.0  # seconds a program may stay silent once the client has closed its sending side
+
+
+class PoolStream(BlockingStream):
+    """A stream whose conversation is parked instead of holding a worker of the pool.
+
+    parks_always: in every wait for the client; otherwise only between requests.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        client: tuple[str, int],
+        server: tuple[str, int],
+        timeouts: Timeouts,
+        parks_always: bool,
+    ) -> None:
+        super().__init__(sock, client, server, timeouts)
+        self.parks_always = parks_always
+        if parks_always:
+            sock.setblocking(False)
+
+    async def next_request(self, idle: float) -> bytes:
+        self.idle = True
+        try:
+            if self.stopping:
+                return self.what_came()
+            wait = Wait(Want.BYTES, time.monotonic() + idle)
+            while True:
+                await wait
+                try:
+                    return self.socket.recv(RECEIVE)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    raise Disconnected from None
+        except Timeout:
+            return b""
+        finally:
+            self.idle = False
+
+    async def receive(self, limit: int = RECEIVE) -> bytes:
+        if not self.parks_always:
+            return await super().receive(limit)
+        while True:
+            try:
+                return self.socket.recv(limit)
+            except BlockingIOError:
+                await Wait(Want.BYTES, self.expires)
+            except OSError:
+                raise Disconnected from None
+
+    async def send(self, *parts: bytes) -> None:
+        if not self.parks_always:
+            return await super().send(*parts)
+        data = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
+        while data:
+            try:
+                data = data[self.socket.send(data) :]
+            except BlockingIOError:
+                await self.room()
+            except OSError:
+                raise Disconnected from None
+
+    async def room(self) -> None:
+        """Wait until the client has read something."""
+        await Wait(Want.ROOM, time.monotonic() + self.timeouts.write_timeout)
+
+    async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        if not self.parks_always:
+            return await super().send_file(file, offset, count, head)
+        if head:
+            await self.send(head)
+        while count:
+            try:
+                sent = os.sendfile(self.socket.fileno(), file, offset, min(count, SENDFILE))
+            except BlockingIOError:
+                await self.room()
+                continue
+            except OSError:
+                raise Disconnected from None
+            if sent == 0:
+                raise Disconnected("the file has become shorter")
+            offset += sent
+            count -= sent
+
+
+class EventStream(Stream):
+    """A stream that is an asyncio protocol, and resumes its conversation directly when what it wants happened.
+
+        connection_made, data_received*, eof_received?, connection_lost;
+        between them pause_writing, resume_writing, in turn
+
+    start(stream) makes the conversation. clock.now is time.monotonic(), up to a quarter of a second old:
+    the processor renews it and calls look(now) on every stream, so that no request needs a timer.
+    """
+
+    HIGH = 64 * 1024  # bytes that may wait for the conversation before reading pauses
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        start: Callable[[Stream], Coroutine[Any, None, None]],
+        server: tuple[str, int],
+        timeouts: Timeouts,
+        live: set[EventStream],
+        gone: Callable[[Stream], None],
+    ) -> None:
+        super().__init__(("", 0), server, timeouts)
+        self.loop = loop
+        self.clock = clock
+        self.start = start
+        self.live = live
+        self.gone = gone
+        self.arrived = b""
+        self.ended = False  # the client will send no more
+        self.lost = False
+        self.full = False  # the transport's buffer is: wait before sending more
+        self.reading = True
+        self.want: Want | None = None
+        self.expires = 0.0
+        self.patience = 0.0
+        self.duplicate = -1
+        self.left_at = 0.0
+        self.transport: asyncio.Transport
+        self.conversation: Coroutine[Any, None, None] | None = None
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begin the conversation."""
+        self.transport = transport
+        self.live.add(self)
+        peer = transport.get_extra_info("peername")
+        self.client = (peer[0], peer[1]) if peer else ("unix:", 0)
+        self.conversation = self.start(self)
+        self.step()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; go on if they are waited for, else keep them, and past HIGH stop reading."""
+        if self.want is Want.BYTES:
+            self.arrived = data
+            self.step()
+        else:
+            self.arrived += data
+            if len(self.arrived) > self.HIGH and self.reading:
+                self.reading = False
+                self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client has sent its last byte; it may still wait for the answer."""
+        self.ended = True
+        self.left_at = self.clock.now
+        if self.want is Want.BYTES:
+            self.step()
+        return True  # the transport stays open: closing is the conversation's business
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        """Tell a conversation that is not over, so that its finally blocks run."""
+        self.lost = self.ended = True
+        if self.want is not None:
+            self.step(Disconnected())
+        self.gone(self)
+
+    def pause_writing(self) -> None:
+        """The buffer is full."""
+        self.full = True
+
+    def resume_writing(self) -> None:
+        """The buffer has drained."""
+        self.full = False
+        if self.want is Want.ROOM:
+            self.step()
+
+    def step(self, error: Exception | None = None) -> None:
+        """Resume the conversation until it pauses again or ends."""
+        assert self.conversation is not None
+        self.want = None
+        try:
+            if error is None:
+                self.conversation.send(None)
+            else:
+                self.conversation.throw(error)
+        except StopIteration:
+            self.want = None
+            self.expires = self.clock.now + self.timeouts.write_timeout
+            self.close()
+        except BaseException:
+            logger.errors.exception(f"a conversation with {self.client[0]} failed")
+            self.abort()
+
+    def look(self, now: float) -> None:
+        """Notice deadlines."""
+        if now > self.expires:
+            if self.want is not None:
+                self.step(Timeout())
+            elif self.expires and not self.lost:
+                self.transport.abort()  # it ended, and the client did not read the rest
+
+    # What the conversation awaits
+
+    async def wait(self, want: Want, seconds: float) -> None:
+        """Pause; raises what look() and connection_lost() throw."""
+        if self.lost:
+            raise Disconnected
+        self.expires = self.clock.now + seconds + TICK
+        self.want = want
+        await PAUSE
+
+    async def next_request(self, idle: float) -> bytes:
+        if not self.arrived and not self.ended:
+            if self.stopping or self.lost:
+                return b""
+            self.idle = True
+            self.expires = self.clock.now + idle + TICK
+            self.want = Want.BYTES
+            try:
+                await PAUSE
+            except Timeout:
+                return b""
+            finally:
+                self.idle = False
+        return self.take()
+
+    def take(self) -> bytes:
+        """Return what arrived."""
+        data = self.arrived
+        self.arrived = b""
+        if not self.reading and not self.lost:
+            self.reading = True
+            self.transport.resume_reading()
+        return data
+
+    def allow(self, seconds: float) -> None:
+        self.patience = self.clock.now + seconds
+
+    async def receive(self, limit: int = RECEIVE) -> bytes:
+        if not self.arrived and not self.ended:
+            await self.wait(Want.BYTES, self.patience - self.clock.now)
+        return self.take()
+
+    async def send(self, *parts: bytes) -> None:
+        if self.lost:
+            raise Disconnected
+        self.transport.write(b"".join(parts) if len(parts) > 1 else parts[0])
+        if self.full:
+            await self.wait(Want.ROOM, self.timeouts.write_timeout)
+
+    async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        """Write to a duplicate of the socket: a loop lets nobody else watch a transport's own descriptor."""
+        if head:
+            await self.send(head)
+        if not count:
+            return
+        await self.drained()
+        self.duplicate = target = os.dup(self.transport.get_extra_info("socket").fileno())
+        try:
+            while count:
+                try:
+                    sent = os.sendfile(target, file, offset, min(count, SENDFILE))
+                except BlockingIOError:
+                    sent = -1
+                except OSError:
+                    raise Disconnected from None
+                if sent == 0:
+                    raise Disconnected("the file has become shorter")
+                if sent > 0:
+                    offset += sent
+                    count -= sent
+                if count:
+                    await self.room(target)
+        finally:
+            self.duplicate = -1
+            os.close(target)
+
+    async def drained(self) -> None:
+        """Wait until the transport holds nothing back, so that what is written past it comes after."""
+        if self.transport.get_write_buffer_size():
+            self.transport.set_write_buffer_limits(high=0)
+            try:
+                if self.transport.get_write_buffer_size():
+                    self.full = True
+                    await self.wait(Want.ROOM, self.timeouts.write_timeout)
+            finally:
+                self.transport.set_write_buffer_limits(high=self.HIGH)
+
+    async def room(self, target: int) -> None:
+        """Wait until the socket takes more."""
+        self.loop.add_writer(target, self.happened, Want.ROOM)
+        try:
+            await self.wait(Want.ROOM, self.timeouts.write_timeout)
+        finally:
+            self.loop.remove_writer(target)
+
+    def happened(self, want: Want) -> None:
+        """Go on if this is what is waited for."""
+        if self.want is want:
+            self.step()
+
+    async def linger(self) -> None:
+        if self.lost:
+            return
+        try:
+            self.transport.write_eof()
+        except (OSError, RuntimeError):
+            return
+        self.allow(LINGER)
+        wanted = LINGER_BYTES
+        try:
+            while wanted > 0 and (data := await self.receive()):
+                wanted -= len(data)
+        except (Timeout, Disconnected):
+            pass
+
+    def program_waits(self) -> ProgramWaits:
+        return EventWaits(self)
+
+    def finish(self) -> None:
+        self.stopping = True
+        if self.idle:
+            self.happened(Want.BYTES)
+
+    def abort(self) -> None:
+        self.aborted = self.stopping = True
+        self.end_programs()
+        if not self.lost:
+            self.transport.abort()
+
+    def close(self) -> None:
+        self.end_programs()
+        if not self.lost:
+            self.transport.close()
+
+
+class Clock:
+    """A time of day that costs nothing to read."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+
+TICK = 0.25  # seconds between two looks at all deadlines of an event loop
+
+
+class _Pause:
+    """`await PAUSE` gives control back to the event loop."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+PAUSE: Awaitable[None] = _Pause()
+
+
+class EventWaits:
+    """Wait for a program with the event loop's readers."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self.stream = stream
+
+    async def wait(self, descriptors: Sequence[int], seconds: float) -> list[int]:
+        stream, loop = self.stream, self.stream.loop
+        ready: list[int] = []
+
+        def readable(descriptor: int) -> None:
+            ready.append(descriptor)
+            stream.happened(Want.PROGRAM)
+
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, readable, descriptor)
+        expires = stream.clock.now + seconds
+        try:
+            while not ready:
+                now = stream.clock.now
+                if stream.ended and now > stream.left_at + HALF_CLOSED:
+                    raise Disconnected
+                if now > expires:
+                    break
+                try:
+                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
+                except Timeout:
+                    continue
+        finally:
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
+        return ready
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Call function after so many seconds."""
+        self.stream.loop.call_later(seconds, function)

@@ -1,0 +1,355 @@
+"""The command, up to the point where the server takes over."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ewe import __version__, cli
+from ewe.config import SETTINGS, Config
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ["serial", "fork", "prefork", "thread", "pool", "asyncio"]
+
+
+class UnknownModel(ValueError):
+    pass
+
+
+class StartError(Exception):
+    pass
+
+
+def find(name: str) -> type:
+    if name not in MODELS and ":" not in name:
+        raise UnknownModel(f'no model "{name}"')
+    return object
+
+
+class Server(ModuleType):
+    """Stands for ewe.server: keeps what it was asked to serve."""
+
+    def __init__(self) -> None:
+        super().__init__("ewe.server")
+        self.StartError = StartError
+        self.configs: list[Config] = []
+        self.answer: Callable[[], int] = lambda: 0
+
+    def serve(self, config: Config) -> int:
+        self.configs.append(config)
+        return self.answer()
+
+
+@pytest.fixture(autouse=True)
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A directory with a site in it, no settings from outside, a registry and a server that only pretend."""
+    for name in [*os.environ]:
+        if name.startswith("EWE_") or name in ("PORT", "WEB_CONCURRENCY"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    Path("htdocs").mkdir()
+    base = ModuleType("ewe.processors.base")
+    flags = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio"}
+    vars(base).update(FLAGS=flags, names=lambda: MODELS, find=find, UnknownModel=UnknownModel)
+    processors = ModuleType("ewe.processors")
+    vars(processors).update(base=base, __path__=[])
+    server = Server()
+    for module in (processors, base, server):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return server
+
+
+def configured(server: Server, *argv: str) -> Config:
+    assert cli.main(argv) == 0
+    return server.configs.pop()
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 2) -> str:
+    """The one line that the command says when it fails."""
+    assert cli.main(argv) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("ewe: ")
+    assert err.count("\n") == 1
+    return err.removeprefix("ewe: ").rstrip("\n")
+
+
+# The command of 2006.
+
+
+@pytest.mark.parametrize(
+    ("argv", "model", "port"),
+    [
+        ("", "pool", 4000),
+        ("8080", "pool", 8080),
+        ("-p 8080", "pool", 8080),
+        ("-f 8080", "fork", 8080),
+        ("8080 -t", "thread", 8080),
+        ("-n", "serial", 4000),
+        ("-a --port 8080", "asyncio", 8080),
+        ("-a --port=8080 8080", "asyncio", 8080),
+        ("--model prefork --host ::1 8080", "prefork", 8080),
+        ("--concurrency none", "serial", 4000),
+        ("-f --model fork -f", "fork", 4000),
+        ("--port 08080 8080", "pool", 8080),
+        ("--model mine:Rope", "mine:Rope", 4000),
+        ("--port 1 --port 8080", "pool", 8080),
+    ],
+)
+def test_model_and_port(server: Server, argv: str, model: str, port: int) -> None:
+    config = configured(server, *argv.split())
+    assert (config.concurrency, config.port) == (model, port)
+
+
+@pytest.mark.parametrize("argv", ["-f -t", "-ft", "-f --model thread", "--model fork --concurrency thread"])
+def test_two_models_at_once(capsys: pytest.CaptureFixture[str], argv: str) -> None:
+    assert complaint(capsys, *argv.split()) == "2 models at once: fork and thread"
+
+
+def test_a_flag_is_stronger_than_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EWE_MODEL", "thread")
+    config = configured(server, "-f")
+    assert (config.concurrency, config.origin("model")) == ("fork", "command line")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("8080 --port 8081", "two ports at once: 8081 and 8080"),
+        ("8080 9090", '"9090": one port is enough'),
+        ("htdocs", 'port "htdocs": expected a port number, 0 to 65535'),
+        ("-1", 'port "-1": expected a port number, 0 to 65535'),
+        ("-- -x", 'port "-x": expected a port number, 0 to 65535'),
+        ("--port 65536", '--port "65536": expected a port number, 0 to 65535'),
+        ("--threads 0", '--threads "0": expected a whole number from 1'),
+        ("--prot 8080", 'unknown option --prot; did you mean "--port"?'),
+        ("--prot=8080", 'unknown option --prot; did you mean "--port"?'),
+        ("--no-index", 'unknown option --no-index; did you mean "--no-indexes"?'),
+        ("-port 8080", 'unknown option -port; did you mean "--port"?'),
+        ("--bac 3", 'unknown option --bac; did you mean "--backlog"?'),
+        ("--model frok", 'no model "frok"; did you mean "fork"? (command line)'),
+        ("--bind a:1 8080", "--bind is instead of --host and a port: use one or the other"),
+        ("--config none.toml", "none.toml: no such file"),
+    ],
+)
+def test_wrong_usage(capsys: pytest.CaptureFixture[str], argv: str, message: str) -> None:
+    assert complaint(capsys, *argv.split()) == message
+
+
+@pytest.mark.parametrize("argv", ["--port", "--indexes=no", "--config", "-p=3"])
+def test_wrong_usage_in_the_words_of_argparse(capsys: pytest.CaptureFixture[str], argv: str) -> None:
+    assert "argument " in complaint(capsys, argv)
+
+
+def test_a_registry_may_suggest_a_model_by_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str) -> type:
+        raise UnknownModel(f'{name} is no model; did you mean "fork"?')
+
+    monkeypatch.setattr(sys.modules["ewe.processors.base"], "find", find)
+    assert complaint(capsys, "--model=frok") == 'frok is no model; did you mean "fork"? (command line)'
+
+
+def test_every_setting_has_its_flags(server: Server) -> None:
+    for setting in SETTINGS.values():
+        for key in setting.keys:
+            if setting.default is True:
+                assert getattr(configured(server, f"--no-{key}"), setting.name) is False
+                argv = [f"--no-{key}", f"--{key}"]
+            elif setting.name == "documentroot":
+                argv = [f"--{key}", "htdocs"]
+            elif setting.name == "cgi_path":
+                argv = [f"--{key}", "."]
+            else:
+                argv = [f"--{key}", setting.show(setting.default) or "localhost:1"]
+            assert configured(server, *argv).origin(setting.name) == "command line"
+
+
+def test_bind_may_be_repeated(server: Server) -> None:
+    assert configured(server, "--bind", "a:1", "--bind=unix:/x").bind == ("a:1", "unix:/x")
+
+
+# Options that only look.
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ewe {__version__}\n"
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_help_fits_and_tells_all(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert cli.main(["-h"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: ewe [-n | -f | -t | -p | -a] [option ...] [port]\n")
+    assert max(map(len, text.splitlines())) < 80
+    assert text.isascii()
+    assert "\x1b" not in text
+    told = " ".join(text.split())
+    for setting in SETTINGS.values():
+        default = setting.show(setting.default) or "none"
+        assert f"[{default}; {setting.variable}]" in text, "a default and its variable stay together"
+        assert all(re.search(rf"^ .*--{key}\b", text, re.M) for key in setting.keys)
+    assert f"Models: {', '.join(MODELS)}." in told
+
+
+def test_print_config_shows_origins_and_can_be_read_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mine.toml").write_text('# mine\nlog-format = "%h \\"%r\\" \\\\ é"\nidle = 0.5\n')
+    monkeypatch.setenv("EWE_DOCUMENTROOT", "2006")
+    argv = ["--config", "mine.toml", "--print-config", "-f", "--no-indexes", "--bind", "a:1"]
+    assert cli.main([*argv, "--bind", "unix:/x y"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^idle = \"500ms\" +# mine\.toml line 3$", text, re.M)
+    assert re.search(r'^documentroot = "2006" +# EWE_DOCUMENTROOT$', text, re.M)
+    assert re.search(r'^concurrency = "fork" +# command line$', text, re.M)
+    assert re.search(r'^workers = "auto" +# default$', text, re.M)
+    assert tomllib.loads(text).keys() == {setting.key for setting in SETTINGS.values()}
+    Path("ewe.toml").write_text(text)
+    expected = Config.load(
+        [("model", "fork"), ("indexes", False), ("bind", ["a:1", "unix:/x y"])], file="mine.toml"
+    )
+    again = Config.load(environ={})
+    for name in SETTINGS:
+        assert getattr(again, name) == getattr(expected, name), name
+
+
+def test_check_config(capsys: pytest.CaptureFixture[str], server: Server) -> None:
+    assert cli.main(["--check-config", "--documentroot", "later"]) == 0
+    assert capsys.readouterr().out == "configuration ok (no file)\n"
+    Path("ewe.toml").write_text("port = 1")
+    assert cli.main(["--check-config"]) == 0
+    assert capsys.readouterr().out == "configuration ok (ewe.toml)\n"
+    Path("ewe.toml").write_text("port = 1\nmodel = 'theard'")
+    message = complaint(capsys, "--check-config")
+    assert message == 'no model "theard"; did you mean "thread"? (ewe.toml line 2)'
+    Path("ewe.toml").write_text("prot = 1")
+    assert complaint(capsys, "--check-config").startswith('ewe.toml line 1: unknown key "prot"')
+    assert server.configs == []
+
+
+def test_a_path_that_is_no_text_can_be_printed() -> None:
+    """An argument may be any bytes; what is printed of it is text all the same."""
+    run = subprocess.run(
+        [*COMMAND, "--print-config", "--logfile", b"\xff"],
+        capture_output=True,
+        env=dict(os.environ, PYTHONUTF8="1"),
+    )
+    assert run.returncode == 0
+    assert b"\\udcff" in run.stdout
+    assert run.stderr == b""
+
+
+# The command in a process of its own, with the same pretended registry.
+COMMAND = [
+    sys.executable,
+    "-c",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); import types\n"
+    "base = types.ModuleType('ewe.processors.base')\n"
+    "vars(base).update(FLAGS={}, names=list, find=str, UnknownModel=KeyError)\n"
+    "processors = types.ModuleType('ewe.processors'); processors.base = base\n"
+    "sys.modules.update({'ewe.processors': processors, 'ewe.processors.base': base})\n"
+    "from ewe.cli import main; sys.exit(main())",
+]
+
+
+@pytest.mark.parametrize("option", ["--help", "--version", "--print-config", "--check-config"])
+def test_who_asked_may_have_read_enough(option: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        run = subprocess.run([*COMMAND, option], stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+# The site.
+
+
+def test_what_the_server_says_is_passed_on(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answer = lambda: 4
+    assert cli.main([]) == 4
+
+    def fail() -> int:
+        raise StartError("port 4000 is taken")
+
+    server.answer = fail
+    assert complaint(capsys, code=1) == "port 4000 is taken"
+
+
+def test_an_interrupt_before_the_server_is_up(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    server.answer = interrupt
+    assert cli.main([]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_site_of_ones_own(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configured(server)
+    assert (config.documentroot, config.cgi_path) == ("htdocs", "cgi-bin")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("place", ["ewe/sample", "."], ids=["installed", "in a checkout"])
+def test_the_sample_site(
+    server: Server,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    place: str,
+) -> None:
+    sample = tmp_path / "lib" / place
+    (sample / "htdocs").mkdir(parents=True)
+    Path("empty").mkdir()
+    monkeypatch.chdir("empty")
+    monkeypatch.setattr(cli, "PACKAGE", str(tmp_path / "lib" / "ewe"))
+    config = configured(server, "-f")
+    assert Path(config.documentroot) == sample / "htdocs"
+    assert Path(config.cgi_path) == sample / "cgi-bin"
+    assert config.origin("documentroot") == config.origin("cgi_path") == "sample site"
+    assert config.concurrency == "fork"
+    assert capsys.readouterr().err == "ewe: no htdocs here; serving the sample site of ewe\n"
+    Path("programs").mkdir()
+    assert configured(server, "--cgi-path", "programs").cgi_path == "programs"
+
+
+def test_no_site_at_all(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("htdocs").rmdir()
+    monkeypatch.setattr(cli, "PACKAGE", str(tmp_path / "lib" / "ewe"))
+    assert complaint(capsys, code=1) == 'document root "htdocs" (default) is not a directory'
+
+
+def test_a_directory_that_was_named_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    message = complaint(capsys, "--documentroot", "x", code=1)
+    assert message == 'document root "x" (command line) is not a directory'
+    Path("ewe.toml").write_text("\ncgi-path = 'x'")
+    assert complaint(capsys, code=1) == 'cgi-path "x" (ewe.toml line 2) is not a directory'
+
+
+def test_a_named_document_root_is_never_replaced_by_the_sample(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("htdocs").rmdir()
+    (tmp_path / "lib" / "htdocs").mkdir(parents=True)
+    monkeypatch.setattr(cli, "PACKAGE", str(tmp_path / "lib" / "ewe"))
+    message = complaint(capsys, "--documentroot", "htdocs", code=1)
+    assert message == 'document root "htdocs" (command line) is not a directory'

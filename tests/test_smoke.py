@@ -1,0 +1,15 @@
+"""The site is there under every model."""
+
+from __future__ import annotations
+
+import signal
+
+import httpx
+from conftest import Server
+
+
+def test_a_page_and_a_clean_stop(server: Server) -> None:
+    response = httpx.get(server.url)
+    assert response.status_code == 200
+    assert "welcome" in response.text
+    assert server.stop(signal.SIGTERM) == 0, server.log()
