@@ -124,7 +124,8 @@ class Request:
     one name joined by ", " (RFC 9110 section 5.3). host: uri-host[:port] of the target, "" when unknown.
     length: of the body in bytes, 0 without one, None when chunked. keeps: the client lets the connection
     be kept. expects: it waits for "100 Continue". conditional: one of CONDITIONS is present.
-    body: has receive() -> bytes, b"" at the end. redirects: local ones so far. line: the request line. noted: the access log's cache of what it writes of it.
+    body: has receive() -> bytes, b"" at the end. redirects: local ones so far. line: the request line.
+    noted: the access log's cache of what it writes of it.
     """
 
     __slots__ = (

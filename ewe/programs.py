@@ -147,7 +147,9 @@ class Program:
             self.reap()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the group: safe until the leader is reaped, its number cannot be taken before."""
+        """Send a signal to the group, from any thread: until the leader is reaped its number is its own."""
+        if self.status is not None:
+            return
         try:
             os.killpg(self.process.pid, number)
         except OSError:

@@ -60,8 +60,7 @@ def serve(config: Config) -> int:
 
     try:
         if workers == 1 and not (model.supervised and model.many_processes):
-            banner(sockets, words, workers)
-            return Worker(make(), sockets, config, "0").run()
+            return Worker(make(), sockets, config, "0").run(lambda: banner(sockets, words, workers))
         return Supervisor(make, sockets, config, workers).run(lambda: banner(sockets, words, workers))
     finally:
         close_sockets(sockets)
@@ -95,6 +94,13 @@ def limit_to_descriptors(processor: Processor) -> None:
         processor.ceiling = min(processor.ceiling, max(soft - RESERVE, 1))
 
 
+def ignore_stops() -> None:
+    """We are ending already: another signal must not turn a clean exit status into a death by signal."""
+    signal.set_wakeup_fd(-1)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Worker:
     """Runs a processor in this process, and turns signals into its finish() and abort()."""
 
@@ -113,8 +119,8 @@ class Worker:
         self.aborted = False
         logger.access.name_worker(processor.name, name)
 
-    def run(self) -> int:
-        """Serve until stopped; return the exit status."""
+    def run(self, ready: Callable[[], None] = lambda: None) -> int:
+        """Serve until stopped; return the exit status. ready: called once signals are answered."""
         signal.signal(signal.SIGTERM, self.on_stop)
         signal.signal(signal.SIGINT, self.on_stop)
         signal.signal(signal.SIGQUIT, self.on_quit)
@@ -122,6 +128,7 @@ class Worker:
         signal.signal(signal.SIGUSR1, self.on_reopen)
         signal.set_wakeup_fd(self.listener.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        ready()
         try:
             self.processor.serve(self.listener)
         except Exception:
@@ -129,7 +136,7 @@ class Worker:
             return FAILED
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.set_wakeup_fd(-1)
+            ignore_stops()
             self.processor.cut += programs.kill_all()
             logger.report_losses()
         return CUT if self.processor.cut else STOPPED
@@ -210,6 +217,7 @@ class Supervisor:
                 self.tell(signal.SIGKILL)
                 self.status = CUT
                 self.deadline = now + LAST_MOMENT
+        ignore_stops()
         return self.status
 
     def note(self, number: int, frame: object) -> None:

@@ -165,8 +165,13 @@ class Stream:
         """End the connection and its programs now; the conversation meets Disconnected."""
         raise NotImplementedError
 
-    def end_programs(self) -> None:
-        """Kill what was started for this connection and has not ended."""
+    def kill_programs(self) -> None:
+        """Kill what was started for this connection; the conversation sees its end, and reaps it."""
+        for program in list(self.programs):
+            program.signal(9)
+
+    def reap_programs(self) -> None:
+        """Kill and reap what the conversation left behind."""
         for program in list(self.programs):
             program.kill()
 
@@ -289,7 +294,7 @@ class BlockingStream(Stream):
     def abort(self) -> None:
         self.aborted = self.stopping = True
         self.shutdown(socket.SHUT_RDWR)
-        self.end_programs()
+        self.kill_programs()
 
     def shutdown(self, how: int) -> None:
         """Shut the socket down, if it is still there."""
@@ -299,7 +304,7 @@ class BlockingStream(Stream):
             pass
 
     def close(self) -> None:
-        self.end_programs()
+        self.reap_programs()
         self.socket.close()
 
 
@@ -688,12 +693,12 @@ class EventStream(Stream):
 
     def abort(self) -> None:
         self.aborted = self.stopping = True
-        self.end_programs()
+        self.kill_programs()
         if not self.lost:
             self.transport.abort()
 
     def close(self) -> None:
-        self.end_programs()
+        self.reap_programs()
         if not self.lost:
             self.transport.close()
 

@@ -154,7 +154,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start_one(model: str = "pool", *options: str, env: dict[str, str] | None = None) -> Server:
         log = tmp_path / f"stderr.{len(servers)}"
         command = [
-            sys.executable, "-m", "ewe", "--model", *model.split(), "--port", "0",
+            sys.executable, "-m", "ewe", "--model", *model.split(), *(() if "--bind" in options else ("--port", "0")),
             "--documentroot", str(tmp_path / "htdocs"), "--cgi-path", str(tmp_path / "cgi-bin"),
             "--access-log", str(tmp_path / "access.log"), *options,
         ]  # fmt: skip
@@ -187,7 +187,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         try:
             server.stop(signal.SIGQUIT, 10)
         finally:
-            left = session_members(server.pid)
+            end = time.monotonic() + 2
+            while (left := session_members(server.pid)) and time.monotonic() < end:
+                time.sleep(0.01)
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
             server.process.poll()
@@ -195,7 +197,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def session_members(session: int) -> list[int]:
-    """Return the processes (zombies included) of a session: all that a server started and that is not gone."""
+    """Return the processes of a session: all that a server started and that is not gone.
+
+    Zombies are left out: once the server is gone they are its heirs' (the system's first process) to reap.
+    """
     members = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -204,7 +209,7 @@ def session_members(session: int) -> list[int]:
             except OSError:
                 continue
             fields = text.rpartition(")")[2].split()
-            if int(fields[3]) == session and int(entry) != session:
+            if int(fields[3]) == session and int(entry) != session and fields[0] != "Z":
                 members.append(int(entry))
     return members
 

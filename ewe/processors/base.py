@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from ewe.conversation import BUSY, converse
 from ewe.streams import SLICE, BlockingStream, Stream, run, set_timeouts
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ewe.config import Config
     from ewe.listener import Accepted, Listener
     from ewe.site import Site
@@ -31,6 +34,9 @@ PROCESSORS = {  # name: where it is defined; imported only when chosen
 FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio"}
 SYNONYMS = {"none": "serial", "event": "asyncio"}  # "none" is what the EWE of 2006 called it
 GROUP = "ewe.processors"  # the entry-point group in which other packages name theirs
+
+
+SHUT_WR = 1  # as in the socket module
 
 
 class UnknownModel(ValueError):
@@ -63,6 +69,7 @@ class Processor:
         self.cut = 0  # conversations that had to be ended
         self.served = 0  # requests
         self.retire_at = 0.0
+        self.refused: deque[socket] = deque(maxlen=64)
         if config.connections is not None:
             self.ceiling = config.connections
 
@@ -109,6 +116,8 @@ class Processor:
         stream.close()
         self.cut += stream.aborted
         self.served += stream.requests
+        if self.many_threads and not self.listener.accepting:
+            self.listener.wake()  # serve() may be waiting for room
         if self.retire_at and self.served >= self.retire_at and not self.stopping:
             logger.errors.debug(f"retiring after {self.served} requests")
             self.finish()
@@ -135,11 +144,14 @@ class Processor:
         try:
             accepted.socket.setblocking(False)
             accepted.socket.send(BUSY)
-            accepted.socket.shutdown(1)
-            accepted.socket.recv(65536)  # a request that was read does not turn the close into a reset
+            accepted.socket.shutdown(SHUT_WR)
         except OSError:
             pass
-        accepted.socket.close()
+        # Closed with the request unread it would be reset, and the client might lose the answer: the last
+        # few stay open for a while.
+        if len(self.refused) == self.refused.maxlen:
+            self.refused.popleft().close()
+        self.refused.append(accepted.socket)
 
     def drain(self) -> None:
         """Wait until every conversation of this process has ended; abort() bounds it."""

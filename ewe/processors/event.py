@@ -32,11 +32,14 @@ class Event(Processor):
     def words(cls, config: Config) -> str:
         return f"an event loop ({loop_maker(config.loop)[1]})"
 
-    def serve(self, listener: Listener) -> None:
-        self.loop = loop_maker(self.config.loop)[0]()
+    def __init__(self, site: Any, config: Config) -> None:
+        super().__init__(site, config)
+        self.loop = loop_maker(config.loop)[0]()
         self.clock = Clock()
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
+
+    def serve(self, listener: Listener) -> None:
         try:
             servers = [
                 self.loop.run_until_complete(self.listen(sock, listener.names[number]))
@@ -71,7 +74,7 @@ class Event(Processor):
         """Return the protocol of a new connection."""
         if not self.has_room():
             logger.errors.warning(f"503, {len(self.live)} connections are open (connections)")
-            return Refusal()
+            return Refusal(self.loop)
         return EventStream(self.loop, self.clock, self.converse, server, self.config, self.streams, self.gone)
 
     def gone(self, stream: Stream) -> None:
@@ -119,16 +122,14 @@ class Event(Processor):
 class Refusal(asyncio.Protocol):
     """A connection above the ceiling: 503, and nothing else."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Answer without reading."""
-        assert isinstance(transport, asyncio.Transport)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def connection_made(self, transport: Any) -> None:
+        """Answer; what the client sends is read off for a second, so that the close is no reset."""
         transport.write(BUSY)
         transport.write_eof()
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """The request: it was read, so that the close is no reset."""
-        self.transport.close()
+        self.loop.call_later(1, transport.abort)
 
 
 def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:

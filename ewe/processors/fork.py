@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe import logger
 from ewe.processors.base import Processor
@@ -33,8 +33,11 @@ class Fork(Processor):
     def words(cls, config: Config) -> str:
         return "a process per connection"
 
-    def serve(self, listener: Listener) -> None:
+    def __init__(self, site: Any, config: Config) -> None:
+        super().__init__(site, config)
         self.children: set[int] = set()
+
+    def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up of the listener is what counts
         gc.collect()
         gc.freeze()  # the collector would touch, and so copy, every page of the heap in every child

@@ -126,6 +126,8 @@ class Pool(Processor):
     def work(self) -> None:
         """Take what is ready, for ever."""
         while (task := self.ready.get()) is not None:
+            if not self.listener.accepting:
+                self.listener.wake()  # there is room in the queue again
             if isinstance(task, Task):
                 self.advance(task)
             else:

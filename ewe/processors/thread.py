@@ -10,7 +10,6 @@ from _thread import start_new_thread
 from typing import TYPE_CHECKING
 
 from ewe.processors.base import Processor
-from ewe.streams import Stream
 
 if TYPE_CHECKING:
     from ewe.config import Config
@@ -35,9 +34,3 @@ class Thread(Processor):
                 # Not threading.Thread, whose start() waits until the new thread runs: twice the price.
                 start_new_thread(self.hold, (self.meet(accepted),))
         self.drain()
-
-    def leave(self, stream: Stream) -> None:
-        was_full = not self.has_room()
-        super().leave(stream)
-        if was_full:
-            self.listener.wake()  # serve() may be waiting for room

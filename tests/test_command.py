@@ -1,0 +1,144 @@
+"""The command as a user meets it: banner, bad starts, addresses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import ROOT, Start, read_response
+
+
+def ewe(*arguments: str, cwd: Path, seconds: float = 20) -> tuple[int, str, float]:
+    """Run the command to its end; return exit status, standard error, seconds."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "ewe", *arguments],
+        cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=seconds,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return done.returncode, done.stderr, time.monotonic() - began
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "htdocs").mkdir()
+    return tmp_path
+
+
+def test_a_taken_port_is_one_line(site: Path, model: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, error, _ = ewe("--model", model, str(port), cwd=site)
+    assert code == 1
+    assert (
+        error
+        == f"ewe: 127.0.0.1:{port} is in use by another server; choose another port, or 0 for a free one\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--host", "192.0.2.7"], "192.0.2.7:4000 is not an address of this machine"),
+        (["--host", "no.such.host.invalid"], "the host is unknown"),
+        (["--host", "a" * 70 + ".example"], "the host is malformed"),
+        (["--documentroot", "nowhere"], "nowhere"),
+        (["--access-log", "nowhere/access.log"], "nowhere/access.log"),
+        (["--logfile", "nowhere/ewe.log"], "nowhere/ewe.log"),
+        (["--log-format", "%Q"], "%Q is unknown"),
+    ],
+)
+def test_a_bad_start_is_one_line(site: Path, arguments: list[str], says: str) -> None:
+    code, error, _ = ewe(*arguments, cwd=site)
+    assert code in (1, 2)
+    assert error.startswith("ewe: ") and says in error and error.count("\n") == 1, error
+
+
+def test_an_unknown_model_names_the_nearest(site: Path) -> None:
+    code, error, _ = ewe("--model", "thred", cwd=site)
+    assert code == 2
+    assert "thread" in error and error.count("\n") == 1
+
+
+def test_the_banner(start: Start, model: str) -> None:
+    server = start(model)
+    banner = server.log().splitlines()[0]
+    assert server.url in banner and f"pid {server.pid}" in banner and "Ctrl-C" in banner
+    words = {
+        "serial": "one connection at a time",
+        "fork": "a process per connection",
+        "prefork": "processes started in advance",
+        "thread": "a thread per connection",
+        "pool": "a pool of 5 threads",
+        "asyncio": "an event loop",
+    }
+    assert words[model] in banner
+
+
+def test_many_addresses(start: Start, variant: str, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.create_server(("127.0.0.1", 0)) as inherited:
+        os.set_inheritable(inherited.fileno(), True)
+        binds = ("--bind", "127.0.0.1:0", "--bind", f"unix:{path}", "--bind", "[::1]:0")
+        server = start(variant, *binds)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(path))
+            sock.settimeout(10)
+            for _ in range(2):
+                sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n")
+                assert read_response(sock)[0] == 200
+        assert httpx.get(server.url).status_code == 200
+        third = server.log().split("http://[::1]:")[1].split("/")[0]
+        assert httpx.get(f"http://[::1]:{third}/").status_code == 200
+    assert server.stop() == 0, server.log()
+    assert not path.exists()
+
+
+def test_an_inherited_descriptor(site: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inherited:
+        url = "http://127.0.0.1:%d/" % inherited.getsockname()[1]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ewe", "-t", "--bind", f"fd://{inherited.fileno()}", "--access-log", "off"],
+            cwd=site, env={**os.environ, "PYTHONPATH": str(ROOT)}, pass_fds=[inherited.fileno()],
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            assert httpx.get(url, timeout=10).status_code == 200  # it waited in the backlog
+        finally:
+            process.terminate()
+            assert process.wait(10) == 0
+
+
+def test_a_socket_file_of_a_dead_server_is_taken_over(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    start("thread", "--bind", f"unix:{path}", "--bind", "127.0.0.1:0")
+    code, error, _ = ewe("--bind", f"unix:{path}", cwd=tmp_path)
+    assert code == 1 and "in use" in error
+
+
+def test_the_sample_site(tmp_path: Path) -> None:
+    """Where there is no htdocs, ewe serves its own and says so."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ewe", "0"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert "sample site" in process.stderr.readline()
+        url = process.stderr.readline().split()[1]
+        assert "ewe" in httpx.get(url).text
+        assert httpx.get(url + "cgi-bin/hello.sh").status_code == 200
+    finally:
+        process.terminate()
+        assert process.wait(10) == 0
+        assert process.stderr is not None
+        process.stderr.close()

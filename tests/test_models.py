@@ -1,0 +1,272 @@
+"""What distinguishes the models: ceilings, queues, parking, workers, and how a model is found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import ROOT, Server, Start, children, read_response, wait_until
+
+GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
+
+
+def get(sock: socket.socket) -> int:
+    """Ask for the page over a kept connection; return the status."""
+    sock.sendall(GET)
+    return read_response(sock)[0]
+
+
+def answers_within(server: Server, seconds: float) -> bool:
+    """Is a new client served in that time?"""
+    with server.connect(seconds) as sock:
+        try:
+            return get(sock) == 200
+        except TimeoutError:
+            return False
+
+
+# --- Ceilings -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fork", "thread", "pool", "pool --parking never"])
+def test_at_the_ceiling_connections_wait(start: Start, name: str) -> None:
+    server = start(name, "--connections", "2", "--poolthreads", "4", "--idle", "30s")
+    with server.connect() as one, server.connect() as two:
+        assert get(one) == get(two) == 200
+        with server.connect(10) as waits:
+            waits.sendall(GET)
+            waits.settimeout(0.4)
+            with pytest.raises(TimeoutError):
+                waits.recv(1)
+            one.close()
+            waits.settimeout(10)
+            assert read_response(waits)[0] == 200
+
+
+@pytest.mark.parametrize("name", ["fork", "thread", "pool", "pool --parking never", "asyncio"])
+def test_at_the_ceiling_connections_are_refused(start: Start, name: str) -> None:
+    options = ("--connections", "2", "--poolthreads", "4", "--idle", "30s", "--overload", "refuse")
+    server = start(name, *options)
+    with server.connect() as one, server.connect() as two:
+        assert get(one) == get(two) == 200
+        with server.connect() as refused:
+            refused.sendall(GET)
+            status, fields, _ = read_response(refused)
+            assert (status, fields["retry-after"], fields["connection"]) == (503, "1", "close")
+        one.close()
+        wait_until(lambda: answers_within(server, 5), 5)
+    assert "503" in server.log()
+
+
+def test_the_queue_of_the_pool_is_bounded(start: Start) -> None:
+    server = start("pool --parking never", "--poolthreads", "1", "--queue", "2", "--overload", "refuse")
+    with server.connect() as holds:
+        assert get(holds) == 200  # and keeps the only worker
+        queued = [server.connect() for _ in range(2)]
+        for sock in queued:
+            sock.sendall(GET)
+        time.sleep(0.3)
+        with server.connect() as refused:
+            refused.sendall(GET)
+            assert read_response(refused)[0] == 503
+        holds.close()
+        for sock in queued:  # nothing that was accepted is dropped
+            assert read_response(sock)[0] == 200
+            sock.close()
+
+
+# --- Parking: the lesson of the pool ------------------------------------------------------------------
+
+
+def test_never_parking_starves(start: Start) -> None:
+    """As the EWE of 2006 (its section 4.1): as many silent clients as threads, and nobody else is served."""
+    server = start("pool --parking never", "--poolthreads", "2", "--head-timeout", "20s")
+    silent = [server.connect() for _ in range(2)]
+    time.sleep(0.2)
+    assert not answers_within(server, 1.0)
+    for sock in silent:
+        sock.close()
+    assert answers_within(server, 10)
+
+
+def test_idle_parking_serves_others_between_requests_only(start: Start) -> None:
+    server = start("pool --parking idle", "--poolthreads", "2")
+    kept = [server.connect() for _ in range(20)]
+    assert [get(sock) for sock in kept] == [200] * 20
+    assert answers_within(server, 5)
+    for sock in kept[:2]:
+        sock.sendall(GET[:10])  # half a request holds a worker
+    time.sleep(0.2)
+    assert not answers_within(server, 1.0)
+    for sock in kept:
+        sock.close()
+
+
+@pytest.mark.parametrize("name", ["pool", "asyncio", "asyncio --loop asyncio", "thread", "fork"])
+def test_slow_clients_cost_no_worker(start: Start, name: str) -> None:
+    server = start(name, "--poolthreads", "2")
+    (server.root / "large").write_bytes(bytes(8_000_000))
+    silent = [server.connect() for _ in range(8)]
+    half = [server.connect() for _ in range(8)]
+    deaf = [server.connect() for _ in range(8)]
+    for sock in half:
+        sock.sendall(GET[:10])
+    for sock in deaf:
+        sock.sendall(b"GET /large HTTP/1.1\r\nHost: ewe\r\n\r\n")
+    time.sleep(0.3)
+    assert all(answers_within(server, 5) for _ in range(5))
+    for sock in half:  # and each slow one is served in the end
+        sock.sendall(GET[10:])
+        assert read_response(sock)[0] == 200
+    for sock in deaf:
+        status, _, body = read_response(sock)
+        assert (status, len(body)) == (200, 8_000_000)
+    for sock in silent + half + deaf:
+        sock.close()
+
+
+def test_five_workers_hold_a_thousand_clients(start: Start) -> None:
+    server = start("pool")
+    clients = [server.connect() for _ in range(1000)]
+    for _ in range(2):
+        for sock in clients:
+            sock.sendall(GET)
+        assert all(read_response(sock)[0] == 200 for sock in clients)
+    assert threads(server.pid) == 5 + 1
+    for sock in clients:
+        sock.close()
+
+
+def threads(pid: int) -> int:
+    """Return the number of threads of a process."""
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def test_a_thread_per_connection(start: Start) -> None:
+    server = start("thread")
+    clients = [server.connect() for _ in range(10)]
+    assert [get(sock) for sock in clients] == [200] * 10
+    assert threads(server.pid) == 11
+    for sock in clients:
+        sock.close()
+    wait_until(lambda: threads(server.pid) == 1, 5)
+
+
+def test_serial_serves_one_at_a_time(start: Start) -> None:
+    server = start("serial", "--idle", "20s")
+    with server.connect() as first:
+        assert get(first) == 200
+        assert not answers_within(server, 0.7)
+    assert answers_within(server, 5)
+    assert threads(server.pid) == 1 and not children(server.pid)
+
+
+# --- Workers ------------------------------------------------------------------------------------------
+
+
+def worker_pids(server: Server) -> set[int]:
+    """Return the processes of the workers that live."""
+    return {pid for pid, state in children(server.pid).items() if state != "Z"}
+
+
+@pytest.mark.parametrize("name", ["prefork --workers 3", "thread --workers 3", "asyncio --workers 3"])
+def test_a_killed_worker_is_replaced(start: Start, name: str) -> None:
+    server = start(name)
+    before = worker_pids(server)
+    assert len(before) == 3
+    time.sleep(1.2)  # a worker that dies younger than a second is replaced with a delay
+    victim = min(before)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: len(worker_pids(server) - {victim}) == 3, 5, server.log)
+    assert all(answers_within(server, 5) for _ in range(5))
+    assert f"(pid {victim}) was ended by signal 9" in server.wait_for_log("was ended by signal 9")
+
+
+def test_back_off_for_workers_that_die_at_once(start: Start) -> None:
+    server = start("prefork --workers 1")
+    died: list[float] = []
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        for pid in worker_pids(server):
+            os.kill(pid, signal.SIGKILL)
+            died.append(time.monotonic())
+            wait_until(lambda pid=pid: pid not in worker_pids(server), 5)
+        time.sleep(0.01)
+    gaps = [later - sooner for sooner, later in zip(died, died[1:], strict=False)]
+    assert gaps and gaps == sorted(gaps) and len(gaps) < 8, gaps
+    wait_until(lambda: answers_within(server, 2), 20)
+
+
+def test_workers_retire(start: Start) -> None:
+    server = start("prefork --workers 2", "--retire", "10")
+    before = worker_pids(server)
+    with httpx.Client() as client:
+        for _ in range(60):
+            assert client.get(server.url, headers={"Connection": "close"}).status_code == 200
+    wait_until(lambda: not before & worker_pids(server) and len(worker_pids(server)) == 2, 5, server.log)
+
+
+@pytest.mark.parametrize(
+    "name", ["prefork --workers 2", "thread --workers 2", "pool --workers 2", "asyncio --workers 2"]
+)
+def test_workers_end_when_their_supervisor_is_killed(start: Start, name: str) -> None:
+    server = start(name)
+    workers = worker_pids(server)
+    assert len(workers) == 2
+    server.process.kill()
+    server.process.wait(5)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 5)
+
+
+# --- How a model is found -----------------------------------------------------------------------------
+
+EXERCISE = '''
+"""A first model of one's own: serve from a thread of ours, one client at a time, and count."""
+
+import threading
+
+from ewe.processors.base import Processor
+
+
+class Mine(Processor):
+    """One worker thread."""
+
+    def serve(self, listener):
+        for accepted in listener:
+            thread = threading.Thread(target=self.hold, args=(self.meet(accepted),))
+            thread.start()
+            thread.join()
+'''
+
+
+def test_a_model_from_a_file(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "exercise.py").write_text(EXERCISE)
+    server = start("exercise:Mine")
+    assert "exercise:Mine" in server.log()
+    assert answers_within(server, 5)
+    with server.connect() as idle:
+        assert get(idle) == 200
+        assert server.stop() == 0, server.log()
+
+
+def test_a_model_of_another_package(start: Start, tmp_path: Path) -> None:
+    package = tmp_path / "site"
+    about = package / "mine-1.0.dist-info"
+    about.mkdir(parents=True)
+    (package / "mine.py").write_text(EXERCISE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[ewe.processors]\nmine = mine:Mine\n")
+    server = start("mine", env={"PYTHONPATH": f"{ROOT}:{package}"})
+    assert answers_within(server, 5)
+
+
+@pytest.mark.parametrize("file", ["serial", "thread", "prefork"])
+def test_models_stay_small(file: str) -> None:
+    """A model that a reader would write as a first exercise has at most about 40 lines."""
+    lines = (ROOT / "ewe" / "processors" / f"{file}.py").read_text().splitlines()
+    assert len(lines) <= 45
