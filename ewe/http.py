@@ -284,7 +284,9 @@ def check_partial_head(arrived: bytes, limits: Limits) -> None:
 
 # uri-host [":" port]: RFC 9112 section 3.2. Sub-delimiters are legal in a reg-name, but no host has them,
 # and a comma would make two hosts of one: refused.
-HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[0-9A-Za-z._~-]|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|(?:[0-9A-Za-z._~-]|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
+GROUP = re.compile(r"[0-9A-Fa-f]{1,4}")  # h16, and IPv4address: RFC 3986 section 3.2.2
+IPV4 = re.compile(r"(?:(?:[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
 ABSOLUTE = re.compile(r"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 # pchar (RFC 3986 section 3.3) and what browsers send unescaped all the same: [ ] | in paths, those and
 # { } ^ ` \ in queries (the URL standard's percent-encode sets). Never < > " # or bytes above ASCII.
@@ -307,9 +309,20 @@ def parse_host(host: str | None, fields: tuple[tuple[str, str], ...], version: t
 def checked_host(host: str) -> str:
     """Return host, or raise Refused(400)."""
     match = HOST.fullmatch(host)
-    if match is None or (match[1] and int(match[1]) > 65535):
+    if match is None or (match[2] and int(match[2]) > 65535) or (match[1] and not is_ipv6(match[1])):
         raise Refused(400, f"the host is malformed: {host[:80]!r}")
     return host
+
+
+def is_ipv6(text: str) -> bool:
+    """Is this an IPv6address? Eight groups, or at most seven and one "::"; IPv4 may stand for the last two."""
+    head, gap, tail = text.partition("::")
+    groups = [group for part in (head, tail) if part for group in part.split(":")]
+    count = len(groups)
+    if groups and IPV4.fullmatch(groups[-1]) and not text.endswith(":"):
+        groups.pop()
+        count += 1
+    return all(map(GROUP.fullmatch, groups)) and (count <= 7 if gap else count == 8)
 
 
 def locate(request: Request) -> None:
@@ -446,6 +459,7 @@ class ChunkedDecoder:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.rest = b""
+        self.at = 0  # what of rest was used: cut off once a feed(), for a thousand chunks may come at once
         self.finished = False
         self.total = 0
         self.overhead = 0
@@ -458,19 +472,21 @@ class ChunkedDecoder:
         pieces: list[bytes] = []
         while not self.finished and self.state(pieces):
             pass
+        self.rest = self.rest[self.at :]
+        self.at = 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def take_line(self, limit: int, status: int) -> str | None:
         """Take one line off rest, without its CRLF; None when it is not complete yet."""
-        end = self.rest.find(b"\r\n", 0, limit + 2)
+        end = self.rest.find(b"\r\n", self.at, self.at + limit + 2)
         if end < 0:
-            if len(self.rest) >= limit + 2:
+            if len(self.rest) - self.at >= limit + 2:
                 raise Refused(status, f"a chunk's size or trailer line has more than {limit} bytes")
-            if NEVER_IN_HEAD.search(self.rest):
-                raise Refused(400, f"a bad byte in a chunk's line: {self.rest[:40]!r}")
+            if NEVER_IN_HEAD.search(self.rest, self.at):
+                raise Refused(400, f"a bad byte in a chunk's line: {self.rest[self.at :][:40]!r}")
             return None
-        line = self.rest[:end].decode("latin-1")
-        self.rest = self.rest[end + 2 :]
+        line = self.rest[self.at : end].decode("latin-1")
+        self.at = end + 2
         return line
 
     def read_size(self, _: list[bytes]) -> bool:
@@ -495,18 +511,19 @@ class ChunkedDecoder:
     def read_data(self, pieces: list[bytes]) -> bool:
         """Read what is there of a chunk's data, then its CRLF."""
         if self.left:
-            piece = self.rest[: self.left]
+            piece = self.rest[self.at : self.at + self.left]
             if not piece:
                 return False
             pieces.append(piece)
             self.left -= len(piece)
-            self.rest = self.rest[len(piece) :]
+            self.at += len(piece)
             return not self.left
-        if not b"\r\n".startswith(self.rest[:2]):
+        end = self.rest[self.at : self.at + 2]
+        if not b"\r\n".startswith(end):
             raise Refused(400, "a chunk's data does not end in CRLF")
-        if len(self.rest) < 2:
+        if len(end) < 2:
             return False
-        self.rest = self.rest[2:]
+        self.at += 2
         self.state = self.read_size
         return True
 
@@ -554,7 +571,7 @@ class Response:
     ) -> None:
         self.status = status
         self.fields = tuple(fields)
-        self.body = body
+        self.body = b"" if status in BODILESS and isinstance(body, bytes) else body
         self.cause = cause  # for the error log: why this is not what the client wanted
         self.target = target  # a local redirect: the site answers for this target instead
         self.release = release  # called once the body is no longer needed: closes the file of its Regions
@@ -656,7 +673,7 @@ def parse_date(text: str) -> float | None:
     for form in DATES:
         if match := form.fullmatch(text):
             year = int(match["year"])
-            if year < 100:  # RFC 850's two digits: the latest such year at most 50 years from now
+            if len(match["year"]) == 2:  # RFC 850: the latest such year at most 50 years from now
                 now = time.gmtime().tm_year
                 year += now - now % 100
                 if year > now + 50:

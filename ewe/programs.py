@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ewe import logger
+
+if TYPE_CHECKING:
+    import subprocess
 
 RECEIVE = 64 * 1024  # bytes read at once
 FAREWELL = 0.3  # seconds between SIGTERM and SIGKILL
@@ -39,6 +41,11 @@ class ProgramWaits(Protocol):
         ...
 
 
+def prepare() -> None:
+    """Import what start() needs; called before a server forks, so that its children need not."""
+    import subprocess  # noqa: F401 - with it comes threading, which makes every fork dearer
+
+
 def start(
     owned: set[Program],
     waits: ProgramWaits,
@@ -52,6 +59,8 @@ def start(
 
     name: of the script, for the log. owned: the connection's programs; this one is in it until it is reaped.
     """
+    import subprocess
+
     process = subprocess.Popen(
         command,
         stdin=stdin,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ewe import __version__
 from ewe.features.spool import spooled
 from ewe.http import Refused, Request, Response, Source, parse_fields, unescape
+from ewe.programs import prepare
 
 if TYPE_CHECKING:
     from ewe.config import Config
@@ -61,6 +62,7 @@ class CGI:
     """Run the programs of one directory."""
 
     def __init__(self, config: Config, static: Static, limits: Limits) -> None:
+        prepare()
         self.directory = os.path.realpath(config.cgi_path)
         self.follows = config.symlinks == "follow"
         self.timeout = config.program_timeout

@@ -6,7 +6,6 @@ docs/write-a-model.md leads through one. Nothing here or in a model knows HTTP.
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from collections.abc import Coroutine
@@ -162,6 +161,8 @@ class Processor:
 
     def retire_after(self, requests: int) -> None:
         """Finish after about so many requests, give or take a tenth, so that workers do not go all at once."""
+        import random
+
         self.retire_at = requests * random.uniform(0.9, 1.1)
 
     def finish(self) -> None:

@@ -1,0 +1,207 @@
+"""Processes: started so that none is left behind, pinned to a core, and asked what CPU time they used.
+
+What a `with running(...)` starts has ended when the block is left, its whole session included, also by an
+exception. Linux only: all this is read from /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+TICKS = os.sysconf("SC_CLK_TCK")  # a second in /proc/PID/stat and /proc/stat
+ENDS_IN = 5.0  # seconds a process may take to end when asked to
+DEBIAN = {"nginx": "nginx-light", "wrk": "wrk"}  # tool: the package that has it
+
+
+class LabError(Exception):
+    """An experiment cannot go on; the text is one line."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of /proc/PID/stat. own, waited: CPU seconds of it, and of children it has waited for."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    own: float
+    waited: float
+
+
+def process(pid: int) -> Process | None:
+    """Return what /proc knows of a process, None if it has gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # of proc(5) the third and those that follow
+    ticks = [int(number) for number in fields[11:15]]
+    return Process(
+        pid,
+        fields[0],
+        int(fields[1]),
+        int(fields[3]),
+        sum(ticks[:2]) / TICKS,
+        sum(ticks[2:]) / TICKS,
+    )
+
+
+def processes() -> list[Process]:
+    """Return all processes there are."""
+    found = [process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [each for each in found if each is not None]
+
+
+def tree(root: int) -> list[Process]:
+    """Return a process and all that descend from it."""
+    everyone = processes()
+    found = [each for each in everyone if each.pid == root]
+    for parent in found:  # grows meanwhile
+        found += [each for each in everyone if each.parent == parent.pid]
+    return found
+
+
+def cpu_seconds(root: int) -> float:
+    """Return the CPU seconds (user and system) that a process and its descendants have used so far.
+
+    Those that have ended count too, once their parent has waited for them. A zombie can still be asked.
+    """
+    for _ in range(5):
+        family = tree(root)
+        total = sum(own_seconds(each) + each.waited for each in family)
+        if [each.pid for each in tree(root)] == [each.pid for each in family]:
+            break  # else one may have been counted twice, or not at all
+    return total
+
+
+def own_seconds(of: Process) -> float:
+    """Return a process's own CPU seconds from its CPU clock: /proc has them in steps of 10 ms."""
+    try:
+        return time.clock_gettime(~of.pid << 3 | 2)  # what clock_getcpuclockid(3) returns on Linux
+    except OSError:
+        return of.own
+
+
+def core_seconds(core: int) -> float:
+    """Return the seconds that a core has been busy since the machine started, with whatever."""
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name == f"cpu{core}":
+            user, nice, system, _idle, _iowait, *others = (int(number) for number in ticks[:8])
+            return (user + nice + system + sum(others)) / TICKS
+    raise LabError(f"core {core} is not in /proc/stat")
+
+
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Pin what is started in this block to one core; None: to those that we have."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    output: IO[bytes],
+    core: int | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in a session of its own, which is empty when the block is left."""
+    with on_core(core):
+        started = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+        )
+    try:
+        yield started
+    finally:
+        try:
+            started.terminate()
+            started.wait(ENDS_IN)
+        except subprocess.TimeoutExpired:
+            started.kill()
+        finally:
+            started.poll()
+            end_session(started.pid)
+            started.wait()
+
+
+def end_session(session: int) -> None:
+    """Kill all that is left of a session."""
+    for _ in range(100):
+        left = [each.pid for each in processes() if each.session == session and each.state not in "ZX"]
+        if not left:
+            return
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.01)
+
+
+def end_children(but: set[int]) -> None:
+    """Kill what descends from this process, with its sessions, except those: an interrupt may strike anywhere."""
+    new = [each for each in tree(os.getpid()) if each.pid not in but and each.pid != os.getpid()]
+    for session in {each.session for each in new} - {os.getsid(0)}:
+        end_session(session)
+
+
+def ended(started: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait at most so many seconds for a child to end; it stays a zombie, whose CPU time can still be read."""
+    descriptor = os.pidfd_open(started.pid)
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
+
+
+def text_of(output: IO[bytes]) -> str:
+    """Return the first 64 KB of what a child has written, without moving where it writes."""
+    return os.pread(output.fileno(), 65536, 0).decode(errors="replace")
+
+
+def one_line(text: str) -> str:
+    """Return the last line that says something."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
+
+
+def find_tool(name: str) -> str | None:
+    """Return the path of a program; Debian does not have /usr/sbin on the PATH of users."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
+
+
+def missing(names: Iterable[str]) -> str:
+    """Say in one line which of these programs are missing and where they are; "" if none is."""
+    lacking = [name for name in names if not find_tool(name)]
+    packages = " ".join(DEBIAN.get(name, name) for name in lacking)
+    return f"{' and '.join(lacking)} missing: apt install {packages}" if lacking else ""
+
+
+def tool(name: str) -> str:
+    """Return the path of a program. Raises LabError."""
+    if found := find_tool(name):
+        return found
+    raise LabError(missing([name]))

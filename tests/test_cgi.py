@@ -1,0 +1,594 @@
+"""CGI: RFC 3875, with real programs. Most are shell scripts; `say` answers with the body of its request.
+
+So a test that wants a program to write this or that sends it: the program is always the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import (
+    ROOT,
+    Server,
+    Start,
+    children,
+    read_all,
+    read_response,
+    session_members,
+    wait_until,
+    write_program,
+)
+
+from ewe import __version__
+
+Answer = tuple[int, dict[str, str], bytes]
+
+SAY = "#!/bin/sh\nexec cat\n"
+VARIABLES = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\ncat /proc/$$/environ\n"
+HELLO = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nhello\\n'\n"
+
+
+def request(
+    method: str, target: str, *fields: str, body: bytes | None = None, version: str = "1.1", host: str = "ewe"
+) -> bytes:
+    """Return the bytes of a request; with a body its Content-Length is there too."""
+    lines = [f"{method} {target} HTTP/{version}"]
+    if host:
+        lines.append(f"Host: {host}")
+    lines += fields
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
+
+
+def ask(sock: socket.socket, method: str, target: str, *fields: str, body: bytes | None = None) -> Answer:
+    """Ask over a kept connection."""
+    sock.sendall(request(method, target, *fields, body=body))
+    return read_response(sock, method)
+
+
+def ask_anew(server: Server, target: str, *fields: str, **more: bytes | str) -> bytes:
+    """Ask over a connection of its own, and return everything that comes."""
+    with server.connect(20) as sock:
+        sock.sendall(request("GET", target, *fields, **more))  # type: ignore[arg-type]
+        return read_all(sock)
+
+
+def say(sock: socket.socket, text: bytes, method: str = "POST") -> Answer:
+    """Have a program write text, over a kept connection."""
+    return ask(sock, method, "/cgi-bin/say", body=text)
+
+
+def chunked(*pieces: bytes) -> bytes:
+    """Return a chunked body."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Has the server closed its side, with nothing more to read? Waits for it."""
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def state_of(pid: int) -> str:
+    """Return the state letter of a process, "" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def pid_in(path: Path) -> int:
+    """Return the process number that a program wrote into a file; wait for it."""
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"), 10, f"{path.name} did not come")
+    return int(path.read_text())
+
+
+def wait_until_gone(*pids: int, seconds: float = 10) -> None:
+    """Return once none of the processes is there."""
+    wait_until(
+        lambda: not any(state_of(pid) for pid in pids),
+        seconds,
+        lambda: f"still there: { {pid: state_of(pid) for pid in pids} }",
+    )
+
+
+def server_pids(server: Server) -> list[int]:
+    """Return the processes that run ewe itself."""
+    return [
+        pid
+        for pid in (server.pid, *session_members(server.pid))
+        if b"ewe" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+# --- The request: section 4 -----------------------------------------------------------------------------
+
+
+def variables(answer: Answer) -> dict[str, str]:
+    """Return the environment that VARIABLES saw."""
+    status, _, body = answer
+    assert status == 200, body
+    lines = [line.partition(b"=") for line in body.split(b"\0") if line]
+    return {name.decode(): value.decode("latin-1") for name, _, value in lines}
+
+
+def test_the_whole_environment(server: Server) -> None:
+    """Every meta-variable of section 4.1 with its exact value; nothing else but PATH."""
+    script = write_program(server.cgi / "sub" / "variables", VARIABLES)
+    with server.connect() as sock:
+        fields = (
+            "X-Twice: 1", "x-twice:\t2 ", "Cookie: a=1", "Cookie: b=2", 'User-Agent: "ewe" \xe9', "X-Empty:",
+            # What never arrives: section 4.1.18, and what would pass for another field
+            "Proxy: http://evil/", "Authorization: Basic eA==", "Proxy-Authorization: Basic eA==",
+            "Content_Length: 5", "X_Y: 1", "X.Y: 1", "Content_Type: text/evil",
+        )  # fmt: skip
+        sock.sendall(
+            request(
+                "GET", "/cgi-bin/sub/./variables/a%20b/%C3%A9%E9?x=%41&y=+z/?", *fields,
+                host="Example.org:8080",
+            )
+        )  # fmt: skip
+        found = variables(read_response(sock))
+        info = "/a b/\xc3\xa9\xe9"
+        assert found == {
+            "GATEWAY_INTERFACE": "CGI/1.1",
+            "SERVER_SOFTWARE": f"ewe/{__version__}",
+            "SERVER_NAME": "Example.org",
+            "SERVER_PORT": str(server.port),
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "REQUEST_METHOD": "GET",
+            "REQUEST_SCHEME": "http",
+            "REQUEST_URI": "/cgi-bin/sub/./variables/a%20b/%C3%A9%E9?x=%41&y=+z/?",
+            "QUERY_STRING": "x=%41&y=+z/?",
+            "REMOTE_ADDR": "127.0.0.1",
+            "REMOTE_HOST": "127.0.0.1",
+            "REMOTE_PORT": str(sock.getsockname()[1]),
+            "SCRIPT_NAME": "/cgi-bin/sub/variables",
+            "SCRIPT_FILENAME": str(script),
+            "DOCUMENT_ROOT": str(server.root),
+            "PATH_INFO": info,
+            "PATH_TRANSLATED": str(server.root) + info,
+            "HTTP_HOST": "Example.org:8080",
+            "HTTP_X_TWICE": "1, 2",
+            "HTTP_COOKIE": "a=1; b=2",
+            "HTTP_USER_AGENT": '"ewe" \xe9',
+            "HTTP_X_EMPTY": "",
+            "PATH": os.environ["PATH"],
+        }
+
+        # Without query, path or body; the same script and connection
+        found = variables(ask(sock, "GET", "/cgi-bin/sub/variables", "Content-Length: 0"))
+        assert found["QUERY_STRING"] == "" and found["SCRIPT_NAME"] == "/cgi-bin/sub/variables"
+        absent = {"PATH_INFO", "PATH_TRANSLATED", "CONTENT_LENGTH", "CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}
+        assert not absent & set(found)
+        assert variables(ask(sock, "GET", "/cgi-bin/sub/variables/"))["PATH_INFO"] == "/"
+
+        # With a body: CONTENT_LENGTH is true however it is framed
+        found = variables(ask(sock, "POST", "/cgi-bin/sub/variables?q", "Content-Type: a/b; c=d", body=b"four"))
+        assert (found["CONTENT_LENGTH"], found["CONTENT_TYPE"]) == ("4", "a/b; c=d")
+        assert (found["REQUEST_METHOD"], found["QUERY_STRING"]) == ("POST", "q")
+        assert not {name for name in found if name.startswith("HTTP_CONTENT")}
+        for pieces, length in (((b"abc", b"defg"), "7"), ((), "0"), ((b"x" * 3_000_000,), "3000000")):
+            sock.sendall(request("POST", "/cgi-bin/sub/variables", "Transfer-Encoding: chunked"))
+            sock.sendall(chunked(*pieces))
+            found = variables(read_response(sock))
+            assert found["CONTENT_LENGTH"] == length
+            assert "HTTP_TRANSFER_ENCODING" not in found
+
+        for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+            assert variables(ask(sock, method, "/cgi-bin/sub/variables"))["REQUEST_METHOD"] == method
+        status, fields_of_405, _ = ask(sock, "TRACE", "/cgi-bin/sub/variables")
+        assert status == 405 and "TRACE" not in fields_of_405["allow"]
+
+        # Whose name it is
+        for host, name in (("[::1]:99", "[::1]"), ("[::1]", "[::1]"), ("a.b", "a.b"), ("1.2.3.4:", "1.2.3.4")):
+            sock.sendall(request("GET", "/cgi-bin/sub/variables", host=host))
+            found = variables(read_response(sock))
+            assert (found["SERVER_NAME"], found["SERVER_PORT"]) == (name, str(server.port)), host
+        sock.sendall(request("GET", "http://other.org/cgi-bin/sub/variables"))
+        assert variables(read_response(sock))["SERVER_NAME"] == "other.org"
+        sock.sendall(request("GET", "/cgi-bin/sub/variables", version="1.0", host=""))
+        found = variables(read_response(sock))
+        assert (found["SERVER_NAME"], found["SERVER_PROTOCOL"]) == ("127.0.0.1", "HTTP/1.0")
+
+
+def test_arguments_and_directory(server: Server) -> None:
+    """Section 4.4 (the command line of an indexed query) and 7.2 (the current directory)."""
+    write_program(
+        server.cgi / "deep" / "args",
+        "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\npwd\nfor a; do printf '[%s]' \"$a\"; done\n",
+    )
+    (server.cgi / "linked").symlink_to("deep/args")
+    with server.connect() as sock:
+        for query, expected in (
+            ("", ""), ("?", ""), ("?one", "[one]"), ("?a+b%2Bc+d%20e", "[a][b+c][d e]"), ("?a=b+c", ""),
+            ("?a%3Db", "[a=b]"), ("?-x;y|z`", "[-x;y|z`]"), ("?a++b", "[a][][b]"), ("?a+%00", ""),
+            ("?%C3%A9%E9", "[\xc3\xa9\xe9]"),
+        ):  # fmt: skip
+            status, _, body = ask(sock, "GET", "/cgi-bin/deep/args/info" + query)
+            assert status == 200
+            assert body.decode("latin-1") == f"{server.cgi}/deep\n{expected}", query
+        assert ask(sock, "POST", "/cgi-bin/deep/args?one", body=b"x")[2].endswith(b"/deep\n")
+        assert ask(sock, "GET", "/cgi-bin/linked")[2] == f"{server.cgi}\n".encode()
+
+
+def test_the_body_of_the_request(start: Start, variant: str, tmp_path: Path) -> None:
+    """Standard input is the body, however it came and wherever it is kept; nothing is left of it."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    server = start(variant, "--spool", "64k", env={"TMPDIR": str(spool)})
+    write_program(server.cgi / "size", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nwc -c\n")
+    write_program(
+        server.cgi / "echo", "#!/bin/sh\nprintf 'Content-Type: a/b\\nContent-Length: %d\\n\\n' $CONTENT_LENGTH\ncat\n"
+    )
+    write_program(  # the same bytes can be read again: a real file
+        server.cgi / "kind", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nreadlink /proc/$$/fd/0\n"
+    )
+    with server.connect(20) as sock:
+        for count in (0, 1, 65_535, 65_536, 65_537, 1_000_000):
+            data = os.urandom(count)
+            assert ask(sock, "POST", "/cgi-bin/echo", body=data)[2] == data
+            pieces = [data[place : place + 30_000] for place in range(0, count, 30_000)]
+            sock.sendall(request("POST", "/cgi-bin/echo", "Transfer-Encoding: chunked") + chunked(*pieces))
+            assert read_response(sock)[2] == data
+        assert ask(sock, "GET", "/cgi-bin/size")[2].strip() == b"0"
+        assert b"memfd:" in ask(sock, "POST", "/cgi-bin/kind", body=b"x" * 65_536)[2]
+        where = ask(sock, "POST", "/cgi-bin/kind", body=b"x" * 65_537)[2].decode()
+        assert where.startswith(str(spool)) and where.endswith("(deleted)\n")
+
+        # While a large one comes there is no name either
+        sock.sendall(request("POST", "/cgi-bin/size", "Content-Length: 300000") + b"x" * 200_000)
+        time.sleep(0.1)
+        assert os.listdir(spool) == []
+        sock.sendall(b"x" * 100_000)
+        assert read_response(sock)[2].strip() == b"300000"
+
+        # "100 Continue", once, since a program reads
+        for framing, body in (("Content-Length: 5", b"abcde"), ("Transfer-Encoding: chunked", chunked(b"abcde"))):
+            sock.sendall(request("POST", "/cgi-bin/echo", "Expect: 100-continue", framing))
+            assert sock.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            sock.sendall(body)
+            status, _, echoed = read_response(sock)
+            assert (status, echoed) == (200, b"abcde")
+        # and none where the body is already there
+        sock.sendall(request("POST", "/cgi-bin/echo", "Expect: 100-continue", body=b"abcde"))
+        assert read_response(sock)[0] == 200
+    # A client that leaves within its body leaves nothing behind
+    with server.connect() as sock:
+        sock.sendall(request("POST", "/cgi-bin/size", "Content-Length: 300000") + b"x" * 200_000)
+    assert os.listdir(spool) == []
+    assert all(" (deleted)" not in link for link in wait_for_no_deleted(server))
+
+
+def wait_for_no_deleted(server: Server) -> list[str]:
+    """Return what the server has open, once it has had time to close."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found.clear()
+        for pid in server_pids(server):
+            for entry in os.listdir(f"/proc/{pid}/fd"):
+                try:
+                    found.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
+                except OSError:
+                    pass
+        return not any("deleted" in link for link in found)
+
+    wait_until(look, 5, lambda: f"open: {found}")
+    return found
+
+
+def test_a_body_that_cannot_be_kept(start: Start, variant: str, tmp_path: Path) -> None:
+    """No room for it: 507, a line in the log, and the connection ends properly. A slow one: 408."""
+    server = start(
+        variant, "--spool", "1k", "--body-timeout", "400ms", env={"TMPDIR": str(tmp_path / "nowhere")}
+    )
+    write_program(server.cgi / "size", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nwc -c\n")
+    with server.connect() as sock:
+        assert ask(sock, "POST", "/cgi-bin/size", body=b"x" * 1000)[0] == 200
+        for framing, body in (
+            ("Content-Length: 2000", b"x" * 2000),
+            ("Transfer-Encoding: chunked", chunked(b"x" * 2000)),
+        ):
+            sock.sendall(request("POST", "/cgi-bin/size", framing) + body)
+            assert read_response(sock)[0] == 507, server.log()
+            assert ask(sock, "GET", "/cgi-bin/size")[0] == 200  # it was cheap to read off
+    for framing, body in (
+        ("Content-Length: 1000000", b"x" * 1_000_000),
+        ("Transfer-Encoding: chunked", chunked(*[b"x" * 50_000] * 20)),
+    ):
+        with server.connect() as sock:
+            sock.sendall(request("POST", "/cgi-bin/size", framing) + body)
+            assert read_response(sock)[0] == 507
+            assert is_closed(sock)
+    log = server.wait_for_log("507")
+    assert log.count("507, a request body cannot be spooled: No such file or directory") == 4
+    assert "Traceback" not in log
+
+    with server.connect() as slow:
+        slow.sendall(request("POST", "/cgi-bin/size", "Content-Length: 10") + b"x")
+        began = time.monotonic()
+        assert read_response(slow)[0] == 408
+        assert is_closed(slow)
+        assert 0.2 < time.monotonic() - began < 8
+    with server.connect() as leaves:
+        leaves.sendall(request("POST", "/cgi-bin/size", "Content-Length: 10") + b"x")
+        leaves.shutdown(socket.SHUT_WR)
+        assert read_response(leaves)[0] == 400
+    assert "body-timeout" in server.log()
+
+
+# --- The response: section 6 ----------------------------------------------------------------------------
+
+
+def test_documents(server: Server) -> None:
+    """Document responses, all over one kept connection."""
+    write_program(server.cgi / "say", SAY)
+    with server.connect() as sock:
+        status, fields, body = say(
+            sock, b"content-type: text/x\nX-A: 1\nSet-Cookie: a=1\nSet-Cookie: b=2\nX-Latin:\t\xe9 \n\nline\n\nline"
+        )
+        assert (status, body) == (200, b"line\n\nline")
+        assert fields["content-type"] == "text/x" and fields["x-a"] == "1" and fields["x-latin"] == "\xe9"
+        assert fields["transfer-encoding"] == "chunked" and "date" in fields and "connection" not in fields
+        # CRLF is as good as LF, mixed too
+        assert say(sock, b"Content-Type: a/b\r\nX-A: 1\n\r\nx\n\n")[2] == b"x\n\n"
+        assert say(sock, b"Content-Type: a/b\n\r\nx")[2] == b"x"
+        # Status: 6.3.3
+        for line, expected in ((b"418 I'm a teapot", 418), (b"200", 200), (b"404 Not Found", 404), (b"599 ", 599)):
+            status, fields, body = say(sock, b"Status: %b\nContent-Type: a/b\n\nx" % line)
+            assert (status, body) == (expected, b"x") and "status" not in fields
+        assert say(sock, b"Status: 403 No\n\n") [::2] == (403, b"")
+        # The length it gives
+        status, fields, body = say(sock, b"Content-Type: a/b\nContent-Length: 3\n\nabc")
+        assert (fields["content-length"], body) == ("3", b"abc") and "transfer-encoding" not in fields
+        status, fields, body = say(sock, b"Content-Type: a/b\nContent-Length: 0\n\n")
+        assert (fields["content-length"], body) == ("0", b"")
+        assert say(sock, b"Content-Type: a/b\n\n")[2] == b""
+        # What is the server's business does not get through: 6.3
+        status, fields, body = say(
+            sock,
+            b"Content-Type: a/b\nConnection: close\nTransfer-Encoding: gzip\nDate: never\nServer: other\n"
+            b"Keep-Alive: 1\nUpgrade: x\nTrailer: x\n\nx",
+        )
+        assert (status, body) == (200, b"x")
+        assert fields["date"].endswith("GMT") and fields["server"] == "ewe"
+        assert not {"connection", "keep-alive", "upgrade", "trailer"} & set(fields)
+        # Bodiless
+        for code in (204, 304):
+            sock.sendall(request("POST", "/cgi-bin/say", body=b"Status: %d X\nX-A: 1\n\nnot to be sent" % code))
+            status, fields, _ = read_response(sock)
+            assert status == code and fields["x-a"] == "1"
+            assert not {"transfer-encoding", "content-length"} & set(fields)
+        status, fields, _ = say(sock, b"Content-Type: a/b\nX-A: 1\n\nnot to be sent", "HEAD")
+        assert status == 200 and fields["content-type"] == "a/b" and fields["x-a"] == "1"
+        status, fields, _ = say(sock, b"Content-Type: a/b\nContent-Length: 14\n\nnot to be sent", "HEAD")
+        assert fields["content-length"] == "14"
+        # What looks like a second response is a body
+        splitting = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+        assert say(sock, b"Content-Type: a/b\n\n" + splitting)[2] == splitting
+        # A large one, and one more to see that the connection is in step
+        large = os.urandom(3_000_000)
+        assert say(sock, b"Content-Type: a/b\n\n" + large)[2] == large
+        assert say(sock, b"Content-Type: a/b\nContent-Length: 3000000\n\n" + large)[2] == large
+        # Several requests at once
+        one = request("POST", "/cgi-bin/say", body=b"Content-Type: a/b\n\n1")
+        two = request("POST", "/cgi-bin/say", body=b"Content-Type: a/b\n\n2")
+        sock.sendall(one + two + one)
+        assert [read_response(sock)[2] for _ in range(3)] == [b"1", b"2", b"1"]
+        assert server.log().count("\n") == 1, server.log()  # the banner, and no complaint
+
+
+def test_old_clients(server: Server) -> None:
+    """HTTP/1.0: the close ends what has no length; with one the connection may be kept."""
+    write_program(server.cgi / "say", SAY)
+    body = b"Content-Type: a/b\n\nabc"
+    for fields in ((), ("Connection: keep-alive",)):
+        answer = ask_anew(server, "/cgi-bin/say", *fields, body=body, version="1.0")
+        assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"\r\n\r\nabc")
+        assert b"Connection: close" in answer and b"Transfer-Encoding" not in answer
+    with server.connect() as sock:
+        for _ in range(2):
+            text = b"Content-Type: a/b\nContent-Length: 3\n\nabc"
+            sock.sendall(request("GET", "/cgi-bin/say", "Connection: keep-alive", body=text, version="1.0"))
+            status, answered, body = read_response(sock)
+            assert (status, answered["connection"], body) == (200, "keep-alive", b"abc")
+    answer = ask_anew(server, "/cgi-bin/say", "Connection: close", body=b"Content-Type: a/b\n\nabc")
+    assert b"Connection: close" in answer and answer.endswith(b"3\r\nabc\r\n0\r\n\r\n")
+
+
+def test_redirects(server: Server) -> None:
+    """Sections 6.2.2 to 6.2.4."""
+    write_program(server.cgi / "say", SAY)
+    write_program(server.cgi / "variables", VARIABLES)
+    write_program(server.cgi / "loop", "#!/bin/sh\nprintf 'Location: /cgi-bin/loop?x%s\\n\\n' \"$QUERY_STRING\"\n")
+    write_program(
+        server.cgi / "later",
+        "#!/bin/sh\nprintf 'Location: /\\n\\n'\nexec >&-\nsleep 0.3\necho > \"$DOCUMENT_ROOT/done\"\n",
+    )
+    with server.connect() as sock:
+        # Local: as if the client had asked for the target
+        status, fields, body = say(sock, b"Location: /\n\n")
+        assert (status, fields["content-type"]) == (200, "text/html; charset=utf-8") and b"welcome" in body
+        found = variables(say(sock, b"Location: /cgi-bin/variables/in%20fo?a=%20b&c\n\n"))
+        assert found["PATH_INFO"] == "/in fo" and found["QUERY_STRING"] == "a=%20b&c"
+        assert found["SCRIPT_NAME"] == "/cgi-bin/variables" and found["REQUEST_METHOD"] == "GET"
+        assert found["REQUEST_URI"] == "/cgi-bin/variables/in%20fo?a=%20b&c"
+        assert found["SERVER_NAME"] == "ewe" and found["HTTP_HOST"] == "ewe"
+        assert not {name for name in found if "CONTENT" in name}  # the body was the first program's
+        assert say(sock, b"Location: /missing\n\n")[0] == 404
+        status, fields, _ = say(sock, b"Location: /\n\n", "HEAD")
+        assert status == 200 and fields["content-length"] == str(len(body_of_index(server)))
+        assert ask(sock, "GET", "/cgi-bin/loop")[0] == 500
+        for bad in (b"/a\\b<", b"/%zz", b"/a#b", b"/../../x", b"/a b"):
+            assert say(sock, b"Location: %b\n\n" % bad)[0] == 502, bad
+        # What the program does after that is not cut short
+        assert b"welcome" in ask(sock, "GET", "/cgi-bin/later")[2]
+        assert (server.root / "done").exists()
+        # Client redirect
+        for url in ("http://other.org/x?y", "mailto:ewe@example.org", "https://[::1]:1/"):
+            status, fields, body = say(sock, f"Location: {url}\n\n".encode())
+            assert (status, fields["location"], body) == (302, url, b"")
+        # with a document
+        status, fields, body = say(sock, b"Status: 301 Moved\nLocation: http://x/\nContent-Type: a/b\n\nover there")
+        assert (status, fields["location"], body) == (301, "http://x/", b"over there")
+        status, fields, body = say(sock, b"Location: http://x/\nContent-Type: a/b\n\nover there")
+        assert (status, fields["location"], body) == (302, "http://x/", b"over there")
+        # A path with a status goes to the client: RFC 9110 section 10.2.2 lets it
+        status, fields, _ = say(sock, b"Status: 303 See Other\nLocation: /x\n\n")
+        assert (status, fields["location"]) == (303, "/x")
+        status, fields, _ = say(sock, b"Status: 201 Created\nLocation: /x\nContent-Type: a/b\n\nx")
+        assert (status, fields["location"]) == (201, "/x")
+        assert say(sock, b"Location: x y\n\n")[0] == 502
+        assert say(sock, b"Location: \n\n")[0] == 502
+    assert "more than 10 local redirects" in server.log()
+
+
+def body_of_index(server: Server) -> bytes:
+    """Return the welcome page."""
+    return (server.root / "index.html").read_bytes()
+
+
+def test_non_parsed(server: Server) -> None:
+    """Section 5: the client gets what the program writes, then the connection ends."""
+    write_program(server.cgi / "nph-say", SAY)
+    for whole in (
+        b"HTTP/1.1 299 Mine\r\nX: y\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.0 200 OK\n\nabc\n",
+        b"HTTP/1.1 200 OK\r\n\r\n" + os.urandom(300_000),
+        b"HTTP/1.0 200\n\n",
+    ):
+        assert ask_anew(server, "/cgi-bin/nph-say", body=whole) == whole
+    for bad in (b"", b"Content-Type: a/b\n\nx", b"HTTP/1.1 20 OK\r\n\r\n", b"HTTP/1.1 200 OK"[:9]):
+        assert ask_anew(server, "/cgi-bin/nph-say", body=bad).startswith(b"HTTP/1.1 502"), bad
+
+
+def test_lengths_that_lie(server: Server) -> None:
+    write_program(server.cgi / "say", SAY)
+    write_program(
+        server.cgi / "endless",
+        '#!/bin/sh\necho $$ > "$DOCUMENT_ROOT/pid"\nprintf "Content-Type: a/b\\nContent-Length: 5\\n\\n"\nexec yes\n',
+    )
+    # Less than it said: the connection is cut, so that the client notices
+    answer = ask_anew(server, "/cgi-bin/say", body=b"Content-Type: a/b\nContent-Length: 10\n\nabc")
+    assert answer.endswith(b"Content-Length: 10\r\n\r\nabc")
+    # More: what is too much is not sent, and could not be taken for the next response
+    answer = ask_anew(server, "/cgi-bin/say", body=b"Content-Type: a/b\nContent-Length: 3\n\nabcdef")
+    assert answer.endswith(b"Content-Length: 3\r\n\r\nabc")
+    answer = ask_anew(server, "/cgi-bin/endless")
+    assert answer.endswith(b"Content-Length: 5\r\n\r\ny\ny\ny")
+    wait_until_gone(pid_in(server.root / "pid"))
+    log = server.wait_for_log("more than the 5 bytes of its Content-Length")
+    assert "cut: 3 bytes came, Content-Length is 10" in log
+    assert "more than the 3 bytes of its Content-Length" in log
+
+
+BAD_HEADS = {
+    b"": "it wrote nothing",
+    b"hello, I am no head": "ends within the head",
+    b"hello, I am no head\n\nx": "field line is malformed",
+    b"\nContent-Type: a/b\n\nx": "neither Content-Type, Location nor Status",
+    b"\r\nx": "neither Content-Type, Location nor Status",
+    b"X-A: 1\n\nx": "neither Content-Type, Location nor Status",
+    b"Content-Type: a/b\n": "ends within the head",
+    b"Content-Type: a/b\nStatus: 20\n\nx": "Status '20' is malformed",
+    b"Content-Type: a/b\nStatus: 2000\n\nx": "Status '2000' is malformed",
+    b"Content-Type: a/b\nStatus: 101 Up\n\nx": "Status '101 Up' is malformed",
+    b"Content-Type: a/b\nStatus: OK\n\nx": "Status 'OK' is malformed",
+    b"Content-Type: a/b\nStatus: 200 OK\nstatus: 404 No\n\nx": "status more than once",
+    b"Content-Type: a/b\nContent-Type: c/d\n\nx": "content-type more than once",
+    b"Content-Type: a/b\nContent-Length: 1\nContent-Length: 1\n\nx": "content-length more than once",
+    b"Content-Type: a/b\nContent-Length: -1\n\nx": "Content-Length '-1' is malformed",
+    b"Content-Type: a/b\nContent-Length: 0x1\n\nx": "Content-Length '0x1' is malformed",
+    b"Content-Type: a/b\nContent-Length: 1, 1\n\nx": "Content-Length '1, 1' is malformed",
+    b"Content-Type: a/b\nContent-Length: \n\nx": "Content-Length '' is malformed",
+    b"Content-Type: a/b\nX: a\rSet-Cookie: evil\n\nx": "field line is malformed",
+    b"Content-Type: a/b\nX: a\r\r\n\nx": "field line is malformed",
+    b"Content-Type: a/b\nX: a\0b\n\nx": "field line is malformed",
+    b"Content-Type: a/b\nX: a\x1b[2Jb\n\nx": "field line is malformed",
+    b"Content-Type: a/b\nX A: 1\n\nx": "field line is malformed",
+    b"Content-Type: a/b\nX : 1\n\nx": "field line is malformed",
+    b"Content-Type: a/b\n: 1\n\nx": "field line is malformed",
+    b"Content-Type: a/b\n folded: 1\n\nx": "field line is malformed",
+    b"Content-Type: a/b\nX: " + b"x" * 70_000: "more than 65536 bytes",
+    b"Content-Type: a/b\nX: " + b"x" * 70_000 + b"\n\nx": "has 70003 bytes",
+    b"Content-Type: a/b\n" + b"X: y\n" * 20_000: "more than 65536 bytes",
+    b"Content-Type: a/b\n" + b"X: y\n" * 200 + b"\nx": "201 field lines",
+    b"\x00" * 100_000: "more than 65536 bytes",
+}
+
+
+def test_bad_heads(server: Server) -> None:
+    """Each is answered 502, the log says why, and the connection goes on."""
+    write_program(server.cgi / "say", SAY)
+    with server.connect() as sock:
+        for text, cause in BAD_HEADS.items():
+            before = len(server.log())
+            status, fields, body = say(sock, text)
+            assert status == 502, text[:60]
+            assert b"did not answer properly" in body and "x-a" not in fields
+            wait_until(lambda before=before: server.log()[before:].endswith("\n"), 5)
+            line = server.log()[before:]
+            assert line.count("\n") == 1 and "502, " in line and "/cgi-bin/say" in line
+            assert cause in line, (text[:60], line)
+            assert re.fullmatch(r"[\x20-\x7e]*\n", line)
+        assert say(sock, b"Content-Type: a/b\n\nx")[0] == 200
+
+
+# --- Programs that fail ---------------------------------------------------------------------------------
+
+
+def test_programs_that_fail(server: Server) -> None:
+    head = "printf 'Content-Type: text/plain\\n\\n'"
+    for name, text, cause in (
+        ("exits", "#!/bin/sh\nexit 3\n", "it wrote nothing (exit status 3)"),
+        ("killed", "#!/bin/sh\nprintf 'Content-Type: a'\nkill -9 $$\n", "signal 9"),
+        ("nobody", "#!/no/such/interpreter\n", "cannot be started"),
+        ("plain", "echo I have no first line\n", "cannot be started"),
+        ("empty", "", "cannot be started"),
+        ("yes", "#!/bin/sh\nexec yes 'X: y'\n", "more than 65536 bytes"),
+        ("closes", "#!/bin/sh\nexec >&-\nsleep 0.1\nexit 4\n", "it wrote nothing (exit status 4)"),
+    ):
+        write_program(server.cgi / name, text)
+        with server.connect() as sock:
+            assert ask(sock, "GET", "/cgi-bin/" + name)[0] == 502, name
+            assert ask(sock, "GET", "/")[0] == 200
+        log = server.wait_for_log(f"/cgi-bin/{name} ")
+        assert any(f"/cgi-bin/{name}" in line and cause in line for line in log.splitlines()), log
+    # An exit status alone is no failure once the head is there
+    write_program(server.cgi / "late", f"#!/bin/sh\n{head}\necho all\nexit 3\n")
+    # but a crash is: what came must not pass for the whole
+    write_program(server.cgi / "crash", f"#!/bin/sh\n{head}\necho some\nkill -SEGV $$\n")
+    # A program may close its output before it ends, and the answer waits for neither
+    write_program(
+        server.cgi / "early", f'#!/bin/sh\n{head}\necho all\nexec >&-\nsleep 0.3\necho > "$DOCUMENT_ROOT/done"\n'
+    )
+    # and it has its standard error until then
+    write_program(
+        server.cgi / "stays", f"#!/bin/sh\n{head}\necho all\nexec >&-\necho still here >&2\nexec sleep 60\n"
+    )
+    with server.connect(20) as sock:
+        assert ask(sock, "GET", "/cgi-bin/late")[::2] == (200, b"all\n")
+        assert ask(sock, "GET", "/cgi-bin/early")[::2] == (200, b"all\n")
+        wait_until((server.root / "done").exists, 5)
+        assert ask(sock, "GET", "/cgi-bin/stays")[::2] == (200, b"all\n")
+        assert ask(sock, "GET", "/")[0] == 200
+        with pytest.raises(ConnectionError, match="ended after 0"):
+            ask(sock, "GET", "/cgi-bin/crash")
+    log = server.wait_for_log("signal 11")
+    assert "stays: still here" in log
+    assert "Traceback" not in log

@@ -1,0 +1,241 @@
+"""Conditional requests: the tables of RFC 9110 section 13, and the same over real sockets."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import httpx
+import pytest
+from conftest import Server
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ewe.features.conditional import outcome, range_applies, tags
+from ewe.http import Limits, Request, http_date, parse_request
+
+ETAG = '"abc-1"'
+MODIFIED = 784111777.0
+SAME = "Sun, 06 Nov 1994 08:49:37 GMT"
+OLDER = "Sun, 06 Nov 1994 08:49:36 GMT"
+NEWER = "Sun, 06 Nov 1994 08:49:38 GMT"
+FUTURE = "Fri, 01 Jan 2199 00:00:00 GMT"
+
+
+def request(*lines: str) -> Request:
+    """Return a GET request with these field lines."""
+    text = "\r\n".join(("GET / HTTP/1.1", "Host: ewe", *lines, "", ""))
+    return parse_request(text.encode("latin-1"), Limits())
+
+
+# Entity tags: section 8.8.3
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        ("*", ["*"]),
+        ('"a"', ['"a"']),
+        ('W/"a"', ['W/"a"']),
+        ('""', ['""']),
+        ('"a","b"', ['"a"', '"b"']),
+        ('"a" , W/"b",\t"c"', ['"a"', 'W/"b"', '"c"']),
+        (', "a", , "b",', ['"a"', '"b"']),  # empty elements: section 5.6.1.2
+        ('"a,b", "c"', ['"a,b"', '"c"']),  # a comma may stand in a tag
+        (r'"a\"', [r'"a\"']),  # and a backslash is only a backslash
+        ('"\xe9"', ['"\xe9"']),
+        ("", []),
+        (",", []),
+        ("a", []),
+        ('"a', []),
+        ('w/"a"', []),  # W/ is case-sensitive
+        ('"a b"', []),
+        ('"a" "b"', []),
+        ('"a", *', []),
+        ('*, "a"', []),
+        ('"a", b', []),
+    ],
+)
+def test_tags(value: str | None, expected: list[str] | None) -> None:
+    assert tags(value) == expected
+
+
+TAGS = some.lists(
+    some.builds(
+        lambda weak, text: f'{weak}"{text}"',
+        some.sampled_from(["", "W/"]),
+        some.text(some.characters(codec="latin-1", exclude_characters='"', categories=["L", "N", "P"])),
+    ),
+    min_size=1,
+)
+COMMAS = some.from_regex(r"[ \t]*,[ \t,]*", fullmatch=True)
+
+
+@given(TAGS, some.lists(COMMAS, min_size=9))
+def test_any_list_of_tags_is_read(wanted: list[str], commas: list[str]) -> None:
+    value = wanted[0] + "".join(comma + tag for comma, tag in zip(itertools.cycle(commas), wanted[1:]))
+    assert tags(value) == wanted
+
+
+@pytest.mark.parametrize("end", ["", "x", '"', ","])
+@pytest.mark.parametrize("unit", [", ", ",\t", '"a", ', '"a" ,  ,', 'W/"', '"', " "])
+def test_a_hostile_list_costs_little(unit: str, end: str) -> None:
+    value = unit * (16000 // len(unit)) + end
+    assert tags(value) is not None
+
+
+# Section 13.2.2
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((), None),
+        # Step 1: If-Match, strong comparison
+        ((f"If-Match: {ETAG}",), None),
+        (("If-Match: *",), None),
+        ((f'If-Match: "x", {ETAG}',), None),
+        (('If-Match: "x"', f"If-Match: {ETAG}"), None),
+        (('If-Match: "x"',), 412),
+        ((f"If-Match: W/{ETAG}",), 412),
+        (("If-Match: abc-1",), 412),
+        (("If-Match:",), 412),
+        # Step 2: If-Unmodified-Since, only without If-Match
+        ((f"If-Unmodified-Since: {SAME}",), None),
+        ((f"If-Unmodified-Since: {NEWER}",), None),
+        ((f"If-Unmodified-Since: {OLDER}",), 412),
+        ((f"If-Match: {ETAG}", f"If-Unmodified-Since: {OLDER}"), None),
+        (('If-Match: "x"', f"If-Unmodified-Since: {SAME}"), 412),
+        # Step 3: If-None-Match, weak comparison
+        ((f"If-None-Match: {ETAG}",), 304),
+        ((f"If-None-Match: W/{ETAG}",), 304),
+        (("If-None-Match: *",), 304),
+        ((f'If-None-Match: "x", W/"y", W/{ETAG}',), 304),
+        (('If-None-Match: "x"',), None),
+        (('If-None-Match: "ABC-1"',), None),
+        (("If-None-Match: abc-1",), None),
+        # Step 4: If-Modified-Since, only without If-None-Match
+        ((f"If-Modified-Since: {SAME}",), 304),
+        ((f"If-Modified-Since: {NEWER}",), 304),
+        ((f"If-Modified-Since: {FUTURE}",), 304),
+        ((f"If-Modified-Since: {OLDER}",), None),
+        (('If-None-Match: "x"', f"If-Modified-Since: {SAME}"), None),  # EWE section 5.1: it said 304
+        ((f"If-None-Match: {ETAG}", f"If-Modified-Since: {OLDER}"), 304),
+        # The first pair goes before the second
+        ((f"If-Match: {ETAG}", f"If-None-Match: {ETAG}"), 304),
+        (('If-Match: "x"', f"If-None-Match: {ETAG}"), 412),
+        ((f"If-Unmodified-Since: {OLDER}", f"If-Modified-Since: {SAME}"), 412),
+        ((f"If-Unmodified-Since: {SAME}", f"If-Modified-Since: {SAME}"), 304),
+        # The other two forms of a date: section 5.6.7
+        (("If-Modified-Since: Sunday, 06-Nov-94 08:49:37 GMT",), 304),
+        (("If-Modified-Since: Sunday, 06-Nov-94 08:49:36 GMT",), None),
+        (("If-Modified-Since: Sun Nov  6 08:49:37 1994",), 304),
+        (("If-Modified-Since: Sun Nov  6 08:49:36 1994",), None),
+        (("If-Unmodified-Since: Sunday, 06-Nov-94 08:49:36 GMT",), 412),
+        (("If-Unmodified-Since: Sun Nov  6 08:49:36 1994",), 412),
+        # What is not a date is ignored: sections 13.1.3 and 13.1.4
+        (("If-Modified-Since: yesterday",), None),
+        (("If-Modified-Since:",), None),
+        (("If-Modified-Since: 784111777",), None),
+        (("If-Modified-Since: Sun, 06 Nov 1994 08:49:37",), None),
+        (("If-Modified-Since: Sun, 06 Nov 1994 08:49:37 +0000",), None),
+        (("If-Modified-Since: Sun, 31 Feb 2094 08:49:37 GMT",), None),
+        ((f"If-Modified-Since: {SAME}, {SAME}",), None),
+        ((f"If-Modified-Since: {SAME}", f"If-Modified-Since: {SAME}"), None),
+        (("If-Unmodified-Since: yesterday",), None),
+        ((f"If-Unmodified-Since: {OLDER}", f"If-Unmodified-Since: {OLDER}"), None),
+    ],
+)
+def test_outcome(lines: tuple[str, ...], expected: int | None) -> None:
+    assert outcome(request(*lines), ETAG, MODIFIED) == expected
+
+
+# Each field: its line, and whether its condition holds; None where there is no (valid) field.
+MATCH = {"": None, f'If-Match: "x", {ETAG}': True, "If-Match: *": True, f'If-Match: W/{ETAG}, "x"': False}
+UNMODIFIED = {"": None, SAME: True, FUTURE: True, OLDER: False, "never": None}
+NONE_MATCH = {"": None, 'If-None-Match: "x"': True, f'If-None-Match: "x", W/{ETAG}': False}
+MODIFIED_SINCE = {"": None, OLDER: True, SAME: False, NEWER: False, "never": None}
+
+
+def test_the_order_in_all_combinations() -> None:
+    """All of them, against section 13.2.2 read aloud."""
+    for match, unmodified, none_match, since in itertools.product(
+        MATCH, UNMODIFIED, NONE_MATCH, MODIFIED_SINCE
+    ):
+        first = UNMODIFIED[unmodified] if MATCH[match] is None else MATCH[match]
+        second = MODIFIED_SINCE[since] if NONE_MATCH[none_match] is None else NONE_MATCH[none_match]
+        expected = 412 if first is False else 304 if second is False else None
+        lines = [match, none_match]
+        lines += [f"If-Unmodified-Since: {unmodified}"] if unmodified else []
+        lines += [f"If-Modified-Since: {since}"] if since else []
+        lines = [line for line in lines if line]
+        assert outcome(request(*lines), ETAG, MODIFIED) == expected, lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "age", "expected"),
+    [
+        ((), 0, True),
+        ((f"If-Range: {ETAG}",), 0, True),
+        (('If-Range: "x"',), 100, False),
+        ((f"If-Range: W/{ETAG}",), 100, False),
+        ((f'If-Range: {ETAG}, "x"',), 100, False),
+        (("If-Range: *",), 100, False),
+        (("If-Range: abc-1",), 100, False),
+        ((f"If-Range: {SAME}",), 100, True),
+        (("If-Range: Sunday, 06-Nov-94 08:49:37 GMT",), 100, True),
+        (("If-Range: Sun Nov  6 08:49:37 1994",), 100, True),
+        ((f"If-Range: {OLDER}",), 100, False),
+        ((f"If-Range: {NEWER}",), 100, False),  # an exact match, not a comparison: section 13.1.5
+        (("If-Range: soon",), 100, False),
+        ((f"If-Range: {SAME}",), 0.5, False),  # too young for a date to be strong: section 8.8.2.2
+    ],
+)
+def test_if_range(lines: tuple[str, ...], age: float, expected: bool) -> None:
+    assert range_applies(request(*lines), ETAG, MODIFIED, MODIFIED + age) is expected
+
+
+# The same over a socket
+
+
+def test_conditions_of_a_file(server: Server) -> None:
+    small, large = bytes(range(256)) * 4, os.urandom(100_000)
+    for name, content in (("small.bin", small), ("large.bin", large)):
+        (server.root / name).write_bytes(content)
+        os.utime(server.root / name, (MODIFIED, MODIFIED + 0.75))  # a part of a second is not compared
+    with httpx.Client(base_url=server.url) as client:
+        for path, content in (("/small.bin", small), ("/large.bin", large)):
+            fresh = client.get(path)
+            etag = fresh.headers["etag"]
+            assert fresh.headers["last-modified"] == SAME
+
+            def status(path: str = path, method: str = "GET", **fields: str) -> int:
+                headers = {name.replace("_", "-"): value for name, value in fields.items()}
+                response = client.request(method, path, headers=headers)
+                if response.status_code == 304:
+                    assert response.content == b"" and response.headers["etag"] == etag
+                    assert "content-type" not in response.headers
+                return response.status_code
+
+            for method in ("GET", "HEAD"):
+                assert status(method=method, if_none_match=etag) == 304
+                assert status(method=method, if_none_match=f'W/"x", W/{etag}') == 304
+                assert status(method=method, if_none_match='"x"', if_modified_since=SAME) == 200
+                assert status(method=method, if_modified_since=SAME) == 304
+                assert status(method=method, if_modified_since=OLDER) == 200
+                assert status(method=method, if_match='"x"') == 412
+                assert status(method=method, if_match=etag) == 200
+                assert status(method=method, if_unmodified_since=OLDER) == 412
+                assert status(method=method, if_unmodified_since=http_date(MODIFIED)) == 200
+            # Step 5: If-Range
+            part = {"range": "bytes=0-9"}
+            assert status(**part, if_range=etag) == status(**part, if_range=SAME) == 206
+            assert status(**part, if_range='"x"') == status(**part, if_range=NEWER) == 200
+            assert status(**part, if_range=etag, if_none_match=etag) == 304
+            assert status(**part, if_range=etag, if_match='"x"') == 412
+            assert status(if_range='"x"') == 200
+            # Where the answer would be no 2xx, conditions are ignored: section 13.2.1
+            assert status("/missing", if_match='"x"') == status("/missing", if_none_match="*") == 404
+            assert status(method="POST", if_match='"x"') == 405
+            assert client.get(path).content == content  # and nothing of all this sticks
