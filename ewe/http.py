@@ -160,7 +160,7 @@ class Request:
         self.body: BodyReader = NO_BODY
         self.protocol = f"HTTP/{version[0]}.{version[1]}"
         self.line = f"{method} {target} {self.protocol}"
-        self.noted: tuple[str, ...] | None = None
+        self.noted: str | None = None
 
     def get(self, name: str) -> str | None:
         """Return the value of the field of this lower-case name, or None."""

@@ -216,9 +216,8 @@ class AccessLog:
         self.compile()
 
     def compile(self) -> None:
-        """Turn the format into a template and what fills it. Raises ValueError."""
-        self.of_request: tuple[Callable[[Request], str], ...]
-        self.of_request, self.template, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
+        """Turn the format into parts and getters. Raises ValueError."""
+        self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
 
     def name_worker(self, model: str, worker: str) -> None:
         """Set what %{model}n and %{worker}n write; call it in each new worker process."""
@@ -230,49 +229,52 @@ class AccessLog:
         if self.form == "json":
             self.file.write(json_line(exchange, self.notes))
             return
-        request = exchange.request
-        if request.noted is None:
-            request.noted = tuple([get(request) for get in self.of_request])
-        noted = iter(request.noted)
-        self.file.write(
-            self.template % tuple([next(noted) if get is None else get(exchange) for get in self.getters])
+        template = exchange.request.noted
+        if template is None:
+            template = exchange.request.noted = self.template_for(exchange.request)
+        self.file.write(template % tuple([get(exchange) for get in self.getters]))
+
+    def template_for(self, request: Request) -> str:
+        """Return the line with all that depends on the request filled in, and %s for the rest."""
+        return "".join(
+            [part if isinstance(part, str) else part(request).replace("%", "%%") for part in self.parts]
         )
 
 
 def compiled(
     form: str, notes: Mapping[str, str]
-) -> tuple[tuple[Callable[[Request], str], ...], str, list[Getter | None]]:
-    """Return what a format takes of a request, its template, and its getters (None: next of the request's)."""
-    of_request: list[Callable[[Request], str]] = []
-    getters: list[Getter | None] = []
-    template = ""
+) -> tuple[list[str | Callable[[Request], str]], list[Getter]]:
+    """Return the parts of a format (text, and what writes a part of a request) and the getters of its %s."""
+    parts: list[str | Callable[[Request], str]] = []
+    getters: list[Getter] = []
     place = 0
     for match in DIRECTIVE.finditer(form):
-        template += form[place : match.start()].replace("%", "%%")
+        parts.append(form[place : match.start()].replace("%", "%%"))
         place = match.end()
         argument, letter = match.groups()
+        of_request = letter_of_request(letter, argument)
         if letter == "%":
-            template += "%%"
+            parts.append("%%")
         elif letter == "n" and argument in notes:
-            template += notes[argument].replace("%", "%%")
-        elif letter in "lu" and not argument:
-            template += "-"
+            parts.append(notes[argument].replace("%", "%%"))
+        elif of_request is not None:
+            parts.append(of_request)
         else:
-            template += "%s"
-            getter = letter_of_request(letter, argument)
-            if getter is not None:
-                of_request.append(getter)
-                getters.append(None)
-            elif letter == "o" and argument:
-                getters.append(field_of_response(argument))
-            elif letter in OF_EXCHANGE and not argument:
-                getters.append(OF_EXCHANGE[letter])
-            else:
-                raise ValueError(f"log format: {match[0]} is unknown")
-    rest = form[place:]
-    if "%" in DIRECTIVE.sub("", form).replace("%%", ""):
+            parts.append("%s")
+            getters.append(letter_of_exchange(match[0], letter, argument))
+    if "%" in DIRECTIVE.sub("", form):
         raise ValueError(f"log format: a % without a known letter in {form!r}")
-    return tuple(of_request), template + rest.replace("%", "%%") + "\n", getters
+    parts.append(form[place:] + "\n")
+    return parts, getters
+
+
+def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Getter:
+    """Return what writes a letter that depends on more than the request. Raises ValueError."""
+    if letter == "o" and argument:
+        return field_of_response(argument)
+    if letter not in OF_EXCHANGE or argument:
+        raise ValueError(f"log format: {directive} is unknown")
+    return OF_EXCHANGE[letter]
 
 
 def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], str] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +23,7 @@ FAREWELL = 0.3  # seconds between SIGTERM and SIGKILL
 EXIT = 2.0  # seconds a program may take to exit once its output has ended
 MAX_LINES = 1000  # lines of one program's standard error that go to the log; the rest is counted
 MAX_LINE = 2000  # characters of such a line
+LAST_ERRORS = 32  # reads of what is left in that pipe at the end; a pipe may hold 1 MB
 
 running: set[Program] = set()  # every program of this process that was not reaped yet
 
@@ -103,24 +105,32 @@ class Program:
 
         Raises Disconnected when the client left.
         """
+        expires = time.monotonic() + seconds
         while True:
             try:
                 return os.read(self.output, limit)
             except BlockingIOError:
                 pass
-            watched = [self.output, self.error] if self.error_open else [self.output]
-            ready = await self.waits.wait(watched, seconds)
-            if not ready:
-                return None
-            if self.error in ready:
-                self.read_errors()
+            if not await self.ready(self.output, expires):
+                return None  # whatever it says on standard error meanwhile
 
-    def read_errors(self) -> None:
-        """Log what is there of standard error, a line each."""
+    async def ready(self, descriptor: int, expires: float) -> list[int]:
+        """Wait for a descriptor, log standard error meanwhile; return what of both can be read, [] past expires."""
+        seconds = expires - time.monotonic()
+        if seconds <= 0:
+            return []
+        watched = [descriptor, self.error] if self.error_open else [descriptor]
+        ready = await self.waits.wait(watched, seconds)
+        if self.error in ready:
+            self.read_errors()
+        return ready
+
+    def read_errors(self) -> bool:
+        """Log what is there of standard error, a line each; return whether there may be more."""
         try:
             data = os.read(self.error, RECEIVE)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
@@ -129,18 +139,27 @@ class Program:
         if self.error_line and (not self.error_open or len(self.error_line) > MAX_LINE):
             lines.append(self.error_line)
             self.error_line = b""
+        self.log_errors(lines)
+        return self.error_open
+
+    def log_errors(self, lines: list[bytes]) -> None:
+        """Log lines of standard error, up to MAX_LINES of them."""
         for line in lines:
             self.error_lines += 1
             if self.error_lines <= MAX_LINES:
                 logger.errors.warning(f"{self.name}: {line[:MAX_LINE].decode('utf-8', 'surrogateescape')}")
 
-    async def wait(self) -> int:
-        """Wait for the exit, a short while: its output has ended. Return the exit status (-N: signal N).
+    async def wait(self) -> int | None:
+        """Wait for the exit, a short while: its output has ended. What is left of its group is ended then.
 
-        What is left of its process group is ended too.
+        Return the exit status (-N: signal N), None if it had to be ended too.
         """
-        if not await self.waits.wait([self.exited], EXIT):
-            logger.errors.warning(f"{self.name}: ended {EXIT:g} s after it closed its output")
+        expires = time.monotonic() + EXIT
+        while self.exited not in (ready := await self.ready(self.exited, expires)):
+            if not ready:
+                logger.errors.warning(f"{self.name}: ended {EXIT:g} s after it closed its output")
+                self.reap()
+                return None
         return self.reap()
 
     def end(self) -> None:
@@ -169,11 +188,11 @@ class Program:
         self.over = True
         self.signal(signal.SIGKILL)
         self.status = status = self.process.wait()
-        while self.error_open:
-            before = self.error_lines
-            self.read_errors()
-            if self.error_lines == before:
+        for _ in range(LAST_ERRORS):
+            if not (self.error_open and self.read_errors()):
                 break
+        if self.error_line:  # its end is not to be seen: something that left the group holds the pipe
+            self.log_errors([self.error_line])
         if self.error_lines > MAX_LINES:
             logger.errors.warning(f"{self.name}: {self.error_lines - MAX_LINES} more lines of standard error")
         os.close(self.exited)

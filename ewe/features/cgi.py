@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from typing import TYPE_CHECKING
 
-from ewe import __version__
+from ewe import __version__, logger
 from ewe.features.spool import spooled
 from ewe.http import Refused, Request, Response, Source, parse_fields, unescape
 from ewe.programs import prepare
@@ -25,13 +26,22 @@ if TYPE_CHECKING:
 
 PREFIX = "/cgi-bin/"
 MAX_HEAD = 64 * 1024  # bytes of a program's head
-HEAD_END = re.compile(rb"\r?\n\r?\n")
+HEAD_END = re.compile(rb"\n\r?\n")
 FIRST_END = re.compile(rb"\A\r?\n")  # a head that is empty
 STATUS = re.compile(r"([2-5][0-9]{2})(?: .*)?")
 NPH_STATUS = re.compile(rb"HTTP/[0-9]\.[0-9] ([1-5][0-9]{2})[ \r\n]")
 LOCAL = re.compile(r"/[\x21-\x7e]*")
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]+")
 DISCARD = 1024 * 1024  # bytes of a body nobody wants that are read, before the program is ended
+# Exit statuses of a program that did not end of its own will. Not SIGTERM and the like: `kill 0` is how many
+# a shell script ends, itself included.
+CRASHES = {
+    -number
+    for number in (
+        signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV,
+        signal.SIGSYS, signal.SIGXCPU, signal.SIGXFSZ,
+    )
+}  # fmt: skip
 
 # The connection is the server's business (RFC 3875 section 6.3), and so are these; Content-Length is the
 # length of the Source.
@@ -171,14 +181,14 @@ class CGI:
         location = values.get("location")
         status = values.get("status")
         if location is not None and status is None and LOCAL.fullmatch(location):
+            await source.discard()  # the program may go on for a while: Location first, then the work
             await source.close()
             return Response(200, target=location)
         passed = tuple((name, value) for name, value in fields if name.lower() not in NOT_PASSED_ON)
         if "content-length" in values:
             source.length = content_length(fields, script.name)
         response = Response(response_status(status, location, script.name), passed, source)
-        if request.method == "HEAD" or response.status in (204, 304):
-            await source.discard()
+        source.unwanted = request.method == "HEAD" or response.status in (204, 304)
         return response
 
 
@@ -250,7 +260,9 @@ async def non_parsed(source: ProgramSource) -> Response:
 
 
 class ProgramSource(Source):
-    """The body that a program writes."""
+    """The body that a program writes. unwanted: it is not sent, but the program may write it to its end."""
+
+    unwanted = False
 
     def __init__(self, program: Program, name: str, timeout: float) -> None:
         self.program = program
@@ -272,7 +284,7 @@ class ProgramSource(Source):
             match = FIRST_END.match(head) or HEAD_END.search(head)
             if match is not None:
                 self.left_over = head[match.end() :]
-                return head[: match.start()] + b"\n" if match.start() else b""
+                return head[: match.start() + 1] if match.start() else b""
             if len(head) > MAX_HEAD:
                 raise Refused(502, f"{self.name}: its head has more than {MAX_HEAD} bytes")
             data = await self.read()
@@ -282,7 +294,7 @@ class ProgramSource(Source):
             head += data
 
     async def read(self) -> bytes:
-        """Return the next output. Raises Refused(504)."""
+        """Return the next output. Raises Refused: 504 for silence, 502 for a crash."""
         if self.finished:
             return b""
         data = await self.program.receive(self.timeout)
@@ -291,7 +303,9 @@ class ProgramSource(Source):
             raise Refused(504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)")
         if not data:
             self.finished = True
-            await self.program.wait()
+            status = await self.program.wait()
+            if status in CRASHES:  # what came so far must not pass for the whole
+                raise Refused(502, f"{self.name}: ended by signal {-status}")
         return data
 
     async def receive(self) -> bytes:
@@ -308,6 +322,12 @@ class ProgramSource(Source):
             count += len(data)
 
     async def close(self) -> None:
-        if not self.finished:
-            self.finished = True
-            self.program.end()
+        try:
+            if self.unwanted:
+                await self.discard()
+        except Refused as refused:
+            logger.errors.warning(refused.cause)
+        finally:
+            if not self.finished:
+                self.finished = True
+                self.program.end()

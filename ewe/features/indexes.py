@@ -49,7 +49,7 @@ th { position: sticky; top: 0; padding: 0; background: var(--paper); border-bott
   text-align: left; font-weight: 400 }
 th a { display: block; white-space: nowrap }
 td { padding: 0; border-bottom: 1px solid var(--line); vertical-align: baseline }
-td:first-child { width: 100% }
+tr > :first-child { width: 100% }
 td + td { white-space: nowrap; font-variant-numeric: tabular-nums }
 tr > :nth-child(2) { text-align: right }
 tr:hover td { background: var(--panel) }
@@ -230,7 +230,7 @@ def row(entry: Entry) -> str:
     """Return an entry's row. Without "./", a name with a colon could be read as a scheme."""
     kind, slash = (' class="d"', "/") if entry.is_directory else ("", "")
     link = f'<a href="./{html_escape(escape(entry.name))}{slash}"><bdi>{shown(entry.name)}{slash}</bdi></a>'
-    size = "<td>" if entry.size is None else f'<td title="{entry.size:,} bytes">{human(entry.size)}'
+    size = "<td>" if entry.size is None else f'<td title="{entry.size:,} B">{human(entry.size)}'
     at = date(entry.modified)
     when = f'<time datetime="{at}">{at[:10]}<span> {at[11:16]}</span></time>' if at else ""
     return f"<tr{kind}><td>{link}{size}<td>{when}"
@@ -240,10 +240,11 @@ def human(size: int) -> str:
     """Return a size with two or three digits and a unit."""
     if size < 1000:
         return f"{size} B"
-    amount, units = size / 1024, iter(("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
-    unit = next(units)
-    while amount >= 999.5:
-        amount, unit = amount / 1024, next(units)
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        amount /= 1024
+        if amount < 999.5:
+            break
     return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
 
 

@@ -48,13 +48,13 @@ def content_type(name: str) -> str:
     """Return the Content-Type of a file of this name; text is called UTF-8."""
     stem, dot, extension = name.rpartition(".")
     kind = TYPES.get(extension.lower()) if dot and stem else None
-    kind = kind or NAMES.get(name.lower()) or from_system(name)
+    kind = kind or NAMES.get(name.lower()) or from_system(extension if dot and stem else "")
     return kind + "; charset=utf-8" if kind.startswith("text/") or kind in TEXTUAL else kind
 
 
-def from_system(name: str) -> str:
-    """Ask the operating system's table."""
+def from_system(extension: str) -> str:
+    """Ask the operating system's table; not with the name, which it would read as a URL (data:text/html,)."""
     import mimetypes
 
-    kind, coding = mimetypes.guess_type(name, strict=False)
+    kind, coding = mimetypes.guess_type("file." + extension, strict=False)
     return DEFAULT if kind is None or coding is not None else kind

@@ -8,7 +8,7 @@ import re
 from ewe.http import Region, Response
 
 MAX_RANGES = 32  # a request for more is answered with the whole file: section 14.2 warns of many small ones
-RANGES = re.compile(r"bytes=[ \t]*([0-9]*-[0-9]*(?:[ \t]*,[ \t]*(?:[0-9]*-[0-9]*)?)*)", re.IGNORECASE)
+SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
 
 
 def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
@@ -17,16 +17,17 @@ def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
     None: the field is not understood, or asks for too much, and the whole file is to be sent. An empty
     list: nothing of it can be satisfied, 416 (section 15.5.17).
     """
-    match = RANGES.fullmatch(value)
-    if match is None:
+    unit, _, specs = value.partition("=")
+    if unit.lower() != "bytes":
         return None
     ranges = []
-    for spec in (part.strip(" \t") for part in match[1].split(",")):
-        if not spec:
-            continue
-        first, _, last = spec.partition("-")
-        if max(len(first), len(last)) > 19:
+    for spec in specs.split(","):
+        if not (spec := spec.strip(" \t")):
+            continue  # an empty element of the list: section 5.6.1.2
+        match = SPEC.fullmatch(spec)
+        if match is None:
             return None
+        first, last = match.groups()
         if first:
             if last and int(last) < int(first):
                 return None  # invalid, so the whole field is to be ignored: section 14.1.1
@@ -35,7 +36,7 @@ def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
             ranges.append((max(size - int(last), 0), size - 1 if int(last) else -1))
         else:
             return None
-    if len(ranges) > MAX_RANGES:
+    if not 0 < len(ranges) <= MAX_RANGES:
         return None
     found = [(first, last - first + 1) for first, last in ranges if first <= last]
     if len(found) > 1 and (overlap(found) or sum(count for _, count in found) >= size):

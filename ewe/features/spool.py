@@ -35,9 +35,10 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
     if body.length == 0:
         return Spooled(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
     in_memory = body.length is None or body.length <= memory
-    descriptor = memory_file() if in_memory else temporary_file()
+    descriptor = -1
     length = 0
     try:
+        descriptor = memory_file() if in_memory else temporary_file()
         while piece := await body.receive():
             length += len(piece)
             if in_memory and length > memory:
@@ -46,11 +47,11 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
             write(descriptor, piece)
         os.lseek(descriptor, 0, os.SEEK_SET)
         return Spooled(descriptor, length)
-    except OSError as reason:
-        os.close(descriptor)
-        raise Refused(507, f"a request body cannot be spooled: {reason.strerror}") from None
-    except BaseException:
-        os.close(descriptor)
+    except BaseException as reason:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if isinstance(reason, OSError):
+            raise Refused(507, f"a request body cannot be spooled: {reason.strerror}") from None
         raise
 
 
@@ -61,7 +62,7 @@ def memory_file() -> int:
 
 def temporary_file() -> int:
     """Return a new file that has no name, so that nothing is left whatever happens. Raises OSError."""
-    directory = os.environ.get("TMPDIR", "/tmp")
+    directory = os.environ.get("TMPDIR") or "/tmp"
     if hasattr(os, "O_TMPFILE"):
         try:
             return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -71,7 +72,8 @@ class Row:
 
 
 HEAD = ("server", "size", "keep", "log", "conns", "req/s", "µs/req", "min-max", "/nginx", "wrk", "notes")
-WIDTHS = (16, 6, 4, 3, 5, 7, 7, 13, 6, 4)  # of all columns but the last
+WIDTHS = (16, 6, 4, 3, 5, 7, 6, 11, 6, 4)  # of all columns but the last
+WIDTH = 100  # of the table
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -88,10 +90,14 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def line(texts: Sequence[str]) -> str:
-    """Return one line of the table: the first column and the notes to the left, figures to the right."""
+    """Return a line of the table, more where there is much to note: names to the left, figures to the right."""
     first, *middle, notes = texts
     aligned = [text.rjust(width) for text, width in zip(middle, WIDTHS[1:], strict=True)]
-    return " ".join((first.ljust(WIDTHS[0]), *aligned, f" {notes}")).rstrip()
+    start = " ".join((first.ljust(WIDTHS[0]), *aligned)) + "  "
+    if not notes:
+        return start.rstrip()
+    indent = " " * len(start)
+    return textwrap.fill(notes, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def cells(row: Row, beside: float | None) -> tuple[str, ...]:

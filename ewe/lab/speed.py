@@ -319,17 +319,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     sizes = options.sizes or ([1024] if options.quick else [64, 1024, 16 * 1024, 128 * 1024])
     try:
         contenders = chosen(options.models)
-    except LabError as reason:
+        if options.json:
+            options.json.touch()  # fail now, not after ten minutes
+    except (LabError, OSError) as reason:
         parser.error(str(reason))
     if lacking := missing(("wrk", "nginx")):
         print(f"ewe.lab.speed: {lacking}", file=sys.stderr)
         return 1
     rows = plan(contenders, settings(sizes, options.quick), options.connections)
     about = machine(two_cores())
-    minutes = len(rows) * options.repeats * (options.seconds + WARM_UP + OVERHEAD) / 60
+    seconds = len(rows) * options.repeats * (options.seconds + WARM_UP + OVERHEAD)
+    length = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
     print("\n".join(f"{name + ':':10} {text}" for name, text in about.items()))
     print(
-        f"{len(rows)} rows, {options.repeats} x {options.seconds:g} s each: {minutes:.0f} minutes\n",
+        f"{len(rows)} rows, {options.repeats} x {options.seconds:g} s each: about {length}\n",
         flush=True,
     )
     status = measured(rows, options)

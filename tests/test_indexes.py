@@ -1,0 +1,550 @@
+"""Directory indexes: what is listed and in what order, that every name leads back to its file, HTML or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urljoin
+
+import httpx
+import pytest
+from conftest import Server, Start
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ewe.features import indexes
+from ewe.http import Limits, Refused, Request, Response, escape, parse_request
+
+ODD = [
+    b"<script>alert(1)<", b"a&amp;b", b"\"double\" 'single'", b"100%", b"%41", b"%2e%2e", b"what?sort=size",
+    b"a#b", b"two\nlines", b"tab\tand\x01", b"caf\xe9.txt", "café.txt".encode(), b"  leading", b"trailing ",
+    b"javascript:alert(1)", b"c:", b"back\\slash", b"{name} %(name)s", b"~", b"+ +", b"%", b"?", b"#", b":", b"x" * 255,
+    "שלום".encode(), "🐑".encode(), b"\xff" * 255, b"\x7f", b"-rf", b"a;b=c", b"a=b&sort=x", b"\r\n\r\n", b"http:x",
+]  # fmt: skip
+
+# What a file may be called: 1 to 255 bytes, none of them a slash or NUL; with a dot in front it is hidden.
+names = (
+    st.one_of(
+        st.binary(min_size=1, max_size=255), st.text(min_size=1, max_size=60).map(lambda text: text.encode("utf-8", "ignore"))
+    )
+    .map(lambda raw: raw.translate(None, b"/\0")[:255])
+    .filter(lambda raw: raw and not raw.startswith(b"."))
+    .map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a reader sees. rows: (href, name, size, title of the size, datetime). heads, crumbs: (href, text, state)."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.heads: list[list[str]] = []
+        self.crumbs: list[list[str]] = []
+        self.tags: set[str] = set()
+        self.summary = ""
+        self.above: list[str] = []
+        self.state = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.tags.add(tag)
+        if tag in ("title", "style", "h1", "th", "tr", "td", "p"):
+            self.above = [*self.above[-1:], tag]
+        if tag == "th":
+            self.state = values.get("aria-sort", "")
+        elif tag == "td" and "colspan" not in values:
+            if "title" in values or len(self.rows[-1]) > 1:
+                self.rows[-1] += ["", values.get("title", "")] if len(self.rows[-1]) == 2 else [""]
+        elif tag == "a" and self.above[-1] == "h1":
+            self.crumbs.append([values["href"], "", values.get("aria-current", "")])
+        elif tag == "a" and self.above[-1] == "th":
+            self.heads.append([values["href"], "", self.state])
+        elif tag == "a":
+            self.rows[-1] += [values["href"], ""]
+        elif tag == "tr" and self.heads:
+            self.rows.append([])
+        elif tag == "time":
+            self.rows[-1][4] = values["datetime"]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("h1", "title", "style"):
+            self.above = []
+
+    def handle_data(self, data: str) -> None:
+        last = self.above[-1] if self.above else ""
+        if last == "p":
+            self.summary += data
+        elif last == "h1" and self.crumbs and data != " / ":
+            self.crumbs[-1][1] += data
+        elif last == "th" and self.heads:
+            self.heads[-1][1] += data.rstrip("\n")
+        elif last == "td" and len(self.rows[-1]) in (2, 4):
+            self.rows[-1][len(self.rows[-1]) // 2] += data.rstrip("\n")
+
+    @property
+    def names(self) -> list[str]:
+        """The names, without the way up."""
+        return [row[1] for row in self.rows if row[0] != "../"]
+
+
+def make(root: Path, *found: str | bytes, size: int = 0) -> None:
+    """Make a file of each name, a directory of a name that ends in a slash."""
+    for name in found:
+        path = os.path.join(os.fsencode(root), os.fsencode(name))
+        if path.endswith(b"/"):
+            os.makedirs(path)
+        else:
+            with open(path, "wb") as file:
+                file.truncate(size)
+
+
+def respond(
+    root: Path, query: str | None = None, accept: str | None = None, path: str = "/d/", inside: str = ""
+) -> Response:
+    """Return the index of a directory."""
+    fields = (("accept", accept),) if accept is not None else ()
+    request = Request("GET", path, (1, 1), fields, path=path, query=query, host="example.org:4000")
+    descriptor = os.open(root, os.O_RDONLY)
+    try:
+        return indexes.listing(request, path, descriptor, inside)
+    finally:
+        os.close(descriptor)
+
+
+def page_of(root: Path, query: str | None = None, path: str = "/d/", inside: str = "") -> Page:
+    response = respond(root, query, None, path, inside)
+    assert isinstance(response.body, bytes)
+    return Page(response.body.decode())
+
+
+def json_of(root: Path, query: str | None = None) -> list[dict[str, object]]:
+    response = respond(root, query, "application/json")
+    assert isinstance(response.body, bytes)
+    found = json.loads(response.body)
+    assert isinstance(found, list)
+    return found
+
+
+# What is listed
+
+
+def test_the_response(tmp_path: Path) -> None:
+    response = respond(tmp_path)
+    assert response.status == 200
+    assert response.get("content-type") == "text/html; charset=utf-8"
+    assert response.get("vary") == "Accept"
+    assert response.get("cache-control") == "no-cache"
+    assert "default-src 'none'" in (response.get("content-security-policy") or "")
+    response.encoded()
+
+
+def test_files_and_directories_are_listed(tmp_path: Path) -> None:
+    make(tmp_path, "poems/")
+    make(tmp_path, "ewe.txt", size=4990)
+    os.utime(tmp_path / "ewe.txt", (0, 1_000_000_000.9))
+    os.utime(tmp_path / "poems", (0, -1))
+    assert page_of(tmp_path).rows == [
+        ["../", "Parent directory"],
+        ["./poems/", "poems/", "", "", "1969-12-31T23:59:59Z"],
+        ["./ewe.txt", "ewe.txt", "4.9 KiB", "4,990 bytes", "2001-09-09T01:46:40Z"],
+    ]
+    assert json_of(tmp_path) == [
+        {"name": "poems", "type": "directory", "size": None, "modified": "1969-12-31T23:59:59Z"},
+        {"name": "ewe.txt", "type": "file", "size": 4990, "modified": "2001-09-09T01:46:40Z"},
+    ]
+
+
+def test_what_begins_with_a_dot_is_not_listed(tmp_path: Path) -> None:
+    make(tmp_path, ".htaccess", ".git/", ".well-known/", "...", "a.b")
+    assert page_of(tmp_path).names == ["a.b"]
+    assert [entry["name"] for entry in json_of(tmp_path)] == ["a.b"]
+
+
+def test_what_cannot_be_fetched_is_not_listed(tmp_path: Path) -> None:
+    os.symlink("nowhere", tmp_path / "dangling")
+    os.symlink("loop", tmp_path / "loop")
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as sock:
+        place = os.open(tmp_path, os.O_RDONLY)  # its path may be too long for a socket's address
+        sock.bind(f"/proc/self/fd/{place}/socket")
+        os.close(place)
+        make(tmp_path, "file")
+        os.symlink("file", tmp_path / "link")
+        os.symlink(".", tmp_path / "here")
+        assert page_of(tmp_path).names == ["here/", "file", "link"]
+
+
+def test_links_out_of_the_root_are_not_listed(tmp_path: Path) -> None:
+    make(tmp_path, "htdocs/d/", "htdocs-private/", "secret", "htdocs/page", "htdocs-private/plan")
+    here = tmp_path / "htdocs" / "d"
+    for name, target in (
+        ("page", "../page"), ("up", ".."), ("secret", "../../secret"), ("plan", "../../htdocs-private/plan"),
+        ("root", "/"),
+    ):  # fmt: skip
+        os.symlink(target, here / name)
+    assert page_of(here, inside=str(tmp_path / "htdocs")).names == ["up/", "page"]
+    assert page_of(here).names == ["root/", "up/", "page", "plan", "secret"]
+    assert page_of(here, path=f"{here}/", inside="/").names == page_of(here).names
+
+
+def test_what_vanishes_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scan:
+        def __init__(self, descriptor: int) -> None:
+            with os.scandir(descriptor) as items:
+                self.items = list(items)
+            (tmp_path / "gone").unlink()
+
+        def __enter__(self) -> Iterator[os.DirEntry[str]]:
+            return iter(self.items)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    make(tmp_path, "gone", "kept")
+    monkeypatch.setattr(indexes, "os", SimpleNamespace(scandir=Scan))
+    assert page_of(tmp_path).names == ["kept"]
+
+
+def test_a_listing_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "MAX_ENTRIES", 3)
+    make(tmp_path, "a", "b", "c", ".d")
+    assert page_of(tmp_path).names == ["a", "b", "c"]
+    make(tmp_path, "e")
+    with pytest.raises(Refused) as refused:
+        respond(tmp_path)
+    assert refused.value.status == 403
+
+
+def test_ten_thousand_entries(tmp_path: Path) -> None:
+    make(tmp_path, *(f"photo {number} of a sheep.jpeg" for number in range(10_000)))
+    start = time.process_time()
+    response = respond(tmp_path, "sort=size&order=desc")
+    assert time.process_time() - start < 1
+    assert isinstance(response.body, bytes)
+    assert (
+        Page(response.body.decode()).names
+        == [f"photo {number} of a sheep.jpeg" for number in reversed(range(10_000))]
+        or response.body.count(b"<tr>") >= 10_000
+    )
+
+
+# Names
+
+
+@given(
+    names, st.booleans(), st.sampled_from(["/", "/d/", "/a?b#c%/ \udcff\n/", "/javascript:x/", "/~u/;p=1/"])
+)
+def test_every_name_leads_back_to_its_file(name: str, is_directory: bool, path: str) -> None:
+    mode = 0o040755 if is_directory else 0o100644
+    entry = indexes.Entry(name, SimpleNamespace(st_mode=mode, st_size=1, st_mtime_ns=0))  # type: ignore[arg-type]
+    page = Page(indexes.as_page([entry], path, "", "name", "asc"))
+    href, label = page.rows[-1][:2]
+    assert href.startswith("./") and href.isascii() and href.isprintable() and " " not in href
+    target = urljoin("http://example.org" + escape(path), href).removeprefix("http://example.org")
+    request = parse_request(f"GET {target} HTTP/1.1\r\nHost: example.org\r\n\r\n".encode("ascii"), Limits())
+    assert request.path == path + name + "/" * is_directory
+    assert request.query is None
+    assert label.isprintable() or not name.isprintable()
+    assert not {"script", "img", "b"} & page.tags
+
+
+for odd in ODD:
+    test_every_name_leads_back_to_its_file = example(odd.decode("utf-8", "surrogateescape"), False, "/d/")(
+        test_every_name_leads_back_to_its_file
+    )
+
+
+@given(st.lists(names.filter(lambda name: name not in (".", "..")), max_size=5))
+def test_every_crumb_leads_to_its_directory(parts: list[str]) -> None:
+    path = "/" + "".join(part + "/" for part in parts)
+    page = Page(indexes.as_page([], path, "", "name", "asc"))
+    assert len(page.crumbs) == len(parts) + 1
+    for number, (href, _, current) in enumerate(page.crumbs):
+        request = parse_request(
+            f"GET {href} HTTP/1.1\r\nHost: a\r\n\r\n".encode("ascii"), Limits(100_000, 100_000)
+        )
+        assert request.path == "/" + "".join(part + "/" for part in parts[:number])
+        assert current == ("page" if number == len(parts) else "")
+
+
+def test_names_are_shown_on_one_line(tmp_path: Path) -> None:
+    make(tmp_path, b"two\nlines", b"caf\xe9", b"  spaces", b"\x7f", "evil\u202etxt.exe")
+    assert sorted(page_of(tmp_path).names) == sorted(["two␊lines", "caf�", "  spaces", "␡", "evil�txt.exe"])
+
+
+def test_odd_names_in_json(tmp_path: Path) -> None:
+    make(tmp_path, *ODD)
+    response = respond(tmp_path, None, "application/json")
+    assert isinstance(response.body, bytes)
+    expected = {raw.decode("utf-8", "replace") for raw in ODD}
+    assert {entry["name"] for entry in json.loads(response.body)} == expected
+    assert len(response.body.splitlines()) == len(ODD) + 2
+
+
+def test_crumbs() -> None:
+    page = Page(indexes.as_page([], "/a & b/ü/", "example.org", "name", "asc"))
+    assert page.crumbs == [
+        ["/", "example.org", ""],
+        ["/a%20%26%20b/", "a & b", ""],
+        ["/a%20%26%20b/%C3%BC/", "ü", "page"],
+    ]
+    page = Page(indexes.as_page([], "/", "", "name", "asc"))
+    assert page.crumbs == [["/", "home", "page"]]
+    assert page.rows == []  # there is no way up from the root
+
+
+def test_the_line_below(tmp_path: Path) -> None:
+    assert "empty" in page_of(tmp_path).summary
+    make(tmp_path, "one", size=1536)
+    assert page_of(tmp_path).summary.startswith("1 entry, 1.5 KiB in files.")
+    make(tmp_path, "two/")
+    make(tmp_path, "three", size=1536)
+    assert page_of(tmp_path).summary.startswith("3 entries, 3.0 KiB in files.")
+
+
+# Order
+
+
+ORDERS = [
+    (None, ["Big/", "small/", "a2", "A10", "b"]),
+    ("", ["Big/", "small/", "a2", "A10", "b"]),
+    ("sort=name&order=asc", ["Big/", "small/", "a2", "A10", "b"]),
+    ("sort=name&order=desc", ["small/", "Big/", "b", "A10", "a2"]),
+    ("order=desc", ["small/", "Big/", "b", "A10", "a2"]),
+    ("sort=size&order=asc", ["Big/", "small/", "b", "a2", "A10"]),
+    ("order=desc&sort=size", ["Big/", "small/", "a2", "A10", "b"]),
+    ("sort=date&order=asc", ["small/", "Big/", "A10", "a2", "b"]),
+    ("sort=date&order=desc", ["Big/", "small/", "a2", "b", "A10"]),
+    ("sort=colour&order=desc", ["Big/", "small/", "a2", "A10", "b"]),
+    ("sort=size&order=up", ["Big/", "small/", "b", "a2", "A10"]),
+    ("sort=%3Cscript%3E&&=&order", ["Big/", "small/", "a2", "A10", "b"]),
+]
+
+
+@pytest.mark.parametrize(("query", "expected"), ORDERS)
+def test_order(tmp_path: Path, query: str | None, expected: list[str]) -> None:
+    make(tmp_path, "small/", "Big/")
+    for name, size, modified in (("a2", 7, 30), ("A10", 7, 10), ("b", 3, 30), ("small", 0, 1), ("Big", 0, 2)):
+        if size:
+            make(tmp_path, name, size=size)
+        os.utime(tmp_path / name, (0, modified))
+    assert page_of(tmp_path, query).names == expected
+    assert [entry["name"] for entry in json_of(tmp_path, query)] == [name.rstrip("/") for name in expected]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (
+            "",
+            [("name=desc", "Name ↑", "ascending"), ("size=desc", "Size", ""), ("date=desc", "Modified", "")],
+        ),
+        (
+            "sort=name&order=desc",
+            [("name=asc", "Name ↓", "descending"), ("size=desc", "Size", ""), ("date=desc", "Modified", "")],
+        ),
+        (
+            "sort=size&order=desc",
+            [("name=asc", "Name", ""), ("size=asc", "Size ↓", "descending"), ("date=desc", "Modified", "")],
+        ),
+        (
+            "sort=date",
+            [("name=asc", "Name", ""), ("size=desc", "Size", ""), ("date=desc", "Modified ↑", "ascending")],
+        ),
+    ],
+)
+def test_heads(tmp_path: Path, query: str, expected: list[tuple[str, str, str]]) -> None:
+    found = page_of(tmp_path, query).heads
+    assert found == [
+        ["?sort=" + link.replace("=", "&order="), label, state] for link, label, state in expected
+    ]
+
+
+def test_natural_order() -> None:
+    expected = [
+        "1",
+        "01",
+        "2.txt",
+        "10.txt",
+        "a",
+        "A1",
+        "a1b2",
+        "A1b10",
+        "a2",
+        "B",
+        "Straße 1",
+        "strasse 2",
+        "é",
+    ]
+    assert sorted(reversed(expected), key=indexes.natural) != sorted(expected)
+    in_order = sorted(expected, key=indexes.natural)
+    assert [name for name in in_order if name not in ("1", "01")] == expected[2:]
+
+
+@given(st.lists(names))
+def test_any_names_can_be_sorted(found: list[str]) -> None:
+    assert sorted(found, key=indexes.natural) == sorted(reversed(found), key=indexes.natural)
+
+
+# Sizes and dates
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, "0 B"), (1, "1 B"), (999, "999 B"), (1000, "1.0 KiB"), (1024, "1.0 KiB"), (10_000, "9.8 KiB"),
+        (10_188, "9.9 KiB"), (10_189, "10 KiB"), (128 * 1024, "128 KiB"), (1023 * 1024, "1.0 MiB"),
+        (5 * 10**9, "4.7 GiB"), (2**63 - 1, "8.0 EiB"), (2**70, "1024 EiB"),
+    ],
+)  # fmt: skip
+def test_human_sizes(size: int, expected: str) -> None:
+    assert indexes.human(size) == expected
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_size_is_short(size: int) -> None:
+    assert re.fullmatch(r"(\d{1,3}|\d\.\d) (B|[KMGTPE]iB)", indexes.human(size))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (-62135596800, "0001-01-01T00:00:00Z"),
+        (253402300799, "9999-12-31T23:59:59Z"),
+        (253402300800, None),
+        (-62135596801, None),
+        (2**63, None),
+    ],
+)
+def test_dates(seconds: int, expected: str | None) -> None:
+    assert indexes.date(seconds) == expected
+
+
+def test_a_date_beyond_all_calendars(tmp_path: Path) -> None:
+    entry = indexes.Entry(
+        "a",
+        SimpleNamespace(st_mode=0o100644, st_size=1, st_mtime_ns=10**30),  # type: ignore[arg-type]
+    )
+    assert Page(indexes.as_page([entry], "/", "", "date", "asc")).rows == [["./a", "a", "1 B", "1 bytes", ""]]
+    assert json.loads(indexes.as_json([entry]))[0]["modified"] is None
+
+
+# HTML or JSON
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_json"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/html", False),
+        ("application/json", True),
+        ("Application/JSON", True),
+        ("application/json; charset=utf-8", True),
+        ("application/*", True),
+        ("text/*", False),
+        ("image/png", False),
+        ("text/html, application/json", False),
+        ("application/json, text/html", False),
+        ("application/json, text/html;q=0.9", True),
+        ("application/json;q=0.8, text/html;q=0.9", False),
+        ("application/json;q=0.8,text/html;q=0.75", True),
+        ("application/json ; q=0.5 , text/html\t;\tQ=0.4", True),
+        ("application/json, text/plain, */*", True),  # axios: of equal weights, what is named
+        ("application/json;q=0.5, */*", False),  # the most specific range decides: JSON 0.5, HTML 1
+        ("text/html;q=0.5, */*", True),
+        ("text/html;q=0, */*;q=0.1", True),
+        ("application/json;q=0", False),
+        ("application/json;q=0, text/html;q=0", False),
+        ("*/*;q=0, application/json;q=0.000", False),
+        ("application/json;q=2", False),  # no weight: as if it were not there
+        ("application/json;q=", False),
+        ("application/json;q=0²", False),
+        ("application/json;q=nan", False),
+        ("application/json;q=-1, ;;,,;q=1", False),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8", False),
+    ],
+)
+def test_accept(tmp_path: Path, accept: str, is_json: bool) -> None:
+    expected = "application/json" if is_json else "text/html; charset=utf-8"
+    response = respond(tmp_path, None, accept)
+    assert response.get("content-type") == expected
+    assert response.get("vary") == "Accept"
+
+
+@given(st.text())
+def test_any_accept_can_be_read(accept: str) -> None:
+    indexes.prefers_json(accept)
+
+
+def test_an_empty_array(tmp_path: Path) -> None:
+    assert json_of(tmp_path) == []
+
+
+def test_imports_are_few(tmp_path: Path) -> None:
+    """A forked child imports the module each time it lists a directory."""
+    source = Path(indexes.__file__).read_text()
+    assert re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE) == [
+        "__future__", "os", "re", "stat", "time", "ewe", "ewe",
+    ]  # fmt: skip
+
+
+# Over the wire
+
+
+def test_a_directory_is_listed(server: Server) -> None:
+    (server.root / "d").mkdir()
+    make(server.root / "d", "ewe.txt", ".hidden", size=3)
+    page = httpx.get(server.url + "d/")
+    assert page.status_code == 200
+    assert Page(page.text).names == ["ewe.txt"]
+    program = httpx.get(server.url + "d/?sort=size", headers={"Accept": "application/json"})
+    assert [entry["name"] for entry in program.json()] == ["ewe.txt"]
+    head = httpx.head(server.url + "d/")
+    assert head.status_code == 200
+    assert head.headers["content-length"] == page.headers["content-length"]
+    assert head.content == b""
+    moved = httpx.get(server.url + "d?x=1")
+    assert moved.status_code == 301
+    assert moved.headers["location"] == "/d/?x=1"
+    assert "welcome" in httpx.get(server.url).text  # an index file comes first
+
+
+def test_without_indexes(start: Start, variant: str) -> None:
+    server = start(variant, "--no-indexes")
+    (server.root / "d").mkdir()
+    make(server.root / "d", "secret.txt")
+    response = httpx.get(server.url + "d/")
+    assert response.status_code == 403
+    assert "secret" not in response.text
+
+
+def test_every_link_of_a_page_works(start: Start) -> None:
+    server = start("asyncio")
+    make(server.root, "d/")
+    for number, name in enumerate(ODD):
+        make(server.root / "d", name, size=number)
+    make(server.root / "d", *(b"%d. " % number + name[:200] + b"/" for number, name in enumerate(ODD)))
+    get: Callable[[str], bytes] = lambda target: server.ask(  # noqa: E731
+        f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode("ascii")
+    )
+    page = Page(get("/d/").partition(b"\r\n\r\n")[2].decode())
+    assert len(page.rows) == 1 + 2 * len(ODD)
+    sizes = []
+    for row in page.rows:
+        answer = get(urljoin("/d/", row[0]))
+        assert answer.startswith(b"HTTP/1.1 200 "), row
+        if not row[0].endswith("/"):
+            sizes.append(len(answer.partition(b"\r\n\r\n")[2]))
+    assert sorted(sizes) == list(range(len(ODD)))
