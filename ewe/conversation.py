@@ -77,13 +77,15 @@ async def converse(stream: Stream, site: Site) -> None:
                 keeps = keeps and body.may_be_skipped()
             keeps = await send_response(stream, request, response, keeps, began)
             if body is not NO_BODY:
-                rest = await body.skip() if keeps else None
+                rest = await body.skip() if keeps or body.finished else None
                 if rest is None:
                     if not body.finished:
                         await stream.linger()
                     return
                 pending = rest
             if not keeps:
+                if pending:  # it sends on; unread, that would turn the close into a reset
+                    await stream.linger()
                 return
     except (Timeout, Disconnected):
         return  # the client is gone, or does not read: there is nobody to tell
@@ -113,7 +115,7 @@ async def read_request(stream: Stream, pending: bytes, site: Site) -> tuple[Requ
                 return None, b""
             raise Refused(400, "the client ended within a head")
         pending = pending + data
-        if pending.startswith(b"\r\n") and len(pending) == len(data):
+        if pending.startswith(b"\r\n"):
             pending = pending[2:]
     head = pending[: end + 4]
     rest = pending[end + 4 :]
@@ -144,7 +146,7 @@ async def answer(request: Request, stream: Stream, site: Site) -> Response:
 async def refuse(stream: Stream, refused: Refused, pending: bytes, began: float) -> None:
     """Answer a request that could not be read, and end: nobody knows where the next one begins."""
     line = pending[:200].partition(b"\r\n")[0].decode("latin-1")
-    request = Request("", "", (1, 1))
+    request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1))
     request.line = line
     response = error_page(refused.status, refused.cause, refused.fields)
     await send_response(stream, request, response, False, began)

@@ -474,7 +474,8 @@ def test_non_parsed(server: Server) -> None:
     ):
         assert ask_anew(server, "/cgi-bin/nph-say", body=whole) == whole
     for bad in (b"", b"Content-Type: a/b\n\nx", b"HTTP/1.1 20 OK\r\n\r\n", b"HTTP/1.1 200 OK"[:9]):
-        assert ask_anew(server, "/cgi-bin/nph-say", body=bad).startswith(b"HTTP/1.1 502"), bad
+        answer = ask_anew(server, "/cgi-bin/nph-say", "Connection: close", body=bad)
+        assert answer.startswith(b"HTTP/1.1 502"), bad
 
 
 def test_lengths_that_lie(server: Server) -> None:
@@ -485,12 +486,12 @@ def test_lengths_that_lie(server: Server) -> None:
     )
     # Less than it said: the connection is cut, so that the client notices
     answer = ask_anew(server, "/cgi-bin/say", body=b"Content-Type: a/b\nContent-Length: 10\n\nabc")
-    assert answer.endswith(b"Content-Length: 10\r\n\r\nabc")
+    assert b"Content-Length: 10\r\n" in answer and answer.endswith(b"\r\n\r\nabc")
     # More: what is too much is not sent, and could not be taken for the next response
     answer = ask_anew(server, "/cgi-bin/say", body=b"Content-Type: a/b\nContent-Length: 3\n\nabcdef")
-    assert answer.endswith(b"Content-Length: 3\r\n\r\nabc")
+    assert b"Content-Length: 3\r\n" in answer and answer.endswith(b"\r\n\r\nabc")
     answer = ask_anew(server, "/cgi-bin/endless")
-    assert answer.endswith(b"Content-Length: 5\r\n\r\ny\ny\ny")
+    assert b"Content-Length: 5\r\n" in answer and answer.endswith(b"\r\n\r\ny\ny\ny")
     wait_until_gone(pid_in(server.root / "pid"))
     log = server.wait_for_log("more than the 5 bytes of its Content-Length")
     assert "cut: 3 bytes came, Content-Length is 10" in log
@@ -573,11 +574,11 @@ def test_programs_that_fail(server: Server) -> None:
     write_program(server.cgi / "late", f"#!/bin/sh\n{head}\necho all\nexit 3\n")
     # but a crash is: what came must not pass for the whole
     write_program(server.cgi / "crash", f"#!/bin/sh\n{head}\necho some\nkill -SEGV $$\n")
-    # A program may close its output before it ends, and the answer waits for neither
+    # A program may close its output a moment before it ends
     write_program(
         server.cgi / "early", f'#!/bin/sh\n{head}\necho all\nexec >&-\nsleep 0.3\necho > "$DOCUMENT_ROOT/done"\n'
     )
-    # and it has its standard error until then
+    # but not stay for ever; its standard error is heard until then
     write_program(
         server.cgi / "stays", f"#!/bin/sh\n{head}\necho all\nexec >&-\necho still here >&2\nexec sleep 60\n"
     )
@@ -592,3 +593,153 @@ def test_programs_that_fail(server: Server) -> None:
     log = server.wait_for_log("signal 11")
     assert "stays: still here" in log
     assert "Traceback" not in log
+
+
+def test_standard_error(server: Server) -> None:
+    """To the error log, line by line, with the script's name; escaped; bounded."""
+    head = "printf 'Content-Type: text/plain\\n\\n'"
+    write_program(
+        server.cgi / "talks",
+        "#!/bin/sh\nprintf 'one\\ntwo \\033[31m \"quoted\" \\303\\251 \\377\\r\\n' >&2\n"
+        f"{head}\necho done\nprintf 'three, without an end' >&2\n",
+    )
+    write_program(server.cgi / "last", f"#!/bin/sh\n{head}\nexec >&-\nprintf 'last words' >&2\n")
+    write_program(server.cgi / "fails", "#!/bin/sh\nprintf 'why it failed' >&2\nexit 1\n")
+    write_program(server.cgi / "long", f"#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\n{head}\necho done\n")
+    write_program(server.cgi / "million", f"#!/bin/sh\n{head}\nseq 1000000 >&2\necho done\n")
+    with server.connect(40) as sock:
+        assert ask(sock, "GET", "/cgi-bin/talks")[2] == b"done\n"
+        log = server.wait_for_log("without an end")
+        for line in ("one", 'two \\x1b[31m "quoted" é \\xff\\x0d', "three, without an end"):
+            assert re.search(rf"(?m)^[-0-9: ]+ \[\d+\] warning: /cgi-bin/talks: {re.escape(line)}$", log), log
+        for _ in range(3):
+            ask(sock, "GET", "/cgi-bin/last")
+            ask(sock, "GET", "/cgi-bin/fails")
+        log = server.log()
+        assert log.count("/cgi-bin/last: last words\n") == 3 and log.count("/cgi-bin/fails: why it failed\n") == 3
+
+        assert ask(sock, "GET", "/cgi-bin/long")[2] == b"done\n"
+        pieces = re.findall(r"warning: /cgi-bin/long: (x+)$", server.log(), re.MULTILINE)
+        assert 1 <= len(pieces) <= 60 and all(len(piece) <= 2000 for piece in pieces)
+
+        before = memory(server)
+        assert ask(sock, "GET", "/cgi-bin/million")[2] == b"done\n"
+        assert memory(server) - before < 20
+        log = server.wait_for_log("more lines of standard error")
+        assert "/cgi-bin/million: 999000 more lines of standard error" in log
+        assert "/cgi-bin/million: 1000\n" in log and "/cgi-bin/million: 1001\n" not in log
+
+
+def memory(server: Server) -> float:
+    """Return the most megabytes that any process of ewe itself ever held."""
+    most = 0
+    for pid in server_pids(server):
+        most = max(most, int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]))
+    return most / 1024
+
+
+# --- Limits, and clients that leave ---------------------------------------------------------------------
+
+FAMILY = """#!/bin/sh
+echo $$ > "$DOCUMENT_ROOT/$QUERY_STRING.pid"
+sleep 60 &
+echo $! > "$DOCUMENT_ROOT/$QUERY_STRING.child"
+(trap '' TERM; echo $(exec sh -c 'echo $PPID') > "$DOCUMENT_ROOT/$QUERY_STRING.stubborn"; while :; do sleep 1; done) &
+"""
+
+
+def family(server: Server, name: str) -> tuple[int, int, int]:
+    """Return the processes of a program that begins as FAMILY: itself, a child, a child that ignores SIGTERM."""
+    return (
+        pid_in(server.root / f"{name}.pid"),
+        pid_in(server.root / f"{name}.child"),
+        pid_in(server.root / f"{name}.stubborn"),
+    )
+
+
+def test_silent_programs(start: Start, variant: str) -> None:
+    """No answer in time: 504. Silence within an answer: it is cut. The program and its children end."""
+    server = start(variant, "--program-timeout", "1s")
+    head = "printf 'Content-Type: text/plain\\n\\n'"
+    write_program(server.cgi / "silent", FAMILY + "wait\n")
+    write_program(server.cgi / "stops", FAMILY + f"{head}\necho begins\nwait\n")
+    write_program(server.cgi / "stubborn", "#!/bin/sh\ntrap '' TERM\n" + FAMILY[10:] + "while :; do sleep 1; done\n")
+    write_program(server.cgi / "grumbles", FAMILY + "while :; do echo still working >&2; sleep 0.2; done\n")
+    write_program(server.cgi / "slow", f"#!/bin/sh\n{head}\nfor i in 1 2 3; do sleep 0.5; echo $i; done\n")
+    names = ("silent", "stops", "stubborn", "grumbles")
+    began = time.monotonic()
+    with contextmanager_all(server.connect(40) for _ in (*names, "slow")) as socks:
+        for name, sock in zip((*names, "slow"), socks, strict=True):
+            sock.sendall(request("GET", f"/cgi-bin/{name}?{name}", "Connection: close"))
+        assert read_response(socks[0])[0] == 504
+        answer = read_all(socks[1])
+        assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"begins\n\r\n")  # no last chunk
+        assert read_response(socks[2])[0] == 504
+        assert read_response(socks[3])[0] == 504
+        assert read_response(socks[4])[2] == b"1\n2\n3\n"  # longer than the limit, but never silent so long
+    assert time.monotonic() - began < 30
+    for name in names:
+        wait_until_gone(*family(server, name))
+    log = server.wait_for_log("/cgi-bin/stops: silent for 1 s (program-timeout)")
+    assert log.count("504, ") == 3 and "cut after 7 bytes" in log
+    assert "Traceback" not in log
+
+
+@contextmanager
+def contextmanager_all(socks: Iterator[socket.socket]) -> Iterator[list[socket.socket]]:
+    """Close all of some sockets at the end."""
+    opened = list(socks)
+    try:
+        yield opened
+    finally:
+        for sock in opened:
+            sock.close()
+
+
+def test_clients_that_leave(server: Server) -> None:
+    """The program and its children end: at once where the client resets, soon where it only closes."""
+    head = "printf 'Content-Type: text/plain\\n\\n'"
+    write_program(server.cgi / "silent", FAMILY + "wait\n")
+    write_program(server.cgi / "writes", FAMILY + f"{head}\nwhile :; do echo line; sleep 0.1; done\n")
+    write_program(server.cgi / "floods", FAMILY + f"{head}\nexec cat /dev/zero\n")
+    write_program(server.cgi / "grumbles", FAMILY + "while :; do echo still working >&2; sleep 0.2; done\n")
+    began = time.monotonic()
+    for name in ("silent", "writes", "floods", "grumbles"):
+        for way in ("resets", "closes"):
+            sock = server.connect()
+            sock.sendall(request("GET", f"/cgi-bin/{name}?{name}-{way}"))
+            pids = family(server, f"{name}-{way}")
+            if way == "resets":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+            if variant_is_serial(server) or way == "resets":
+                wait_until_gone(*pids)
+    for name in ("silent", "writes", "floods", "grumbles"):
+        wait_until_gone(*family(server, f"{name}-closes"))
+    assert time.monotonic() - began < 40
+    with server.connect() as sock:
+        assert ask(sock, "GET", "/")[0] == 200
+    assert "Traceback" not in server.log()
+
+
+def variant_is_serial(server: Server) -> bool:
+    """Does the server serve one client at a time?"""
+    return "serial" in server.log()
+
+
+def test_half_closed_clients(server: Server) -> None:
+    """A client that has ended its side right after its request still waits for the answer."""
+    head = "printf 'Content-Type: text/plain\\n\\n'"
+    write_program(server.cgi / "slow", f"#!/bin/sh\nsleep 0.5\n{head}\necho slept\n")
+    write_program(server.cgi / "steady", f"#!/bin/sh\n{head}\nfor i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done\n")
+    began = time.monotonic()
+    with contextmanager_all(server.connect(20) for _ in range(3)) as socks:
+        socks[0].sendall(request("GET", "/cgi-bin/slow"))
+        socks[1].sendall(request("GET", "/cgi-bin/steady", "Connection: close"))
+        socks[2].sendall(request("GET", "/cgi-bin/slow") * 3)  # the last is begun after a while
+        for sock in socks:
+            sock.shutdown(socket.SHUT_WR)
+        assert read_response(socks[0])[2] == b"slept\n"
+        assert read_all(socks[1]).endswith(b"\r\n6\n\r\n0\r\n\r\n")
+        assert [read_response(socks[2])[2] for _ in range(3)] == [b"slept\n"] * 3
+    assert time.monotonic() - began < 15

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from urllib.parse import urljoin
 
@@ -25,71 +26,72 @@ from ewe.http import Limits, Refused, Request, Response, escape, parse_request
 ODD = [
     b"<script>alert(1)<", b"a&amp;b", b"\"double\" 'single'", b"100%", b"%41", b"%2e%2e", b"what?sort=size",
     b"a#b", b"two\nlines", b"tab\tand\x01", b"caf\xe9.txt", "café.txt".encode(), b"  leading", b"trailing ",
-    b"javascript:alert(1)", b"c:", b"back\\slash", b"{name} %(name)s", b"~", b"+ +", b"%", b"?", b"#", b":", b"x" * 255,
-    "שלום".encode(), "🐑".encode(), b"\xff" * 255, b"\x7f", b"-rf", b"a;b=c", b"a=b&sort=x", b"\r\n\r\n", b"http:x",
+    b"javascript:alert(1)", b"c:", b"back\\slash", b"{name} %(name)s", b"~", b"+ +", b"%", b"?", b"#", b":",
+    b"x" * 255, "שלום".encode(), "🐑".encode(), b"\xff" * 255, b"\x7f", b"-rf", b"a;b=c", b"a=b&sort=x",
+    b"\r\n\r\n", b"http:x",
 ]  # fmt: skip
 
 # What a file may be called: 1 to 255 bytes, none of them a slash or NUL; with a dot in front it is hidden.
 names = (
-    st.one_of(
-        st.binary(min_size=1, max_size=255), st.text(min_size=1, max_size=60).map(lambda text: text.encode("utf-8", "ignore"))
-    )
-    .map(lambda raw: raw.translate(None, b"/\0")[:255])
-    .filter(lambda raw: raw and not raw.startswith(b"."))
+    st.one_of(st.binary(max_size=255), st.text(max_size=60).map(lambda text: text.encode("utf-8", "ignore")))
+    .map(lambda raw: raw.translate(None, b"/\0"))
+    .filter(lambda raw: bool(raw) and not raw.startswith(b"."))
     .map(lambda raw: raw.decode("utf-8", "surrogateescape"))
-)  # fmt: skip
+)
 
 
 class Page(HTMLParser):
-    """What a reader sees. rows: (href, name, size, title of the size, datetime). heads, crumbs: (href, text, state)."""
+    """What a reader finds on a page: texts, and where the links lead.
+
+    rows: [link, name, size, title of the size, date]. heads: [link, text, aria-sort] of each column.
+    crumbs: [link, text, aria-current].
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.rows: list[list[str]] = []
         self.heads: list[list[str]] = []
         self.crumbs: list[list[str]] = []
-        self.tags: set[str] = set()
         self.summary = ""
-        self.above: list[str] = []
-        self.state = ""
+        self.tags: set[str] = set()
+        self.part = ""  # of the page: h1, th, tr, p
+        self.cell = 0
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         self.tags.add(tag)
-        if tag in ("title", "style", "h1", "th", "tr", "td", "p"):
-            self.above = [*self.above[-1:], tag]
-        if tag == "th":
-            self.state = values.get("aria-sort", "")
-        elif tag == "td" and "colspan" not in values:
-            if "title" in values or len(self.rows[-1]) > 1:
-                self.rows[-1] += ["", values.get("title", "")] if len(self.rows[-1]) == 2 else [""]
-        elif tag == "a" and self.above[-1] == "h1":
-            self.crumbs.append([values["href"], "", values.get("aria-current", "")])
-        elif tag == "a" and self.above[-1] == "th":
-            self.heads.append([values["href"], "", self.state])
-        elif tag == "a":
-            self.rows[-1] += [values["href"], ""]
-        elif tag == "tr" and self.heads:
-            self.rows.append([])
-        elif tag == "time":
-            self.rows[-1][4] = values["datetime"]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("h1", "title", "style"):
-            self.above = []
+        if tag in ("title", "style", "h1", "th", "tbody", "p"):
+            self.part = tag
+        match self.part, tag:
+            case "h1", "a":
+                self.crumbs.append([values["href"], "", values.get("aria-current", "")])
+            case "th", "th":
+                self.heads.append(["", "", values.get("aria-sort", "")])
+            case "th", "a":
+                self.heads[-1][0] = values["href"]
+            case "tbody", "tr":
+                self.rows.append([""] * 5)
+                self.cell = 0
+            case "tbody", "td":
+                self.cell += 1
+                self.rows[-1][3] += values.get("title", "")
+            case "tbody", "a":
+                self.rows[-1][0] = values["href"]
+            case "tbody", "time":
+                self.rows[-1][4] = values["datetime"]
 
     def handle_data(self, data: str) -> None:
-        last = self.above[-1] if self.above else ""
-        if last == "p":
-            self.summary += data
-        elif last == "h1" and self.crumbs and data != " / ":
-            self.crumbs[-1][1] += data
-        elif last == "th" and self.heads:
-            self.heads[-1][1] += data.rstrip("\n")
-        elif last == "td" and len(self.rows[-1]) in (2, 4):
-            self.rows[-1][len(self.rows[-1]) // 2] += data.rstrip("\n")
+        text = data.rstrip("\n")
+        if self.part == "h1" and self.crumbs and data not in (" / ", "\n"):
+            self.crumbs[-1][1] += text
+        elif self.part == "th" and self.heads:
+            self.heads[-1][1] += text
+        elif self.part == "tbody" and self.cell in (1, 2):
+            self.rows[-1][self.cell] += text
+        elif self.part == "p":
+            self.summary += text
 
     @property
     def names(self) -> list[str]:
@@ -154,9 +156,9 @@ def test_files_and_directories_are_listed(tmp_path: Path) -> None:
     os.utime(tmp_path / "ewe.txt", (0, 1_000_000_000.9))
     os.utime(tmp_path / "poems", (0, -1))
     assert page_of(tmp_path).rows == [
-        ["../", "Parent directory"],
+        ["../", "Parent directory", "", "", ""],
         ["./poems/", "poems/", "", "", "1969-12-31T23:59:59Z"],
-        ["./ewe.txt", "ewe.txt", "4.9 KiB", "4,990 bytes", "2001-09-09T01:46:40Z"],
+        ["./ewe.txt", "ewe.txt", "4.9 KiB", "4,990 B", "2001-09-09T01:46:40Z"],
     ]
     assert json_of(tmp_path) == [
         {"name": "poems", "type": "directory", "size": None, "modified": "1969-12-31T23:59:59Z"},
@@ -231,11 +233,8 @@ def test_ten_thousand_entries(tmp_path: Path) -> None:
     response = respond(tmp_path, "sort=size&order=desc")
     assert time.process_time() - start < 1
     assert isinstance(response.body, bytes)
-    assert (
-        Page(response.body.decode()).names
-        == [f"photo {number} of a sheep.jpeg" for number in reversed(range(10_000))]
-        or response.body.count(b"<tr>") >= 10_000
-    )
+    found = re.findall("<bdi>(photo [^<]*)</bdi>", response.body.decode())
+    assert found == [f"photo {number} of a sheep.jpeg" for number in range(10_000)]
 
 
 # Names
@@ -254,8 +253,8 @@ def test_every_name_leads_back_to_its_file(name: str, is_directory: bool, path: 
     request = parse_request(f"GET {target} HTTP/1.1\r\nHost: example.org\r\n\r\n".encode("ascii"), Limits())
     assert request.path == path + name + "/" * is_directory
     assert request.query is None
-    assert label.isprintable() or not name.isprintable()
-    assert not {"script", "img", "b"} & page.tags
+    assert label == indexes.text(name).translate(indexes.CONTROLS) + "/" * is_directory
+    assert "script" not in page.tags
 
 
 for odd in ODD:
@@ -370,30 +369,21 @@ def test_heads(tmp_path: Path, query: str, expected: list[tuple[str, str, str]])
     ]
 
 
-def test_natural_order() -> None:
-    expected = [
-        "1",
-        "01",
-        "2.txt",
-        "10.txt",
-        "a",
-        "A1",
-        "a1b2",
-        "A1b10",
-        "a2",
-        "B",
-        "Straße 1",
-        "strasse 2",
-        "é",
-    ]
-    assert sorted(reversed(expected), key=indexes.natural) != sorted(expected)
-    in_order = sorted(expected, key=indexes.natural)
-    assert [name for name in in_order if name not in ("1", "01")] == expected[2:]
+IN_ORDER = [
+    "1", "2.txt", "10.txt", "a", "A1", "a1b2", "A1b10", "a01b11", "a2", "B", "STRASSE 1", "straße 2", "strasse 10",
+    "²", "é", "\udcff",
+]  # fmt: skip
 
 
-@given(st.lists(names))
-def test_any_names_can_be_sorted(found: list[str]) -> None:
-    assert sorted(found, key=indexes.natural) == sorted(reversed(found), key=indexes.natural)
+@given(st.permutations(IN_ORDER))
+def test_natural_order(found: list[str]) -> None:
+    assert sorted(found, key=indexes.natural) == IN_ORDER
+
+
+@given(st.lists(names, unique=True), st.randoms(use_true_random=False))
+def test_the_order_is_the_same_each_time(found: list[str], random: Random) -> None:
+    shuffled = random.sample(found, len(found))
+    assert sorted(found, key=indexes.natural) == sorted(shuffled, key=indexes.natural)
 
 
 # Sizes and dates
@@ -404,7 +394,7 @@ def test_any_names_can_be_sorted(found: list[str]) -> None:
     [
         (0, "0 B"), (1, "1 B"), (999, "999 B"), (1000, "1.0 KiB"), (1024, "1.0 KiB"), (10_000, "9.8 KiB"),
         (10_188, "9.9 KiB"), (10_189, "10 KiB"), (128 * 1024, "128 KiB"), (1023 * 1024, "1.0 MiB"),
-        (5 * 10**9, "4.7 GiB"), (2**63 - 1, "8.0 EiB"), (2**70, "1024 EiB"),
+        (5 * 10**9, "4.7 GiB"), (2**63 - 1, "8.0 EiB"), (2**70, "1024 EiB"),  # sparse files
     ],
 )  # fmt: skip
 def test_human_sizes(size: int, expected: str) -> None:
@@ -431,12 +421,12 @@ def test_dates(seconds: int, expected: str | None) -> None:
     assert indexes.date(seconds) == expected
 
 
-def test_a_date_beyond_all_calendars(tmp_path: Path) -> None:
+def test_a_date_beyond_all_calendars() -> None:
     entry = indexes.Entry(
         "a",
         SimpleNamespace(st_mode=0o100644, st_size=1, st_mtime_ns=10**30),  # type: ignore[arg-type]
     )
-    assert Page(indexes.as_page([entry], "/", "", "date", "asc")).rows == [["./a", "a", "1 B", "1 bytes", ""]]
+    assert Page(indexes.as_page([entry], "/", "", "date", "asc")).rows == [["./a", "a", "1 B", "1 B", ""]]
     assert json.loads(indexes.as_json([entry]))[0]["modified"] is None
 
 
@@ -492,7 +482,7 @@ def test_an_empty_array(tmp_path: Path) -> None:
     assert json_of(tmp_path) == []
 
 
-def test_imports_are_few(tmp_path: Path) -> None:
+def test_imports_are_few() -> None:
     """A forked child imports the module each time it lists a directory."""
     source = Path(indexes.__file__).read_text()
     assert re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE) == [

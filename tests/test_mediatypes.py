@@ -50,7 +50,6 @@ TYPE = re.compile(r"[a-z]+/[a-z0-9][a-z0-9.+-]*(?:; charset=utf-8)?")
         # A name is never read as a URL
         ("data:text/html,x", DEFAULT),
         ("data:text/html;base64,x.no-such-thing", DEFAULT),
-        ("http://x/y.js", "text/javascript; charset=utf-8"),
     ],
 )
 def test_content_type(name: str, expected: str) -> None:

@@ -179,7 +179,10 @@ def test_parts_of_a_file(server: Server) -> None:
             assert "content-range" not in response.headers
             spans = ((size - 7, size - 1), (0, third - 1), (2 * third, 2 * third + 49))
             assert parts_of(response) == [
-                ({"content-type": kind, "content-range": f"bytes {first}-{last}/{size}"}, content[first : last + 1])
+                (
+                    {"content-type": kind, "content-range": f"bytes {first}-{last}/{size}"},
+                    content[first : last + 1],
+                )
                 for first, last in spans
             ]
             # Not satisfiable

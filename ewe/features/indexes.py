@@ -240,12 +240,11 @@ def human(size: int) -> str:
     """Return a size with two or three digits and a unit."""
     if size < 1000:
         return f"{size} B"
-    amount = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        amount /= 1024
-        if amount < 999.5:
-            break
-    return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
+    power = 1
+    while size >= 999.5 * 1024**power and power < 6:
+        power += 1
+    amount = size / 1024**power
+    return f"{amount:{'.1f' if amount < 9.95 else '.0f'}} {'KMGTPE'[power - 1]}iB"
 
 
 def date(seconds: int) -> str | None:

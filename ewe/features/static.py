@@ -162,7 +162,7 @@ class Static:
             raise Refused(403, f"{path} has no {self.index}, and indexes is off")
         from ewe.features.indexes import listing
 
-        return listing(request, path, descriptor)
+        return listing(request, path, descriptor, "" if self.follows else self.root)
 
     # File to response
 
@@ -327,4 +327,4 @@ def preferred(accepts: str | None, sidecars: tuple[tuple[str, str], ...]) -> str
 def is_weight(text: str) -> bool:
     """Is this a weight, as in q=0.5? RFC 9110 section 12.4.2."""
     number = text[2:]
-    return text.startswith("q=") and number[:1] in ("0", "1") and number.replace(".", "", 1).isdigit()
+    return text.startswith("q=") and number[:1] in ("0", "1") and number.replace(".", "", 1).isdecimal()

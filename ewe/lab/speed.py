@@ -288,9 +288,9 @@ def interruptible(number: int, frame: object) -> None:
 
 
 def ignore_interrupts() -> None:
-    """From now on the rest is short."""
+    """From now on the rest is short. (SIG_IGN would make Python complain of a signal that is just coming.)"""
     for number in INTERRUPTS:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda number, frame: None)
 
 
 def measured(rows: Sequence[Row], options: argparse.Namespace) -> int:
