@@ -85,8 +85,7 @@ def test_after_the_grace_work_is_ended(start: Start, variant: str) -> None:
         assert server.stop(signal.SIGTERM) == 4, server.log()
         assert 0.4 < time.monotonic() - began < 8
         assert_broken(busy)
-    for name in ("started", "grandchild"):
-        wait_until(lambda name=name: is_gone(server.root / name), 3, f"{name} lives on")
+    assert_gone(server)
     assert "Traceback" not in server.log()
 
 
@@ -101,9 +100,14 @@ def test_at_once(start: Start, variant: str, numbers: tuple[int, ...]) -> None:
         assert server.process.wait(15) == 4, server.log()
         assert time.monotonic() - began < 10
         assert_broken(busy)
-    for name in ("started", "grandchild"):
-        wait_until(lambda name=name: is_gone(server.root / name), 3, f"{name} lives on")
+    assert_gone(server)
     assert "Traceback" not in server.log()
+
+
+def assert_gone(server: Server) -> None:
+    """The program and what it started have ended."""
+    wait_until(lambda: is_gone(server.root / "started"), 3, "the program lives on")
+    wait_until(lambda: is_gone(server.root / "grandchild"), 3, "what the program started lives on")
 
 
 def assert_broken(sock: socket.socket) -> None:
