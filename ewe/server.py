@@ -8,6 +8,7 @@ ends all at once; USR1 reopens the logs. Exit status: 0, or 4 when work had to b
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -53,8 +54,10 @@ def serve(config: Config) -> int:
     sockets = open_sockets(addresses, config.backlog, config.write_timeout)
     workers = (config.workers or model.workers) if model.supervised else 1
 
+    site = Site(config, holds_idle=model.idle_holds(config))  # once: workers inherit it, its modules too
+
     def make() -> Processor:
-        processor = model(Site(config, holds_idle=model.idle_holds(config)), config)
+        processor = model(site, config)
         limit_to_descriptors(processor)
         return processor
 
@@ -201,6 +204,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGUSR1):
             signal.signal(number, self.note)
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()  # what is here now is shared with the workers as long as nobody touches it
         for place in range(self.count):
             self.start(place)
         ready()
