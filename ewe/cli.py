@@ -14,7 +14,8 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from ewe import __version__
-from ewe.config import BOOL, Config, ConfigError, Setting, groups, nearest, one_line, quoted
+from ewe.config import Config, ConfigError, Setting, groups, nearest, one_line, quoted
+from ewe.kinds import BOOL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

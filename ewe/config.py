@@ -12,23 +12,34 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, Generic, Self, TypeVar, overload
+from ewe.kinds import (
+    ADDRESSES,
+    BOOL,
+    COUNT,
+    COUNT_OR_0,
+    DAYS_AT_MOST,
+    FILE_NAME,
+    HOST,
+    MODEL,
+    PATH,
+    PORT,
+    SIZE,
+    TEXT,
+    WAIT,
+    G,
+    K,
+    Kind,
+    M,
+    auto,
+    choice,
+    duration,
+    size,
+)
 
-    T = TypeVar("T")
-else:  # only a type checker needs the real ones, and importing typing has a price (see above)
-    T = None
-
-    class Generic:
-        def __class_getitem__(cls, item):
-            return cls
-
-
-K, M, G = 1 << 10, 1 << 20, 1 << 30
-DAYS_AT_MOST = 24  # poll() counts milliseconds in a C int, which overflows on the 25th day
+T = TypeVar("T")
 
 
 class ConfigError(ValueError):
@@ -56,203 +67,6 @@ def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
 
     near = difflib.get_close_matches(name, list(names), 1, likeness)
     return f'; did you mean "{near[0]}"?' if near else ""
-
-
-# Kinds: how a value is read, from text or as TOML has it, and how it is shown again.
-
-
-class Kind(Generic[T]):
-    """A type of setting. `read` raises ValueError on what is not `expected`; it reads what `show` shows."""
-
-    def __init__(
-        self, metavar: str, expected: str, read: Callable[[object], T], show: Callable[[T], str] = str
-    ) -> None:
-        self.metavar, self.expected, self.read, self.show = metavar, expected, read, show
-
-
-def _whole(raw: object) -> int:
-    if isinstance(raw, str) and re.fullmatch(r"\s*[0-9]{1,18}\s*", raw):
-        return int(raw)
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw
-    raise ValueError(raw)
-
-
-def whole(low: int, high: int, expected: str, metavar: str = "N") -> Kind[int]:
-    """Whole numbers from low to high."""
-
-    def read(raw: object) -> int:
-        if not low <= (number := _whole(raw)) <= high:
-            raise ValueError(raw)
-        return number
-
-    return Kind(metavar, expected, read)
-
-
-def _scaled(raw: object, units: dict[str, int], number: str) -> tuple[str, int]:
-    """A number and what its unit multiplies it by, from ``30s`` or ``64k``."""
-    text = str(raw) if isinstance(raw, int | float) else raw
-    match = re.fullmatch(rf"\s*({number})\s*([a-z]*)\s*", text.lower()) if isinstance(text, str) else None
-    if match is None or match[2] not in units:
-        raise ValueError(raw)
-    return match[1], units[match[2]]
-
-
-def _largest_unit(value: int, units: dict[str, int]) -> str:
-    """A value in the largest unit that leaves it whole."""
-    unit = max((unit for unit in units if value % units[unit] == 0), key=units.__getitem__)
-    return f"{value // units[unit]}{unit}"
-
-
-_TIMES = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZES = {"": 1, "k": K, "m": M, "g": G}
-
-
-def duration(low: float) -> Kind[float]:
-    """Seconds, kept to the millisecond, from low: 0, or 0.001 where no time at all makes no sense."""
-
-    def read(raw: object) -> float:
-        number, unit = _scaled(raw, _TIMES, r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
-        seconds = round(float(number) * unit) / 1000
-        if not low <= seconds <= DAYS_AT_MOST * 86_400:
-            raise ValueError(raw)
-        return seconds
-
-    def show(seconds: float) -> str:
-        units = {unit: size for unit, size in _TIMES.items() if unit}
-        return _largest_unit(round(seconds * 1000), units) if seconds else "0s"
-
-    above = " above 0" if low else ""
-    return Kind("TIME", f"a time{above} such as 500ms, 30s or 5m, at most {DAYS_AT_MOST}d", read, show)
-
-
-def size(low: int) -> Kind[int]:
-    """Bytes, from low."""
-
-    def read(raw: object) -> int:
-        number, unit = _scaled(raw, _SIZES, r"[0-9]{1,19}")
-        if not low <= (count := int(number) * unit) < 1 << 63:
-            raise ValueError(raw)
-        return count
-
-    expected = f"a size in bytes{' above 0' if low else ''} such as 512, 64k, 2m or 1g"
-    return Kind("SIZE", expected, read, lambda count: _largest_unit(count, _SIZES) if count else "0")
-
-
-def choice(*names: str, numbered: bool = False) -> Kind[str]:
-    """One of some names; numbered: or its number in the list, from 0."""
-
-    def read(raw: object) -> str:
-        if isinstance(raw, str) and (name := raw.strip().lower()) in names:
-            return name
-        if numbered and 0 <= (number := _whole(raw)) < len(names):
-            return names[number]
-        raise ValueError(raw)
-
-    numbers = f" (or 0 to {len(names) - 1})" if numbered else ""
-    return Kind("|".join(names), f"{', '.join(names[:-1])} or {names[-1]}{numbers}", read)
-
-
-_BOOLEANS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
-
-
-def _boolean(raw: object) -> bool:
-    value = _BOOLEANS.get(str(raw).strip().lower()) if isinstance(raw, bool | int | str) else None
-    if value is None:
-        raise ValueError(raw)
-    return value
-
-
-def _text(raw: object) -> str:
-    if not isinstance(raw, str) or not raw or re.search(r"[\x00-\x08\x0a-\x1f\x7f]", raw):
-        raise ValueError(raw)
-    return raw
-
-
-def _path(raw: object) -> str:
-    return _text(os.fspath(raw) if isinstance(raw, os.PathLike) else raw)
-
-
-def _file_name(raw: object) -> str:
-    if "/" in (name := _text(raw)):
-        raise ValueError(raw)
-    return name
-
-
-def _host(raw: object) -> str:
-    match = re.fullmatch(r"([^\s/\[\]]+)|\[([^\s/\[\]]+)\]", _text(raw))
-    if match is None:
-        raise ValueError(raw)
-    return match[1] or match[2]
-
-
-def _model(raw: object) -> str:
-    # only the form: whether it exists is for the registry of processors to say, far above this floor
-    if not re.fullmatch(r"\w[\w.+-]*(:\w[\w.]*)?", name := _text(raw)):
-        raise ValueError(raw)
-    return {"none": "serial", "event": "asyncio"}.get(name, name)
-
-
-def parse_address(text: str) -> tuple[str, str, int]:
-    """Where to listen: ("tcp", host, port), ("unix", path, 0) or ("fd", "", number); else ValueError.
-
-    >>> parse_address("[::1]:4000")
-    ('tcp', '::1', 4000)
-    """
-    if text.startswith("unix:"):
-        return "unix", _text(text[5:]), 0
-    if match := re.fullmatch(r"fd://([0-9]{1,9})", text):
-        return "fd", "", int(match[1])
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:/\[\]]+)):([0-9]{1,5})", text)
-    if match is None or int(match[3]) > 65535:
-        raise ValueError(text)
-    return "tcp", match[1] or match[2], int(match[3])
-
-
-def _addresses(raw: object) -> tuple[str, ...]:
-    items = re.split(r"\s*,\s*", raw.strip()) if isinstance(raw, str) else raw
-    if not isinstance(items, list | tuple):
-        raise ValueError(raw)
-    for item in items:
-        parse_address(_text(item))
-    return tuple(items)
-
-
-def auto(kind: Kind[T]) -> Kind[T | None]:
-    """A kind with one value more: None, shown and read as ``auto``."""
-
-    def read(raw: object) -> T | None:
-        return None if raw is None or raw == "auto" else kind.read(raw)
-
-    return Kind(
-        kind.metavar,
-        f"auto or {kind.expected}",
-        read,
-        lambda value: "auto" if value is None else kind.show(value),
-    )
-
-
-PORT = whole(0, 65535, "a port number, 0 to 65535", "PORT")
-COUNT = whole(1, (1 << 31) - 1, "a whole number from 1")  # the kernel's and C's counts end at 2**31 - 1
-COUNT_OR_0 = whole(0, (1 << 31) - 1, "a whole number from 0")
-WAIT = duration(0.001)
-SIZE = size(1)
-BOOL = Kind("yes|no", "true or false", _boolean, lambda value: "true" if value else "false")
-HOST = Kind("ADDRESS", "a host name or address", _host)
-FILE_NAME = Kind("NAME", "the name of a file", _file_name)
-PATH = Kind("PATH", "a path", _path)
-TEXT = Kind("TEXT", "a text in one line", _text)
-MODEL = Kind("NAME", "the name of a model, or module:Class", _model)
-ADDRESSES = Kind("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", _addresses, ", ".join)
 
 
 class Setting(Generic[T]):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from select import EPOLLEXCLUSIVE, EPOLLIN, epoll
 
 from ewe import logger
+from ewe.kinds import parse_address
 from ewe.streams import SLICE, set_timeouts
 
 OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -53,19 +54,18 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
 
 def open_address(address: str) -> Iterator[socket.socket]:
     """Yield a bound socket for each address that one text stands for. Raises OSError."""
-    if address.startswith("unix:"):
-        yield open_unix(address[5:])
-    elif address.startswith("fd://"):
-        yield socket.socket(fileno=int(address[5:]))
+    family, host, number = parse_address(address)
+    if family == "unix":
+        yield open_unix(host)
+    elif family == "fd":
+        yield socket.socket(fileno=number)
     else:
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]")
-        kinds = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, where in dict.fromkeys(kinds):
-            sock = socket.socket(family, kind, protocol)
+        kinds = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for tcp, kind, protocol, _, where in dict.fromkeys(kinds):
+            sock = socket.socket(tcp, kind, protocol)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
+                if tcp == socket.AF_INET6:
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind(where)
             except OSError:

@@ -210,7 +210,7 @@ def test_conditions_of_a_file(server: Server) -> None:
             etag = fresh.headers["etag"]
             assert fresh.headers["last-modified"] == SAME
 
-            def status(path: str = path, method: str = "GET", **fields: str) -> int:
+            def status(path: str = path, method: str = "GET", etag: str = etag, **fields: str) -> int:
                 headers = {name.replace("_", "-"): value for name, value in fields.items()}
                 response = client.request(method, path, headers=headers)
                 if response.status_code == 304:

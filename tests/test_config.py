@@ -12,18 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ewe.config import (
-    COUNT,
-    KEYS,
-    SETTINGS,
-    WAIT,
-    Config,
-    ConfigError,
-    Setting,
-    duration,
-    parse_address,
-    size,
-)
+from ewe.config import KEYS, SETTINGS, Config, ConfigError, Setting
+from ewe.kinds import COUNT, WAIT, duration, parse_address, size
 
 ROOT = Path(__file__).resolve().parent.parent
 NOWHERE: Mapping[str, str] = {}
@@ -414,7 +404,7 @@ def test_reading_no_file_loads_nothing_that_a_forked_child_would_pay_for() -> No
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from ewe.config import Config\n"
         "assert Config.load([('port', '1')], {'EWE_GRACE': '2s'}).port == 1\n"
-        "heavy = {'argparse', 'dataclasses', 'difflib', 'json', 'threading', 'tomllib', 'typing'}\n"
+        "heavy = {'argparse', 'dataclasses', 'difflib', 'json', 'threading', 'tomllib'}\n"
         "print(*sorted(heavy & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)

@@ -379,7 +379,7 @@ def test_every_response(start: Start, variant: str) -> None:
         top, _, body = answer.partition(b"\r\n\r\n")
         first, *lines = top.decode("latin-1").split("\r\n")
         assert first.startswith(f"HTTP/1.1 {status} "), (line, first)
-        values = dict((name.lower(), value) for name, _, value in (each.partition(": ") for each in lines))
+        values = {name.lower(): value for name, _, value in (each.partition(": ") for each in lines)}
         names = Counter(each.partition(":")[0].lower() for each in lines)
         assert all(names[name] <= 1 for name in ONCE), names
         date = parse_date(values["date"])

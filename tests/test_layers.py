@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = {
     "ewe": 0,
     "ewe.http": 0,
+    "ewe.kinds": -0.3,
     "ewe.config": 0,
     "ewe.logger": 0.3,
     "ewe.programs": 0.6,

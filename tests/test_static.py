@@ -1,0 +1,759 @@
+"""Files over real sockets: names, paths, variants, and a cache that nobody notices. The same under every model."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import http.client
+import itertools
+import os
+import re
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from email.message import Message
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import psutil
+import pytest
+from conftest import Server, Start, read_response, wait_until
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ewe.config import Config
+from ewe.features import static
+from ewe.features.static import SMALL, Static, hidden, preferred
+from ewe.http import Limits, Refused, Response, http_date, parse_date, parse_request
+from ewe.streams import run
+
+Fetched = tuple[int, Message, bytes]
+
+
+def fetch(server: Server, target: str, *fields: str, method: str = "GET") -> Fetched:
+    """Return status, fields and body. Unlike httpx, http.client sends a target as it is given."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+        connection.putrequest(method, target, skip_accept_encoding=True)
+        for field in fields:
+            name, _, value = field.partition(": ")
+            connection.putheader(name, value)
+        connection.endheaders()
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+
+
+def respond(files: Static, path: str = "/file.txt", *fields: str) -> Response | None:
+    """Return what Static answers, without a server."""
+    lines = "\r\n".join((f"GET {path} HTTP/1.1", "Host: ewe", *fields, "", ""))
+    request = parse_request(lines.encode(), Limits())
+    return run(files.respond(request, None))  # type: ignore[arg-type]
+
+
+# What a file's response says
+
+
+def test_fields_of_a_file(server: Server) -> None:
+    root = server.root
+    then = 1_000_000_000
+    for name, size in (
+        ("a.txt", 10),
+        ("a.js", 10),
+        ("a.css", 10),
+        ("a.wasm", 10),
+        ("a.svg", 10),
+        ("unknown", 10),
+    ):
+        (root / name).write_bytes(b"x" * size)
+    (root / "edge.txt").write_bytes(b"x" * SMALL)
+    (root / "above.txt").write_bytes(b"x" * (SMALL + 1))
+    (root / "empty.txt").touch()
+    (root / "tomorrow.txt").write_text("not yet")
+    for file in root.iterdir():
+        os.utime(file, (then, then))
+    os.utime(root / "tomorrow.txt", (then, time.time() + 86400))
+    os.utime(root / "empty.txt", (then, -86400))  # before 1970
+    seen = set()
+    for name, kind in (
+        ("a.txt", "text/plain; charset=utf-8"),
+        ("a.js", "text/javascript; charset=utf-8"),
+        ("a.css", "text/css; charset=utf-8"),
+        ("a.wasm", "application/wasm"),
+        ("a.svg", "image/svg+xml; charset=utf-8"),
+        ("unknown", "application/octet-stream"),
+        ("edge.txt", "text/plain; charset=utf-8"),
+        ("above.txt", "text/plain; charset=utf-8"),
+        ("empty.txt", "text/plain; charset=utf-8"),
+    ):
+        first = fetch(server, "/" + name)
+        status, fields, body = fetch(server, "/" + name)  # from the cache, if it is small
+        assert status == 200 and body == (root / name).read_bytes() == first[2]
+        assert fields["content-type"] == kind
+        assert fields["content-length"] == str(len(body))
+        assert fields["last-modified"] == http_date(os.stat(root / name).st_mtime)
+        assert fields["accept-ranges"] == "bytes"
+        assert fields["x-content-type-options"] == "nosniff"
+        assert "vary" not in fields and "content-encoding" not in fields
+        assert re.fullmatch(r'"[!#-~]+"', fields["etag"])  # strong: no W/
+        assert first[1]["etag"] == fields["etag"] and fields["etag"] not in seen
+        seen.add(fields["etag"])
+    # A time in the future is replaced by now: RFC 9110 section 8.8.2.1
+    _, fields, _ = fetch(server, "/tomorrow.txt")
+    modified, now = parse_date(fields["last-modified"]), parse_date(fields["date"])
+    assert modified is not None and now is not None and modified <= now
+
+
+def test_names(server: Server) -> None:
+    """Whatever name a file has, its URL leads to it."""
+    names = [
+        b"with space.txt", b"100% wool.txt", b"%41.txt", b"what?.txt", b"a#b.txt", b"a&b=c;d.txt", b"+.txt",
+        b"back\\slash.txt", b"quote'\".txt", b"<b>.txt", b"a:b.txt", b"~tilde.txt", b"[x].txt", b"a|b.txt",
+        b"caf\xc3\xa9.txt", b"caf\xe9.txt", b"\xff\xfe.txt", b"\xf0\x9f\x90\x91.txt", b"line\nfeed.txt",
+        b"a..b.txt", b"..."[:1] + b"a.txt"[1:], b"x" * 251 + b".txt", b"com1", b"index.html.txt",
+    ]  # fmt: skip
+    directory = os.fsencode(server.root) + b"/d\xe9j\xe0 vu"
+    os.mkdir(directory)
+    for name in names:
+        for parent in (os.fsencode(server.root), directory):
+            with open(parent + b"/" + name, "wb") as file:
+                file.write(name)
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        for name in names:
+            for parent in ("", "d%E9j%E0%20vu/"):
+                response = client.get(parent + quote(name))
+                assert (response.status_code, response.content) == (
+                    200 if name[:1] != b"." else 404,
+                    name,
+                ) or (name[:1] == b"." and response.status_code == 404), name
+    # Names nobody can have, and paths no system call takes
+    for target in (
+        "/" + "x" * 256,
+        "/" + "x" * 5000,
+        "/" + "x/" * 2500,
+        "/" + "%C3%A9" * 200,
+        "/index.html" * 100,
+    ):
+        assert fetch(server, target)[0] == 404, target[:30]
+
+
+def test_directories(start: Start, variant: str) -> None:
+    server = start(variant)
+    root = server.root
+    for name in ("docs", "a b", "caf\u00e9", "evil.example", "what?#", "index"):
+        (root / name).mkdir()
+        (root / name / "index.html").write_text(f"index of {name}")
+    (root / "docs" / "start.txt").write_text("start")
+    for target, location in (
+        ("/docs", "/docs/"),
+        ("/docs?a=1&b=%20", "/docs/?a=1&b=%20"),
+        ("/docs?", "/docs/?"),
+        ("/docs?/../x//y", "/docs/?/../x//y"),
+        ("/a%20b?q", "/a%20b/?q"),
+        ("/caf%c3%a9", "/caf%C3%A9/"),
+        ("/what%3f%23?x", "/what%3F%23/?x"),
+        ("/docs/../docs", "/docs/"),
+        # Never to another host: //evil.example would be one (RFC 3986 section 4.2)
+        ("//evil.example", "/evil.example/"),
+        ("///evil.example", "/evil.example/"),
+        ("//evil.example/../evil.example", "/evil.example/"),
+        ("/%2e//evil.example", "/evil.example/"),
+        ("/docs/..//evil.example", "/evil.example/"),
+        ("http://ewe//evil.example", "/evil.example/"),
+    ):
+        for method in ("GET", "HEAD"):
+            status, fields, body = fetch(server, target, method=method)
+            assert (status, fields["location"]) == (301, location), target
+            assert (location in body.decode().replace("&amp;", "&")) is (method == "GET")
+    for target in ("//evil.example/..", "//evil.example/%2e%2e", "/docs/..", "/.", "//", "/docs/../"):
+        status, fields, body = fetch(server, target)
+        assert (status, fields["location"]) == (200, None) and b"welcome" in body
+    for target in ("/docs/", "/docs/.", "/docs/?a=1", "/docs//", "/docs/index.html"):
+        status, fields, body = fetch(server, target)
+        assert (status, body) == (200, b"index of docs")
+        assert fields["content-type"] == "text/html; charset=utf-8" and fields["etag"]
+    assert fetch(server, "/docs/", f"If-None-Match: {fields['etag']}")[0] == 304
+    assert fetch(server, "/docs/", "Range: bytes=0-4")[2] == b"index"
+    assert fetch(server, "/docs/index.html/")[0] == 404  # a file is no directory
+    assert fetch(server, "/docs/index.html/x")[0] == 404
+    assert fetch(server, "/nowhere/")[0] == 404
+    # Settings
+    server = start(variant, "--defaultindex", "start.txt", "--no-indexes")
+    assert fetch(server, "/docs/")[::2] == (200, b"start")
+    assert fetch(server, "/")[0] == 403 and fetch(server, "/docs")[0] == 301
+
+
+# Compressed variants
+
+
+def test_variants(server: Server, tmp_path: Path) -> None:
+    root = server.root
+    plain = b"plain text " * 20_000
+    zipped = {"br": b"brotli", "zstd": b"zstandard" * 10_000, "gzip": gzip.compress(plain, mtime=0)}
+    (root / "page.html").write_bytes(plain)
+    for coding, suffix in (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz")):
+        (root / ("page.html" + suffix)).write_bytes(zipped[coding])
+    (root / "style.css").write_text("plain")
+    (root / "style.css.gz").write_bytes(gzip.compress(b"plain"))
+    etags = {}
+    for accepts, coding in (
+        (None, ""),
+        ("", ""),
+        ("gzip", "gzip"),
+        ("x-gzip", "gzip"),
+        ("GZIP", "gzip"),
+        ("gzip, deflate, br, zstd", "br"),  # what browsers send
+        ("gzip, deflate", "gzip"),
+        ("zstd, gzip", "zstd"),
+        ("br;q=0.5, gzip;q=0.8, zstd;q=0.6", "gzip"),
+        ("br;q=0, gzip;q=0, *", "zstd"),
+        ("*", "br"),
+        ("*;q=0", ""),
+        ("gzip;q=0", ""),
+        ("identity, gzip;q=0.5", ""),
+        ("identity;q=0", ""),  # nothing it takes is there, so it gets the file
+        ("identity;q=0, *", "br"),
+        ("identity;q=0, gzip;q=0.001", "gzip"),
+        ("deflate", ""),
+        ("gzip;q=0\u00b2, br;q=x", ""),  # no weights
+    ):
+        fields = () if accepts is None else (f"Accept-Encoding: {accepts}",)
+        status, got, body = fetch(server, "/page.html", *fields)
+        assert status == 200 and got.get("content-encoding", "") == coding, accepts
+        assert body == (zipped[coding] if coding else plain)
+        assert got["vary"] == "Accept-Encoding"
+        assert got["content-type"] == "text/html; charset=utf-8"
+        assert got["content-length"] == str(len(body))
+        assert etags.setdefault(coding, got["etag"]) == got["etag"]
+        assert not got["etag"].startswith("W/")
+        # Its conditions and ranges are those of the variant
+        status, same, nothing = fetch(server, "/page.html", *fields, f"If-None-Match: {got['etag']}")
+        assert (status, nothing, same["etag"], same["vary"]) == (304, b"", got["etag"], "Accept-Encoding")
+        status, part, piece = fetch(
+            server, "/page.html", *fields, "Range: bytes=2-4", f"If-Range: {got['etag']}"
+        )
+        assert (status, piece, part.get("content-encoding", "")) == (206, body[2:5], coding)
+        assert part["content-range"] == f"bytes 2-4/{len(body)}" and part["vary"] == "Accept-Encoding"
+        status, head, nothing = fetch(server, "/page.html", *fields, method="HEAD")
+        assert (status, nothing, head["content-length"], head["etag"]) == (
+            200,
+            b"",
+            str(len(body)),
+            got["etag"],
+        )
+    assert len(set(etags.values())) == 4  # RFC 9110 section 8.8.3.3
+    for coding, etag in etags.items():
+        if coding:
+            fields = (f"Accept-Encoding: {coding}", f"If-None-Match: {etags['']}", f"If-Match: {etag}")
+            assert fetch(server, "/page.html", *fields)[0] == 200
+    with httpx.Client(base_url=server.url) as client:  # a client that decodes
+        response = client.get("/style.css", headers={"Accept-Encoding": "gzip"})
+        assert (response.text, response.headers["content-encoding"]) == ("plain", "gzip")
+    # A variant may be asked for by its name; then it is a file like any other
+    status, got, body = fetch(server, "/page.html.gz", "Accept-Encoding: gzip")
+    assert (status, got["content-type"], got["content-encoding"]) == (200, "application/gzip", None)
+    assert body == zipped["gzip"] and "vary" not in got
+    # What is beside a file and is no variant of it
+    (root / "alone.txt.gz").write_bytes(b"x")
+    assert fetch(server, "/alone.txt", "Accept-Encoding: gzip")[0] == 404
+    (root / "odd.txt").write_text("odd")
+    (root / "odd.txt.gz").mkdir()
+    os.mkfifo(root / "odd.txt.br")
+    (tmp_path / "outside").write_text("secret")
+    (root / "odd.txt.zst").symlink_to(tmp_path / "outside")
+    status, got, body = fetch(server, "/odd.txt", "Accept-Encoding: gzip, br, zstd")
+    assert (status, body, got["content-encoding"]) == (200, b"odd", None)
+    assert fetch(server, "/odd.txt.zst")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("accepts", "there", "expected"),
+    [
+        (None, "br gzip", ""),
+        ("br", "gzip", ""),
+        ("br, gzip", "gzip", "gzip"),
+        ("br, gzip", "br gzip", "br"),
+        ("gzip, br", "br gzip", "br"),
+        ("gzip;q=1.0, br;q=0.999", "br gzip", "gzip"),
+        ("gzip ; q=0.5 , br\t;\tq=0.4", "br gzip", "gzip"),
+        ("gzip;Q=0", "gzip", ""),
+        ("gzip;q=0.", "gzip", ""),
+        ("gzip;q=0.000", "gzip", ""),
+        ("gzip;q=", "gzip", ""),
+        ("gzip;q=-1", "gzip", ""),
+        ("gzip;q=nan", "gzip", ""),
+        ("gzip;q=inf", "gzip", ""),
+        ("gzip;q=1e1", "gzip", ""),
+        ("gzip;q=0\xb2", "gzip", ""),
+        ("gzip;q=0.0.1", "gzip", ""),
+        ("identity;q=0.5, gzip;q=0.5", "gzip", "gzip"),
+        ("identity;q=0.6, gzip;q=0.5", "gzip", ""),
+        ("identity;q=0.6, *;q=0.7", "gzip", "gzip"),
+        ("*;q=0.1", "zstd gzip", "zstd"),
+        ("*;q=0, gzip;q=0.1", "br gzip", "gzip"),
+        ("*, br;q=0", "br gzip", "gzip"),
+        ("x-gzip;q=0.5, gzip;q=0", "gzip", ""),
+        (", ,gzip,", "gzip", "gzip"),
+        ("gzipped, xgzip", "gzip", ""),
+    ],
+)
+def test_preferred(accepts: str | None, there: str, expected: str) -> None:
+    assert preferred(accepts, tuple((coding, "." + coding) for coding in there.split())) == expected
+
+
+@given(
+    some.text(
+        some.characters(codec="latin-1", categories=["L", "N", "P", "S"]) | some.sampled_from("; ,=q01.")
+    )
+)
+def test_no_field_confuses_preferred(text: str) -> None:
+    for value in (text, "gzip;q=" + text, f"br, {text}, gzip;q=0.{text}"):
+        assert preferred(value, (("br", ".br"), ("gzip", ".gz"))) in ("", "br", "gzip")
+
+
+# What must not be served
+
+
+def test_paths_stay_inside(start: Start, variant: str, tmp_path: Path) -> None:
+    server = start(variant)
+    root = server.root
+    secret = tmp_path / "secret.txt"
+    secret.write_text("SECRET")
+    (tmp_path / "htdocs-evil").mkdir()  # its name begins as the root's does
+    (tmp_path / "htdocs-evil" / "secret.txt").write_text("SECRET")
+    (root / "open").mkdir()
+    (root / "open" / "file.txt").write_text("open")
+    # Links: inside, outside, around
+    (root / "in.txt").symlink_to("open/file.txt")
+    (root / "in-absolute.txt").symlink_to(root / "open" / "file.txt")
+    (root / "in-directory").symlink_to("open")
+    (root / "out.txt").symlink_to(secret)
+    (root / "out-relative.txt").symlink_to("../secret.txt")
+    (root / "out-twice.txt").symlink_to("out.txt")
+    (root / "out-directory").symlink_to(tmp_path)
+    (root / "out-sibling").symlink_to(tmp_path / "htdocs-evil")
+    (root / "out-password").symlink_to("/etc/passwd")
+    (root / "loop").symlink_to("loop")
+    (root / "dangling").symlink_to("nothing")
+    for target, expected in (
+        ("/in.txt", 200),
+        ("/in-absolute.txt", 200),
+        ("/in-directory/file.txt", 200),
+        ("/in-directory", 301),
+        ("/open/../open/./file.txt", 200),
+        ("/open/%2e%2e/open/file.txt", 200),
+        ("/%6f%70en/file%2Etxt", 200),
+        ("/out.txt", 404),
+        ("/out-relative.txt", 404),
+        ("/out-twice.txt", 404),
+        ("/out-directory", 404),
+        ("/out-directory/", 404),
+        ("/out-directory/secret.txt", 404),
+        ("/out-directory/htdocs/open/file.txt", 200),  # out and in again: what is opened lies inside
+        ("/out-sibling/secret.txt", 404),
+        ("/out-password", 404),
+        ("/loop", 404),
+        ("/dangling", 404),
+        ("/../secret.txt", 400),
+        ("/open/../../secret.txt", 400),
+        ("/%2e%2e/secret.txt", 400),
+        ("/%2E%2E/secret.txt", 400),
+        ("/.%2e/secret.txt", 400),
+        ("/open/%2e%2e/%2e%2e/secret.txt", 400),
+        ("//../secret.txt", 400),
+        ("/..%2fsecret.txt", 404),
+        ("/%2e%2e%2fsecret.txt", 404),
+        ("/open%2ffile.txt", 404),
+        ("/open%2Ffile.txt", 404),
+        ("/%252e%252e/secret.txt", 404),  # decoded once
+        ("/..%252fsecret.txt", 404),
+        ("/..%5csecret.txt", 404),
+        ("/open%5c..%5c..%5csecret.txt", 404),
+        ("/..\\secret.txt", 400),
+        ("/%c0%ae%c0%ae/secret.txt", 404),  # an overlong dot is no dot
+        ("/%c0%af../secret.txt", 404),
+        ("/open/file.txt%00", 400),
+        ("/open/file.txt%00.html", 400),
+        ("/%00", 400),
+        ("/open/file.txt%20", 404),
+        ("/open/file.txt.", 404),
+        ("/open/file.txt/", 404),
+        ("/open/file.txt/..", 301),
+        ("http://ewe/../secret.txt", 400),
+        ("/" + "../" * 50 + "etc/passwd", 400),
+        (f"/{secret}", 404),
+        ("/proc/self/environ", 404),
+    ):
+        status, _, body = fetch(server, target)
+        assert status == expected, target
+        assert b"SECRET" not in body and b"root:" not in body
+    # Dotfiles
+    for name in (".htpasswd", ".git/config", "open/.env", ".well-known/file", ".well-known/.env", ".well-known/.git/x",
+                 ".well-known-not/x", "open/.well-known/x", ".well-known/a/.b/c"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("dot")
+        expected = 200 if name == ".well-known/file" else 404
+        assert fetch(server, "/" + name)[0] == expected, name
+        assert fetch(server, "/" + name.replace(".", "%2e"))[0] == expected, name
+    assert fetch(server, "/.well-known")[1]["location"] == "/.well-known/"
+    # Neither files nor directories: no hang, no answer
+    os.mkfifo(root / "fifo")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(os.path.relpath(root / "socket"))  # a short name: the kernel takes 107 bytes
+        for target in ("/fifo", "/socket", "/fifo/", "/fifo"):
+            assert fetch(server, target)[0] == 404
+    (root / "null").symlink_to("/dev/null")
+    # All of that again, with symlinks = follow
+    server = start(variant, "--symlinks", "follow")
+    for target in (
+        "/out.txt",
+        "/out-relative.txt",
+        "/out-twice.txt",
+        "/out-directory/secret.txt",
+        "/out-sibling/secret.txt",
+    ):
+        assert fetch(server, target)[::2] == (200, b"SECRET"), target
+    for target in ("/loop", "/dangling", "/null", "/fifo", "/..%2fsecret.txt"):
+        assert fetch(server, target)[0] == 404, target
+    assert fetch(server, "/../secret.txt")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/", False),
+        ("/a", False),
+        ("/a.b/c.", False),
+        ("/a..b", False),
+        ("/.a", True),
+        ("/a/.b", True),
+        ("/a/.b/c", True),
+        ("/...", True),
+        ("/.well-known", False),
+        ("/.well-known/", False),
+        ("/.well-known/acme-challenge/x", False),
+        ("/.well-known/.x", True),
+        ("/.well-known/a/.x", True),
+        ("/.well-known.x", True),
+        ("/.well-knownx/y", True),
+        ("/a/.well-known/x", True),
+    ],
+)
+def test_hidden(path: str, expected: bool) -> None:
+    assert hidden(path) is expected
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that every user may enter."""
+    with tempfile.TemporaryDirectory(prefix="ewe-test-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def test_what_may_not_be_read_is_403(public: Path) -> None:
+    for name in ("file.txt", "other.txt", "other.txt.gz"):
+        (public / name).write_text(name)
+    (public / "closed").mkdir()
+    (public / "closed" / "file.txt").write_text("x")
+    for name in ("file.txt", "closed", "other.txt.gz"):
+        os.chmod(public / name, 0)
+    files = Static(Config(documentroot=str(public), indexes=False))
+    root = os.geteuid() == 0
+    if root:  # whom permissions do not bind
+        os.seteuid(65534)
+    try:
+        for path in ("/file.txt", "/closed/file.txt", "/closed/"):
+            with pytest.raises(Refused) as refused:
+                respond(files, path)
+            assert refused.value.status == 403
+        other = respond(files, "/other.txt", "Accept-Encoding: gzip")  # the variant may not, the file may
+        assert other is not None and other.body == b"other.txt"
+    finally:
+        if root:
+            os.seteuid(0)
+        os.chmod(public / "closed", stat.S_IRWXU)
+
+
+# Size
+
+
+def processes(server: Server) -> list[psutil.Process]:
+    """Return the server and all that it has started."""
+    main = psutil.Process(server.pid)
+    return [main, *main.children(recursive=True)]
+
+
+def resident(server: Server) -> int:
+    """Return the most memory that one process of the server has taken so far, in bytes."""
+    peaks = [0]
+    for process in processes(server):
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            peaks += [int(size) * 1024 for size in re.findall(r"VmHWM:\s+(\d+) kB", status)]
+    return max(peaks)
+
+
+@pytest.mark.timeout(120)
+def test_a_large_file_in_constant_memory(server: Server) -> None:
+    size = 300_000_000
+    marks = (0, 99_999_999, size - 5)
+    with (server.root / "large.bin").open("wb") as file:
+        for mark in marks:
+            file.seek(mark)
+            file.write(b"mark!")
+        assert file.tell() == size
+    assert fetch(server, "/index.html")[0] == 200
+    before = resident(server)
+    buffer = memoryview(bytearray(1_000_000))
+    count, found = 0, []
+    with server.connect(30) as sock:
+        sock.sendall(
+            b"GET /large.bin HTTP/1.1\r\nHost: ewe\r\n\r\nGET /index.html HTTP/1.1\r\nHost: ewe\r\n\r\n"
+        )
+        reader = sock.makefile("rb", buffering=0)
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += reader.read(1) or b""
+        assert f"\r\nContent-Length: {size}\r\n".encode() in head
+        while count < size:
+            got = reader.readinto(buffer[: min(len(buffer), size - count)])
+            assert got
+            for mark in marks:
+                if count <= mark < count + got:
+                    found.append(bytes(buffer[mark - count : mark - count + 1]))
+            count += got
+        assert resident(server) - before < 30_000_000  # while the process that sent it is there
+        assert b"welcome" in read_response(sock)[2]  # the next answer follows the last byte
+    assert found == [b"m"] * 3
+    status, fields, body = fetch(server, "/large.bin", "Range: bytes=-5")
+    assert (status, body, fields["content-range"]) == (206, b"mark!", f"bytes {size - 5}-{size - 1}/{size}")
+
+
+def test_a_file_that_shrinks_is_not_padded(server: Server) -> None:
+    file = server.root / "large.bin"
+    file.write_bytes(b"x" * 20_000_000)
+    with server.connect() as sock:
+        sock.sendall(b"GET /large.bin HTTP/1.1\r\nHost: ewe\r\n\r\n")
+        assert sock.recv(1000).startswith(b"HTTP/1.1 200 ")
+        os.truncate(file, 1000)
+        count = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := sock.recv(1_000_000):
+                assert set(data) <= set(b"x\r\n") or b"HTTP/1.1 200 " not in data
+                count += len(data)
+    assert count < 20_000_000  # the client sees that something is missing
+    assert fetch(server, "/large.bin")[2] == b"x" * 1000
+
+
+def open_files(server: Server) -> int:
+    """Return the number of descriptors of all processes."""
+    count = 0
+    for process in processes(server):
+        with contextlib.suppress(psutil.Error):
+            count += process.num_fds()
+    return count
+
+
+def test_no_descriptor_stays_open(start: Start, variant: str) -> None:
+    server = start(variant, "--idle", "0.3s")
+    content = os.urandom(SMALL * 20)
+    for name in ("small.txt", "small.txt.gz", "large.bin", "large.bin.br", "other.bin"):
+        (server.root / name).write_bytes(content if "l" in name[:2] or "o" in name[:1] else b"small")
+    requests: list[tuple[str, ...]] = [("/directory",), ("/missing",), ("/",)]
+    for path in ("/small.txt", "/large.bin", "/other.bin"):
+        for accept in ((), ("Accept-Encoding: gzip, br",)):
+            for more in ((), ("Range: bytes=0-9",), ("Range: bytes=0-3,7-7",), ("Range: bytes=9999999-",),
+                         ("If-None-Match: *",), ('If-Match: "x"',)):  # fmt: skip
+                requests.append((path, *accept, *more))
+
+    def all_once() -> None:
+        for request in requests:
+            for method in ("GET", "HEAD"):
+                fetch(server, *request, method=method)
+        for accept in (b"", b"Accept-Encoding: br\r\n"):  # clients that leave in the middle
+            with server.connect() as sock:
+                sock.sendall(b"GET /large.bin HTTP/1.1\r\nHost: ewe\r\n" + accept + b"\r\n")
+                sock.recv(10)
+
+    all_once()
+    before = []
+    wait_until(lambda: before.append(open_files(server)) or before[-1:] * 5 == before[-5:], 10)
+    for _ in range(2):
+        all_once()
+    slack = 10  # connections that are about to be closed; a leak would be of dozens
+    wait_until(
+        lambda: open_files(server) <= before[-1] + slack,
+        10,
+        lambda: f"there were {before[-1]} descriptors, and now {open_files(server)}",
+    )
+
+
+# The cache
+
+
+def tell(number: int, size: int) -> bytes:
+    """Return a content of this size that names its number in every byte."""
+    return bytes([65 + number]) * size
+
+
+def test_changes_are_seen_within_a_second(server: Server) -> None:
+    """However a file changes, and whatever was cached: at most old for a second, and never half old."""
+    root = server.root
+    made = ("rewritten", "grown", "same-time", "replaced", "linked", "deleted", "zipped", "unzipped", "made")
+    old, new = tell(0, 1000), tell(1, 1000)
+    for name in made[:-1]:
+        (root / name).write_bytes(old)
+    (root / "unzipped.gz").write_bytes(tell(2, 500))
+    (root / "linked").unlink()
+    (root / "first").write_bytes(old)
+    (root / "second").write_bytes(new)
+    (root / "linked").symlink_to("first")
+    (root / "there").mkdir()
+    (root / "there" / "index.html").write_bytes(old)
+    os.utime(root / "same-time", (10**9, 10**9))
+    paths = ["/" + name for name in made] + ["/there/"]
+
+    def look() -> dict[str, bytes]:
+        """Return every file as it is served; each body must be one whole version, with its own length and tag."""
+        served = {}
+        for path in paths:
+            status, fields, body = fetch(server, path, "Accept-Encoding: gzip")
+            served[path] = body if status == 200 else b""
+            if status == 200:
+                assert len(set(body)) == 1 and fields["content-length"] == str(len(body))
+                assert versions.setdefault(fields["etag"], (path, body)) == (path, body)
+            # Another client, with a question of its own
+            status, fields, body = fetch(server, path, "Range: bytes=0-9", "Accept-Encoding: gzip")
+            assert status == 404 or len(set(body)) == 1
+        return served
+
+    versions: dict[str, tuple[str, bytes]] = {}
+    for _ in range(4):
+        first = look()
+    assert set(first.values()) == {old, tell(2, 500), b""}
+    before = os.stat(root / "same-time")
+    # All at once
+    (root / "rewritten").write_bytes(new)
+    (root / "grown").write_bytes(new * 100)
+    (root / "same-time").write_bytes(new)
+    os.utime(root / "same-time", (10**9, 10**9))
+    assert os.stat(root / "same-time").st_mtime_ns == before.st_mtime_ns
+    (root / "new").write_bytes(new)
+    os.replace(root / "new", root / "replaced")
+    (root / "linked").unlink()
+    (root / "linked").symlink_to("second")
+    (root / "deleted").unlink()
+    (root / "zipped.gz").write_bytes(tell(3, 500))
+    (root / "unzipped.gz").unlink()
+    (root / "made").write_bytes(new)
+    (root / "there" / "index.html").write_bytes(new)
+    changed = time.monotonic()
+    while time.monotonic() < changed + 1.2:
+        look()
+    expected = dict.fromkeys(paths, new) | {
+        "/grown": new * 100,
+        "/deleted": b"",
+        "/zipped": tell(3, 500),
+        "/unzipped": old,
+    }
+    for _ in range(4):
+        assert look() == expected
+
+
+def test_answers_are_not_mixed(server: Server) -> None:
+    """One file, asked for in every way in every order: each answer is that of its own question."""
+    content = hashlib.shake_128(b"ewe").digest(1000)
+    (server.root / "file.bin").write_bytes(content)
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        whole = client.get("/file.bin")
+        etag = whole.headers["etag"]
+        questions: list[tuple[str, dict[str, str], tuple[int, bytes]]] = [
+            ("GET", {}, (200, content)),
+            ("HEAD", {}, (200, b"")),
+            ("GET", {"Range": "bytes=0-9"}, (206, content[:10])),
+            ("GET", {"Range": "bytes=-10"}, (206, content[-10:])),
+            ("GET", {"Range": "bytes=5000-"}, (416, b"")),
+            ("GET", {"If-None-Match": etag}, (304, b"")),
+            ("GET", {"If-None-Match": '"x"'}, (200, content)),
+            ("GET", {"If-Match": '"x"'}, (412, b"")),
+            ("HEAD", {"If-None-Match": etag}, (304, b"")),
+            ("POST", {}, (405, b"")),
+            ("OPTIONS", {}, (204, b"")),
+        ]
+        for one, other in itertools.product(questions, repeat=2):
+            for method, headers, (status, body) in (one, other):
+                response = client.request(method, "/file.bin", headers=headers)
+                assert response.status_code == status
+                assert body == response.content or status in (405, 412, 416)
+                assert ("content-range" in response.headers) is (status in (206, 416))
+
+
+def test_the_cache_is_bounded(public: Path) -> None:
+    for number in range(50):
+        (public / f"{number}.txt").write_bytes(b"x" * 1000)
+        (public / f"{number}.txt").touch()
+    settle(public)
+    files = Static(Config(documentroot=str(public), cache="20k"))
+    for number in list(range(50)) * 2:
+        response = respond(files, f"/{number}.txt")
+        assert response is not None and response.body == b"x" * 1000
+        assert 0 < len(files.cache) <= 10 and files.taken <= files.room
+    off = Static(Config(documentroot=str(public), cache="0"))
+    response = respond(off, "/1.txt")
+    assert response is not None and response.body == b"x" * 1000 and not off.cache
+
+
+def settle(directory: Path) -> None:
+    """Wait until no file is so young that it is not remembered."""
+    time.sleep(static.SETTLED * 1.5)
+
+
+def test_a_file_is_remembered_and_looked_at_again(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(static.time, "monotonic", lambda: now[0])
+    (public / "file.txt").write_text("one")
+    settle(public)
+    files = Static(Config(documentroot=str(public)))
+    first = respond(files)
+    assert first is not None and respond(files) is first
+    (public / "file.txt").write_text("two")
+    now[0] += 0.9
+    assert respond(files) is first  # believed for a second
+    now[0] += 0.2
+    second = respond(files)
+    assert second is not None and second.body == b"two"
+    settle(public)
+    respond(files)
+    now[0] += 1.1
+    third = respond(files)
+    now[0] += 1.1
+    assert respond(files) is third is not None and third.body == b"two"  # looked at, and found unchanged
+
+
+def test_two_changes_within_one_tick_of_the_clock(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older kernels stamp files every 4 ms: a file that changes twice in that time looks as if it had not."""
+    precise: Callable[[os.stat_result], tuple[int, ...]] = static.identity
+
+    def coarse(about: os.stat_result) -> tuple[int, ...]:
+        modified, changed, *rest = precise(about)
+        return (modified // 10**7, changed // 10**7, *rest)
+
+    monkeypatch.setattr(static, "identity", coarse)
+    file = public / "file.txt"
+    seen = 0
+    for _ in range(20):
+        file.write_bytes(b"one")
+        before = coarse(os.stat(file))
+        files = Static(Config(documentroot=str(public)))
+        respond(files)
+        file.write_bytes(b"two")
+        if coarse(os.stat(file)) == before:
+            seen += 1
+            for known in files.cache.values():
+                known.checked -= 2
+            response = respond(files)
+            assert response is not None and response.body == b"two"
+    assert seen
