@@ -30,7 +30,9 @@ FLOORS = {
     "ewe.site": 3,
     "ewe.conversation": 4,
     "ewe.processors": 5,
-    "ewe.server": 6,
+    "ewe.worker": 6,
+    "ewe.supervisor": 6.3,
+    "ewe.server": 6.6,
     "ewe.cli": 7,
     "ewe.__main__": 8,
     "ewe.lab": 9,
@@ -46,7 +48,16 @@ UNKNOWN_TO = {"ewe.processors": {"ewe.http", "ewe.features"}}
 SOCKETS = {"_socket", "asyncio", "select", "selectors", "socket", "socketserver", "uvloop"}
 THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
 # The logger polls its own descriptors, so that no reader of a log can hold the server.
-ROOMS_WITH_SOCKETS = {"ewe.logger", "ewe.streams", "ewe.listener", "ewe.processors", "ewe.server", "ewe.lab"}
+ROOMS_WITH_SOCKETS = {
+    "ewe.logger",
+    "ewe.streams",
+    "ewe.listener",
+    "ewe.processors",
+    "ewe.worker",
+    "ewe.supervisor",
+    "ewe.server",
+    "ewe.lab",
+}
 
 
 @dataclass(frozen=True)
