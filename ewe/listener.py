@@ -85,6 +85,7 @@ def open_unix(path: str) -> socket.socket:
                 except ConnectionRefusedError:
                     os.unlink(path)
         sock.bind(path)
+        os.chmod(path, 0o666)  # a proxy runs as somebody else; the directory says who may come in
     except OSError:
         sock.close()
         raise

@@ -87,6 +87,7 @@ def test_many_addresses(start: Start, variant: str, tmp_path: Path) -> None:
         os.set_inheritable(inherited.fileno(), True)
         binds = ("--bind", "127.0.0.1:0", "--bind", f"unix:{path}", "--bind", "[::1]:0")
         server = start(variant, *binds)
+        assert path.stat().st_mode & 0o777 == 0o666  # so that a proxy that runs as somebody else may connect
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(str(path))
             sock.settimeout(10)
