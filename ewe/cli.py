@@ -57,7 +57,7 @@ def _run(argv: list[str]) -> int:
     from ewe.server import StartError, serve
 
     try:
-        return serve(config)
+        return serve(config, lambda: choose_site(_configure(options)))
     except StartError as error:
         return _fail(1, error)
 

@@ -37,6 +37,7 @@ from ewe.kinds import (
     choice,
     duration,
     size,
+    unset,
 )
 
 T = TypeVar("T")
@@ -147,6 +148,13 @@ class Config:
     loop = Setting("auto", choice("auto", "uvloop", "asyncio"), "the event loop; auto: uvloop where it is"
                    " installed", group="model")
     grace = Setting(10.0, duration(0), "how long a stop lets requests in progress go on", group="model")
+
+    pid_file = Setting(None, unset(PATH), "a file to write the process number to, while the server runs",
+                       group="operations", names=("pid",))
+    user = Setting(None, unset(TEXT), "the user to become once sockets and logs are open; only root may",
+                   group="operations")
+    group = Setting(None, unset(TEXT), "the group to become; none: the user's own, and its supplementary ones",
+                    group="operations")
 
     documentroot = Setting("htdocs", PATH, "the directory that / URLs lead to", group="files")
     defaultindex = Setting("index.html", FILE_NAME, "the file that answers for a directory", group="files")

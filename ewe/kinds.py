@@ -193,6 +193,15 @@ def auto(kind: Kind[T]) -> Kind[T | None]:
     )
 
 
+def unset(kind: Kind[T]) -> Kind[T | None]:
+    """A kind with one value more: None, shown and read as an empty text."""
+
+    def read(raw: object) -> T | None:
+        return None if raw is None or raw == "" else kind.read(raw)
+
+    return Kind(kind.metavar, kind.expected, read, lambda value: "" if value is None else kind.show(value))
+
+
 PORT = whole(0, 65535, "a port number, 0 to 65535", "PORT")
 COUNT = whole(1, (1 << 31) - 1, "a whole number from 1")  # the kernel's and C's counts end at 2**31 - 1
 COUNT_OR_0 = whole(0, (1 << 31) - 1, "a whole number from 0")

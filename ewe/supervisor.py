@@ -1,4 +1,8 @@
-"""The supervisor: keeps a number of worker processes alive, and passes signals on to them."""
+"""The supervisor: keeps a number of worker processes alive, and acts on signals for all of them.
+
+TERM, INT and QUIT stop (see ewe.worker); HUP puts a worker with the configuration as it is now in each
+worker's place; TTIN and TTOU add a worker and let one go; USR1 and USR2 are passed on.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +13,30 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ewe import logger
+from ewe import logger, systemd
 from ewe.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, Worker, ignore_stops
 
 if TYPE_CHECKING:
     import socket
 
-    from ewe.config import Config
-    from ewe.processors.base import Processor
+    from ewe.server import Blueprint
 
+ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
+LEAVING = -1  # the place of a worker that was told to retire
 MAX_BACK_OFF = 8.0  # seconds between two starts of a worker that dies at once
 YOUNG = 1.0  # seconds: a worker that dies younger than this dies "at once"
 
 
 class Supervisor:
-    """Keeps a number of worker processes alive."""
+    """Keeps blueprint.workers processes alive, each in a place of its own, from 0."""
 
-    def __init__(
-        self, make: Callable[[], Processor], sockets: list[socket.socket], config: Config, count: int
-    ) -> None:
-        self.make = make
+    def __init__(self, blueprint: Blueprint, sockets: list[socket.socket]) -> None:
+        self.blueprint = blueprint
         self.sockets = sockets
-        self.config = config
-        self.count = count
+        self.count = blueprint.workers
         self.workers: dict[int, tuple[int, float]] = {}  # pid -> place, time of its start
         self.due: dict[int, float] = {}  # place -> when to start a worker there
-        self.back_off = [0.0] * count
+        self.back_off: dict[int, float] = {}  # place -> seconds, while workers die young there
         self.noted: list[int] = []  # signals that came
         self.interrupts = 0
         self.stopping = False
@@ -47,7 +49,7 @@ class Supervisor:
         self.lifeline, self.held = os.pipe()
         self.wake, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(self.wake, True)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, signal.SIGUSR1):
+        for number in (*STOPS, *ORDERS):
             signal.signal(number, self.note)
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
         gc.collect()
@@ -60,16 +62,15 @@ class Supervisor:
             while self.noted:
                 self.act(self.noted.pop(0))
             self.reap()
-            now = time.monotonic()
-            for place in [place for place, when in self.due.items() if when <= now and not self.stopping]:
-                del self.due[place]
-                self.start(place)
-            if self.stopping and now > self.deadline:
+            self.start_due()
+            if self.stopping and time.monotonic() > self.deadline:
                 self.tell(signal.SIGKILL)
                 self.status = CUT
-                self.deadline = now + LAST_MOMENT
+                self.deadline += LAST_MOMENT
         ignore_stops()
         return self.status
+
+    # Signals
 
     def note(self, number: int, frame: object) -> None:
         """Take note of a signal; run() acts on it."""
@@ -86,26 +87,69 @@ class Supervisor:
 
     def act(self, number: int) -> None:
         """Do what a signal asks for."""
-        if number == signal.SIGUSR1:
-            logger.reopen_logs()
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            if number == signal.SIGUSR1:
+                logger.reopen_logs()
+            else:
+                logger.errors.error(f"status: supervisor of {self.count} workers: {sorted(self.workers)}")
             self.tell(number)
-        elif number != signal.SIGCHLD:
-            self.interrupts += number == signal.SIGINT
-            at_once = number == signal.SIGQUIT or self.interrupts > 1
-            self.stopping = True
-            self.deadline = (
-                time.monotonic() + LAST_MOMENT + (0 if at_once else self.config.grace + LAST_MOMENT)
-            )
-            self.tell(signal.SIGQUIT if at_once else signal.SIGTERM)
+        elif number == signal.SIGHUP:
+            self.reload()
+        elif number in (signal.SIGTTIN, signal.SIGTTOU):
+            self.change_count(1 if number == signal.SIGTTIN else -1)
+        elif number in STOPS:
+            self.stop(number)
 
     def tell(self, number: int) -> None:
         """Send all workers a signal."""
         for pid in self.workers:
             os.kill(pid, number)  # not reaped yet, so its number is its own
 
+    def stop(self, number: int) -> None:
+        """Have all workers finish; at the second INT, or QUIT, end."""
+        self.interrupts += number == signal.SIGINT
+        at_once = number == signal.SIGQUIT or self.interrupts > 1
+        if not self.stopping:
+            systemd.notify("STOPPING=1")
+        self.stopping = True
+        grace = 0.0 if at_once else self.blueprint.config.grace + LAST_MOMENT
+        self.deadline = time.monotonic() + LAST_MOMENT + grace
+        self.tell(signal.SIGQUIT if at_once else signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Read the configuration again, and replace the workers: first start the new, then let the old go."""
+        if self.stopping or not self.blueprint.renew():
+            return
+        old = [pid for pid, (place, _) in self.workers.items() if place != LEAVING]
+        self.due.clear()
+        for place in range(self.count):
+            self.start(place)
+        for pid in old:
+            self.retire(pid)
+
+    def retire(self, pid: int) -> None:
+        """Have a worker end once its connections have."""
+        self.workers[pid] = (LEAVING, 0.0)
+        os.kill(pid, signal.SIGHUP)
+
+    def change_count(self, difference: int) -> None:
+        """Add a worker, or let the last one go; one always stays."""
+        if self.stopping or self.count + difference < 1:
+            return
+        self.count += difference
+        logger.errors.info(f"{self.count} workers from now on")
+        if difference > 0:
+            self.start(self.count - 1)
+            return
+        self.due.pop(self.count, None)
+        for pid in [pid for pid, (place, _) in self.workers.items() if place == self.count]:
+            self.retire(pid)
+
+    # Workers
+
     def start(self, place: int) -> None:
         """Fork a worker; the child never returns."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until the worker has handlers of its own
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})  # until it has handlers of its own
         try:
             pid = os.fork()
         except OSError as reason:
@@ -120,16 +164,20 @@ class Supervisor:
                 os._exit(status)
         if pid > 0:
             self.workers[pid] = (place, time.monotonic())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
 
     def be_worker(self, place: int) -> int:
         """Run a processor in this new process."""
         os.close(self.held)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        processor = self.make()
-        if self.config.retire:
-            processor.retire_after(self.config.retire)
-        return Worker(processor, self.sockets, self.config, str(place + 1), self.lifeline).run()
+        return Worker(self.blueprint, self.sockets, str(place + 1), self.lifeline).run()
+
+    def start_due(self) -> None:
+        """Start the workers whose time has come."""
+        now = time.monotonic()
+        for place in [place for place, when in self.due.items() if when <= now and not self.stopping]:
+            del self.due[place]
+            self.start(place)
 
     def reap(self) -> None:
         """Take the status of workers that ended, and see to their replacement."""
@@ -137,23 +185,22 @@ class Supervisor:
             pid, raw = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            place, born = self.workers.pop(pid, (-1, 0.0))
-            if place < 0:
-                continue
+            place, born = self.workers.pop(pid, (LEAVING, 0.0))
             code = os.waitstatus_to_exitcode(raw)
             if self.stopping:
                 self.status = self.status or (CUT if code else STOPPED)
-                continue
-            now = time.monotonic()
-            if code == STOPPED:
-                self.back_off[place] = 0.0
-                logger.errors.debug(f"worker {place + 1} (pid {pid}) retired")
-            else:
-                was_young = now - born < YOUNG
-                self.back_off[place] = (
-                    min(max(0.25, self.back_off[place] * 2), MAX_BACK_OFF) if was_young else 0.0
-                )
-                how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
-                wait = f" in {self.back_off[place]:g} s" if self.back_off[place] else ""
-                logger.errors.error(f"worker {place + 1} (pid {pid}) {how}; starting another{wait}")
-            self.due[place] = now + self.back_off[place]
+            elif place != LEAVING:
+                self.replace(place, pid, code, time.monotonic() - born < YOUNG)
+
+    def replace(self, place: int, pid: int, code: int, was_young: bool) -> None:
+        """Have another worker take the place of one that ended; later and later where they die young."""
+        if code == STOPPED:
+            self.back_off[place] = 0.0
+            logger.errors.debug(f"worker {place + 1} (pid {pid}) retired")
+        else:
+            longer = min(max(0.25, self.back_off.get(place, 0.0) * 2), MAX_BACK_OFF)
+            self.back_off[place] = longer if was_young else 0.0
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+            wait = f" in {longer:g} s" if was_young else ""
+            logger.errors.error(f"worker {place + 1} (pid {pid}) {how}; starting another{wait}")
+        self.due[place] = time.monotonic() + self.back_off[place]

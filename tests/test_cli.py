@@ -43,7 +43,7 @@ class Server(ModuleType):
         self.configs: list[Config] = []
         self.answer: Callable[[], int] = lambda: 0
 
-    def serve(self, config: Config) -> int:
+    def serve(self, config: Config, reread: object = None) -> int:
         self.configs.append(config)
         return self.answer()
 

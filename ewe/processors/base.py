@@ -93,6 +93,7 @@ class Processor:
         if accepted.client[1] == 0:  # Unix sockets inherit nothing from their listener
             set_timeouts(accepted.socket, SLICE, self.config.write_timeout)
         stream = BlockingStream(accepted.socket, accepted.client, accepted.server, self.config)
+        stream.stopping = self.stopping
         self.live.add(stream)
         return stream
 
@@ -119,7 +120,7 @@ class Processor:
             self.listener.wake()  # serve() may be waiting for room
         if self.retire_at and self.served >= self.retire_at and not self.stopping:
             logger.errors.debug(f"retiring after {self.served} requests")
-            self.finish()
+            self.retire()
 
     def has_room(self) -> bool:
         """May another connection be opened?"""
@@ -160,10 +161,26 @@ class Processor:
     # What the server calls, from a signal handler too
 
     def retire_after(self, requests: int) -> None:
-        """Finish after about so many requests, give or take a tenth, so that workers do not go all at once."""
+        """Retire after about so many requests, give or take a tenth, so that workers do not go all at once."""
         import random
 
         self.retire_at = requests * random.uniform(0.9, 1.1)
+
+    def retire(self) -> None:
+        """Accept no more, and close each connection after its next exchange: nobody's request is lost."""
+        self.stopping = True
+        self.listener.close()
+        self.let_go()
+
+    def adopt(self, site: Site, config: Config) -> None:
+        """Go on with another configuration; what is connected gets it with its next connection."""
+        self.site, self.config = site, config
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Make the exchange in progress, or the next, the last of each connection."""
+        for stream in list(self.live):
+            stream.stopping = True
 
     def finish(self) -> None:
         """Accept no more, close idle connections, let requests in progress end."""

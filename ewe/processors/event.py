@@ -36,6 +36,7 @@ class Event(Processor):
         super().__init__(site, config)
         self.loop = loop_maker(config.loop)[0]()
         self.clock = Clock()
+        self.finishing = False
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
 
@@ -52,8 +53,9 @@ class Event(Processor):
                 self.loop.run_forever()
             for server in servers:
                 server.close()
-            self.let_finish()
             while self.streams:
+                if self.finishing:
+                    self.let_finish()
                 self.loop.run_forever()
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
@@ -92,8 +94,12 @@ class Event(Processor):
 
     # finish() and abort() may come from a signal handler, while the loop is anywhere
 
+    def retire(self) -> None:
+        super().retire()
+        self.call(self.loop.stop)
+
     def finish(self) -> None:
-        self.stopping = True
+        self.finishing = self.stopping = True
         self.listener.close()
         self.call(self.loop.stop)
 

@@ -17,6 +17,7 @@ from ewe.processors.base import Processor
 if TYPE_CHECKING:
     from ewe.config import Config
     from ewe.listener import Accepted, Listener
+    from ewe.site import Site
 
 WAS_CUT = 4  # exit status of a child whose conversation had to be ended
 
@@ -74,7 +75,7 @@ class Fork(Processor):
         self.children.clear()
         self.retire_at = 0
         stream = self.meet(accepted)
-        stream.stopping = self.stopping
+        signal.signal(signal.SIGHUP, lambda *_: self.let_go())
         for sock in self.listener.sockets.values():
             sock.close()
         self.listener.epoll.close()
@@ -97,6 +98,10 @@ class Fork(Processor):
                 logger.errors.warning(
                     f"child {child} ended by {f'signal {-code}' if code < 0 else f'status {code}'}"
                 )
+
+    def adopt(self, site: Site, config: Config) -> None:
+        super().adopt(site, config)
+        self.tell(signal.SIGHUP)
 
     def finish(self) -> None:
         super().finish()

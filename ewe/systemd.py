@@ -1,0 +1,36 @@
+"""What a service manager offers: sockets it opened for us, and a place to say how we are.
+
+LISTEN_FDS: sd_listen_fds(3). NOTIFY_SOCKET: sd_notify(3). Without those variables nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+FIRST = 3  # SD_LISTEN_FDS_START
+
+
+def inherited(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the addresses (fd://3, ...) of the sockets that were opened for this process; () if none were."""
+    count = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
+        return ()
+    return tuple(f"fd://{FIRST + number}" for number in range(min(int(count), 64)))
+
+
+def notify(*lines: str) -> None:
+    """Tell the service manager: READY=1, STOPPING=1, RELOADING=1, STATUS=...; a manager that is gone is none."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    if lines[0] == "RELOADING=1":
+        lines += (f"MONOTONIC_USEC={time.monotonic_ns() // 1000}",)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(1)
+            sock.sendto("\n".join(lines).encode(), address.replace("@", "\0", 1))
+    except OSError:
+        pass

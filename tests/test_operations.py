@@ -1,0 +1,224 @@
+"""Operations: reloading without a failed request, more and fewer workers, status, service managers, privileges."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import ROOT, Server, Start, children, read_response, wait_until, write_program
+
+GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
+
+
+class Load(threading.Thread):
+    """A client that asks over kept connections, opening another whenever it is told that this one ends."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self.server = server
+        self.answered = 0
+        self.failed: list[str] = []
+        self.over = False
+
+    def run(self) -> None:
+        while not self.over:
+            try:
+                self.hold_connection()
+            except (OSError, ConnectionError) as reason:
+                self.failed.append(repr(reason))
+
+    def hold_connection(self) -> None:
+        """Ask until the server announces the close."""
+        with self.server.connect() as sock:
+            while not self.over:
+                sock.sendall(GET)
+                status, fields, body = read_response(sock)
+                if status != 200 or b"ewe" not in body:
+                    self.failed.append(f"{status} {body!r}")
+                self.answered += 1
+                if fields.get("connection") == "close":
+                    return
+
+
+def under_load(server: Server, act: Callable[[], None]) -> None:
+    """Do something while four clients ask; none of their requests may fail."""
+    loads = [Load(server) for _ in range(4)]
+    for load in loads:
+        load.start()
+    time.sleep(0.3)
+    act()
+    time.sleep(0.5)
+    for load in loads:
+        load.over = True
+    for load in loads:
+        load.join(10)
+    assert not [failure for load in loads for failure in load.failed]
+    assert all(load.answered > 5 for load in loads)
+
+
+def configured(tmp_path: Path, index: str) -> tuple[str, ...]:
+    """Write ewe.toml, and return the options that name it."""
+    (tmp_path / "ewe.toml").write_text(f'defaultindex = "{index}"\nhead-timeout = "20s"\n')
+    return ("--config", str(tmp_path / "ewe.toml"))
+
+
+def test_reload_fails_no_request(start: Start, variant: str, tmp_path: Path) -> None:
+    if variant == "serial" or variant == "pool --parking never":
+        variant += " --idle 1s"  # one client after the other: each of the four has its turn
+    server = start(variant, *configured(tmp_path, "index.html"))
+    (server.root / "other.html").write_text("<title>ewe</title>another page\n")
+    before = set(children(server.pid))
+
+    def reload() -> None:
+        configured(tmp_path, "other.html")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("configuration was read again")
+
+    if variant.startswith("serial"):
+        reload()
+    else:
+        under_load(server, reload)
+    wait_until(lambda: "another page" in httpx.get(server.url).text, 5, server.log)
+    if "workers" in variant or variant == "prefork":
+        wait_until(lambda: not before & set(children(server.pid)), 10, server.log)
+    assert server.stop() == 0, server.log()
+    assert "Traceback" not in server.log()
+
+
+def test_a_bad_configuration_is_refused(start: Start, model: str, tmp_path: Path) -> None:
+    server = start(model, *configured(tmp_path, "index.html"))
+    (tmp_path / "ewe.toml").write_text('defaultindx = "other.html"\n')
+    server.process.send_signal(signal.SIGHUP)
+    log = server.wait_for_log("the old one stays")
+    assert 'did you mean "defaultindex"?' in log
+    assert "welcome" in httpx.get(server.url).text
+    (tmp_path / "ewe.toml").write_text("backlog = 5\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for_log("backlog: a change needs a restart")
+    assert "welcome" in httpx.get(server.url).text
+
+
+def test_a_request_in_progress_survives_a_reload(start: Start, variant: str) -> None:
+    server = start(variant)
+    write_program(server.cgi / "slow", "#!/bin/sh\nsleep 1\nprintf 'Content-Type: text/plain\\n\\ndone\\n'\n")
+    with server.connect() as sock:
+        sock.sendall(b"GET /cgi-bin/slow HTTP/1.1\r\nHost: ewe\r\n\r\n")
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGHUP)
+        assert read_response(sock)[2] == b"done\n"
+    assert httpx.get(server.url).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["prefork --workers 2", "asyncio --workers 2"])
+def test_more_and_fewer_workers(start: Start, name: str) -> None:
+    server = start(name)
+
+    def change(number: int, count: int) -> None:
+        server.process.send_signal(number)
+        wait_until(lambda: len(children(server.pid)) == count, 10, server.log)
+
+    def all_of_it() -> None:
+        change(signal.SIGTTIN, 3)
+        change(signal.SIGTTIN, 4)
+        change(signal.SIGTTOU, 3)
+
+    if name.startswith("asyncio"):
+        under_load(server, all_of_it)
+    else:
+        all_of_it()
+    change(signal.SIGTTOU, 2)
+    change(signal.SIGTTOU, 1)
+    server.process.send_signal(signal.SIGTTOU)
+    time.sleep(0.3)
+    assert len(children(server.pid)) == 1
+    assert httpx.get(server.url).status_code == 200
+
+
+def test_status(start: Start, variant: str) -> None:
+    server = start(variant)
+    with server.connect() as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+        server.process.send_signal(signal.SIGUSR2)
+        log = server.wait_for_log("status: thread")
+    assert "connections" in log and "serve" in log
+    wait_until(lambda: httpx.get(server.url).status_code == 200, 10)
+    assert "Traceback" not in server.log()
+
+
+def test_sockets_of_a_service_manager(tmp_path: Path) -> None:
+    """LISTEN_FDS and NOTIFY_SOCKET: the process is told its own number, so a shell execs the server."""
+    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "htdocs" / "index.html").write_text("welcome")
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    told.bind(str(tmp_path / "notify"))
+    told.settimeout(10)
+    with told, socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        script = f'exec 3<&{listening.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", script, "sh", sys.executable, "-m", "ewe", "-t", "--access-log", "off"],
+            pass_fds=[listening.fileno()], cwd=tmp_path, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(tmp_path / "notify")},
+        )  # fmt: skip
+        try:
+            assert told.recv(1000).decode().split("\n") == ["READY=1", f"MAINPID={process.pid}"]
+            assert httpx.get(f"http://127.0.0.1:{port}/").text == "welcome"
+            process.send_signal(signal.SIGHUP)
+            reloading = told.recv(1000).decode()
+            assert reloading.startswith("RELOADING=1\nMONOTONIC_USEC=") and reloading[27:].isdigit()
+            assert told.recv(1000) == b"READY=1"
+            process.terminate()
+            assert told.recv(1000) == b"STOPPING=1"
+        finally:
+            process.terminate()
+            assert process.wait(10) == 0
+
+
+def test_the_pid_file(start: Start, model: str, tmp_path: Path) -> None:
+    path = tmp_path / "ewe.pid"
+    path.write_text("999999999\n")  # of a server that died
+    server = start(model, "--pid-file", str(path))
+    assert path.read_text() == f"{server.pid}\n"
+    other = subprocess.run(
+        [sys.executable, "-m", "ewe", "0", "--pid-file", str(path)],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert other.returncode == 1 and f"names process {server.pid}, which runs" in other.stderr
+    assert server.stop() == 0
+    assert not path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_becoming_another_user(start: Start, model: str, tmp_path: Path) -> None:
+    for directory in (tmp_path, *tmp_path.parents):  # pytest's directories are for their owner alone
+        if directory.stat().st_uid == os.geteuid() and str(directory).startswith("/tmp/"):
+            directory.chmod(0o755)
+    shutil.chown(tmp_path, "nobody")
+    server = start(model, "--user", "nobody")
+    write_program(server.cgi / "who", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nid -u; id -G\n")
+    nobody = pwd.getpwnam("nobody")
+    uid, groups = httpx.get(server.url + "cgi-bin/who").text.splitlines()
+    assert int(uid) == nobody.pw_uid
+    assert {int(group) for group in groups.split()} == set(os.getgrouplist("nobody", nobody.pw_gid))
+
+
+def test_an_unknown_user_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "htdocs").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "ewe", "0", "--user", "no-such-user"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("ewe: ") and done.stderr.count("\n") == 1 and "user" in done.stderr
