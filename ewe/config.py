@@ -183,6 +183,14 @@ class Config:
     max_fields = Setting(100, COUNT, "the most header fields (431)", group="http")
     max_body = Setting(2 * G, SIZE, "the largest body of a request (413)", group="http")
 
+    tls = Setting("off", choice("off", "self"), "self: HTTPS with a certificate for localhost, made on the spot",
+                  group="tls")
+    tls_cert = Setting(None, unset(PATH), "HTTPS with this certificate chain (PEM)", group="tls",
+                       names=("certfile",))
+    tls_key = Setting(None, unset(PATH), "the certificate's key (PEM); none: in the same file", group="tls",
+                      names=("keyfile",))
+    tls_timeout = Setting(10.0, WAIT, "the longest wait for a client to agree on keys", group="tls")
+
     logfile = Setting("-", PATH, "the error log; -: standard error", group="logs")
     loglevel = Setting("info", choice("error", "warning", "info", "debug", numbered=True), "how much the"
                        " error log tells", group="logs", names=("log-level",))

@@ -91,6 +91,21 @@ async def converse(stream: Stream, site: Site) -> None:
         return  # the client is gone, or does not read: there is nobody to tell
 
 
+async def converse_securely(stream: Stream, site: Site) -> None:
+    """Hold a conversation over TLS."""
+    from ewe.tls import SecureStream
+
+    assert site.tls is not None
+    secure = SecureStream(stream, site.tls)
+    try:
+        agreed = await secure.handshake(site.config.tls_timeout)
+    except (Timeout, Disconnected):
+        return
+    if agreed:
+        await converse(secure, site)
+        await secure.goodbye()
+
+
 async def read_request(stream: Stream, pending: bytes, site: Site) -> tuple[Request | None, bytes]:
     """Return the request that begins with the pending bytes, and the bytes that follow its head.
 

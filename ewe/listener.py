@@ -120,13 +120,13 @@ def close_sockets(sockets: Sequence[socket.socket]) -> None:
                 pass
 
 
-def url(sock: socket.socket) -> str:
+def url(sock: socket.socket, scheme: str) -> str:
     """Return where a listening socket can be reached."""
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return f"unix:{name}"
     host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"http://{host}:{name[1]}/"
+    return f"{scheme}://{host}:{name[1]}/"
 
 
 class Listener:

@@ -80,8 +80,10 @@ class Blueprint:
             raise StartError(f"cannot write the log {reason.filename!r}: {reason.strerror}") from None
         except ValueError as reason:
             raise StartError(str(reason)) from None
-        # Built once: workers inherit it, and the modules that it needs.
-        self.site = Site(config, holds_idle=self.model.idle_holds(config))
+        try:  # built once: workers inherit it, and the modules that it needs
+            self.site = Site(config, holds_idle=self.model.idle_holds(config))
+        except ValueError as reason:  # a certificate
+            raise StartError(str(reason)) from None
         self.config = config
 
     def make(self) -> Processor:
@@ -125,7 +127,7 @@ def bracketed(host: str) -> str:
 
 def banner(sockets: list[socket.socket], blueprint: Blueprint) -> None:
     """Say in one line where the server is, which model it runs, and how to stop it."""
-    where = " ".join(url(sock) for sock in sockets)
+    where = " ".join(url(sock, "http" if blueprint.site.tls is None else "https") for sock in sockets)
     words, workers = blueprint.words, blueprint.workers
     count = f", {workers} workers" if workers > 1 and "processes" not in words else ""
     print(f"ewe: {where} ({words}{count}; pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)

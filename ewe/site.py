@@ -37,6 +37,11 @@ class Site:
             config.max_target, config.max_head, config.max_field, config.max_fields, config.max_body
         )
         self.idle = config.idle if config.idle is not None else IDLE_WORKER if holds_idle else IDLE_SOCKET
+        self.tls = None
+        if config.tls == "self" or config.tls_cert is not None:
+            from ewe.tls import server_context
+
+            self.tls = server_context(config.tls_cert, config.tls_key)
         self.static = Static(config)
         self.mounts: list[tuple[str, Feature]] = []
         if os.path.isdir(config.cgi_path):

@@ -61,6 +61,7 @@ class Timeouts(Protocol):
     """The waits a stream bounds by itself, in seconds. Config has them."""
 
     write_timeout: float
+    head_timeout: float
 
 
 class Wait:

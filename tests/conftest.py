@@ -170,7 +170,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             )
         server = Server(process, 0, log, tmp_path)
         servers.append(server)
-        banner = re.compile(r"http://127\.0\.0\.1:(\d+)/")
+        banner = re.compile(r"https?://127\.0\.0\.1:(\d+)/")
         wait_until(
             lambda: banner.search(server.log()) or process.poll() is not None,
             10,

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
-from ewe.conversation import BUSY, converse
+from ewe.conversation import BUSY, converse, converse_securely
 from ewe.streams import SLICE, BlockingStream, Stream, run, set_timeouts
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class Processor:
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
         """Return the conversation over a stream: the same for every model."""
+        if self.site.tls is not None:
+            return converse_securely(stream, self.site)
         return converse(stream, self.site)
 
     def hold(self, stream: Stream) -> None:
@@ -143,7 +145,8 @@ class Processor:
         )
         try:
             accepted.socket.setblocking(False)
-            accepted.socket.send(BUSY)
+            if self.site.tls is None:  # TLS has no word for it before the handshake
+                accepted.socket.send(BUSY)
             accepted.socket.shutdown(SHUT_WR)
         except OSError:
             pass

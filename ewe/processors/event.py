@@ -76,7 +76,7 @@ class Event(Processor):
         """Return the protocol of a new connection."""
         if not self.has_room():
             logger.errors.warning(f"503, {len(self.live)} connections are open (connections)")
-            return Refusal(self.loop)
+            return Refusal(self.loop, BUSY if self.site.tls is None else b"")
         return EventStream(self.loop, self.clock, self.converse, server, self.config, self.streams, self.gone)
 
     def gone(self, stream: Stream) -> None:
@@ -128,12 +128,13 @@ class Event(Processor):
 class Refusal(asyncio.Protocol):
     """A connection above the ceiling: 503, and nothing else."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
         self.loop = loop
+        self.answer = answer
 
     def connection_made(self, transport: Any) -> None:
         """Answer; what the client sends is read off for a second, so that the close is no reset."""
-        transport.write(BUSY)
+        transport.write(self.answer)
         transport.write_eof()
         self.loop.call_later(1, transport.abort)
 

@@ -1,0 +1,206 @@
+"""HTTPS, under every model: it is one stream over another, so it behaves alike everywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trustme
+from conftest import ROOT, Server, Start, read_all, read_response, wait_until, write_program
+
+GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
+
+
+class Authority:
+    """A certificate authority of ours, and what trusts it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = trustme.CA()
+        self.certificate = directory / "server.pem"
+        self.key = directory / "server.key"
+        self.issue()
+
+    def issue(self) -> None:
+        """Write another certificate for localhost."""
+        issued = self.authority.issue_cert("localhost", "127.0.0.1")
+        self.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(str(self.key))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The server's options."""
+        return ("--tls-cert", str(self.certificate), "--tls-key", str(self.key))
+
+    def client(self) -> ssl.SSLContext:
+        """A client's context."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return context
+
+    def connect(
+        self, server: Server, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
+    ) -> ssl.SSLSocket:
+        """Return a secured connection; an end without close_notify is an error."""
+        return (context or self.client()).wrap_socket(
+            server.connect(), server_hostname="localhost", suppress_ragged_eofs=False, session=session
+        )
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def test_files_and_programs(start: Start, variant: str, authority: Authority) -> None:
+    server = start(variant, *authority.options)
+    assert f"https://127.0.0.1:{server.port}/" in server.log()
+    body = os.urandom(3_000_000)
+    (server.root / "large").write_bytes(body)
+    write_program(server.cgi / "echo", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s ' $HTTPS; cat\n")
+    with authority.connect(server) as sock:
+        for _ in range(3):
+            sock.sendall(GET)
+            assert read_response(sock)[0] == 200
+        sock.sendall(GET + GET)
+        assert [read_response(sock)[0] for _ in range(2)] == [200, 200]
+        sock.sendall(b"GET /large HTTP/1.1\r\nHost: ewe\r\n\r\n")
+        assert read_response(sock)[2] == body
+        sock.sendall(
+            b"POST /cgi-bin/echo HTTP/1.1\r\nHost: ewe\r\nContent-Length: 500000\r\n\r\n" + body[:500_000]
+        )
+        assert read_response(sock)[2] == b"on " + body[:500_000]
+        sock.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert b"welcome" in read_all(sock)  # and ends in close_notify, or this would have raised
+    assert server.stop() == 0, server.log()
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_versions_alpn_and_resumption(start: Start, model: str, authority: Authority) -> None:
+    server = start(model, *authority.options)
+    for version, name in ((ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
+        context = authority.client()
+        context.minimum_version = context.maximum_version = version
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with authority.connect(server, context) as sock:
+            assert (sock.version(), sock.selected_alpn_protocol()) == (name, "http/1.1")
+            sock.sendall(GET)
+            assert read_response(sock)[0] == 200  # and with it came the session's ticket
+            session = sock.session
+        for _ in range(3):  # whichever worker or child takes it
+            with authority.connect(server, context, session) as sock:
+                assert sock.session_reused
+    old = authority.client()
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        authority.connect(server, old)
+
+
+def test_a_slow_handshake_holds_nobody(start: Start, authority: Authority) -> None:
+    for name in ("fork", "thread", "pool", "asyncio", "asyncio --loop asyncio"):
+        server = start(name, *authority.options, "--tls-timeout", "1s", "--poolthreads", "2")
+        silent = [server.connect() for _ in range(4)]
+        half = [server.connect() for _ in range(4)]
+        for sock in half:
+            sock.sendall(b"\x16\x03\x01\x02\x00\x01")
+        with authority.connect(server) as sock:
+            sock.sendall(GET)
+            assert read_response(sock)[0] == 200
+        for sock in silent + half:
+            with sock:
+                sock.settimeout(5)
+                assert sock.recv(1) == b""
+
+
+def test_the_wrong_protocol(start: Start, variant: str, authority: Authority) -> None:
+    secure = start(variant, *authority.options)
+    assert secure.ask(GET).startswith(b"HTTP/1.1 400 ")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        plain = start(variant)
+        authority.connect(plain)
+    garbage = secure.ask(b"\x00\x01\x02garbage")
+    assert garbage[:1] in (b"", b"\x15")  # an alert at most
+    with authority.connect(secure) as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+    assert "Traceback" not in secure.log()
+
+
+def test_a_reload_renews_the_certificate(start: Start, model: str, authority: Authority) -> None:
+    server = start(model, *authority.options)
+
+    def serial() -> object:
+        with authority.connect(server) as sock:
+            return (sock.getpeercert() or {})["serialNumber"]
+
+    before = serial()
+    authority.issue()
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: serial() != before, 10, server.log)
+    authority.key.write_text("not a key")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for_log("the old one stays")
+    assert serial() != before
+
+
+def test_idle_connections_end_at_a_stop(start: Start, variant: str, authority: Authority) -> None:
+    server = start(variant, *authority.options)
+    with authority.connect(server) as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+        began = time.monotonic()
+        assert server.stop() == 0, server.log()
+        assert time.monotonic() - began < 5
+
+
+def test_resets_and_cuts_leave_it_calm(start: Start, variant: str, authority: Authority) -> None:
+    server = start(variant, *authority.options)
+    for count in (0, 1, 5, 100, 250):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        hello = authority.client().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            hello.do_handshake()
+        with server.connect() as sock:
+            sock.sendall(outgoing.read()[:count] or b"\x16")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    with authority.connect(server) as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+    assert "Traceback" not in server.log()
+
+
+def test_self_signed(start: Start) -> None:
+    server = start("thread", "--tls", "self")
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with context.wrap_socket(server.connect(), server_hostname="localhost") as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+
+
+@pytest.mark.parametrize("what", ["missing", "no certificate", "wrong key"])
+def test_a_bad_certificate_is_one_line(tmp_path: Path, authority: Authority, what: str) -> None:
+    (tmp_path / "htdocs").mkdir()
+    other = Authority(tmp_path / "htdocs")
+    if what == "missing":
+        authority.certificate.unlink()
+    elif what == "no certificate":
+        authority.certificate.write_text("hello")
+    else:
+        authority.key.write_bytes(other.key.read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "ewe", "0", *authority.options],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("ewe: ") and "tls-cert" in done.stderr and done.stderr.count("\n") == 1
