@@ -141,6 +141,8 @@ class Config:
                       group="model")
     connections = Setting(None, auto(COUNT), "the most open connections of a process (children of fork,"
                           " threads of thread); auto: as the model has it", group="model")
+    connections_per_client = Setting(0, COUNT_OR_0, "the most open connections of one client address in a"
+                                     " process; above it 503; 0: no limit", group="model")
     overload = Setting("wait", choice("wait", "refuse"), "at a ceiling, new connections wait in the backlog"
                        " or are refused with 503 and Retry-After", group="model")
     retire = Setting(0, COUNT_OR_0, "replace a worker process after about this many requests; 0: never",
@@ -177,6 +179,8 @@ class Config:
     head_timeout = Setting(10.0, WAIT, "the longest wait for the whole head of a request (408)", group="http")
     body_timeout = Setting(30.0, WAIT, "the longest wait for the next part of a body (408)", group="http")
     write_timeout = Setting(30.0, WAIT, "the longest wait for a client that does not read", group="http")
+    min_rate = Setting(500, COUNT_OR_0, "bytes a second that a body must come with on the whole, and a response"
+                       " be read with, once their timeouts are over (408, close); 0: no limit", group="http")
     max_target = Setting(8 * K, SIZE, "the longest request target (414)", group="http")
     max_head = Setting(32 * K, SIZE, "the largest head of a request (431)", group="http")
     max_field = Setting(16 * K, SIZE, "the longest header field (431)", group="http")

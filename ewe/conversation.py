@@ -7,6 +7,7 @@ Nothing here knows which concurrency model runs it: start reading at converse().
 
 from __future__ import annotations
 
+import errno
 import time
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ewe.site import Site
 
 SKIP = 64 * 1024  # bytes of an unwanted body that are read off to keep the connection
+OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no descriptors, no memory: busy, not at fault
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 # Heads seen before, whole and byte for byte, and what they mean: browsers and load generators repeat
@@ -153,6 +155,11 @@ async def answer(request: Request, stream: Stream, site: Site) -> Response:
         return error_page(refused.status, refused.cause, refused.fields)
     except (Timeout, Disconnected):
         raise
+    except OSError as reason:
+        if reason.errno not in OVERLOADED:
+            logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
+            return error_page(500, "a fault of the server")
+        return error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
     except Exception:
         logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
         return error_page(500, "a fault of the server")
@@ -359,6 +366,8 @@ class Body(BodyReader):
         self.decoder = ChunkedDecoder(limits) if request.length is None else None
         self.finished = False
         self.broken = False
+        self.began = 0.0  # when something first waited for it
+        self.received = 0
 
     async def receive(self) -> bytes:
         """Return the next decoded bytes, b"" at the end.
@@ -400,12 +409,20 @@ class Body(BodyReader):
 
     async def more(self) -> bytes:
         """Return what arrives next."""
-        self.stream.allow(self.timeout)
+        now = time.monotonic()
+        self.began = self.began or now
+        rate = self.stream.timeouts.min_rate
+        left = self.began + self.timeout + self.received / rate - now if rate else self.timeout
+        self.stream.allow(min(self.timeout, left))
         try:
             data = await self.stream.receive()
         except Timeout:
             self.broken = True
-            raise Refused(408, f"the body stopped for {self.timeout:g} s (body-timeout)") from None
+            what = f"came slower than {rate} bytes a second (min-rate)"
+            if left >= self.timeout:
+                what = f"stopped for {self.timeout:g} s (body-timeout)"
+            raise Refused(408, f"the body {what}") from None
+        self.received += len(data)
         if not data:
             self.broken = True
             raise Refused(400, "the client ended within a body")

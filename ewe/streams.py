@@ -62,6 +62,29 @@ class Timeouts(Protocol):
 
     write_timeout: float
     head_timeout: float
+    min_rate: int  # bytes a second, 0: none
+
+
+class Pace:
+    """Bounds how long one thing takes to send: write_timeout, and from then on at least min_rate on the whole.
+
+    A client that reads a byte now and then makes every single wait succeed, and holds us all the same.
+    """
+
+    __slots__ = ("began", "sent", "timeouts")
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.timeouts = timeouts
+        self.began = time.monotonic()
+        self.sent = 0
+
+    def check(self, sent: int) -> None:
+        """Take note of bytes sent. Raises Timeout when it goes too slowly."""
+        self.sent += sent
+        if self.timeouts.min_rate:
+            allowed = self.timeouts.write_timeout + self.sent / self.timeouts.min_rate
+            if time.monotonic() - self.began > allowed:
+                raise Timeout
 
 
 class Wait:
@@ -248,24 +271,37 @@ class BlockingStream(Stream):
             pass  # closed meanwhile: abort()
 
     async def send(self, *parts: bytes) -> None:
+        data = b"".join(parts) if len(parts) > 1 else parts[0]
         try:
-            self.socket.sendall(b"".join(parts) if len(parts) > 1 else parts[0])
+            sent = self.socket.send(data)
+            if sent < len(data):
+                self.send_rest(memoryview(data)[sent:])
         except BlockingIOError:
             raise Timeout from None
         except OSError:
             raise Disconnected from None
+
+    def send_rest(self, data: memoryview) -> None:
+        """Send what a time limit of the kernel left over, if the client reads at all. Raises Timeout, OSError."""
+        pace = Pace(self.timeouts)
+        while data:
+            sent = self.socket.send(data)
+            data = data[sent:]
+            pace.check(sent)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         try:
             if head:
                 self.socket.sendall(head, CORK if count else 0)
             target = self.socket.fileno()
+            pace = Pace(self.timeouts)
             while count:
                 sent = os.sendfile(target, file, offset, min(count, SENDFILE))
                 if sent == 0:
                     raise Disconnected("the file has become shorter")
                 offset += sent
                 count -= sent
+                pace.check(sent)
         except BlockingIOError:
             raise Timeout from None
         except OSError:
@@ -417,6 +453,8 @@ class PoolStream(BlockingStream):
             try:
                 return self.socket.recv(limit)
             except BlockingIOError:
+                if time.monotonic() > self.expires:  # a trickle of bytes must not outrun the look at deadlines
+                    raise Timeout from None
                 await Wait(Want.BYTES, self.expires)
             except OSError:
                 raise Disconnected from None
@@ -425,28 +463,37 @@ class PoolStream(BlockingStream):
         if not self.parks_always:
             return await super().send(*parts)
         data = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
+        pace: Pace | None = None
         while data:
             try:
-                data = data[self.socket.send(data) :]
+                sent = self.socket.send(data)
             except BlockingIOError:
-                await self.room()
+                pace = await self.room(pace, 0)
+                continue
             except OSError:
                 raise Disconnected from None
+            data = data[sent:]
+            if pace is not None:
+                pace.check(sent)
 
-    async def room(self) -> None:
+    async def room(self, pace: Pace | None, sent: int) -> Pace:
         """Wait until the client has read something."""
+        pace = pace or Pace(self.timeouts)
+        pace.check(sent)
         await Wait(Want.ROOM, time.monotonic() + self.timeouts.write_timeout)
+        return pace
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         if not self.parks_always:
             return await super().send_file(file, offset, count, head)
         if head:
             await self.send(head)
+        pace = Pace(self.timeouts)
         while count:
             try:
                 sent = os.sendfile(self.socket.fileno(), file, offset, min(count, SENDFILE))
             except BlockingIOError:
-                await self.room()
+                await self.room(pace, 0)
                 continue
             except OSError:
                 raise Disconnected from None
@@ -454,6 +501,7 @@ class PoolStream(BlockingStream):
                 raise Disconnected("the file has become shorter")
             offset += sent
             count -= sent
+            pace.check(sent)
 
 
 class EventStream(Stream):
@@ -475,14 +523,14 @@ class EventStream(Stream):
         start: Callable[[Stream], Coroutine[Any, None, None]],
         server: tuple[str, int],
         timeouts: Timeouts,
-        live: set[EventStream],
+        entered: Callable[[EventStream], EventStream],
         gone: Callable[[Stream], None],
     ) -> None:
         super().__init__(("", 0), server, timeouts)
         self.loop = loop
         self.clock = clock
         self.start = start
-        self.live = live
+        self.entered = entered
         self.gone = gone
         self.arrived = b""
         self.ended = False  # the client will send no more
@@ -502,9 +550,9 @@ class EventStream(Stream):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begin the conversation."""
         self.transport = transport
-        self.live.add(self)
         peer = transport.get_extra_info("peername")
         self.client = (peer[0], peer[1]) if peer else ("unix:", 0)
+        self.entered(self)
         self.conversation = self.start(self)
         self.step()
 
@@ -608,7 +656,10 @@ class EventStream(Stream):
 
     async def receive(self, limit: int = RECEIVE) -> bytes:
         if not self.arrived and not self.ended:
-            await self.wait(Want.BYTES, self.patience - self.clock.now)
+            left = self.patience - self.clock.now
+            if left + TICK < 0:  # a trickle of bytes must not outrun the look at deadlines
+                raise Timeout
+            await self.wait(Want.BYTES, left)
         return self.take()
 
     async def send(self, *parts: bytes) -> None:
@@ -625,6 +676,7 @@ class EventStream(Stream):
         if not count:
             return
         await self.drained()
+        pace = Pace(self.timeouts)
         self.duplicate = target = os.dup(self.transport.get_extra_info("socket").fileno())
         try:
             while count:
@@ -639,6 +691,7 @@ class EventStream(Stream):
                 if sent > 0:
                     offset += sent
                     count -= sent
+                pace.check(max(sent, 0))
                 if count:
                     await self.room(target)
         finally:

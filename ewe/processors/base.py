@@ -7,9 +7,9 @@ docs/write-a-model.md leads through one. Nothing here or in a model knows HTTP.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
 from ewe.conversation import BUSY, converse, converse_securely
@@ -35,6 +35,7 @@ SYNONYMS = {"none": "serial", "event": "asyncio"}  # "none" is what the EWE of 2
 GROUP = "ewe.processors"  # the entry-point group in which other packages name theirs
 
 
+S = TypeVar("S", bound=Stream)
 SHUT_WR = 1  # as in the socket module
 
 
@@ -68,6 +69,7 @@ class Processor:
         self.cut = 0  # conversations that had to be ended
         self.served = 0  # requests
         self.retire_at = 0.0
+        self.clients: Counter[str] = Counter()  # connections by client address, where they are limited
         self.refused: deque[socket] = deque(maxlen=64)
         if config.connections is not None:
             self.ceiling = config.connections
@@ -93,8 +95,14 @@ class Processor:
         if accepted.client[1] == 0:  # Unix sockets inherit nothing from their listener
             set_timeouts(accepted.socket, SLICE, self.config.write_timeout)
         stream = BlockingStream(accepted.socket, accepted.client, accepted.server, self.config)
+        return self.entered(stream)
+
+    def entered(self, stream: S) -> S:
+        """Take note of a new stream."""
         stream.stopping = self.stopping
         self.live.add(stream)
+        if self.config.connections_per_client:
+            self.clients[stream.client[0]] += 1
         return stream
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
@@ -115,6 +123,7 @@ class Processor:
     def leave(self, stream: Stream) -> None:
         """Close a stream whose conversation has ended; count it."""
         self.live.discard(stream)
+        self.left(stream.client[0])
         stream.close()
         self.cut += stream.aborted
         self.served += stream.requests
@@ -124,25 +133,38 @@ class Processor:
             logger.errors.debug(f"retiring after {self.served} requests")
             self.retire()
 
+    def left(self, client: str) -> None:
+        """Forget a connection of this client address; those that have none left are not remembered."""
+        if client in self.clients:
+            self.clients[client] -= 1
+            if self.clients[client] <= 0:
+                del self.clients[client]
+
     def has_room(self) -> bool:
         """May another connection be opened?"""
         return len(self.live) < self.ceiling
 
+    def has_too_many(self, client: str) -> bool:
+        """Has this client address as many connections as it may have?"""
+        most = self.config.connections_per_client
+        return bool(most) and self.clients[client] >= most
+
     def next(self, listener: Listener) -> Accepted | None:
         """Return the next connection; at the ceiling leave it in the backlog, or refuse it, as configured."""
-        if self.config.overload == "wait":
-            return listener.accept(self.has_room())
-        accepted = listener.accept()
-        if accepted is not None and not self.has_room():
-            self.refuse(accepted)
+        accepted = listener.accept(self.config.overload == "refuse" or self.has_room())
+        if accepted is None:
             return None
-        return accepted
+        if self.has_too_many(accepted.client[0]):
+            self.refuse(accepted, "connections-per-client")
+        elif not self.has_room():
+            self.refuse(accepted, "connections")
+        else:
+            return accepted
+        return None
 
-    def refuse(self, accepted: Accepted) -> None:
+    def refuse(self, accepted: Accepted, limit: str) -> None:
         """Answer 503 without reading a request, and close: nothing is dropped without a word."""
-        logger.errors.warning(
-            f"{accepted.client[0]}: 503, {len(self.live)} connections are open (connections)"
-        )
+        logger.errors.warning(f"{accepted.client[0]}: 503, {len(self.live)} connections are open ({limit})")
         try:
             accepted.socket.setblocking(False)
             if self.site.tls is None:  # TLS has no word for it before the handshake

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
@@ -75,9 +75,31 @@ class Event(Processor):
     def accepted(self, server: tuple[str, int]) -> Any:
         """Return the protocol of a new connection."""
         if not self.has_room():
-            logger.errors.warning(f"503, {len(self.live)} connections are open (connections)")
-            return Refusal(self.loop, BUSY if self.site.tls is None else b"")
-        return EventStream(self.loop, self.clock, self.converse, server, self.config, self.streams, self.gone)
+            return self.refusal("connections")
+        return EventStream(self.loop, self.clock, self.begin, server, self.config, self.entered, self.gone)
+
+    def begin(self, stream: Stream) -> Coroutine[Any, Any, None]:
+        """Return the conversation of a new connection, or its refusal, now that its address is known."""
+        if self.has_too_many_with(stream.client[0]):
+            return self.turn_away(stream)
+        return self.converse(stream)
+
+    def has_too_many_with(self, client: str) -> bool:
+        """Is this connection, which is counted already, one too many?"""
+        most = self.config.connections_per_client
+        return bool(most) and self.clients[client] > most
+
+    async def turn_away(self, stream: Stream) -> None:
+        """Answer 503 without reading a request."""
+        logger.errors.warning(f"{stream.client[0]}: 503 (connections-per-client)")
+        if self.site.tls is None:
+            await stream.send(BUSY)
+        await stream.linger()
+
+    def refusal(self, limit: str) -> asyncio.Protocol:
+        """Return the protocol of a connection above the ceiling."""
+        logger.errors.warning(f"503, {len(self.live)} connections are open ({limit})")
+        return Refusal(self.loop, BUSY if self.site.tls is None else b"")
 
     def gone(self, stream: Stream) -> None:
         """A connection was lost: count it, and end with the last."""

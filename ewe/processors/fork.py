@@ -36,7 +36,7 @@ class Fork(Processor):
 
     def __init__(self, site: Any, config: Config) -> None:
         super().__init__(site, config)
-        self.children: set[int] = set()
+        self.children: dict[int, str] = {}  # pid -> client address
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up of the listener is what counts
@@ -57,13 +57,15 @@ class Fork(Processor):
             child = os.fork()
         except OSError as reason:
             logger.errors.error(f"cannot fork: {reason.strerror}")
-            return self.refuse(accepted)
+            return self.refuse(accepted, "a fork failed")
         if child == 0:
             try:
                 self.be_child(accepted)
             finally:
                 os._exit(WAS_CUT if self.cut else 0)
-        self.children.add(child)
+        self.children[child] = accepted.client[0]
+        if self.config.connections_per_client:
+            self.clients[accepted.client[0]] += 1
         accepted.socket.close()
         if self.stopping:  # the signal came between accept and fork
             self.tell(signal.SIGTERM)
@@ -91,7 +93,7 @@ class Fork(Processor):
                 return
             if child == 0:
                 return
-            self.children.discard(child)
+            self.left(self.children.pop(child, ""))
             code = os.waitstatus_to_exitcode(status)
             self.cut += code == WAS_CUT
             if code not in (0, WAS_CUT):
@@ -120,4 +122,4 @@ class Fork(Processor):
             try:
                 os.kill(child, number)
             except ProcessLookupError:
-                self.children.discard(child)
+                self.children.pop(child, None)

@@ -97,8 +97,10 @@ class Pool(Processor):
                 if task is not None:
                     self.ready.put(task)
             for each in accepted:
-                if refuses and not self.has_room():
-                    self.refuse(each)
+                if self.has_too_many(each.client[0]):
+                    self.refuse(each, "connections-per-client")
+                elif refuses and not self.has_room():
+                    self.refuse(each, "connections, queue")
                 else:
                     self.begin(each)
             now = time.monotonic()
@@ -111,7 +113,7 @@ class Pool(Processor):
         stream = PoolStream(
             accepted.socket, accepted.client, accepted.server, self.config, self.config.parking == "always"
         )
-        self.live.add(stream)
+        self.entered(stream)
         self.advance(Task(stream, self.converse(stream)))
 
     def expire(self, now: float) -> None:

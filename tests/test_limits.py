@@ -1,0 +1,85 @@
+"""Limits on clients that are slow without being silent, or too many. Under every model."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+from conftest import Start, read_response, wait_until, write_program
+
+GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
+FAST = ("--min-rate", "10000", "--body-timeout", "1s", "--write-timeout", "1s")
+
+
+def test_a_body_that_trickles(start: Start, variant: str) -> None:
+    """A byte now and then keeps every single wait short; the rate on the whole is what counts: 408."""
+    server = start(variant, *FAST)
+    write_program(
+        server.cgi / "eat", "#!/bin/sh\ncat >/dev/null\nprintf 'Content-Type: text/plain\\n\\nate\\n'\n"
+    )
+    with server.connect() as sock:
+        sock.sendall(b"POST /cgi-bin/eat HTTP/1.1\r\nHost: ewe\r\nContent-Length: 100000\r\n\r\n")
+        began = time.monotonic()
+        sock.settimeout(0.1)
+        while True:
+            try:
+                sock.send(b"x")
+                status, fields, _ = read_response(sock)
+                break
+            except TimeoutError:
+                assert time.monotonic() - began < 10
+        assert (status, fields["connection"]) == (408, "close")
+    server.wait_for_log("slower than 10000 bytes a second (min-rate)")
+    with server.connect() as sock:  # a fast one of the same size passes
+        sock.sendall(
+            b"POST /cgi-bin/eat HTTP/1.1\r\nHost: ewe\r\nContent-Length: 100000\r\n\r\n" + bytes(100000)
+        )
+        assert read_response(sock)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["large", "cgi-bin/large"])
+def test_a_client_that_does_not_read(start: Start, variant: str, path: str) -> None:
+    server = start(variant, *FAST)
+    with (server.root / "large").open("wb") as file:
+        file.truncate(50_000_000)
+    write_program(
+        server.cgi / "large", "#!/bin/sh\nprintf 'Content-Type: a/b\\n\\n'\nexec cat ../htdocs/large\n"
+    )
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(10)
+        sock.connect(("127.0.0.1", server.port))
+        sock.sendall(b"GET /%b HTTP/1.1\r\nHost: ewe\r\n\r\n" % path.encode())
+        time.sleep(0.3)
+        wait_until(lambda: f"GET /{path} HTTP/1.1" in server.access_file.read_text(), 20, server.log)
+    with server.connect() as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+
+
+@pytest.mark.parametrize("name", ["fork", "thread", "pool", "pool --parking never", "asyncio"])
+def test_connections_of_one_client(start: Start, name: str) -> None:
+    server = start(name, "--connections-per-client", "3", "--idle", "30s")
+    socks = [server.connect() for _ in range(3)]
+    for sock in socks:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+    with server.connect() as sock:
+        sock.sendall(GET)
+        status, fields, _ = read_response(sock)
+        assert (status, fields["retry-after"]) == (503, "1")
+    with socket.create_connection(("127.0.0.1", server.port), 10, ("127.0.0.2", 0)) as other:
+        other.sendall(GET)
+        assert read_response(other)[0] == 200
+    socks.pop().close()
+
+    def is_served() -> bool:
+        with server.connect() as sock:
+            sock.sendall(GET)
+            return read_response(sock)[0] == 200
+
+    wait_until(is_served, 5, server.log)
+    for sock in socks:
+        sock.close()
+    server.wait_for_log("connections-per-client")
