@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ewe import logger, systemd
+from ewe import logger, orphans, systemd
 from ewe.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, Worker, ignore_stops
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Supervisor:
         for number in (*STOPS, *ORDERS):
             signal.signal(number, self.note)
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        orphans.adopt()
         gc.collect()
         gc.freeze()  # what is here now is shared with the workers as long as nobody touches it
         for place in range(self.count):
@@ -185,8 +186,12 @@ class Supervisor:
             pid, raw = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            place, born = self.workers.pop(pid, (LEAVING, 0.0))
+            if pid not in self.workers:
+                continue  # an orphan
+            place, born = self.workers.pop(pid)
             code = os.waitstatus_to_exitcode(raw)
+            if code < 0:
+                orphans.end(self.workers)
             if self.stopping:
                 self.status = self.status or (CUT if code else STOPPED)
             elif place != LEAVING:

@@ -27,6 +27,7 @@ FLOORS = {
     "ewe.streams": 1,
     "ewe.listener": 1.5,
     "ewe.systemd": 1.5,
+    "ewe.orphans": 0,
     "ewe.tls": 1.5,
     "ewe.features": 2,
     "ewe.site": 3,

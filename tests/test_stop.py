@@ -5,6 +5,7 @@ The fixture checks after each test that no process (zombies included) of the ser
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -130,6 +131,23 @@ def test_a_client_that_does_not_read_does_not_hold_the_stop(start: Start, varian
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.parametrize("name", ["fork", "prefork --workers 2", "thread --workers 2", "asyncio --workers 2"])
+def test_a_killed_worker_takes_its_programs_along(start: Start, name: str) -> None:
+    server = start(name)
+    with begin_sleep(server, "60") as busy:
+        shell = int((server.root / "started").read_text())
+        worker = int(Path(f"/proc/{shell}/stat").read_text().rpartition(")")[2].split()[1])
+        assert worker != server.pid
+        os.kill(worker, signal.SIGKILL)
+        assert_broken(busy)
+        assert_gone(server)
+    wait_until(lambda: not refuses_connections(server), 5)
+    with server.connect() as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+    assert server.stop() == 0, server.log()
+
+
 def test_a_stop_right_after_the_start(start: Start, variant: str) -> None:
     server = start(variant)
     assert server.stop(signal.SIGTERM, 10) == 0, server.log()
@@ -137,8 +155,6 @@ def test_a_stop_right_after_the_start(start: Start, variant: str) -> None:
 
 def test_a_terminal_interrupts_the_whole_group(start: Start, model: str) -> None:
     """Ctrl-C reaches the workers and children as well as the main process; it counts once."""
-    import os
-
     server = start(model)
     with begin_sleep(server, "1") as busy:
         os.killpg(server.pid, signal.SIGINT)

@@ -11,7 +11,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ewe import logger
+from ewe import logger, orphans
 from ewe.processors.base import Processor
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Fork(Processor):
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up of the listener is what counts
+        orphans.adopt()
         gc.collect()
         gc.freeze()  # the collector would touch, and so copy, every page of the heap in every child
         while not listener.closed or self.children:
@@ -93,8 +94,12 @@ class Fork(Processor):
                 return
             if child == 0:
                 return
-            self.left(self.children.pop(child, ""))
+            if child not in self.children:
+                continue  # an orphan
+            self.left(self.children.pop(child))
             code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                orphans.end(self.children)
             self.cut += code == WAS_CUT
             if code not in (0, WAS_CUT):
                 logger.errors.warning(
