@@ -8,7 +8,7 @@ import os
 import httpx
 import pytest
 from conftest import Server
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ewe.features.conditional import outcome, range_applies, tags
@@ -65,14 +65,16 @@ TAGS = some.lists(
     some.builds(
         lambda weak, text: f'{weak}"{text}"',
         some.sampled_from(["", "W/"]),
-        some.text(some.characters(codec="latin-1", exclude_characters='"', categories=["L", "N", "P"])),
+        some.text(some.sampled_from("aW/,*!#~\\\x80\xe9\xff"), max_size=9),
     ),
     min_size=1,
+    max_size=9,
 )
-COMMAS = some.from_regex(r"[ \t]*,[ \t,]*", fullmatch=True)
+COMMAS = some.sampled_from([",", ", ", " ,", "\t,\t", ", ,", ",,, "])
 
 
-@given(TAGS, some.lists(COMMAS, min_size=9))
+@settings(deadline=None)
+@given(TAGS, some.lists(COMMAS, min_size=3, max_size=3))
 def test_any_list_of_tags_is_read(wanted: list[str], commas: list[str]) -> None:
     value = wanted[0] + "".join(comma + tag for comma, tag in zip(itertools.cycle(commas), wanted[1:]))
     assert tags(value) == wanted

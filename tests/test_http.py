@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
@@ -495,14 +496,27 @@ def test_timeouts(start: Start, variant: str) -> None:
             assert read_response(sock)[0] == 405
             assert wait(sock) == b""
 
+    def drip() -> None:
+        """A body that nobody wants may not take for ever, a byte now and then."""
+        with server.connect(30) as sock:
+            sock.sendall(head("POST /index.html", "Content-Length: 100"))
+            assert read_response(sock)[0] == 405
+            began = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                while not select.select([sock], [], [], 0.2)[0]:
+                    sock.sendall(b"x")
+                    assert time.monotonic() < began + 10
+                assert is_over(sock)
+
     # Each client at its own time, but for serial, where one waits for the other
-    with ThreadPoolExecutor(5) as pool:
+    with ThreadPoolExecutor(6) as pool:
         clients = [
             pool.submit(idle),
             pool.submit(silent),
             pool.submit(half, page[:-2], 0),
             pool.submit(half, page + page[:10], 1),
             pool.submit(body),
+            pool.submit(drip),
         ]
         for client in clients:
             client.result(30)

@@ -6,7 +6,7 @@ import mimetypes
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ewe.features.mediatypes import DEFAULT, TYPES, content_type
@@ -68,6 +68,7 @@ def test_the_system_cannot_change_our_types(monkeypatch: pytest.MonkeyPatch) -> 
     assert content_type("file.no-such-thing") == "text/x-wrong; charset=utf-8"
 
 
+@settings(deadline=None)
 @given(some.text(some.characters(exclude_characters="/\0")))
 def test_any_name_has_a_type_that_may_stand_in_a_field(name: str) -> None:
     for each in (name, "data:" + name, "data:" + name + ",", name + ".html"):

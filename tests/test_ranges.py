@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 from conftest import Server
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ewe.features.ranges import MAX_RANGES, wanted
@@ -97,6 +97,7 @@ SPECS = some.one_of(
 )
 
 
+@settings(deadline=None)
 @given(some.lists(SPECS, min_size=1, max_size=4), some.integers(0, 40))
 def test_parts_are_those_bytes(specs: list[tuple[int | None, int | None]], size: int) -> None:
     """Against slices of a real string; a field may be ignored only when it asks for many bytes twice."""
@@ -117,6 +118,7 @@ def test_parts_are_those_bytes(specs: list[tuple[int | None, int | None]], size:
         assert [content[offset : offset + count] for offset, count in found] == expected
 
 
+@settings(deadline=None)
 @given(some.text(some.sampled_from("bytes=-,0123456789 \t")), some.integers(0, 10**6))
 def test_no_part_leaves_the_file(text: str, size: int) -> None:
     for value in (text, "bytes=" + text):

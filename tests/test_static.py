@@ -22,7 +22,7 @@ import httpx
 import psutil
 import pytest
 from conftest import Server, Start, read_response, wait_until
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ewe.config import Config
@@ -112,7 +112,7 @@ def test_names(server: Server) -> None:
         b"with space.txt", b"100% wool.txt", b"%41.txt", b"what?.txt", b"a#b.txt", b"a&b=c;d.txt", b"+.txt",
         b"back\\slash.txt", b"quote'\".txt", b"<b>.txt", b"a:b.txt", b"~tilde.txt", b"[x].txt", b"a|b.txt",
         b"caf\xc3\xa9.txt", b"caf\xe9.txt", b"\xff\xfe.txt", b"\xf0\x9f\x90\x91.txt", b"line\nfeed.txt",
-        b"a..b.txt", b"..."[:1] + b"a.txt"[1:], b"x" * 251 + b".txt", b"com1", b"index.html.txt",
+        b"a..b.txt", b"x" * 251 + b".txt", b"com1", b"index.html.txt",
     ]  # fmt: skip
     directory = os.fsencode(server.root) + b"/d\xe9j\xe0 vu"
     os.mkdir(directory)
@@ -124,10 +124,7 @@ def test_names(server: Server) -> None:
         for name in names:
             for parent in ("", "d%E9j%E0%20vu/"):
                 response = client.get(parent + quote(name))
-                assert (response.status_code, response.content) == (
-                    200 if name[:1] != b"." else 404,
-                    name,
-                ) or (name[:1] == b"." and response.status_code == 404), name
+                assert (response.status_code, response.content) == (200, name)
     # Names nobody can have, and paths no system call takes
     for target in (
         "/" + "x" * 256,
@@ -176,6 +173,9 @@ def test_directories(start: Start, variant: str) -> None:
         assert fields["content-type"] == "text/html; charset=utf-8" and fields["etag"]
     assert fetch(server, "/docs/", f"If-None-Match: {fields['etag']}")[0] == 304
     assert fetch(server, "/docs/", "Range: bytes=0-4")[2] == b"index"
+    (root / "index" / "index.html.gz").write_bytes(gzip.compress(b"zipped"))
+    status, fields, body = fetch(server, "/index/", "Accept-Encoding: gzip")
+    assert (status, fields["content-encoding"], gzip.decompress(body)) == (200, "gzip", b"zipped")
     assert fetch(server, "/docs/index.html/")[0] == 404  # a file is no directory
     assert fetch(server, "/docs/index.html/x")[0] == 404
     assert fetch(server, "/nowhere/")[0] == 404
@@ -248,9 +248,12 @@ def test_variants(server: Server, tmp_path: Path) -> None:
         if coding:
             fields = (f"Accept-Encoding: {coding}", f"If-None-Match: {etags['']}", f"If-Match: {etag}")
             assert fetch(server, "/page.html", *fields)[0] == 200
-    with httpx.Client(base_url=server.url) as client:  # a client that decodes
-        response = client.get("/style.css", headers={"Accept-Encoding": "gzip"})
-        assert (response.text, response.headers["content-encoding"]) == ("plain", "gzip")
+    with httpx.Client(base_url=server.url) as client:  # small ones, and a client that decodes
+        settle()
+        for coding in ("", "gzip", "gzip", "", "", "br", "gzip"):
+            response = client.get("/style.css", headers={"Accept-Encoding": coding})
+            assert response.text == "plain" and response.headers["vary"] == "Accept-Encoding"
+            assert response.headers.get("content-encoding") == (coding if coding == "gzip" else None)
     # A variant may be asked for by its name; then it is a file like any other
     status, got, body = fetch(server, "/page.html.gz", "Accept-Encoding: gzip")
     assert (status, got["content-type"], got["content-encoding"]) == (200, "application/gzip", None)
@@ -303,11 +306,8 @@ def test_preferred(accepts: str | None, there: str, expected: str) -> None:
     assert preferred(accepts, tuple((coding, "." + coding) for coding in there.split())) == expected
 
 
-@given(
-    some.text(
-        some.characters(codec="latin-1", categories=["L", "N", "P", "S"]) | some.sampled_from("; ,=q01.")
-    )
-)
+@settings(deadline=None)
+@given(some.text(some.sampled_from("; ,=q01.\xb2\xe9gzipbr*-")))
 def test_no_field_confuses_preferred(text: str) -> None:
     for value in (text, "gzip;q=" + text, f"br, {text}, gzip;q=0.{text}"):
         assert preferred(value, (("br", ".br"), ("gzip", ".gz"))) in ("", "br", "gzip")
@@ -335,6 +335,7 @@ def test_paths_stay_inside(start: Start, variant: str, tmp_path: Path) -> None:
     (root / "out-directory").symlink_to(tmp_path)
     (root / "out-sibling").symlink_to(tmp_path / "htdocs-evil")
     (root / "out-password").symlink_to("/etc/passwd")
+    os.symlink(secret, os.fsencode(root) + b"/out-\xff")
     (root / "loop").symlink_to("loop")
     (root / "dangling").symlink_to("nothing")
     for target, expected in (
@@ -354,6 +355,7 @@ def test_paths_stay_inside(start: Start, variant: str, tmp_path: Path) -> None:
         ("/out-directory/htdocs/open/file.txt", 200),  # out and in again: what is opened lies inside
         ("/out-sibling/secret.txt", 404),
         ("/out-password", 404),
+        ("/out-%ff", 404),
         ("/loop", 404),
         ("/dangling", 404),
         ("/../secret.txt", 400),
@@ -380,7 +382,7 @@ def test_paths_stay_inside(start: Start, variant: str, tmp_path: Path) -> None:
         ("/open/file.txt%20", 404),
         ("/open/file.txt.", 404),
         ("/open/file.txt/", 404),
-        ("/open/file.txt/..", 301),
+        ("/open/file.txt/../file.txt", 200),
         ("http://ewe/../secret.txt", 400),
         ("/" + "../" * 50 + "etc/passwd", 400),
         (f"/{secret}", 404),
@@ -390,8 +392,8 @@ def test_paths_stay_inside(start: Start, variant: str, tmp_path: Path) -> None:
         assert status == expected, target
         assert b"SECRET" not in body and b"root:" not in body
     # Dotfiles
-    for name in (".htpasswd", ".git/config", "open/.env", ".well-known/file", ".well-known/.env", ".well-known/.git/x",
-                 ".well-known-not/x", "open/.well-known/x", ".well-known/a/.b/c"):  # fmt: skip
+    dotted = ".htpasswd .git/config open/.env open/.well-known/x .well-known-not/x .well-known/.env"
+    for name in (*dotted.split(), ".well-known/.git/x", ".well-known/a/.b/c", ".well-known/file"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("dot")
         expected = 200 if name == ".well-known/file" else 404
@@ -418,6 +420,48 @@ def test_paths_stay_inside(start: Start, variant: str, tmp_path: Path) -> None:
     for target in ("/loop", "/dangling", "/null", "/fifo", "/..%2fsecret.txt"):
         assert fetch(server, target)[0] == 404, target
     assert fetch(server, "/../secret.txt")[0] == 400
+
+
+@pytest.fixture(scope="module")
+def trap() -> Iterator[Static]:
+    """A root with ways out of it, and something to find there."""
+    with tempfile.TemporaryDirectory(prefix="ewe-test-") as name:
+        root = Path(name) / "root"
+        (root / "a" / "b").mkdir(parents=True)
+        (root / ".git").mkdir()
+        for file in (
+            root.parent / "secret",
+            root / ".secret",
+            root / ".git" / "secret",
+            root / "a" / ".secret",
+        ):
+            file.write_text("SECRET")
+        for file in (root / "b", root / "a" / "file", root / "a" / "index.html"):
+            file.write_text("public")
+        (root / "up").symlink_to("..")
+        (root / "a" / "out").symlink_to("../../secret")
+        (root / "a" / "in").symlink_to("../a")
+        yield Static(Config(documentroot=str(root), indexes=False))
+
+
+STEPS = "a b up out in file secret .secret .git .. . %2e%2e %2E . .%2e %2f %2F %5c %00 %c0%ae%c0%ae %252e %2e%2e%2f"
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    some.lists(some.sampled_from([*STEPS.split(), ""]), max_size=9),
+    some.sampled_from(["/", "//", "/./", "http://ewe/"]),
+    some.sampled_from(["", "/", "?/../", "/.."]),
+)
+def test_no_path_leads_to_a_secret(trap: Static, steps: list[str], start: str, end: str) -> None:
+    try:
+        response = respond(trap, start + "/".join(steps) + end)
+    except Refused as refused:
+        assert refused.status in (400, 403, 404)
+        return
+    if response is not None:
+        assert response.status in (200, 301) and response.body != b"SECRET"
+        assert re.match(r"/(?!/)", response.get("location") or "/")
 
 
 @pytest.mark.parametrize(
@@ -509,11 +553,9 @@ def test_a_large_file_in_constant_memory(server: Server) -> None:
     before = resident(server)
     buffer = memoryview(bytearray(1_000_000))
     count, found = 0, []
-    with server.connect(30) as sock:
-        sock.sendall(
-            b"GET /large.bin HTTP/1.1\r\nHost: ewe\r\n\r\nGET /index.html HTTP/1.1\r\nHost: ewe\r\n\r\n"
-        )
-        reader = sock.makefile("rb", buffering=0)
+    with server.connect(30) as sock, sock.makefile("rb", buffering=0) as reader:
+        for target in (b"/large.bin", b"/index.html"):
+            sock.sendall(b"GET " + target + b" HTTP/1.1\r\nHost: ewe\r\n\r\n")
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             head += reader.read(1) or b""
@@ -542,7 +584,6 @@ def test_a_file_that_shrinks_is_not_padded(server: Server) -> None:
         count = 0
         with contextlib.suppress(ConnectionResetError):
             while data := sock.recv(1_000_000):
-                assert set(data) <= set(b"x\r\n") or b"HTTP/1.1 200 " not in data
                 count += len(data)
     assert count < 20_000_000  # the client sees that something is missing
     assert fetch(server, "/large.bin")[2] == b"x" * 1000
@@ -616,23 +657,22 @@ def test_changes_are_seen_within_a_second(server: Server) -> None:
     os.utime(root / "same-time", (10**9, 10**9))
     paths = ["/" + name for name in made] + ["/there/"]
 
-    def look() -> dict[str, bytes]:
+    def look(*fields: str) -> dict[str, bytes]:
         """Return every file as it is served; each body must be one whole version, with its own length and tag."""
         served = {}
         for path in paths:
-            status, fields, body = fetch(server, path, "Accept-Encoding: gzip")
-            served[path] = body if status == 200 else b""
+            status, got, body = fetch(server, path, "Accept-Encoding: gzip", *fields)
+            served[path] = b"" if status == 404 else body
+            if status != 404:
+                assert len(set(body)) == 1 and got["content-length"] == str(len(body))
             if status == 200:
-                assert len(set(body)) == 1 and fields["content-length"] == str(len(body))
-                assert versions.setdefault(fields["etag"], (path, body)) == (path, body)
-            # Another client, with a question of its own
-            status, fields, body = fetch(server, path, "Range: bytes=0-9", "Accept-Encoding: gzip")
-            assert status == 404 or len(set(body)) == 1
+                assert versions.setdefault(got["etag"], (path, body)) == (path, body)
         return served
 
     versions: dict[str, tuple[str, bytes]] = {}
+    settle()
     for _ in range(4):
-        first = look()
+        first = look()  # now every worker knows them
     assert set(first.values()) == {old, tell(2, 500), b""}
     before = os.stat(root / "same-time")
     # All at once
@@ -661,6 +701,8 @@ def test_changes_are_seen_within_a_second(server: Server) -> None:
     }
     for _ in range(4):
         assert look() == expected
+    assert look("Range: bytes=0-9") == {path: body[:10] for path, body in expected.items()}
+    assert look() == expected
 
 
 def test_answers_are_not_mixed(server: Server) -> None:
@@ -695,7 +737,7 @@ def test_the_cache_is_bounded(public: Path) -> None:
     for number in range(50):
         (public / f"{number}.txt").write_bytes(b"x" * 1000)
         (public / f"{number}.txt").touch()
-    settle(public)
+    settle()
     files = Static(Config(documentroot=str(public), cache="20k"))
     for number in list(range(50)) * 2:
         response = respond(files, f"/{number}.txt")
@@ -706,31 +748,32 @@ def test_the_cache_is_bounded(public: Path) -> None:
     assert response is not None and response.body == b"x" * 1000 and not off.cache
 
 
-def settle(directory: Path) -> None:
+def settle() -> None:
     """Wait until no file is so young that it is not remembered."""
     time.sleep(static.SETTLED * 1.5)
 
 
-def test_a_file_is_remembered_and_looked_at_again(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(static.time, "monotonic", lambda: now[0])
+def age(files: Static, seconds: float) -> None:
+    """Let so many seconds pass, as far as the cache can tell."""
+    for known in files.cache.values():
+        known.checked -= seconds
+
+
+def test_a_file_is_remembered_and_looked_at_again(public: Path) -> None:
     (public / "file.txt").write_text("one")
-    settle(public)
+    settle()
     files = Static(Config(documentroot=str(public)))
     first = respond(files)
     assert first is not None and respond(files) is first
     (public / "file.txt").write_text("two")
-    now[0] += 0.9
     assert respond(files) is first  # believed for a second
-    now[0] += 0.2
+    age(files, 1.1)
     second = respond(files)
     assert second is not None and second.body == b"two"
-    settle(public)
-    respond(files)
-    now[0] += 1.1
+    settle()
     third = respond(files)
-    now[0] += 1.1
-    assert respond(files) is third is not None and third.body == b"two"  # looked at, and found unchanged
+    age(files, 1.1)
+    assert respond(files) is third  # looked at, and found unchanged
 
 
 def test_two_changes_within_one_tick_of_the_clock(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -752,8 +795,7 @@ def test_two_changes_within_one_tick_of_the_clock(public: Path, monkeypatch: pyt
         file.write_bytes(b"two")
         if coarse(os.stat(file)) == before:
             seen += 1
-            for known in files.cache.values():
-                known.checked -= 2
+            age(files, 2)
             response = respond(files)
             assert response is not None and response.body == b"two"
     assert seen

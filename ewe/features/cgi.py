@@ -157,6 +157,8 @@ class CGI:
         for name, value in request.values.items():
             if name not in WITHHELD and FIELD_NAME.fullmatch(name):
                 values["HTTP_" + name.upper().replace("-", "_")] = value
+        if request.host:
+            values["HTTP_HOST"] = request.host  # the target's, where it has one: RFC 9112 section 3.2.2
         environment = {name.encode(): value.encode("latin-1", "replace") for name, value in values.items()}
         environment[b"PATH"] = os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
         paths = {

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 SMALL = 64 * 1024  # bytes: files up to this size are read and remembered, larger ones leave by sendfile
 FRESH = 1.0  # seconds for which a file is believed unchanged without a look
+SETTLED = 0.05  # seconds without a change before it is: a kernel's ticks stamp two changes in 10 ms alike
 COST = 1024  # bytes of the cache that an entry takes besides its file
 OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO or a terminal must not hold us
 CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
 ALLOW = ("Allow", "GET, HEAD, OPTIONS")
+NOT_MODIFIED = frozenset({"ETag", "Last-Modified", "Vary"})  # fields of a 304: RFC 9110 section 15.4.5
 
 
 class File:
@@ -36,10 +38,12 @@ class File:
         self.path = path
         self.size = about.st_size
         self.identity = identity(about)
-        self.modified = float(int(about.st_mtime))
+        # never later than now: RFC 9110 section 8.8.2.1
+        self.modified = float(min(about.st_mtime_ns // 10**9, int(time.time())))
         self.kind = kind
         suffix = "-" + coding if coding else ""
-        self.etag = f'"{about.st_mtime_ns:x}-{about.st_size:x}-{about.st_ino:x}{suffix}"'
+        # ctime, for mtime can be set back after a change, and a strong tag must tell (section 8.8.1)
+        self.etag = f'"{about.st_ctime_ns:x}-{about.st_size:x}-{about.st_ino:x}{suffix}"'
         fields = [
             ("ETag", self.etag),
             ("Last-Modified", http_date(self.modified)),
@@ -172,39 +176,38 @@ class Static:
         coding = preferred(request.values.get("accept-encoding"), sidecars) if sidecars else ""
         kind = content_type(os.path.basename(path))
         if coding:
-            other = self.open(self.root + path + dict(sidecars)[coding])
+            try:
+                other = self.open(self.root + path + dict(sidecars)[coding])
+            except Refused:
+                other = None  # the file itself may be served all the same
             if other is not None:
-                file = File(path, os.fstat(other), kind, coding, True)
-                return self.answer(request, file, other, owns=True)
+                os.dup2(other, descriptor, inheritable=False)
+                os.close(other)
+                return self.answer(request, File(path, os.fstat(descriptor), kind, coding, True), descriptor)
         file = File(path, about, kind, "", bool(sidecars))
         if file.size <= SMALL:
             file.body = read(descriptor, file.size)
         if file.body is not None:
             file.response = Response(200, (("Content-Type", kind), *file.fields), file.body)
-            if path == request.path:
+            if path == request.path and time.time() - about.st_ctime > SETTLED:
                 self.remember(path, file, sidecars)
-        return self.answer(request, file, descriptor, owns=False)
+        return self.answer(request, file, descriptor)
 
     def sidecars(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return the (coding, suffix) of each compressed variant beside a file."""
         return tuple((coding, suffix) for coding, suffix in CODINGS if os.path.isfile(name + suffix))
 
-    def answer(self, request: Request, file: File, descriptor: int, owns: bool) -> Response:
-        """Apply conditions and ranges: RFC 9110 section 13.2.2. owns: the descriptor is ours to close."""
-        response: Response | None = None
-        try:
-            status = conditional.outcome(request, file.etag, file.modified) if request.conditional else None
-            if status == 304:
-                return Response(304, file.fields)
-            if status == 412:
-                return error_page(412, "the condition does not hold")
-            response = self.part(request, file, descriptor) or whole(file, descriptor)
-            if isinstance(response.body, tuple):
-                response.release = lambda: os.close(descriptor)
-            return response
-        finally:
-            if owns and (response is None or response.release is None):
-                os.close(descriptor)
+    def answer(self, request: Request, file: File, descriptor: int) -> Response:
+        """Apply conditions and ranges: RFC 9110 section 13.2.2."""
+        status = conditional.outcome(request, file.etag, file.modified) if request.conditional else None
+        if status == 304:
+            return Response(304, (field for field in file.fields if field[0] in NOT_MODIFIED))
+        if status == 412:
+            return error_page(412, "the condition does not hold")
+        response = self.part(request, file, descriptor) or whole(file, descriptor)
+        if isinstance(response.body, tuple):
+            response.release = lambda: os.close(descriptor)
+        return response
 
     def part(self, request: Request, file: File, descriptor: int) -> Response | None:
         """Return a 206 or 416, or None to send the whole file."""
@@ -271,7 +274,9 @@ GONE = _gone()  # errors of open() that say "there is no such file" in other wor
 
 def hidden(path: str) -> bool:
     """Does a name on the path begin with a dot? .well-known at the root is public: RFC 8615."""
-    return "/." in (path.removeprefix("/.well-known/") if path.startswith("/.well-known/") else path)
+    if path == "/.well-known" or path.startswith("/.well-known/"):
+        path = path.removeprefix("/.well-known")
+    return "/." in path
 
 
 def whole(file: File, descriptor: int) -> Response:
