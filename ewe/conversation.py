@@ -61,8 +61,8 @@ async def converse(stream: Stream, site: Site) -> None:
             else:
                 try:
                     request, pending = await read_request(stream, pending, site)
-                except Refused as refused:
-                    await refuse(stream, refused, pending, began)
+                except Unreadable as unreadable:
+                    await refuse(stream, unreadable, began)
                     return
                 if request is None:
                     return
@@ -111,32 +111,16 @@ async def converse_securely(stream: Stream, site: Site) -> None:
 async def read_request(stream: Stream, pending: bytes, site: Site) -> tuple[Request | None, bytes]:
     """Return the request that begins with the pending bytes, and the bytes that follow its head.
 
-    None if the client ended between requests. Raises Refused: 408 when the head is not there in time.
+    None if the client ended between requests. Raises Unreadable.
     """
-    if pending.startswith(b"\r\n"):  # an empty line before the request line: RFC 9112 section 2.2
-        pending = pending[2:]
-    timed = False
-    while (end := pending.find(b"\r\n\r\n")) < 0:
-        check_partial_head(pending, site.limits)
-        if not timed:
-            stream.allow(site.config.head_timeout)
-            timed = True
-        try:
-            data = await stream.receive()
-        except Timeout:
-            raise Refused(
-                408, f"the head did not come in {site.config.head_timeout:g} s (head-timeout)"
-            ) from None
-        if not data:
-            if not pending:
-                return None, b""
-            raise Refused(400, "the client ended within a head")
-        pending = pending + data
-        if pending.startswith(b"\r\n"):
-            pending = pending[2:]
-    head = pending[: end + 4]
-    rest = pending[end + 4 :]
-    request = HEADS.get(head) or parse_request(head, site.limits)
+    head = rest = b""
+    try:
+        head, rest = await read_head(stream, pending, site)
+        if not head:
+            return None, b""
+        request = HEADS.get(head) or parse_request(head, site.limits)
+    except Refused as refused:
+        raise Unreadable(refused, head) from None
     if request.length == 0:
         if len(head) <= MAX_REMEMBERED:
             if len(HEADS) >= MAX_HEADS:
@@ -145,6 +129,43 @@ async def read_request(stream: Stream, pending: bytes, site: Site) -> tuple[Requ
         return request, rest
     request.body = Body(stream, request, rest, site.limits, site.config.body_timeout)
     return request, b""
+
+
+async def read_head(stream: Stream, pending: bytes, site: Site) -> tuple[bytes, bytes]:
+    """Return a head, its empty line included, and what follows; b"" if the client ended before it began.
+
+    Raises Unreadable: 408 when the head is not there in time, and as check_partial_head().
+    """
+    patience = site.config.head_timeout
+    timed = False
+    pending = pending.removeprefix(b"\r\n")  # an empty line before the request line: RFC 9112 section 2.2
+    try:
+        while (end := pending.find(b"\r\n\r\n")) < 0:
+            check_partial_head(pending, site.limits)
+            if not timed:
+                stream.allow(patience)
+                timed = True
+            data = await stream.receive()
+            if not data:
+                if not pending:
+                    return b"", b""
+                raise Refused(400, "the client ended within a head")
+            pending = (pending + data).removeprefix(b"\r\n")
+    except Timeout:
+        late = Refused(408, f"the head did not come in {patience:g} s (head-timeout)")
+        raise Unreadable(late, pending) from None
+    except Refused as refused:
+        raise Unreadable(refused, pending) from None
+    return pending[: end + 4], pending[end + 4 :]
+
+
+class Unreadable(Exception):
+    """A request whose head cannot be read, so that nobody knows where it ends. head: what there is of it."""
+
+    def __init__(self, refused: Refused, head: bytes) -> None:
+        super().__init__(refused, head)
+        self.refused = refused
+        self.head = head
 
 
 async def answer(request: Request, stream: Stream, site: Site) -> Response:
@@ -165,11 +186,12 @@ async def answer(request: Request, stream: Stream, site: Site) -> Response:
         return error_page(500, "a fault of the server")
 
 
-async def refuse(stream: Stream, refused: Refused, pending: bytes, began: float) -> None:
+async def refuse(stream: Stream, unreadable: Unreadable, began: float) -> None:
     """Answer a request that could not be read, and end: nobody knows where the next one begins."""
-    line = pending[:200].partition(b"\r\n")[0].decode("latin-1")
+    line = unreadable.head[:200].partition(b"\r\n")[0].decode("latin-1")
     request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1))
     request.line = line
+    refused = unreadable.refused
     response = error_page(refused.status, refused.cause, refused.fields)
     await send_response(stream, request, response, False, began)
     await stream.linger()

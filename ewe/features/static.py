@@ -189,8 +189,8 @@ class Static:
             file.body = read(descriptor, file.size)
         if file.body is not None:
             file.response = Response(200, (("Content-Type", kind), *file.fields), file.body)
-            if path == request.path and time.time() - about.st_ctime > SETTLED:
-                self.remember(path, file, sidecars)
+            if time.time() - about.st_ctime > SETTLED:
+                self.remember(request.path, file, sidecars)  # of a directory: what answers for it
         return self.answer(request, file, descriptor)
 
     def sidecars(self, name: str) -> tuple[tuple[str, str], ...]:
