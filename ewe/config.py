@@ -133,7 +133,7 @@ class Config:
 
     concurrency = Setting("pool", MODEL, "the concurrency model, or module:Class to try one of your own",
                           group="model", names=("model",))
-    workers = Setting(None, auto(COUNT), "processes that serve; auto: one, prefork 16", group="model")
+    workers = Setting(None, auto(COUNT), "processes that serve; auto: one, prefork 8", group="model")
     poolthreads = Setting(5, COUNT, "threads of a pool", group="model", names=("threads",))
     queue = Setting(1024, COUNT, "connections that may wait for a thread of the pool", group="model")
     parking = Setting("always", choice("never", "idle", "always"), "when a thread of the pool leaves a client"

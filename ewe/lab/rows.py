@@ -42,6 +42,11 @@ class Sample:
     wrk_core: float
     errors: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def others(self) -> float:
+        """The share of the server's core that neither it nor idleness had."""
+        return max(self.server_core - self.server, 0.0)
+
 
 @dataclass
 class Row:
@@ -64,21 +69,30 @@ class Row:
             found.append(f"failed {len(self.failures)}x")
         if self.samples and self.median("wrk_core") > 0.95 and self.median("server_core") < 0.9:
             found.append("client-limited")
-        if self.samples and (others := self.median("server_core") - self.median("server")) > 0.1:
-            found.append(f"others {others:.0%}")
         for name in dict.fromkeys(name for sample in self.samples for name in sample.errors):
             found.append(f"{sum(sample.errors.get(name, 0) for sample in self.samples)} {name}")
         return ", ".join(found)
 
 
-HEAD = ("server", "size", "keep", "log", "conns", "req/s", "µs/req", "min-max", "/nginx", "wrk", "notes")
-WIDTHS = (16, 6, 4, 3, 5, 7, 6, 11, 6, 4)  # of all columns but the last
+COLUMNS = {
+    "server": 16,
+    "size": 6,
+    "keep": 4,
+    "log": 3,
+    "conns": 5,
+    "req/s": 6,
+    "µs/req": 6,
+    "min-max": 9,
+    "/nginx": 6,
+    "wrk": 4,
+    "other": 5,
+}  # and their widths; the notes follow
 WIDTH = 100  # of the table
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a table; a setting's rows stand together."""
-    lines = [line(HEAD)]
+    lines = [line((*COLUMNS, "notes"))]
     last: Setting | None = None
     for row in rows:
         if row.samples or row.failures:
@@ -91,9 +105,10 @@ def table(rows: Sequence[Row]) -> str:
 
 def line(texts: Sequence[str]) -> str:
     """Return a line of the table, more where there is much to note: names to the left, figures to the right."""
-    first, *middle, notes = texts
-    aligned = [text.rjust(width) for text, width in zip(middle, WIDTHS[1:], strict=True)]
-    start = " ".join((first.ljust(WIDTHS[0]), *aligned)) + "  "
+    *figures, notes = texts
+    aligned = [text.rjust(width) for text, width in zip(figures, COLUMNS.values(), strict=True)]
+    aligned[0] = figures[0].ljust(COLUMNS["server"])
+    start = " ".join(aligned) + "  "
     if not notes:
         return start.rstrip()
     indent = " " * len(start)
@@ -111,7 +126,7 @@ def cells(row: Row, beside: float | None) -> tuple[str, ...]:
         str(row.connections),
     )
     if not row.samples:
-        return (*about, "-", "-", "-", "-", "-", row.notes())
+        return (*about, *["-"] * 6, row.notes())
     spread = [sample.micros for sample in row.samples]
     return (
         *about,
@@ -120,6 +135,7 @@ def cells(row: Row, beside: float | None) -> tuple[str, ...]:
         f"{digits(min(spread))}-{digits(max(spread))}",
         "-" if beside is None else f"{beside:.2f}",
         f"{row.median('wrk'):.0%}",
+        f"{row.median('others'):.0%}",
         row.notes(),
     )
 

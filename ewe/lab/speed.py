@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe import __version__
+from ewe.config import Config
 from ewe.lab import servers
 from ewe.lab.processes import (
     LabError,
@@ -39,12 +40,13 @@ from ewe.lab.processes import (
 )
 from ewe.lab.rows import REFERENCE, TARGETS_AT, Row, Sample, Setting, as_json, describe, report
 from ewe.lab.wrk import Load, run_wrk
+from ewe.processors.prefork import Prefork
 
 WARM_UP = 0.5  # seconds, thrown away
 SETTLE = 0.05  # seconds after a load, in which the server closes what wrk has left
 OVERHEAD = 0.5  # seconds to start, probe and stop a server: for the estimate only
-PREFORKED = 16  # workers of prefork
-POOLED = 5  # threads of the pool
+PREFORKED = Prefork.workers
+POOLED = Config.poolthreads.default
 MANY = 1_000_000  # connections: as many as one likes
 INTERRUPTED = 130  # exit status
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

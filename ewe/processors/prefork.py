@@ -20,7 +20,7 @@ class Prefork(Serial):
     name = "prefork"
     many_processes = True
     supervised = True
-    workers = 16
+    workers = 8
 
     @classmethod
     def words(cls, config: Config) -> str:
