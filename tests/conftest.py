@@ -154,7 +154,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start_one(model: str = "pool", *options: str, env: dict[str, str] | None = None) -> Server:
         log = tmp_path / f"stderr.{len(servers)}"
         command = [
-            sys.executable, "-m", "ewe", "--model", *model.split(), *(() if "--bind" in options else ("--port", "0")),
+            sys.executable, "-m", "ewe", "--model", *model.split(),
+            *(() if "--bind" in options else ("--port", "0")),
             "--documentroot", str(tmp_path / "htdocs"), "--cgi-path", str(tmp_path / "cgi-bin"),
             "--access-log", str(tmp_path / "access.log"), *options,
         ]  # fmt: skip

@@ -103,7 +103,7 @@ def test_many_addresses(start: Start, variant: str, tmp_path: Path) -> None:
 
 def test_an_inherited_descriptor(site: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as inherited:
-        url = "http://127.0.0.1:%d/" % inherited.getsockname()[1]
+        url = f"http://127.0.0.1:{inherited.getsockname()[1]}/"
         process = subprocess.Popen(
             [sys.executable, "-m", "ewe", "-t", "--bind", f"fd://{inherited.fileno()}", "--access-log", "off"],
             cwd=site, env={**os.environ, "PYTHONPATH": str(ROOT)}, pass_fds=[inherited.fileno()],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -197,7 +198,7 @@ def test_back_off_for_workers_that_die_at_once(start: Start) -> None:
             died.append(time.monotonic())
             wait_until(lambda pid=pid: pid not in worker_pids(server), 5)
         time.sleep(0.01)
-    gaps = [later - sooner for sooner, later in zip(died, died[1:], strict=False)]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(died)]
     assert gaps and gaps == sorted(gaps) and len(gaps) < 8, gaps
     wait_until(lambda: answers_within(server, 2), 20)
 
