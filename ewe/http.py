@@ -188,6 +188,7 @@ FIELD_LINES = re.compile(rf"(?:{TOKEN}+:[\t\x20-\x7e\x80-\xff]*\r\n)*")
 FIELD_LINE = re.compile(rf"{TOKEN}+:[\t\x20-\x7e\x80-\xff]*")
 # What no head may hold wherever it stands: control characters, a CR or LF alone (a last CR may go on).
 NEVER_IN_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])")
+IN_HEAD = bytes({*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 
 def parse_request(head: bytes, limits: Limits) -> Request:
@@ -267,7 +268,7 @@ def check_partial_head(arrived: bytes, limits: Limits) -> None:
 
     So that a client that sends bare line feeds, HTTP/0.9 or a TLS greeting hears of it at once.
     """
-    if bad := NEVER_IN_HEAD.search(arrived):
+    if bad := never_in_head(arrived):
         place = bad.start()
         raise Refused(400, f"byte {arrived[place]:#04x} at {place} cannot stand in a head: {arrived[:40]!r}")
     line, ends, _ = arrived.partition(b"\r\n")
@@ -277,6 +278,18 @@ def check_partial_head(arrived: bytes, limits: Limits) -> None:
         raise Refused(414, f"the request line has more than {limits.max_target} bytes (max-target)")
     if len(arrived) > limits.max_head:
         raise Refused(431, f"the head has more than {limits.max_head} bytes (max-head)")
+
+
+def never_in_head(data: bytes) -> re.Match[bytes] | None:
+    """Find what no head may hold.
+
+    Where there is nothing to be found, counting is ten times as fast as the pattern: a client may send byte by
+    byte, and each time the whole is looked at.
+    """
+    lines = data.count(b"\r\n")
+    if data.count(b"\n") == lines == data.count(b"\r", 0, -1) and not data.translate(None, IN_HEAD):
+        return None
+    return NEVER_IN_HEAD.search(data)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -482,7 +495,7 @@ class ChunkedDecoder:
         if end < 0:
             if len(self.rest) - self.at >= limit + 2:
                 raise Refused(status, f"a chunk's size or trailer line has more than {limit} bytes")
-            if NEVER_IN_HEAD.search(self.rest, self.at):
+            if never_in_head(self.rest[self.at :]):
                 raise Refused(400, f"a bad byte in a chunk's line: {self.rest[self.at :][:40]!r}")
             return None
         line = self.rest[self.at : end].decode("latin-1")
@@ -557,7 +570,7 @@ class Response:
     A Response of bytes is never changed once sent, so it may be sent many times.
     """
 
-    __slots__ = ("_encoded", "body", "cause", "fields", "length", "release", "status", "target")
+    __slots__ = ("_encoded", "body", "cause", "fields", "length", "reason", "release", "status", "target")
 
     def __init__(
         self,
@@ -568,10 +581,12 @@ class Response:
         cause: str = "",
         release: Callable[[], None] | None = None,
         target: str | None = None,
+        reason: str | None = None,
     ) -> None:
         self.status = status
         self.fields = tuple(fields)
         self.body = b"" if status in BODILESS and isinstance(body, bytes) else body
+        self.reason = reason if reason is not None else REASONS.get(status, "Unknown")
         self.cause = cause  # for the error log: why this is not what the client wanted
         self.target = target  # a local redirect: the site answers for this target instead
         self.release = release  # called once the body is no longer needed: closes the file of its Regions
@@ -585,7 +600,7 @@ class Response:
         Raises ValueError where a name or a value could split the response (RFC 9110 section 5.5).
         """
         if self._encoded is None:
-            lines = [f"HTTP/1.1 {self.status} {REASONS.get(self.status, 'Unknown')}\r\n"]
+            lines = [f"HTTP/1.1 {self.status} {self.reason}\r\n"]
             for name, value in self.fields:
                 line = f"{name}: {value}"
                 if FIELD_LINE.fullmatch(line) is None:

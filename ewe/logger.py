@@ -18,10 +18,11 @@ from collections.abc import Callable, Mapping
 from ewe.http import MONTHS, Request, Response
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
-UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f"\\\ud800-\udfff]')
+UNPRINTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
 UNPRINTABLE_IN_MESSAGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Linux writes up to this many bytes to a pipe whole or not at all, pipe(7)
 PIPE_BUF = 4096
+SHORT = 120  # characters of a client's value in JSON that has to fit; one becomes six at most (\u00e9)
 
 
 def escaped(text: str, what: re.Pattern[str] = UNPRINTABLE) -> str:
@@ -182,7 +183,7 @@ def stamp() -> str:
 OF_REQUEST: dict[str, Callable[[Request], str]] = {
     "r": lambda request: escaped(request.line),
     "m": lambda request: escaped(request.method),
-    "U": lambda request: escaped(request.path),
+    "U": lambda request: escaped(request.path.encode("utf-8", "surrogateescape").decode("latin-1")),
     "q": lambda request: "?" + escaped(request.query) if request.query is not None else "",
     "H": lambda request: request.protocol,
     "v": lambda request: escaped(request.host) or "-",
@@ -227,7 +228,10 @@ class AccessLog:
     def write(self, exchange: Exchange) -> None:
         """Write the line of one exchange."""
         if self.form == "json":
-            self.file.write(json_line(exchange, self.notes))
+            line = json_line(exchange, self.notes)
+            if len(line) > PIPE_BUF and self.file.may_block:  # it would be cut, and be JSON no more
+                line = json_line(exchange, self.notes, SHORT)
+            self.file.write(line)
             return
         template = exchange.request.noted
         if template is None:
@@ -291,25 +295,29 @@ def field_of_response(name: str) -> Getter:
     return lambda exchange: escaped(exchange.response.get(lower) or "-")
 
 
-def json_line(exchange: Exchange, notes: Mapping[str, str]) -> str:
-    """Return one line of JSON."""
+def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = None) -> str:
+    """Return one line of JSON; what the client wrote is cut to `most` characters."""
     from json import dumps
 
     request, response = exchange.request, exchange.response
+
+    def cut(text: str | None) -> str | None:
+        return text[:most] if text else None
+
     return (
         dumps(
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "client": exchange.client,
-                "method": request.method,
-                "target": request.target,
+                "method": request.method[:most],
+                "target": request.target[:most],
                 "protocol": request.protocol,
                 "status": response.status,
                 "bytes": exchange.sent,
                 "micros": exchange.micros,
-                "referer": request.values.get("referer"),
-                "agent": request.values.get("user-agent"),
-                "host": request.host or None,
+                "referer": cut(request.values.get("referer")),
+                "agent": cut(request.values.get("user-agent")),
+                "host": cut(request.host),
                 "model": notes["model"],
                 "worker": notes["worker"],
                 "pid": os.getpid(),

@@ -31,10 +31,11 @@ running: set[Program] = set()  # every program of this process that was not reap
 class ProgramWaits(Protocol):
     """How a model waits for the pipes of a program; see ewe.streams."""
 
-    async def wait(self, descriptors: Sequence[int], seconds: float) -> list[int]:
+    async def wait(self, descriptors: Sequence[int], since: float, seconds: float) -> list[int]:
         """Wait until one of the descriptors can be read; return those. Empty: the time is over.
 
-        Raises Disconnected when the client left.
+        since: when the program was last heard of, on time.monotonic(). Raises Disconnected when the client
+        left, or has closed its side and the program has been silent for HALF_CLOSED seconds.
         """
         ...
 
@@ -93,6 +94,7 @@ class Program:
         self.error_open = True
         self.error_line = b""
         self.error_lines = 0
+        self.gone = False  # the program itself has exited
         self.over = False
         self.status: int | None = None  # once it was reaped: the exit status, -N for signal N
         os.set_blocking(self.output, False)
@@ -103,24 +105,32 @@ class Program:
     async def receive(self, seconds: float, limit: int = RECEIVE) -> bytes | None:
         """Return the next bytes of standard output, b"" at its end, None if it stays silent for so many seconds.
 
+        Once the program itself has exited, what it left behind with its output open has EXIT seconds.
         Raises Disconnected when the client left.
         """
-        expires = time.monotonic() + seconds
+        since = time.monotonic()
         while True:
             try:
                 return os.read(self.output, limit)
             except BlockingIOError:
                 pass
-            if not await self.ready(self.output, expires):
-                return None  # whatever it says on standard error meanwhile
+            patience = min(seconds, EXIT) if self.gone else seconds
+            if not await self.ready(self.output, since, patience):
+                return b"" if self.gone else None  # whatever it says on standard error meanwhile
 
-    async def ready(self, descriptor: int, expires: float) -> list[int]:
-        """Wait for a descriptor, log standard error meanwhile; return what of both can be read, [] past expires."""
-        seconds = expires - time.monotonic()
-        if seconds <= 0:
+    async def ready(self, descriptor: int, since: float, seconds: float) -> list[int]:
+        """Wait for a descriptor, log standard error meanwhile; return what of both can be read.
+
+        Empty: so many seconds have passed since `since`.
+        """
+        left = since + seconds - time.monotonic()
+        if left <= 0:
             return []
         watched = [descriptor, self.error] if self.error_open else [descriptor]
-        ready = await self.waits.wait(watched, seconds)
+        if not self.gone and descriptor != self.exited:
+            watched.append(self.exited)
+        ready = await self.waits.wait(watched, since, left)
+        self.gone = self.gone or self.exited in ready
         if self.error in ready:
             self.read_errors()
         return ready
@@ -154,8 +164,8 @@ class Program:
 
         Return the exit status (-N: signal N), None if it had to be ended too.
         """
-        expires = time.monotonic() + EXIT
-        while self.exited not in (ready := await self.ready(self.exited, expires)):
+        since = time.monotonic()
+        while self.exited not in (ready := await self.ready(self.exited, since, EXIT)):
             if not ready:
                 logger.errors.warning(f"{self.name}: ended {EXIT:g} s after it closed its output")
                 self.reap()

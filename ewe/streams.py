@@ -367,8 +367,9 @@ class PollWaits:
 
     def __init__(self, client: socket.socket) -> None:
         self.client = client
+        self.left_at: float | None = None  # when the client was first seen to have closed its side
 
-    async def wait(self, descriptors: Sequence[int], seconds: float) -> list[int]:
+    async def wait(self, descriptors: Sequence[int], since: float, seconds: float) -> list[int]:
         from select import POLLERR, POLLHUP, POLLIN, POLLRDHUP, poll
 
         poller = poll()
@@ -377,22 +378,23 @@ class PollWaits:
         client = self.client.fileno()
         if client < 0:
             raise Disconnected
-        poller.register(client, POLLRDHUP)
-        expires = time.monotonic() + seconds
-        gone_at = None
+        poller.register(client, POLLRDHUP if self.left_at is None else 0)
+        now = time.monotonic()
+        expires = now + seconds
         while True:
-            now = time.monotonic()
+            gone_at = None if self.left_at is None else max(self.left_at, since) + HALF_CLOSED
             until = expires if gone_at is None else min(expires, gone_at)
             events = dict(poller.poll(max(until - now, 0) * 1000))
             about_client = events.pop(client, 0)
+            now = time.monotonic()
+            if about_client & (POLLHUP | POLLERR) or (gone_at is not None and now >= gone_at):
+                raise Disconnected
             if events:
                 return list(events)
-            if about_client & (POLLHUP | POLLERR) or (gone_at is not None and time.monotonic() >= gone_at):
-                raise Disconnected
             if about_client:  # it has closed its side: it may have left, or wait for the answer all the same
-                gone_at = time.monotonic() + HALF_CLOSED
+                self.left_at = now
                 poller.modify(client, 0)
-            elif time.monotonic() >= expires:
+            elif now >= expires:
                 return []
 
     def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
@@ -667,10 +669,25 @@ class EventStream(Stream):
             raise Disconnected
         self.transport.write(b"".join(parts) if len(parts) > 1 else parts[0])
         if self.full:
-            await self.wait(Want.ROOM, self.timeouts.write_timeout)
+            await self.emptied()
+
+    async def emptied(self) -> None:
+        """Wait until the buffer is not full; a client that reads has another write_timeout for the rest."""
+        pace = Pace(self.timeouts)
+        left = self.transport.get_write_buffer_size()
+        while self.full:
+            try:
+                await self.wait(Want.ROOM, self.timeouts.write_timeout)
+            except Timeout:
+                before, left = left, self.transport.get_write_buffer_size()
+                if left >= before:
+                    raise
+                pace.check(before - left)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Write to a duplicate of the socket: a loop lets nobody else watch a transport's own descriptor."""
+        if self.lost:
+            raise Disconnected
         if head:
             await self.send(head)
         if not count:
@@ -742,14 +759,24 @@ class EventStream(Stream):
 
     def finish(self) -> None:
         self.stopping = True
+        self.soon(self.end_idle)
+
+    def end_idle(self) -> None:
+        """End the wait between requests."""
         if self.idle:
             self.happened(Want.BYTES)
 
     def abort(self) -> None:
-        self.aborted = self.stopping = True
+        self.aborted = self.stopping = self.lost = True
         self.kill_programs()
-        if not self.lost:
-            self.transport.abort()
+        self.soon(self.transport.abort)
+
+    def soon(self, function: Callable[[], None]) -> None:
+        """Have the loop call a function: we may be in another thread."""
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            pass  # it is closed, and the connection with it
 
     def close(self) -> None:
         self.reap_programs()
@@ -787,7 +814,7 @@ class EventWaits:
     def __init__(self, stream: EventStream) -> None:
         self.stream = stream
 
-    async def wait(self, descriptors: Sequence[int], seconds: float) -> list[int]:
+    async def wait(self, descriptors: Sequence[int], since: float, seconds: float) -> list[int]:
         stream, loop = self.stream, self.stream.loop
         ready: list[int] = []
 
@@ -801,7 +828,7 @@ class EventWaits:
         try:
             while not ready:
                 now = stream.clock.now
-                if stream.ended and now > stream.left_at + HALF_CLOSED:
+                if stream.ended and now > max(since, stream.left_at) + HALF_CLOSED:
                     raise Disconnected
                 if now > expires:
                     break

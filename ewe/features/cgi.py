@@ -28,7 +28,7 @@ PREFIX = "/cgi-bin/"
 MAX_HEAD = 64 * 1024  # bytes of a program's head
 HEAD_END = re.compile(rb"\n\r?\n")
 FIRST_END = re.compile(rb"\A\r?\n")  # a head that is empty
-STATUS = re.compile(r"([2-5][0-9]{2})(?: .*)?")
+STATUS = re.compile(r"([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 NPH_STATUS = re.compile(rb"HTTP/[0-9]\.[0-9] ([1-5][0-9]{2})[ \r\n]")
 LOCAL = re.compile(r"/[\x21-\x7e]*")
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]+")
@@ -189,7 +189,8 @@ class CGI:
         passed = tuple((name, value) for name, value in fields if name.lower() not in NOT_PASSED_ON)
         if "content-length" in values:
             source.length = content_length(fields, script.name)
-        response = Response(response_status(status, location, script.name), passed, source)
+        number, reason = response_status(status, location, script.name)
+        response = Response(number, passed, source, reason=reason)
         source.unwanted = request.method == "HEAD" or response.status in (204, 304)
         return response
 
@@ -229,16 +230,19 @@ def parse_head(head: bytes, name: str, limits: Limits) -> tuple[tuple[str, str],
     return tuple(fields)
 
 
-def response_status(status: str | None, location: str | None, name: str) -> int:
-    """Return the status of a document or a client redirect: sections 6.2.1, 6.2.3, 6.2.4 and 6.3.3."""
+def response_status(status: str | None, location: str | None, name: str) -> tuple[int, str | None]:
+    """Return the status, and the reason that the program gives for it, of a document or client redirect.
+
+    Sections 6.2.1, 6.2.3, 6.2.4 and 6.3.3. Raises Refused(502).
+    """
     if location is not None and not (ABSOLUTE.fullmatch(location) or status is not None):
         raise Refused(502, f"{name}: Location {location[:80]!r} is neither a path nor a URL")
     if status is None:
-        return 200 if location is None else 302
+        return 200 if location is None else 302, None
     match = STATUS.fullmatch(status)
     if match is None:
         raise Refused(502, f"{name}: Status {status[:40]!r} is malformed")
-    return int(match[1])
+    return int(match[1]), match[2]
 
 
 def content_length(fields: tuple[tuple[str, str], ...], name: str) -> int:

@@ -1,0 +1,389 @@
+"""The access log and the error log, as the real command writes them under every model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Server, Start, read_all, read_response, session_members, wait_until, write_program
+
+COMBINED = re.compile(
+    r'127\.0\.0\.1 - - \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\] "([^"\\]|\\.)*" \d{3} (\d+|-)'
+    r' "([^"\\]|\\.)*" "([^"\\]|\\.)*" \d+ [a-z]+ \d+'
+)
+GET = b"GET /%b HTTP/1.1\r\nHost: ewe\r\n%b\r\n"
+
+
+def get(server: Server, path: bytes = b"", fields: bytes = b"") -> int:
+    """Ask over a connection of its own; return the status."""
+    with server.connect(20) as sock:
+        sock.sendall(GET % (path, b"Connection: close\r\n" + fields))
+        status = read_response(sock)[0]
+        read_all(sock)
+        return status
+
+
+def lines(file: Path, count: int) -> list[str]:
+    """Return the lines of a log, once there are so many."""
+
+    def read() -> list[str]:
+        return file.read_text().splitlines() if file.exists() else []
+
+    wait_until(lambda: len(read()) >= count, 10, lambda: f"of {count} lines there are only: {read()}")
+    assert len(read()) == count, read()
+    assert file.read_bytes().endswith(b"\n")
+    return read()
+
+
+def processes(server: Server) -> list[int]:
+    """Return the processes of the server."""
+    return [server.pid, *session_members(server.pid)]
+
+
+def test_combined(server: Server) -> None:
+    """Apache's combined format, then the duration in microseconds, the model, the worker."""
+    size = (server.root / "index.html").stat().st_size
+    write_program(server.cgi / "slow", "#!/bin/sh\nsleep 0.2\nprintf 'Content-Type: a/b\\n\\nslept\\n'\n")
+    with server.connect() as sock:
+        for request in (
+            GET % (b"?q=%41", b'Referer: http://a/?"b"\\\r\nUser-Agent: x\t(y) 100%s %d\r\n'),
+            GET % (b"missing", b"User-Agent: caf\xc3\xa9 \x80\r\n"),
+            GET % (b"index.html", b"Range: bytes=0-4\r\n"),
+            GET % (b"cgi-bin/slow", b""),
+        ):
+            sock.sendall(request)
+            read_response(sock)
+        sock.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+        read_all(sock)
+    lines(server.access_file, 5)
+    with server.connect() as sock:  # what cannot be read has a line too
+        sock.sendall(b"GET /\x1b[2J HTTP/1.1\r\nHost: ewe\r\n\r\n")
+        assert read_response(sock)[0] == 400
+    found = lines(server.access_file, 6)
+    assert all(COMBINED.fullmatch(line) for line in found), found
+    model = re.findall(r"--model\0(\w+)", Path(f"/proc/{server.pid}/cmdline").read_text())[0]
+    tails = [line.partition("] ")[2].rsplit(" ", 3) for line in found]
+    assert [tail[0] for tail in tails] == [
+        rf'"GET /?q=%41 HTTP/1.1" 200 {size} "http://a/?\"b\"\\" "x\x09(y) 100%s %d"',
+        rf'"GET /missing HTTP/1.1" 404 {length_of_404(server)} "-" "caf\xc3\xa9 \x80"',
+        '"GET /index.html HTTP/1.1" 206 5 "-" "-"',
+        '"GET /cgi-bin/slow HTTP/1.1" 200 6 "-" "-"',
+        '"HEAD / HTTP/1.0" 200 - "-" "-"',
+        rf'"GET /\x1b[2J HTTP/1.1" 400 {length_of_400(server)} "-" "-"',
+    ]
+    assert {tail[2] for tail in tails} == {model}
+    assert 200_000 <= int(tails[3][1]) < 20_000_000  # the program slept for 0.2 s
+    assert int(tails[0][1]) < 2_000_000
+    stamp = time.strptime(found[0].partition("[")[2].partition("]")[0], "%d/%b/%Y:%H:%M:%S %z")
+    assert abs(time.mktime(stamp) - time.mktime(time.localtime())) < 3600 * 24
+
+
+def length_of_404(server: Server) -> int:
+    """Return the length of that page."""
+    from ewe.features.errors import error_page
+
+    return error_page(404, "").length or 0
+
+
+def length_of_400(server: Server) -> int:
+    """Return the length of that page."""
+    from ewe.features.errors import error_page
+
+    return error_page(400, "").length or 0
+
+
+def test_a_format_of_ones_own(start: Start, variant: str, tmp_path: Path) -> None:
+    """Apache's letters, each; and to standard output."""
+    form = (
+        "%h|%a|%l|%u|%m|%U|%q|%H|%v|%s|%>s|%<s|%b|%B|%T|%p|%{X-Y}i|%{x-z}i|%{Content-Type}o|%{model}n|%%|%r|é"
+    )
+    server = start(variant, "--access-log", "-", "--log-format", form + "|%P|%{worker}n|%D|%t")
+    with server.connect() as sock:
+        sock.sendall(GET % (b"a%20%C3%A9%E9%22b?c=%41", b"X-Y: 1\r\nX-Y: 100%\r\n"))
+        assert read_response(sock)[0] == 404
+        sock.sendall(GET % (b"", b""))
+        assert read_response(sock)[0] == 200
+    log = server.wait_for_log("|GET|/||")
+    first, second = [line.split("|") for line in log.splitlines() if line.startswith("127.0.0.1|")]
+    size = str(length_of_404(server))
+    assert first[:23] == [
+        "127.0.0.1", "127.0.0.1", "-", "-", "GET", r"/a \xc3\xa9\xe9\"b", "?c=%41", "HTTP/1.1", "ewe",
+        "404", "404", "404", size, size, "0", str(server.port), "1, 100%", "-", "text/html; charset=utf-8",
+        variant.split()[0], "%",
+        "GET /a%20%C3%A9%E9%22b?c=%41 HTTP/1.1", "é",
+    ]  # fmt: skip
+    assert int(first[23]) in processes(server) or "fork" in variant
+    assert first[24].isdigit() and first[25].isdigit() and first[26].startswith("[")
+    assert second[9] == "200" and second[16] == "-"
+
+
+def test_json(start: Start, variant: str) -> None:
+    """One object a line, whatever a client sends."""
+    server = start(variant, "--log-format", "json")
+    with server.connect() as sock:
+        for fields in (
+            b"",
+            b'User-Agent: "x"\\ \xe9\x9b\r\nReferer: http://a/\r\n',
+            b"User-Agent: " + b"\\" * 9000 + b"\r\n",
+        ):
+            sock.sendall(GET % (b"?q", fields))
+            assert read_response(sock)[0] == 200
+    with server.connect() as sock:
+        lines(server.access_file, 3)
+        sock.sendall(b"BAD\x1b\r\n\r\n")
+        assert read_response(sock)[0] == 400
+    found = [json.loads(line) for line in lines(server.access_file, 4)]
+    first = found[0]
+    assert isinstance(first.pop("micros"), int) and isinstance(first.pop("pid"), int)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}", first.pop("time"))
+    assert first.pop("worker").isdigit()
+    assert first == {
+        "client": "127.0.0.1", "method": "GET", "target": "/?q", "protocol": "HTTP/1.1", "status": 200,
+        "bytes": (server.root / "index.html").stat().st_size, "referer": None, "agent": None, "host": "ewe",
+        "model": variant.split()[0],
+    }  # fmt: skip
+    assert found[1]["agent"] == '"x"\\ \xe9\x9b' and found[1]["referer"] == "http://a/"
+    assert found[2]["agent"] == "\\" * 9000
+    assert found[3]["status"] == 400
+
+
+def test_json_through_a_pipe_stays_json(start: Start, tmp_path: Path) -> None:
+    """A pipe takes 4096 bytes whole; a longer line is shortened so that it can still be read."""
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        server = start("thread", "--access-log", str(fifo), "--log-format", "json")
+        assert get(server, b"?" + b"q" * 8000, b"User-Agent: " + b"\xe9" * 9000 + b"\r\n") == 200
+        data = b""
+
+        def read() -> bool:
+            nonlocal data
+            try:
+                data += os.read(reader, 65536)
+            except BlockingIOError:
+                pass
+            return data.endswith(b"\n")
+
+        wait_until(read, 10)
+        found = json.loads(data)
+        assert (
+            found["status"] == 200
+            and found["target"].startswith("/?qqq")
+            and found["agent"].startswith("\xe9")
+        )
+        # A reader that is stuck, or gone, costs lines and nothing else
+        with server.connect(20) as sock:
+            for _ in range(300):
+                sock.sendall(GET % (b"?" + b"q" * 4000, b""))
+                assert read_response(sock)[0] == 200
+            os.close(reader)
+            reader = -1
+            sock.sendall(GET % (b"", b""))
+            assert read_response(sock)[0] == 200
+        assert server.stop() == 0
+        assert re.search(r"log \S+/pipe: \d+ lines could not be written", server.log())
+    finally:
+        if reader >= 0:
+            os.close(reader)
+
+
+def test_a_standard_output_that_nobody_reads(tmp_path: Path) -> None:
+    """A pipe that is full costs lines, and holds up no client."""
+    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "htdocs" / "index.html").write_text("welcome")
+    with subprocess.Popen(
+        [sys.executable, "-m", "ewe", "-t", "--port", "0", "--documentroot", str(tmp_path / "htdocs")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            port = int(re.findall(r":(\d+)/", process.stderr.readline())[0])
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+                for _ in range(200):
+                    sock.sendall(GET % (b"", b"User-Agent: " + b"x" * 2000 + b"\r\n"))
+                    assert read_response(sock)[0] == 200
+            process.terminate()
+            assert process.wait(10) == 0
+            whole = process.stdout.read().splitlines()
+            assert 10 < len(whole) < 200 and all(COMBINED.fullmatch(line) for line in whole)
+            assert f"log -: {200 - len(whole)} lines could not be written" in process.stderr.read()
+        finally:
+            process.kill()
+
+
+def test_reopening(start: Start, variant: str, tmp_path: Path) -> None:
+    """USR1, after the files were moved away: what comes later goes to new files, over old connections too."""
+    errors = tmp_path / "error.log"
+    server = start(variant, "--logfile", str(errors), "--loglevel", "debug")
+    with server.connect(20) as kept:
+        kept.sendall(GET % (b"?before", b""))
+        assert read_response(kept)[0] == 200
+        kept.sendall(GET % (b"missing-before", b""))
+        assert read_response(kept)[0] == 404
+        lines(server.access_file, 2)
+        wait_until(lambda: "missing-before" in errors.read_text(), 5)
+        old_access = server.access_file.rename(tmp_path / "access.log.1")
+        old_errors = errors.rename(tmp_path / "error.log.1")
+        server.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: not any(has_open(pid, "log.1") for pid in processes(server)), 10)
+        kept.sendall(GET % (b"?after", b""))
+        assert read_response(kept)[0] == 200
+        kept.sendall(GET % (b"missing-after", b"Connection: close\r\n"))
+        assert read_response(kept)[0] == 404
+        read_all(kept)
+    assert get(server, b"?new") == 200
+    found = lines(server.access_file, 3)
+    assert "GET /?after" in found[0] and "GET /missing-after" in found[1] and "GET /?new" in found[2]
+    wait_until(lambda: "missing-after" in errors.read_text(), 5)
+    assert len(old_access.read_text().splitlines()) == 2 and "missing-after" not in old_errors.read_text()
+    # Where no new file can be made the old one stays in use
+    gone = tmp_path / "error.log"
+    gone.rename(tmp_path / "error.log.2")
+    gone.mkdir()
+    server.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: "the old file stays in use" in (tmp_path / "error.log.2").read_text(), 5)
+    assert get(server) == 200
+
+
+def has_open(pid: int, name: str) -> bool:
+    """Does a process have a file open whose name ends so?"""
+    try:
+        return any(
+            os.readlink(f"/proc/{pid}/fd/{entry}").endswith(name) for entry in os.listdir(f"/proc/{pid}/fd")
+        )
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_logs_that_cannot_be_written(start: Start, variant: str) -> None:
+    server = start(variant, "--access-log", "/dev/full", "--logfile", "/dev/full", "--loglevel", "debug")
+    with server.connect() as sock:
+        for _ in range(20):
+            sock.sendall(GET % (b"missing", b""))
+            assert read_response(sock)[0] == 404
+    assert get(server) == 200
+    server.process.send_signal(signal.SIGUSR1)
+    assert get(server) == 200
+    assert server.stop() == 0
+
+
+def test_lines_do_not_mix(server: Server) -> None:
+    """200 requests from 8 threads: 200 lines, each whole."""
+    failures: list[object] = []
+
+    def client(number: int) -> None:
+        for count in range(25):
+            try:
+                assert (
+                    get(server, b"?%d-%d" % (number, count), b"User-Agent: " + b"x" * 1500 + b"\r\n") == 200
+                )
+            except (AssertionError, OSError) as reason:
+                failures.append(reason)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    found = lines(server.access_file, 200)
+    assert all(COMBINED.fullmatch(line) for line in found)
+    asked = {re.findall(r"GET /\?(\S+)", line)[0] for line in found}
+    assert asked == {f"{number}-{count}" for number in range(8) for count in range(25)}
+
+
+def test_levels_of_the_error_log(start: Start, model: str, tmp_path: Path) -> None:
+    """Each level tells what the ones above it tell, and more."""
+    told = {}
+    for level in ("error", "warning", "2", "debug"):
+        errors = tmp_path / f"error.{level}"
+        server = start(model, "--loglevel", level, "--logfile", str(errors))
+        write_program(server.cgi / "fails", "#!/bin/sh\nprintf 'out \\033 of wool\\n' >&2\nexit 1\n")
+        assert get(server, b"cgi-bin/fails") == 502
+        assert get(server, b"missing") == 404
+        with server.connect() as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: a b\x01\r\n\r\n")
+            assert read_response(sock)[0] == 400
+        assert server.stop() == 0
+        assert len(server.log().splitlines()) == 1  # the banner alone: all else is in the file
+        told[level] = errors.read_text()
+        assert re.fullmatch(
+            r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[\d+\] (error|warning|info|debug): [ -~]+\n)*", told[level]
+        )
+    assert told["error"] == ""
+    assert "out \\x1b of wool" in told["warning"] and "502, /cgi-bin/fails: it wrote" in told["warning"]
+    assert ": 400, " not in told["warning"] and ": 404, " not in told["warning"]
+    assert (
+        "502, " in told["2"] and "400, a field line is malformed" in told["2"] and ": 404, " not in told["2"]
+    )
+    assert "502, " in told["debug"] and "404, " in told["debug"]
+
+
+def ewe(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with options it cannot use."""
+    (tmp_path / "htdocs").mkdir(exist_ok=True)
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ewe",
+            "-t",
+            "--port",
+            "0",
+            "--documentroot",
+            str(tmp_path / "htdocs"),
+            *options,
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--log-format", "%h %y"), "%y"),
+        (("--log-format", "%{nothing}n"), "%{nothing}n"),
+        (("--log-format", "%i"), "%i"),
+        (("--log-format", "100%"), "%"),
+        (("--log-format", "%{Host"), "%"),
+        (("--access-log", "no/such/directory/access.log"), "no/such/directory/access.log"),
+        (("--logfile", "."), "."),
+        (("--loglevel", "loud"), "loud"),
+    ],
+)
+def test_settings_that_cannot_be_used(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+    """One line that says what is wrong, at once."""
+    ended = ewe(tmp_path, *options)
+    assert ended.returncode in (1, 2)
+    assert ended.stdout == "" and ended.stderr.count("\n") == 1 and says in ended.stderr, ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_off(start: Start) -> None:
+    server = start("thread", "--access-log", "off", "--logfile", "off")
+    write_program(server.cgi / "fails", "#!/bin/sh\necho oops >&2\n")
+    assert get(server) == 200 and get(server, b"cgi-bin/fails") == 502
+    assert server.stop() == 0
+    assert not server.access_file.exists() and len(server.log().splitlines()) == 1

@@ -1,0 +1,182 @@
+"""The samples: what a fresh checkout serves, through the real server."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from conftest import ROOT, Server, Start, read_response
+
+CGI = ROOT / "cgi-bin"
+TEXT = "text/plain; charset=utf-8"
+
+
+@pytest.fixture
+def sample(start: Start, variant: str) -> Server:
+    """A server of each variant that serves the samples."""
+    return start(variant, "--documentroot", str(ROOT / "htdocs"), "--cgi-path", str(CGI))
+
+
+def needs(program: str) -> bool:
+    """Is the interpreter here?"""
+    return shutil.which(program) is not None
+
+
+def test_every_sample_is_tested() -> None:
+    """Whoever adds a sample adds a test; all but sources can be executed."""
+    names = {path.name for path in CGI.iterdir() if path.name != "hello-c"}
+    assert names == {
+        "echo", "environment", "form.py", "headers", "hello.c", "hello.pl", "hello.py", "hello.sh",
+        "nph-hello", "redirect", "sleep", "stream",
+    }  # fmt: skip
+    for name in names - {"hello.c"}:
+        assert (CGI / name).stat().st_mode & stat.S_IXOTH, name
+        assert (CGI / name).read_text().startswith("#!"), name
+
+
+def test_samples(sample: Server) -> None:
+    """All of them but echo, over one kept connection each client."""
+    with httpx.Client(base_url=sample.url, timeout=30) as client:
+        # hello
+        languages = {"hello.sh": "the shell", "hello.py": "Python"}
+        if needs("perl"):
+            languages["hello.pl"] = "Perl"
+        for name, language in languages.items():
+            answer = client.get(f"/cgi-bin/{name}")
+            assert (answer.status_code, answer.text) == (200, f"Hello from {language}!\n")
+            assert answer.headers["content-type"] == TEXT
+            answer = client.head(f"/cgi-bin/{name}")
+            assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, TEXT, b"")
+        assert client.get("/cgi-bin/hello.c").status_code == 404  # a source is not served either
+        answer = client.get("/cgi-bin/nph-hello")
+        assert answer.text == "Hello from a program that speaks HTTP itself!\n"
+        assert "server" not in answer.headers and "date" in answer.headers
+
+        # environment
+        lines = client.get("/cgi-bin/environment/a%0Ab?x=%20").text.splitlines()
+        found = dict(line.partition("=")[::2] for line in lines)
+        assert found["PATH_INFO"] == r"/a\nb" and found["QUERY_STRING"] == "x=%20"
+        assert found["SERVER_PORT"] == str(sample.port) and found["SERVER_NAME"] == "127.0.0.1"
+        assert lines == sorted(lines)
+
+        # headers
+        text = client.post(
+            "/cgi-bin/headers", content=b"12345", headers={"X-My-Own": "yes", "Authorization": "no"}
+        ).text
+        assert "X-My-Own: yes\n" in text and "Content-Length: 5\n" in text and "Host: 127.0.0.1:" in text
+        assert "Authorization" not in text and "Content-Type" not in text
+
+        # redirect
+        hello = (ROOT / "htdocs" / "hello.txt").read_text()
+        answer = client.get("/cgi-bin/redirect?local")
+        assert (answer.status_code, answer.text) == (200, hello)
+        for way, text in (("client", ""), ("document", "Found elsewhere")):
+            answer = client.get(f"/cgi-bin/redirect?{way}")
+            assert answer.status_code == 302 and text in answer.text
+            assert answer.headers["location"] == f"{sample.url}hello.txt"
+            assert client.get(f"/cgi-bin/redirect?{way}", follow_redirects=True).text == hello
+        assert "redirect?local" in client.get("/cgi-bin/redirect").text
+        assert client.get("/cgi-bin/redirect?other").status_code == 400
+        assert client.head("/cgi-bin/redirect").content == b""
+
+        # sleep
+        began = time.monotonic()
+        assert client.get("/cgi-bin/sleep?0.3").text == "Slept for 0.3 s.\n"
+        assert time.monotonic() - began >= 0.3
+        for query in ("nan", "-1"):
+            assert client.get(f"/cgi-bin/sleep?{query}").status_code == 400
+
+        # stream
+        began = time.monotonic()
+        came = []
+        with client.stream("GET", "/cgi-bin/stream?n=4") as streaming:
+            for line in streaming.iter_lines():
+                came.append((time.monotonic() - began, line))
+        assert [line.partition(",")[0] for _, line in came] == [f"line {n} of 4" for n in range(1, 5)]
+        assert came[3][0] - came[0][0] >= 0.3  # 0.6 s if nothing holds us up
+        assert client.get("/cgi-bin/stream?n=x").status_code == 400
+
+
+def test_form(sample: Server) -> None:
+    """The answer to htdocs/form.html, in its three ways; whatever came is escaped."""
+    page = httpx.get(sample.url + "form.html").text
+    assert page.count('action="/cgi-bin/form.py"') == 3
+    url = sample.url + "cgi-bin/form.py"
+    fields = {"name": "Dolly & Co.", "interest": "<b>sheep</b>", "message": "Grüße,\r\nΕλλάδα"}
+    with httpx.Client(timeout=30) as client:
+        for answer in (client.get(url, params=fields), client.post(url, data=fields)):
+            assert answer.status_code == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
+            assert "Dolly &amp; Co." in answer.text and "&lt;b&gt;sheep&lt;/b&gt;" in answer.text
+            assert "<b>sheep" not in answer.text and "Ελλάδα" in answer.text
+        assert "application/x-www-form-urlencoded" in answer.text
+        data = os.urandom(300_000)  # more than a pipe holds
+        answer = client.post(url, data={"note": "n"}, files={"file": ("ewe <1>.png", data, "image/png")})
+        assert "ewe &lt;1&gt;.png" in answer.text and "300,000 bytes" in answer.text
+        assert hashlib.sha256(data).hexdigest() in answer.text
+        body = urlencode(fields).encode()
+
+        def pieces() -> list[bytes]:
+            return [body[place : place + 7] for place in range(0, len(body), 7)]
+
+        answer = client.post(  # chunked
+            url, content=iter(pieces()), headers={"Content-Type": "application/x-www-form-urlencoded"}
+        )
+        assert "Dolly &amp; Co." in answer.text and f"<td>{len(body)}</td>" in answer.text
+        assert client.put(url).status_code == 405
+        assert client.post(url, content=b"x", headers={"Content-Type": "a/b"}).status_code == 415
+
+
+def test_echo(sample: Server) -> None:
+    """Byte-exact: 5 MB of anything, by length and chunked."""
+    data = os.urandom(5_000_000)
+    with sample.connect(30) as sock:
+        for framing, body in (
+            (b"Content-Length: 5000000", data),
+            (b"Transfer-Encoding: chunked", in_chunks(data)),
+            (b"Content-Length: 0", b""),
+        ):
+            echoed, kind = echo(sock, framing, body)
+            assert echoed == (data if body else b"") and kind == "x/y"
+
+
+def in_chunks(data: bytes) -> bytes:
+    """Return data as a chunked body, in chunks of odd sizes."""
+    pieces = []
+    place, size = 0, 1
+    while place < len(data):
+        piece = data[place : place + size]
+        pieces.append(b"%x\r\n%b\r\n" % (len(piece), piece))
+        place += size
+        size = size * 3 % 70_001 + 1
+    return b"".join(pieces) + b"0\r\n\r\n"
+
+
+def echo(sock: socket.socket, framing: bytes, body: bytes) -> tuple[bytes, str]:
+    """Send a body to echo; return what came back, and its type."""
+    sock.sendall(
+        b"POST /cgi-bin/echo HTTP/1.1\r\nHost: ewe\r\nContent-Type: x/y\r\n" + framing + b"\r\n\r\n" + body
+    )
+    status, fields, echoed = read_response(sock)
+    assert status == 200
+    return echoed, fields["content-type"]
+
+
+@pytest.mark.skipif(not needs("cc"), reason="no C compiler")
+def test_hello_in_c(start: Start, tmp_path: Path) -> None:
+    server = start("thread")
+    subprocess.run(
+        ["cc", "-Wall", "-Wextra", "-Werror", "-O2", "-o", server.cgi / "hello-c", CGI / "hello.c"],
+        check=True,
+    )
+    answer = httpx.get(server.url + "cgi-bin/hello-c")
+    assert (answer.text, answer.headers["content-type"]) == ("Hello from C!\n", TEXT)
+    assert httpx.head(server.url + "cgi-bin/hello-c").headers["content-type"] == TEXT
