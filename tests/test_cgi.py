@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from conftest import (
+    MODELS,
     Server,
     Start,
     children,
@@ -929,10 +930,9 @@ def chunks_of(sock: socket.socket) -> Iterator[bytes]:
         file.readline()
 
 
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "serial"])
 def test_a_large_answer_does_not_hold_up_others(start: Start, model: str) -> None:
     """One client that takes what it gets as fast as it can does not starve the next."""
-    if model == "serial":
-        pytest.skip("serves one client at a time by its nature")
     server = start(model)
     write_program(server.cgi / "zeros", f"#!/bin/sh\n{HEAD}\nexec cat /dev/zero\n")
     stop = threading.Event()

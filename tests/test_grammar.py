@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ewe.http import (
     CONDITIONS,
     METHODS,
+    NEVER_IN_HEAD,
     NO_BODY,
     ChunkedDecoder,
     Limits,
@@ -30,6 +31,7 @@ from ewe.http import (
     check_partial_head,
     escape,
     http_date,
+    never_in_head,
     parse_date,
     parse_fields,
     parse_request,
@@ -705,6 +707,21 @@ def test_refused_at_once(arrived: bytes, status: int) -> None:
     with pytest.raises(Refused) as info:
         check_partial_head(arrived, LIMITS)
     assert info.value.status == status
+
+
+@quick
+@given(st.text("\r\r\n\nab\t\x00\x0b\x7f\x80\xff", max_size=8))
+def test_what_no_head_holds_is_found(text: str) -> None:
+    data = text.encode("latin-1")
+    assert bool(never_in_head(data)) == bool(NEVER_IN_HEAD.search(data))
+
+
+def test_a_head_that_comes_byte_by_byte_is_cheap() -> None:
+    data = b"GET / HTTP/1.1\r\n" + (b"A: " + b"b" * 10_000 + b"\r\n") * 3
+    began = time.process_time()
+    for size in range(1, len(data), 10):
+        check_partial_head(data[:size], LIMITS)
+    assert time.process_time() - began < 0.5  # it takes 0.07 s, and 0.7 s with the pattern alone
 
 
 # --- RFC 9112 section 7.1: chunked bodies --------------------------------------------------------------------
