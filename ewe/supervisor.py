@@ -19,7 +19,7 @@ from ewe.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, Worker, ignore_
 if TYPE_CHECKING:
     import socket
 
-    from ewe.server import Blueprint
+    from ewe.blueprint import Blueprint
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 LEAVING = -1  # the place of a worker that was told to retire

@@ -21,7 +21,7 @@ from ewe.listener import Listener
 if TYPE_CHECKING:
     import socket
 
-    from ewe.server import Blueprint
+    from ewe.blueprint import Blueprint
 
 STOPPED, FAILED, CUT = 0, 1, 4  # exit statuses: as asked; our own fault; work had to be ended
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}

@@ -33,6 +33,7 @@ FLOORS = {
     "ewe.site": 3,
     "ewe.conversation": 4,
     "ewe.processors": 5,
+    "ewe.blueprint": 5.6,
     "ewe.worker": 6,
     "ewe.supervisor": 6.3,
     "ewe.server": 6.6,

@@ -53,3 +53,10 @@ def error_page(status: int, cause: str, fields: Iterable[tuple[str, str]] = ()) 
         page.encode(),
         cause=cause,
     )
+
+
+def html_escape(text: str) -> str:
+    """Escape for HTML; html.escape() would cost the import of all entities' names."""
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;")):
+        text = text.replace(character, entity)
+    return text

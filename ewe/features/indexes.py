@@ -11,7 +11,7 @@ import re
 import stat
 import time
 
-from ewe.features.static import html_escape
+from ewe.features.errors import html_escape
 from ewe.http import Refused, Request, Response, escape
 
 MAX_ENTRIES = 50_000  # a longer listing would hold the server for seconds, and nobody reads it

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe.features import conditional, ranges
-from ewe.features.errors import error_page
+from ewe.features.errors import error_page, html_escape
 from ewe.features.mediatypes import content_type
 from ewe.http import Refused, Region, Request, Response, escape, http_date
 
@@ -296,13 +296,6 @@ def redirect(target: str) -> Response:
     """Return the 301 to another place."""
     page = f'<!DOCTYPE html>\n<title>Moved</title>\n<p>It is <a href="{html_escape(target)}">here</a>.\n'
     return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page.encode())
-
-
-def html_escape(text: str) -> str:
-    """Escape for HTML; html.escape() would cost the import of all entities' names."""
-    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;")):
-        text = text.replace(character, entity)
-    return text
 
 
 def preferred(accepts: str | None, sidecars: tuple[tuple[str, str], ...]) -> str:
