@@ -119,6 +119,8 @@ async def read_request(stream: Stream, pending: bytes, site: Site) -> tuple[Requ
         if not head:
             return None, b""
         request = HEADS.get(head) or parse_request(head, site.limits)
+        if stream.scheme != "https" and request.target[:6].lower() == "https:":  # RFC 9110 section 7.4
+            raise Refused(421, "an https URL over a connection that is not secured")
     except Refused as refused:
         raise Unreadable(refused, head) from None
     if request.length == 0:
@@ -138,7 +140,7 @@ async def read_head(stream: Stream, pending: bytes, site: Site) -> tuple[bytes, 
     """
     patience = site.config.head_timeout
     timed = False
-    pending = pending.removeprefix(b"\r\n")  # an empty line before the request line: RFC 9112 section 2.2
+    pending, empty = without_empty_line(pending)
     try:
         while (end := pending.find(b"\r\n\r\n")) < 0:
             check_partial_head(pending, site.limits)
@@ -150,13 +152,20 @@ async def read_head(stream: Stream, pending: bytes, site: Site) -> tuple[bytes, 
                 if not pending:
                     return b"", b""
                 raise Refused(400, "the client ended within a head")
-            pending = (pending + data).removeprefix(b"\r\n")
+            pending += data
+            if not empty:
+                pending, empty = without_empty_line(pending)
     except Timeout:
         late = Refused(408, f"the head did not come in {patience:g} s (head-timeout)")
         raise Unreadable(late, pending) from None
     except Refused as refused:
         raise Unreadable(refused, pending) from None
     return pending[: end + 4], pending[end + 4 :]
+
+
+def without_empty_line(pending: bytes) -> tuple[bytes, bool]:
+    """Drop the one empty line that may precede a request line (RFC 9112 section 2.2); was it there?"""
+    return pending.removeprefix(b"\r\n"), pending.startswith(b"\r\n")
 
 
 class Unreadable(Exception):
@@ -171,6 +180,8 @@ class Unreadable(Exception):
 async def answer(request: Request, stream: Stream, site: Site) -> Response:
     """Return the site's response; what a feature raises becomes a status here, and only here."""
     try:
+        if request.length is None:
+            await request.body.look_ahead()
         return await site.respond(request, stream)
     except Refused as refused:
         return error_page(refused.status, refused.cause, refused.fields)
@@ -386,6 +397,7 @@ class Body(BodyReader):
         self.timeout = timeout
         self.asks = request.expects and not pending
         self.decoder = ChunkedDecoder(limits) if request.length is None else None
+        self.ahead = b""  # decoded, and not yet asked for
         self.finished = False
         self.broken = False
         self.began = 0.0  # when something first waited for it
@@ -396,6 +408,9 @@ class Body(BodyReader):
 
         Raises Refused: 400 for bad framing or an early end, 408 for a client that stops, 413 for too much.
         """
+        if self.ahead:
+            piece, self.ahead = self.ahead, b""
+            return piece
         while not self.finished:
             if self.asks:
                 self.asks = False
@@ -406,6 +421,19 @@ class Body(BodyReader):
             if piece:
                 return piece
         return b""
+
+    async def look_ahead(self) -> None:
+        """Read the first SKIP bytes of a chunked body, or all of it, before anything answers.
+
+        So that a request with bad framing is refused whatever it asks for, and how the answer ends (kept or
+        closed) is known before it is sent. Not if the client waits to be told. Raises as receive().
+        """
+        pieces: list[bytes] = []
+        size = 0
+        while not self.asks and size <= SKIP and (piece := await self.receive()):
+            pieces.append(piece)
+            size += len(piece)
+        self.ahead = b"".join(pieces)
 
     def take(self, data: bytes) -> bytes:
         """Take what belongs to a body of known length."""
@@ -452,7 +480,9 @@ class Body(BodyReader):
 
     def may_be_skipped(self) -> bool:
         """Is what was not read cheap to read off? Not if the client was never told to send it."""
-        return self.finished or not (self.broken or self.asks or self.left - len(self.pending) > SKIP)
+        if self.finished or self.broken or self.asks or self.length is None:  # look_ahead() has read SKIP
+            return self.finished
+        return self.left - len(self.pending) <= SKIP
 
     async def skip(self) -> bytes | None:
         """Read off what is left, up to SKIP bytes; return what follows the body, None to close instead."""

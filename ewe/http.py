@@ -29,7 +29,7 @@ __all__ = [
 
 REASONS = {
     100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content",
-    206: "Partial Content", 301: "Moved Permanently", 302: "Found", 303: "See Other",
+    205: "Reset Content", 206: "Partial Content", 301: "Moved Permanently", 302: "Found", 303: "See Other",
     304: "Not Modified", 307: "Temporary Redirect", 308: "Permanent Redirect",
     400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
     405: "Method Not Allowed", 406: "Not Acceptable", 408: "Request Timeout", 409: "Conflict",
@@ -89,6 +89,10 @@ class BodyReader:
 
     async def receive(self) -> bytes:
         """Return the next decoded bytes, b"" at the end. Raises Refused, Timeout, Disconnected."""
+        raise NotImplementedError
+
+    async def look_ahead(self) -> None:
+        """Read some of it before anything answers."""
         raise NotImplementedError
 
     def may_be_skipped(self) -> bool:
@@ -183,6 +187,8 @@ def joined(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]"  # tchar: RFC 9110 section 5.6.2
 REQUEST_LINE = re.compile(rf"({TOKEN}+) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
+# What a request line may begin with; its last CR may be that of an empty line before it.
+BEGUN_LINE = re.compile(rf"(?:{TOKEN}+(?: (?:[\x21-\x7e]+(?: [HTP/0-9.]{{0,8}})?)?)?)?\r?".encode())
 # field-line = field-name ":" OWS field-value OWS; field-value is visible, obs-text, space or tab: section 5
 FIELD_LINES = re.compile(rf"(?:{TOKEN}+:[\t\x20-\x7e\x80-\xff]*\r\n)*")
 FIELD_LINE = re.compile(rf"{TOKEN}+:[\t\x20-\x7e\x80-\xff]*")
@@ -266,7 +272,8 @@ def first_bad_line(block: str) -> str:
 def check_partial_head(arrived: bytes, limits: Limits) -> None:
     """Refuse a head that can no longer become a good one, without waiting for its end.
 
-    So that a client that sends bare line feeds, HTTP/0.9 or a TLS greeting hears of it at once.
+    So that a client that sends bare line feeds, HTTP/0.9 or a TLS greeting hears of it at once. Of a request
+    line that has not ended its first 64 bytes are looked at: the whole, each time, would cost too much.
     """
     if bad := never_in_head(arrived):
         place = bad.start()
@@ -274,6 +281,8 @@ def check_partial_head(arrived: bytes, limits: Limits) -> None:
     line, ends, _ = arrived.partition(b"\r\n")
     if ends:
         parse_request_line(line.decode("latin-1"), limits)
+    elif BEGUN_LINE.fullmatch(line[:64]) is None:
+        raise Refused(400, f"no request line begins like this: {line[:64]!r}")
     elif len(line) > limits.max_target + 64:  # 64: a method, two spaces and the version
         raise Refused(414, f"the request line has more than {limits.max_target} bytes (max-target)")
     if len(arrived) > limits.max_head:
@@ -426,6 +435,8 @@ def body_length(
         if version != (1, 1):
             raise Refused(400, "Transfer-Encoding in an HTTP/1.0 request")
         codings = [name.strip(" \t").lower() for name in coding.split(",")]
+        if "" in codings:
+            raise Refused(400, f"transfer coding {coding[:40]!r} has an empty element")
         if codings[-1] != "chunked" or codings.count("chunked") > 1:
             raise Refused(400, f"transfer coding {coding[:40]!r} does not end in one chunked")
         if len(codings) > 1:

@@ -16,6 +16,7 @@ from ewe.streams import SLICE, set_timeouts
 
 OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 PAUSE = 0.1  # seconds without accepting when the system has no descriptor or memory left
+COMPLAIN = 10.0  # seconds between two complaints about that
 
 
 class StartError(Exception):
@@ -149,7 +150,7 @@ class Listener:
             self.epoll.register(lifeline, EPOLLIN)
         self.closed = False
         self.accepting = False
-        self.accept_from = 0.0
+        self.accept_from = self.complain_from = 0.0
 
     def __iter__(self) -> Iterator[Accepted]:
         """Yield connections until close()."""
@@ -211,12 +212,19 @@ class Listener:
                 return  # another process was quicker
             except OSError as reason:
                 if reason.errno in OVERLOADED:
-                    logger.errors.error(f"cannot accept: {reason.strerror}; trying again in {PAUSE:g} s")
-                    self.accept_from = time.monotonic() + PAUSE
+                    self.pause(reason)
                 return
             if listening.family == socket.AF_UNIX:
                 client = ("unix:", 0)
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[number]))
+
+    def pause(self, reason: OSError) -> None:
+        """Accept nothing for a moment; say so now and then."""
+        now = time.monotonic()
+        self.accept_from = now + PAUSE
+        if now >= self.complain_from:
+            self.complain_from = now + COMPLAIN
+            logger.errors.error(f"cannot accept: {reason.strerror}; trying every {PAUSE:g} s")
 
     def wake(self) -> None:
         """End the wait in progress."""

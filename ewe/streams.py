@@ -118,7 +118,8 @@ class Stream:
     """What the conversation and the features know of a client's connection: both stream and io.
 
     client: (address, port). server: (address, port) on which it was accepted. scheme: "http".
-    requests: answered so far. stopping: the exchange in progress is the last.
+    requests: answered so far. stopping: the exchange in progress, or the next, is the last. finishing: there
+    is no next one.
     """
 
     scheme = "http"
@@ -128,7 +129,7 @@ class Stream:
         self.server = server
         self.timeouts = timeouts
         self.requests = 0
-        self.stopping = False
+        self.stopping = self.finishing = False
         self.idle = False
         self.aborted = False
         self.programs: set[Program] = set()
@@ -220,9 +221,9 @@ class BlockingStream(Stream):
 
     async def next_request(self, idle: float) -> bytes:
         waited = 0.0
-        self.idle = True  # before the look at stopping: finish() sets stopping before it looks at idle
+        self.idle = True  # before the look at finishing: finish() sets finishing before it looks at idle
         try:
-            while not self.stopping:
+            while not self.finishing:
                 try:
                     return self.socket.recv(RECEIVE)
                 except BlockingIOError:
@@ -324,12 +325,12 @@ class BlockingStream(Stream):
         return PollWaits(self.socket)
 
     def finish(self) -> None:
-        self.stopping = True
+        self.finishing = self.stopping = True
         if self.idle:
             self.shutdown(socket.SHUT_RD)  # wakes a recv() in whatever thread; what came is still read
 
     def abort(self) -> None:
-        self.aborted = self.stopping = True
+        self.aborted = self.finishing = self.stopping = True
         self.shutdown(socket.SHUT_RDWR)
         self.kill_programs()
 
@@ -432,7 +433,7 @@ class PoolStream(BlockingStream):
     async def next_request(self, idle: float) -> bytes:
         self.idle = True
         try:
-            if self.stopping:
+            if self.finishing:
                 return self.what_came()
             wait = Wait(Want.BYTES, time.monotonic() + idle)
             while True:
@@ -631,7 +632,7 @@ class EventStream(Stream):
 
     async def next_request(self, idle: float) -> bytes:
         if not self.arrived and not self.ended:
-            if self.stopping or self.lost:
+            if self.finishing or self.lost:
                 return b""
             self.idle = True
             self.expires = self.clock.now + idle + TICK
@@ -758,7 +759,7 @@ class EventStream(Stream):
         return EventWaits(self)
 
     def finish(self) -> None:
-        self.stopping = True
+        self.finishing = self.stopping = True
         self.soon(self.end_idle)
 
     def end_idle(self) -> None:
@@ -767,7 +768,7 @@ class EventStream(Stream):
             self.happened(Want.BYTES)
 
     def abort(self) -> None:
-        self.aborted = self.stopping = self.lost = True
+        self.aborted = self.finishing = self.stopping = self.lost = True
         self.kill_programs()
         self.soon(self.transport.abort)
 

@@ -190,6 +190,10 @@ class CGI:
         if "content-length" in values:
             source.length = content_length(fields, script.name)
         number, reason = response_status(status, location, script.name)
+        if number == 205:  # it has no content, and says so with a length of 0: RFC 9110 section 15.3.6
+            await source.discard()
+            await source.close()
+            return Response(number, passed, reason=reason)
         response = Response(number, passed, source, reason=reason)
         source.unwanted = request.method == "HEAD" or response.status in (204, 304)
         return response

@@ -65,7 +65,7 @@ class Processor:
         self.config = config
         self.live: set[Stream] = set()
         self.listener: Listener
-        self.stopping = False
+        self.stopping = self.finishing = False  # as for a stream
         self.cut = 0  # conversations that had to be ended
         self.served = 0  # requests
         self.retire_at = 0.0
@@ -99,8 +99,10 @@ class Processor:
 
     def entered(self, stream: S) -> S:
         """Take note of a new stream."""
-        stream.stopping = self.stopping
         self.live.add(stream)
+        if self.stopping:  # looked at last: a signal may come at any point
+            stream.stopping = True
+            stream.finishing = self.finishing
         if self.config.connections_per_client:
             self.clients[stream.client[0]] += 1
         return stream
@@ -209,7 +211,7 @@ class Processor:
 
     def finish(self) -> None:
         """Accept no more, close idle connections, let requests in progress end."""
-        self.stopping = True
+        self.finishing = self.stopping = True
         self.listener.close()
         for stream in list(self.live):
             stream.finish()

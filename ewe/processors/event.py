@@ -36,7 +36,6 @@ class Event(Processor):
         super().__init__(site, config)
         self.loop = loop_maker(config.loop)[0]()
         self.clock = Clock()
-        self.finishing = False
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
 

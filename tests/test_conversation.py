@@ -1,0 +1,685 @@
+"""The conversation over a stream in memory: what is sent, in which order, and when the connection ends.
+
+No socket, no model: test_http.py shows the same over the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory import Answer, Echo, MemoryStream, answers, every_cut, talk
+
+import ewe.conversation
+from ewe import logger
+from ewe.conversation import BUSY, CONTINUE, HEADS, MAX_HEADS, MAX_REMEMBERED, SKIP, converse, date_line
+from ewe.http import Limits, Refused, Region, Request, Response, Source
+from ewe.streams import Disconnected, Stream, Timeout, run
+
+quick = settings(max_examples=150, deadline=None)
+
+
+def get(
+    target: str = "/", *fields: str, version: str = "1.1", method: str = "GET", body: bytes = b""
+) -> bytes:
+    """Return a request."""
+    return "\r\n".join((f"{method} {target} HTTP/{version}", "Host: ewe", *fields, "", "")).encode() + body
+
+
+def post(body: bytes, *fields: str, version: str = "1.1") -> bytes:
+    """Return a POST with this body and its length."""
+    return get("/", f"Content-Length: {len(body)}", *fields, version=version, method="POST", body=body)
+
+
+class Fixed(Echo):
+    """A site that reads nothing, and gives what it was made with: a response, or an exception to raise."""
+
+    def __init__(self, *given: Response | Exception, **settings: object) -> None:
+        super().__init__(None, **settings)
+        self.given = list(given)
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        self.seen.append(request)
+        response = self.given.pop(0) if len(self.given) > 1 else self.given[0]
+        if isinstance(response, Exception):
+            raise response
+        return response
+
+
+class Pieces(Source):
+    """A body that comes in pieces; one that is an exception is raised. closed: how often."""
+
+    def __init__(self, *pieces: bytes | Exception, length: int | None = None, raw: bool = False) -> None:
+        self.pieces = list(pieces)
+        self.length = length
+        self.raw = raw
+        self.closed = 0
+
+    async def receive(self) -> bytes:
+        piece = self.pieces.pop(0) if self.pieces else b""
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+OK = Response(200, (), b"ok")
+
+
+def only(stream: MemoryStream, method: str = "GET") -> Answer:
+    """Return the only response."""
+    (answer,) = answers(stream.output(), method)
+    return answer
+
+
+# --- Pipelining: RFC 9112 section 9.3.2 ---------------------------------------------------------------------
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Return some requests in a row, and the method and body of each."""
+    message = b""
+    expected = []
+    for number in range(draw(st.integers(1, 5))):
+        body = draw(st.binary(max_size=30))
+        method = draw(st.sampled_from(["GET", "POST", "HEAD", "PUT"]))
+        empty_line = b"\r\n" if draw(st.booleans()) else b""
+        kind = draw(st.sampled_from(["none", "length", "chunked"]))
+        if kind == "none":
+            body = b""
+            framed = get(f"/{number}", method=method)
+        elif kind == "length":
+            framed = get(f"/{number}", f"Content-Length: {len(body)}", method=method, body=body)
+        else:
+            size = draw(st.integers(1, 10))
+            chunks = [body[i : i + size] for i in range(0, len(body), size)]
+            coded = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+            framed = get(f"/{number}", "Transfer-Encoding: chunked", method=method, body=coded)
+        message += empty_line + framed
+        expected.append((method, body))
+    return message, expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(pipelines(), st.data())
+def test_pipelines_are_answered_in_order(
+    drawn: tuple[bytes, list[tuple[str, bytes]]], data: st.DataObject
+) -> None:
+    message, expected = drawn
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(message) - 1), max_size=5)))
+    pieces = [message[i:j] for i, j in zip([0, *cuts], [*cuts, len(message)], strict=True)]
+    site = Echo()
+    stream = talk(site, *pieces)
+    assert [(request.method, request.path) for request in site.seen] == [
+        (method, f"/{number}") for number, (method, _) in enumerate(expected)
+    ]
+    assert site.bodies == [body for _, body in expected]
+    found = answers(stream.output(), *(method for method, _ in expected))
+    assert [answer.body for answer in found] == [
+        b"" if method == "HEAD" else body for method, body in expected
+    ]
+    assert stream.requests == len(expected)
+
+
+def test_a_pipeline_ends_at_a_bad_request() -> None:
+    for pieces in every_cut(get("/1") + b"BAD\r\n\r\n" + get("/2")):
+        site = Echo()
+        stream = talk(site, *pieces)
+        assert [answer.status for answer in answers(stream.output())] == [200, 400]
+        assert len(site.seen) == 1 and stream.lingered
+
+
+def test_a_pipeline_ends_at_close() -> None:
+    """RFC 9112 section 9.6: what follows is not answered, but read, so that the answer arrives."""
+    site = Echo()
+    stream = talk(site, get("/1", "Connection: close") + get("/2"))
+    assert len(site.seen) == 1 and stream.lingered
+    assert only(stream).fields["connection"] == "close"
+
+
+def test_empty_lines_between_requests() -> None:
+    """RFC 9112 section 2.2: old clients send a CRLF behind a body."""
+    for pieces in every_cut(post(b"a") + b"\r\n" + get("/2")):
+        assert [answer.body for answer in answers(talk(Echo(), *pieces).output())] == [b"a", b""]
+    stream = talk(Echo(), get(), b"\r\n")
+    assert only(stream).status == 200  # and the end behind it is no broken request
+
+
+# --- 100 Continue: RFC 9110 section 10.1.1 ------------------------------------------------------------------
+
+EXPECT = "Expect: 100-continue"
+
+
+def test_100_when_something_reads() -> None:
+    head, body = post(b"hello", EXPECT)[:-5], b"hello"
+    stream = talk(Echo(), head, body)
+    assert stream.output().startswith(CONTINUE)
+    assert [(answer.status, answer.body) for answer in answers(stream.output())] == [
+        (100, b""),
+        (200, b"hello"),
+    ]
+    assert stream.sent[0] == (CONTINUE,)
+    assert stream.did.index("send") < stream.did.index("receive")  # asked for before it is waited for
+
+
+def test_100_once() -> None:
+    stream = talk(Echo(), post(b"hello", EXPECT)[:-5], b"he", b"l", b"lo")
+    assert stream.output().count(CONTINUE) == 1
+    assert answers(stream.output())[-1].body == b"hello"
+
+
+def test_100_for_a_chunked_body() -> None:
+    head = get("/", "Transfer-Encoding: chunked", EXPECT, method="POST")
+    stream = talk(Echo(), head, b"1\r\na\r\n0\r\n\r\n", get())
+    assert [answer.status for answer in answers(stream.output())] == [100, 200, 200]
+
+
+def test_no_100_when_nothing_reads() -> None:
+    """The final answer tells the client not to send; as nobody knows whether it does, the connection ends."""
+    stream = talk(Fixed(OK), post(b"hello", EXPECT)[:-5], get("/2"))
+    answer = only(stream)
+    assert (answer.status, answer.fields["connection"]) == (200, "close")
+    assert stream.lingered
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        post(b"hello", EXPECT),  # the body is there: the server may omit it
+        post(b"", EXPECT),
+        get("/", EXPECT),
+        post(b"hello", EXPECT, version="1.0"),  # a 1.0 client does not know it
+        post(b"hello"),
+    ],
+)
+def test_no_100(message: bytes) -> None:
+    assert only(talk(Echo(), message)).status == 200
+
+
+def test_no_100_for_a_refused_request() -> None:
+    for fields in (
+        ("Content-Length: 9",),
+        ("Content-Length: 5", "Content-Length: 5"),
+        ("Content-Length: 9999",),
+    ):
+        stream = talk(Echo(Limits(max_body=5)), get("/", EXPECT, *fields, method="POST"))
+        assert only(stream).status in (400, 413)
+
+
+# --- Bodies that nothing read -------------------------------------------------------------------------------
+
+
+def chunked(body: bytes, size: int = 1000) -> bytes:
+    """Return a body in chunks."""
+    chunks = [body[i : i + size] for i in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 1000, SKIP])
+def test_a_small_body_is_read_off(size: int) -> None:
+    body = bytes(size)
+    for message in (post(body), get("/", "Transfer-Encoding: chunked", method="POST", body=chunked(body))):
+        for cut in (len(message), 50, len(message) - 1):
+            site = Fixed(OK)
+            stream = talk(site, message[:cut], message[cut:] + get("/2"))
+            assert [answer.status for answer in answers(stream.output())] == [200, 200]
+            assert [request.path for request in site.seen] == ["/", "/2"]
+
+
+def test_a_large_body_is_not_read_off() -> None:
+    body = bytes(SKIP + 1)
+    head = post(body)[: -len(body)]
+    stream = talk(Fixed(OK), head, body, get("/2"))
+    assert only(stream).fields["connection"] == "close"  # said at once
+    assert stream.lingered and len(stream.pieces) == 2  # and nothing of it was read
+    message = get("/", "Transfer-Encoding: chunked", method="POST", body=chunked(bytes(2 * SKIP)))
+    stream = talk(Fixed(OK), *(message[i : i + 1000] for i in range(0, len(message), 1000)), get("/2"))
+    assert only(stream).status == 200
+    assert stream.lingered and len(stream.pieces) > 50  # a part of it was read, then no more
+
+
+def test_what_has_arrived_of_a_large_body_counts() -> None:
+    body = bytes(SKIP + 1000)
+    stream = talk(Fixed(OK), post(body), get("/2"))
+    assert [answer.status for answer in answers(stream.output())] == [200, 200]
+
+
+@pytest.mark.parametrize(("rest", "status"), [(b"zz\r\n", 400), (b"", 400), (Timeout(), 408)])
+def test_a_bad_rest_of_a_body_ends_the_connection(rest: bytes | Exception, status: int) -> None:
+    head = get("/", "Transfer-Encoding: chunked", method="POST")
+    stream = talk(Fixed(OK), head, rest, get("/2"))
+    assert only(stream).status == status  # refused before it is answered, though nothing wants the body
+    assert stream.lingered
+
+
+@pytest.mark.parametrize("rest", [b"", Timeout()])
+def test_a_body_that_does_not_come_ends_the_connection(rest: bytes | Exception) -> None:
+    stream = talk(Fixed(OK), post(b"hello")[:-3], rest, get("/2"))
+    assert only(stream).status == 200
+    assert stream.lingered
+
+
+@pytest.mark.parametrize("size", [SKIP - 1, SKIP, SKIP + 1, 3 * SKIP])
+def test_a_large_chunked_body_that_is_read(size: int) -> None:
+    body = os.urandom(size)
+    message = get("/", "Transfer-Encoding: chunked", method="POST", body=chunked(body)) + get("/2")
+    pieces = [message[i : i + 9999] for i in range(0, len(message), 9999)]
+    site = Echo()
+    found = answers(talk(site, *pieces).output())
+    assert site.bodies == [body, b""] and [answer.status for answer in found] == [200, 200]
+
+
+def test_a_body_that_is_read_in_part() -> None:
+    class Reader(Echo):
+        async def respond(self, request: Request, io: Stream) -> Response:
+            self.seen.append(request)
+            return Response(200, (), await request.body.receive())
+
+    stream = talk(Reader(), post(b"hello world")[:-6], b" world" + get("/2"))
+    assert [answer.body for answer in answers(stream.output())] == [b"hello", b""]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status", "reason"),
+    [
+        ((post(b"hello")[:-3], b""), 400, "ended within a body"),
+        ((post(b"hello")[:-3], Timeout()), 408, "body-timeout"),
+        ((get("/", "Transfer-Encoding: chunked", body=b"5\r\nhelloX"), b"\n"), 400, "CRLF"),
+        ((get("/", "Transfer-Encoding: chunked", body=b"ffffff\r\n"),), 413, "max-body"),
+    ],
+)
+def test_a_bad_body_that_is_read(
+    pieces: tuple[bytes | Exception, ...], status: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+    monkeypatch.setattr(logger.errors, "info", reasons.append)
+    stream = talk(Echo(Limits(max_body=1000)), *pieces, get("/2"))
+    answer = only(stream)
+    assert (answer.status, answer.fields["connection"]) == (status, "close")
+    assert reason in reasons[0] and reason.encode() not in answer.body
+    assert stream.lingered
+
+
+# --- Heads that are remembered ------------------------------------------------------------------------------
+
+
+def remember(site: Echo, *pieces: bytes) -> MemoryStream:
+    """Talk without forgetting first."""
+    stream = MemoryStream(pieces)
+    run(converse(stream, site))  # type: ignore[arg-type]
+    return stream
+
+
+def test_the_memo_is_bounded() -> None:
+    HEADS.clear()
+    site = Echo()
+    for number in range(3 * MAX_HEADS):
+        remember(site, get(f"/{number}"))
+        assert len(HEADS) <= MAX_HEADS
+    assert len(HEADS) > 0
+    HEADS.clear()
+    long = get("/", "A: " + "b" * MAX_REMEMBERED)
+    for message in (
+        post(b"a"),
+        get("/", "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+        long,
+        b"BAD\r\n\r\n",
+    ):
+        remember(site, message)
+        assert not HEADS
+
+
+def test_the_memo_remembers() -> None:
+    HEADS.clear()
+    site = Echo()
+    for pieces in ([get()], [get()], [get()[:9], get()[9:]], [get() + get()]):
+        remember(site, *pieces)
+    assert len(set(map(id, site.seen))) == 1 and len(site.seen) == 5
+
+
+REQUESTS = st.builds(
+    get,
+    st.sampled_from(["/", "/a", "/b?c", "/%61"]),
+    st.sampled_from(
+        ["A: b", "A: c", "Connection: close", "Range: bytes=0-", "Content-Length: 0", "Cookie: a"]
+    ),
+    method=st.sampled_from(["GET", "HEAD", "POST"]),
+    version=st.sampled_from(["1.0", "1.1"]),
+) | st.builds(post, st.binary(max_size=3), st.sampled_from(["A: b", "Expect: 100-continue"]))
+BAD = st.sampled_from([b"GET / HTTP/1.1\r\n\r\n", b"BREW / HTTP/1.1\r\nHost: ewe\r\n\r\n", b"GET /\n"])
+
+
+class Teller(Echo):
+    """A site that answers with all it knows of a request."""
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        body = b""
+        while piece := await request.body.receive():
+            body += piece
+        known = {name: getattr(request, name) for name in Request.__slots__ if name not in ("body", "noted")}
+        return Response(200, (), repr((sorted(known.items()), body)).encode())
+
+
+@quick
+@given(st.lists(st.lists(REQUESTS | BAD, min_size=1, max_size=4), min_size=2, max_size=6))
+def test_the_memo_never_changes_an_answer(connections: list[list[bytes]]) -> None:
+    """The same conversations with the memo, and with it cleared each time: the same bytes."""
+    HEADS.clear()
+    site = Teller()
+    with_memo = [remember(site, *pieces).output() for pieces in connections]
+    without = [talk(site, *pieces).output() for pieces in connections]
+    dates = re.compile(rb"Date: [^\r]*\r\n")
+    assert [dates.sub(b"", output) for output in with_memo] == [dates.sub(b"", output) for output in without]
+
+
+# --- How the connection goes on: RFC 9112 sections 9.3 and 9.6 ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "settings", "connection"),
+    [
+        (get(), {}, None),
+        (get("/", "Connection: keep-alive"), {}, None),
+        (get("/", "Connection: close"), {}, "close"),
+        (get(version="1.0"), {}, "close"),
+        (get("/", "Connection: keep-alive", version="1.0"), {}, "keep-alive"),
+        (get("/", "Connection: close", version="1.0"), {}, "close"),
+        (get(version="1.7"), {}, None),
+        (get(), {"requests": 1}, "close"),
+        (get(), {"requests": 2}, None),
+        (get(), {"requests": 0}, None),
+        (get("/", "Connection: keep-alive", version="1.0"), {"requests": 1}, "close"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("kind", ["bytes", "source", "region", "nothing"])
+def test_how_a_head_ends(
+    message: bytes, settings: dict[str, object], connection: str | None, method: str, kind: str
+) -> None:
+    body: object = {
+        "bytes": b"ok",
+        "source": Pieces(b"ok", length=2),
+        "region": (b"o", b"k"),
+        "nothing": b"",
+    }[kind]
+    site = Fixed(Response(200, (), body), **settings)  # type: ignore[arg-type]
+    stream = talk(site, message.replace(b"GET", method.encode()))
+    answer = only(stream, method)
+    assert answer.fields.get("connection") == connection
+    assert answer.fields["content-length"] == ("0" if kind == "nothing" else "2")
+    assert answer.body == (b"ok" if method == "GET" and kind != "nothing" else b"")
+    assert stream.did[-1].startswith("next_request") is (connection != "close")
+    assert {"date", "server"} <= answer.fields.keys()
+
+
+def test_persistence_turned_off() -> None:
+    site = Fixed(OK)
+    site.persistent = False
+    assert only(talk(site, get())).fields["connection"] == "close"
+
+
+def test_the_last_exchange_of_a_server_that_stops() -> None:
+    class Stopping(Echo):
+        async def respond(self, request: Request, io: Stream) -> Response:
+            io.stopping = True
+            return OK
+
+    stream = talk(Stopping(), get(), get())
+    assert only(stream).fields["connection"] == "close"
+
+
+def test_the_requests_of_a_connection_are_counted() -> None:
+    stream = talk(Fixed(OK, requests=3), get() * 5)
+    found = answers(stream.output())
+    assert [answer.fields.get("connection") for answer in found] == [None, None, "close"]
+    assert stream.requests == 3
+
+
+def test_waits() -> None:
+    """The first wait is for a head, later ones may be idle; a head that is begun has its own deadline."""
+    stream = talk(
+        Echo(head_timeout=3, body_timeout=7), get(), get()[:5], get()[5:], post(b"ab")[:-2], b"a", b"b"
+    )
+    assert [what for what in stream.did if what.startswith(("next", "allow"))] == [
+        "next_request 3", "next_request 75", "allow 3", "next_request 75", "allow 7", "allow 7", "next_request 75",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("pieces", [(), (b"",), (Timeout(),), (Disconnected(),), (b"\r\n", b"")])
+def test_a_client_that_says_nothing_hears_nothing(pieces: tuple[bytes | Exception, ...]) -> None:
+    assert talk(Echo(), *pieces).sent == []
+    assert len(answers(talk(Echo(), get(), *pieces).output())) == 1
+
+
+def test_a_head_that_does_not_end_in_time() -> None:
+    stream = talk(Echo(), get()[:9], get()[9:12], Timeout())
+    answer = only(stream)
+    assert (answer.status, answer.fields["connection"]) == (408, "close") and stream.lingered
+
+
+def test_a_client_that_leaves_within_a_head() -> None:
+    assert only(talk(Echo(), get()[:9], b"")).status == 400
+    assert talk(Echo(), get()[:9], Disconnected()).sent == []
+
+
+# --- Responses ----------------------------------------------------------------------------------------------
+
+
+def test_a_small_response_is_one_call() -> None:
+    stream = talk(Fixed(OK), get(), get(method="HEAD"))
+    assert [len(parts) for parts in stream.sent] == [4, 3]
+
+
+@quick
+@given(
+    st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.booleans(), st.sampled_from(["1.0", "1.1"])
+)
+def test_a_body_of_unknown_length(pieces: list[bytes], head: bool, version: str) -> None:
+    """RFC 9112 section 6.3: chunked for a 1.1 client, ended by the close for a 1.0 client."""
+    source = Pieces(*pieces)
+    method = "HEAD" if head else "GET"
+    stream = talk(
+        Fixed(Response(200, (), source)), get("/", "Connection: keep-alive", version=version, method=method)
+    )
+    answer = only(stream, method)
+    assert answer.body == (b"" if head else b"".join(pieces))
+    assert "content-length" not in answer.fields
+    assert ("transfer-encoding" in answer.fields) is (version == "1.1" and not head)
+    assert answer.fields.get("connection") == (
+        None if version == "1.1" else "keep-alive" if head else "close"
+    )
+    assert stream.did[-1].startswith("next_request") is (version == "1.1" or head)
+    assert source.closed == 1
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize("body", [b"abc", (b"abc",), Pieces(b"abc"), Pieces(b"abc", length=3)])
+def test_a_status_without_content(status: int, body: object) -> None:
+    """RFC 9110 sections 15.3.5 and 15.4.5; the next response begins right behind the head."""
+    stream = talk(Fixed(Response(status, (), body), OK), get(), get())  # type: ignore[arg-type]
+    first, second = answers(stream.output())
+    assert (first.status, first.fields.keys()) == (status, {"date", "server"})
+    assert (second.status, second.body) == (200, b"ok")
+
+
+def test_a_body_shorter_than_its_length_is_cut() -> None:
+    """Nothing is made up: the client sees that bytes are missing."""
+    source = Pieces(b"abc", length=5)
+    stream = talk(Fixed(Response(200, (), source)), get(), get())
+    with pytest.raises(ValueError, match="3 of 5 bytes"):
+        answers(stream.output())
+    assert source.closed == 1 and len(stream.pieces) == 1
+
+
+def test_a_body_longer_than_its_length_ends_there() -> None:
+    for pieces in ((b"abcdefg",), (b"abcde", b"fg"), (b"abc", b"defg")):
+        source = Pieces(*pieces, length=5)
+        stream = talk(Fixed(Response(200, (), source)), get(), get())
+        assert only(stream).body == b"abcde"
+        assert source.closed == 1 and len(stream.pieces) == 1  # closed behind it
+
+
+@pytest.mark.parametrize("length", [None, 10])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_error_in_the_middle_cuts(
+    length: int | None, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons: list[str] = []
+    monkeypatch.setattr(logger.errors, "info", reasons.append)
+    source = Pieces(b"abc", Refused(504, "it fell silent"), b"def", length=length)
+    stream = talk(Fixed(Response(200, (), source)), get(version=version), get())
+    output = stream.output()
+    assert b"abc" in output and b"def" not in output and not output.endswith(b"0\r\n\r\n")
+    assert output.count(b"HTTP/1.1 ") == 1 and source.closed == 1 and len(stream.pieces) == 1
+    assert "cut after 3 bytes: it fell silent" in reasons[0]
+
+
+def test_a_fault_in_the_middle_is_told() -> None:
+    source = Pieces(b"abc", RuntimeError("a bug"))
+    with pytest.raises(RuntimeError):
+        talk(Fixed(Response(200, (), source)), get())
+    assert source.closed == 1
+
+
+def test_a_client_that_leaves_in_the_middle() -> None:
+    class Leaving(MemoryStream):
+        async def send(self, *parts: bytes) -> None:
+            if len(self.sent) == 2:
+                raise Disconnected
+            await super().send(*parts)
+
+    source = Pieces(b"a", b"b", b"c")
+    stream = Leaving([get(), get()])
+    run(converse(stream, Fixed(Response(200, (), source))))  # type: ignore[arg-type]
+    assert source.closed == 1 and len(stream.sent) == 2
+
+
+def test_a_response_of_its_own_making() -> None:
+    """RFC 3875 section 5: what an nph- program writes goes out as it is, and the close ends it."""
+    source = Pieces(b"HTTP/1.1 200 Fine\r\n", b"\r\nabc", raw=True)
+    stream = talk(Fixed(Response(200, (), source)), get(), get())
+    assert stream.output() == b"HTTP/1.1 200 Fine\r\n\r\nabc"
+    assert len(stream.pieces) == 1
+
+
+def test_parts_of_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    closed: list[int] = []
+
+    def release() -> None:
+        os.close(descriptor)
+        closed.append(1)
+
+    body = (Region(descriptor, 0, 3), b"--", Region(descriptor, 7, 3), b"!")
+    stream = talk(Fixed(Response(206, (), body, release=release), OK), get(), get())
+    first, second = answers(stream.output())
+    assert (first.body, second.body) == (b"012--789!", b"ok") and closed == [1]
+    assert stream.did.count("send_file") == 2
+    assert stream.sent[0][0].startswith(b"HTTP/1.1 206 ") and stream.sent[0][1] == b"012"  # with the head
+
+
+def test_head_of_a_file(tmp_path: Path) -> None:
+    closed: list[int] = []
+    response = Response(200, (), (Region(-1, 0, 10**12),), release=lambda: closed.append(1))
+    stream = talk(Fixed(response), get(method="HEAD"))
+    assert only(stream, "HEAD").fields["content-length"] == str(10**12)
+    assert "send_file" not in stream.did and closed == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "keeps"),
+    [
+        (Refused(403, "secret"), 403, True),
+        (Refused(405, "secret", (("Allow", "GET"),)), 405, True),
+        (RuntimeError("secret"), 500, True),
+        (ValueError("secret\r\nA: b"), 500, True),
+    ],
+)
+def test_what_a_feature_raises(
+    error: Exception, status: int, keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It becomes a status here, and its reason stays in the log."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
+    stream = talk(Fixed(error, OK), get(), get())
+    first, second = answers(stream.output())
+    assert (first.status, second.status) == (status, 200)
+    assert b"secret" not in stream.output() and any("secret" in line for line in lines)
+    assert first.fields.get("allow") == ("GET" if status == 405 else None)
+
+
+@pytest.mark.parametrize("error", [Timeout(), Disconnected()])
+def test_a_client_that_left_is_told_nothing(error: Exception) -> None:
+    assert talk(Fixed(error), get(), get()).sent == []
+
+
+def test_a_head_that_is_refused_has_no_body() -> None:
+    """RFC 9110 section 9.3.2."""
+    stream = talk(Echo(), b"HEAD / HTTP/1.1\r\n\r\n")
+    assert only(stream, "HEAD").status == 400
+
+
+def test_pages_of_errors_tell_nothing() -> None:
+    stream = talk(Echo(), b"GET /<script> HTTP/1.1\r\nHost: ewe\r\n\r\n")
+    answer = only(stream)
+    assert answer.status == 400 and b"script" not in answer.body
+    assert answer.fields["content-type"] == "text/html; charset=utf-8"
+
+
+def test_the_answer_to_one_too_many() -> None:
+    (answer,) = answers(BUSY)
+    assert (answer.status, answer.fields["connection"], answer.fields["retry-after"]) == (503, "close", "1")
+
+
+def test_the_date_is_made_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[float] = []
+
+    def http_date(seconds: float) -> str:
+        made.append(seconds)
+        return str(seconds)
+
+    now = 784111777.0
+    monkeypatch.setattr(ewe.conversation, "http_date", http_date)
+    monkeypatch.setattr(ewe.conversation.time, "time", lambda: now)
+    monkeypatch.setattr(ewe.conversation.Date, "second", -1)
+    monkeypatch.setattr(ewe.conversation.Date, "line", b"")
+    for moment in (0.0, 0.3, 0.999):
+        now = 784111777.0 + moment
+        assert date_line() == b"Date: 784111777\r\nServer: ewe\r\n"
+    assert made == [784111777]
+    now = 784111778.0
+    assert date_line() == b"Date: 784111778\r\nServer: ewe\r\n"
+    now = 784111700.5  # a clock that jumps back
+    assert date_line() == b"Date: 784111700\r\nServer: ewe\r\n"
+
+
+def test_each_exchange_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logger.AccessLog(str(tmp_path / "log"), "%r %s %B")
+    monkeypatch.setattr(logger, "access", log)
+    source = Pieces(b"abc", Refused(502, "it died"))
+    talk(Fixed(OK), get("/1"), get("/2", method="HEAD") + get("/3") + b"BAD\r\n\r\n")
+    talk(Fixed(Response(200, (), source)), get("/4"))
+    os.close(log.file.descriptor)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[:3] == ["GET /1 HTTP/1.1 200 2", "HEAD /2 HTTP/1.1 200 0", "GET /3 HTTP/1.1 200 2"]
+    assert re.fullmatch(r"BAD 400 [1-9][0-9]*", lines[3])
+    assert lines[4:] == ["GET /4 HTTP/1.1 200 3"]
+
+
+def test_a_stream_that_blocks_never_pauses() -> None:
+    class Pause:
+        def __await__(self) -> object:
+            yield
+
+    async def pauses() -> None:
+        await Pause()  # type: ignore[misc]
+
+    with pytest.raises(RuntimeError, match="paused"):
+        run(pauses())

@@ -1,0 +1,967 @@
+"""One contract, checked over every kind of stream: what ewe/streams.py promises at its head.
+
+Each check runs over real sockets. The conversation is a small coroutine, in a thread of its own, over one end of
+a connection: driven once for a blocking stream, by a poller for a parked one, by an event loop for an event
+stream. The test is the client at the other end. Waits are made short, so that deadlines can be seen to pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import select
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from conftest import read_all, wait_until
+
+import ewe.streams
+from ewe.config import Config
+from ewe.streams import (
+    BlockingStream,
+    Clock,
+    Disconnected,
+    EventStream,
+    PoolStream,
+    Stream,
+    Timeout,
+    Want,
+    run,
+    set_timeouts,
+)
+
+try:
+    import uvloop
+except ImportError:
+    uvloop = None  # type: ignore[assignment]
+
+KINDS = ("blocking", "pool, parking idle", "pool, parking always", "asyncio", "uvloop")
+SLICE = 0.2  # seconds, for ewe.streams.SLICE
+SLACK = 3.0  # seconds that anything may take longer on a busy machine
+BUFFER = 64 * 1024  # bytes the kernel holds for each side, about
+Talk = Callable[[Stream], Awaitable[Any]]
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make what is a matter of seconds a matter of tenths."""
+    monkeypatch.setattr(ewe.streams, "SLICE", SLICE)
+    monkeypatch.setattr(ewe.streams, "LINGER", 0.4)
+    monkeypatch.setattr(ewe.streams, "HALF_CLOSED", 0.5)
+
+
+class Connection:
+    """A connection whose server side holds a conversation. client: the test's end. stream: the server's."""
+
+    def __init__(self, kind: str, talk: Talk, **settings: Any) -> None:
+        self.kind = kind
+        self.talk = talk
+        self.timeouts = Config(**{"write_timeout": 20, **settings})
+        self.stream: Stream
+        self.outcome: Any = None
+        self.error: BaseException | None = None
+        self.client, self.server = pair()
+        self.client.settimeout(20)
+        begun = threading.Event()
+        self.thread = threading.Thread(target=self.run, args=(begun,), daemon=True)
+        self.thread.start()
+        assert begun.wait(10)
+
+    async def converse(self, stream: Stream) -> None:
+        """Talk, and keep how it ended."""
+        try:
+            self.outcome = await self.talk(stream)
+        except BaseException as error:
+            self.error = error
+
+    def run(self, begun: threading.Event) -> None:
+        """Hold the conversation, as the kind of stream wants it to be held."""
+        try:
+            if self.kind in ("asyncio", "uvloop"):
+                self.run_event(begun)
+            elif self.kind == "blocking":
+                set_timeouts(self.server, SLICE, self.timeouts.write_timeout)
+                self.stream = BlockingStream(self.server, ("peer", 1), ("here", 2), self.timeouts)
+                begun.set()
+                run(self.converse(self.stream))
+                self.stream.close()
+            else:
+                set_timeouts(self.server, SLICE, self.timeouts.write_timeout)
+                always = self.kind.endswith("always")
+                self.stream = PoolStream(self.server, ("peer", 1), ("here", 2), self.timeouts, always)
+                begun.set()
+                run_parked(self.stream, self.converse(self.stream))
+                self.stream.close()
+        except BaseException as error:
+            self.error = error
+            begun.set()
+
+    def run_event(self, begun: threading.Event) -> None:
+        """Run an event loop with one connection, and the look at deadlines of the asyncio model."""
+        loop = asyncio.new_event_loop() if self.kind == "asyncio" else uvloop.new_event_loop()
+        clock = Clock()
+
+        def start(stream: Stream) -> Coroutine[Any, Any, None]:
+            begun.set()
+            return self.converse(stream)
+
+        stream = EventStream(
+            loop, clock, start, ("here", 2), self.timeouts, lambda stream: stream, lambda _: loop.stop()
+        )
+        self.stream = stream
+
+        def tick() -> None:
+            clock.now = time.monotonic()
+            stream.look(clock.now)
+            loop.call_later(ewe.streams.TICK, tick)
+
+        tick()
+        loop.run_until_complete(loop.connect_accepted_socket(lambda: stream, self.server))
+        if not stream.lost:
+            loop.run_forever()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    def result(self, seconds: float = 30) -> Any:
+        """Return what the conversation returned, or raise what it raised."""
+        self.thread.join(seconds)
+        assert not self.thread.is_alive(), "the conversation does not end"
+        if self.error is not None:
+            raise self.error
+        return self.outcome
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a TCP connection with small buffers."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        client.connect(listener.getsockname())
+        return client, listener.accept()[0]
+
+
+def run_parked(stream: PoolStream, conversation: Coroutine[Any, Any, None]) -> None:
+    """Run a conversation that parks, as the pool does, with a poller of its own."""
+    error: Exception | None = None
+    while True:
+        try:
+            wait = conversation.send(None) if error is None else conversation.throw(error)
+        except StopIteration:
+            return
+        poller = select.poll()
+        poller.register(stream.socket, select.POLLIN if wait.want is Want.BYTES else select.POLLOUT)
+        error = None if poller.poll(max(0, wait.expires - time.monotonic()) * 1000) else Timeout()
+
+
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture(params=KINDS)
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Return a function that starts a conversation over a new connection: connect(talk) -> Connection.
+
+    When the test ends the conversations must have ended too, and left no descriptor open.
+    """
+    kind = str(request.param)
+    if kind == "uvloop" and uvloop is None:
+        pytest.skip("uvloop is not installed")
+    if kind == "uvloop":  # what it opens once for good
+        loop = uvloop.new_event_loop()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+    before = descriptors()
+    connections: list[Connection] = []
+
+    def connect(talk: Talk, **settings: Any) -> Connection:
+        connections.append(Connection(kind, talk, **settings))
+        return connections[-1]
+
+    yield connect
+    for connection in connections:
+        connection.client.close()
+        connection.thread.join(20)
+        assert not connection.thread.is_alive(), "the conversation does not end"
+    wait_until(lambda: descriptors() <= before, 5, lambda: f"left open: {descriptors() - before}")
+
+
+def descriptors() -> set[str]:
+    """Return this process's open descriptors and what they are."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith(("socket:", "pipe:", "anon_inode:", "/tmp")):
+                found.add(f"{name} {target}")
+    return found
+
+
+@contextlib.contextmanager
+def file_of(data: bytes) -> Iterator[int]:
+    """Yield the descriptor of a file with this content."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        yield file.fileno()
+
+
+def pattern(size: int) -> bytes:
+    """Return bytes that are different everywhere."""
+    return b"".join(struct.pack(">I", number) for number in range(size // 4))
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+async def read_to_end(stream: Stream) -> bytes:
+    """Return all that comes."""
+    stream.allow(20)
+    data = b""
+    while piece := await stream.receive():
+        data += piece
+    return data
+
+
+# --- receive() ------------------------------------------------------------------------------------------------
+
+
+def test_receive_returns_what_comes(connect: Connect) -> None:
+    async def talk(stream: Stream) -> list[bytes]:
+        stream.allow(20)
+        pieces = [await stream.receive()]
+        await stream.send(b"next")
+        pieces.append(await stream.receive())
+        return pieces
+
+    connection = connect(talk)
+    connection.client.sendall(b"one")
+    assert connection.client.recv(9) == b"next"
+    connection.client.sendall(b"two")
+    assert connection.result() == [b"one", b"two"]
+
+
+def test_after_the_end_always_the_end(connect: Connect) -> None:
+    async def talk(stream: Stream) -> list[bytes]:
+        stream.allow(20)
+        return [await stream.receive() for _ in range(4)] + [await stream.next_request(20)]
+
+    connection = connect(talk)
+    connection.client.sendall(b"one")
+    time.sleep(0.1)
+    connection.client.shutdown(socket.SHUT_WR)
+    assert connection.result() == [b"one", b"", b"", b"", b""]
+
+
+def test_much_that_comes_is_whole(connect: Connect) -> None:
+    data = pattern(3_000_000)
+    connection = connect(read_to_end)
+    connection.client.sendall(data)
+    connection.client.shutdown(socket.SHUT_WR)
+    assert connection.result() == data
+
+
+def test_what_comes_early_waits_but_not_without_bound(connect: Connect) -> None:
+    """A client that sends and sends while nobody reads is held back."""
+    data = pattern(8_000_000)
+
+    async def talk(stream: Stream) -> tuple[int, bytes]:
+        await stream.send(bytes(2_000_000))  # the client does not read it, so this waits
+        held = len(getattr(stream, "arrived", b""))
+        return held, await read_to_end(stream)
+
+    connection = connect(talk)
+    sender = threading.Thread(target=lambda: (connection.client.sendall(data), connection.client.shutdown(1)))
+    sender.start()
+    time.sleep(0.5)
+    assert sender.is_alive()
+    received = len(read_exactly(connection.client, 2_000_000))
+    held, arrived = connection.result()
+    sender.join()
+    assert received == 2_000_000 and arrived == data
+    assert held <= 1_000_000
+
+
+def read_exactly(sock: socket.socket, count: int) -> bytes:
+    """Read so many bytes."""
+    data = bytearray()
+    while len(data) < count:
+        piece = sock.recv(min(65536, count - len(data)))
+        assert piece, f"only {len(data)} bytes came"
+        data += piece
+    return bytes(data)
+
+
+# --- Deadlines of receive() -----------------------------------------------------------------------------------
+
+
+def test_receive_has_a_deadline(connect: Connect) -> None:
+    async def talk(stream: Stream) -> tuple[float, bytes]:
+        stream.allow(0.4)
+        began = time.monotonic()
+        with pytest.raises(Timeout):
+            await stream.receive()
+        took = time.monotonic() - began
+        await stream.send(b"late")  # the stream is as good as before
+        stream.allow(20)
+        return took, await stream.receive()
+
+    connection = connect(talk)
+    assert connection.client.recv(9) == b"late"
+    connection.client.sendall(b"still")
+    took, data = connection.result()
+    assert data == b"still" and 0.15 <= took < 0.4 + SLACK
+
+
+def test_a_trickle_does_not_move_the_deadline(connect: Connect) -> None:
+    async def talk(stream: Stream) -> float:
+        began = time.monotonic()
+        stream.allow(0.6)
+        with pytest.raises(Timeout):
+            while await stream.receive():
+                pass
+        return time.monotonic() - began
+
+    connection = connect(talk)
+    while connection.thread.is_alive():
+        with contextlib.suppress(OSError):
+            connection.client.sendall(b"x")
+        time.sleep(0.05)
+    assert 0.3 <= connection.result() < 0.6 + SLACK
+
+
+def test_each_allow_is_a_new_deadline(connect: Connect) -> None:
+    async def talk(stream: Stream) -> bytes:
+        data = b""
+        for _ in range(3):
+            stream.allow(0.9)
+            data += await stream.receive()
+        return data
+
+    connection = connect(talk)
+    for _ in range(3):
+        time.sleep(0.4)
+        connection.client.sendall(b"x")
+    assert connection.result() == b"xxx"
+
+
+# --- Waiting between requests ---------------------------------------------------------------------------------
+
+
+def test_idle(connect: Connect) -> None:
+    async def talk(stream: Stream) -> tuple[bytes, bytes, float]:
+        first = await stream.next_request(20)
+        began = time.monotonic()
+        return first, await stream.next_request(0.5), time.monotonic() - began
+
+    connection = connect(talk)
+    connection.client.sendall(b"GET")
+    first, second, took = connection.result()
+    assert (first, second) == (b"GET", b"") and 0.2 <= took < 0.5 + SLACK
+    assert connection.client.recv(9) == b""
+
+
+def test_a_client_that_leaves_between_requests(connect: Connect) -> None:
+    async def talk(stream: Stream) -> bytes:
+        return await stream.next_request(20)
+
+    connection = connect(talk)
+    connection.client.shutdown(socket.SHUT_WR)
+    assert connection.result() == b""
+
+
+def test_a_reset(connect: Connect) -> None:
+    async def idles(stream: Stream) -> bytes:
+        return await stream.next_request(20)
+
+    async def receives(stream: Stream) -> bytes:
+        stream.allow(20)
+        return await stream.receive()
+
+    for talk in (idles, receives):
+        connection = connect(talk)
+        time.sleep(0.1)
+        reset(connection.client)
+        with pytest.raises(Disconnected):
+            connection.result()
+
+
+def test_what_is_not_read_yet_is_not_lost_between_requests(connect: Connect) -> None:
+    """A second request that came while the first was answered is there at once."""
+
+    async def talk(stream: Stream) -> list[bytes]:
+        first = await stream.next_request(20)
+        await stream.send(b"answer")
+        stream.allow(20)
+        while not first.endswith(b"!"):
+            first += await stream.receive()
+        return [first]
+
+    connection = connect(talk)
+    connection.client.sendall(b"one")
+    assert connection.client.recv(9) == b"answer"
+    connection.client.sendall(b"two!")
+    assert connection.result() == [b"onetwo!"]
+
+
+# --- send() ---------------------------------------------------------------------------------------------------
+
+
+def test_parts_arrive_in_order(connect: Connect) -> None:
+    async def talk(stream: Stream) -> None:
+        await stream.send(b"a", b"b", b"", b"c")
+        await stream.send(b"d")
+        await stream.send(b"")
+        await stream.send(b"e" * 100_000, b"f")
+
+    connection = connect(talk)
+    assert read_all(connection.client) == b"abcd" + b"e" * 100_000 + b"f"
+    connection.result()
+
+
+def test_back_pressure(connect: Connect) -> None:
+    """What the client does not read is not taken from the conversation."""
+    data = pattern(65536)
+    sent = 0
+
+    async def talk(stream: Stream) -> None:
+        nonlocal sent
+        for _ in range(200):
+            await stream.send(data)
+            sent += 1
+
+    connection = connect(talk)
+    time.sleep(0.5)
+    stuck = sent
+    assert stuck < 40
+    time.sleep(0.2)
+    assert sent == stuck  # it stays so
+    digest = hashlib.sha256()
+    size = 0
+    while piece := connection.client.recv(100_000):
+        digest.update(piece)
+        size += len(piece)
+    connection.result()
+    assert size == 200 * 65536 and digest.digest() == hashlib.sha256(data * 200).digest()
+
+
+def test_one_large_part_to_a_slow_reader(connect: Connect) -> None:
+    """The deadline is one of each wait: a client that reads all the time is not cut off."""
+    data = pattern(2_400_000)
+
+    async def talk(stream: Stream) -> float:
+        began = time.monotonic()
+        await stream.send(data)
+        return time.monotonic() - began
+
+    connection = connect(talk, write_timeout=0.5, min_rate=1000)
+    digest = hashlib.sha256()
+    while piece := connection.client.recv(60_000):
+        digest.update(piece)
+        time.sleep(0.03)
+    assert connection.result() > 0.7  # longer than any single wait may take
+    assert digest.digest() == hashlib.sha256(data).digest()
+
+
+def test_a_client_that_does_not_read(connect: Connect) -> None:
+    async def talk(stream: Stream) -> float:
+        began = time.monotonic()
+        with pytest.raises(Timeout):
+            while True:
+                await stream.send(bytes(65536))
+        return time.monotonic() - began
+
+    connection = connect(talk, write_timeout=0.3)
+    assert 0.2 <= connection.result() < 0.5 + SLACK
+
+
+@pytest.mark.parametrize("leave", ["closes", "resets"])
+def test_sending_to_a_client_that_left(connect: Connect, leave: str) -> None:
+    async def talk(stream: Stream) -> None:
+        stream.allow(20)
+        await stream.receive()
+        with pytest.raises(Disconnected):
+            while True:
+                await stream.send(bytes(65536))
+
+    connection = connect(talk)
+    connection.client.sendall(b"go")
+    time.sleep(0.2)
+    if leave == "resets":
+        reset(connection.client)
+    else:
+        connection.client.close()
+    connection.result()
+
+
+def test_a_half_closed_client_is_answered(connect: Connect) -> None:
+    async def talk(stream: Stream) -> bytes:
+        data = await read_to_end(stream)
+        for _ in range(30):
+            await stream.send(data * 1000)
+        return data
+
+    connection = connect(talk)
+    connection.client.sendall(b"question")
+    connection.client.shutdown(socket.SHUT_WR)
+    assert read_all(connection.client) == b"question" * 30_000
+    assert connection.result() == b"question"
+
+
+# --- send_file() ----------------------------------------------------------------------------------------------
+
+
+def test_a_whole_file(connect: Connect) -> None:
+    data = pattern(3_000_000)
+    with file_of(data) as file:
+
+        async def talk(stream: Stream) -> None:
+            await stream.send_file(file, 0, len(data), b"head ")
+            await stream.send(b" tail")
+
+        connection = connect(talk)
+        assert read_all(connection.client) == b"head " + data + b" tail"
+        connection.result()
+
+
+def test_a_part_of_a_file(connect: Connect) -> None:
+    data = pattern(1_000_000)
+    with file_of(data) as file:
+
+        async def talk(stream: Stream) -> None:
+            await stream.send_file(file, 123_456, 500_000)
+            await stream.send_file(file, 999_999, 1, b"-")
+            await stream.send_file(file, 0, 0, b"nothing")
+            await stream.send_file(file, 0, 0)
+
+        connection = connect(talk)
+        assert read_all(connection.client) == data[123_456:623_456] + b"-" + data[-1:] + b"nothing"
+        connection.result()
+        assert os.lseek(file, 0, os.SEEK_CUR) == len(data)  # two conversations may share the descriptor
+
+
+def test_files_and_bytes_keep_their_order(connect: Connect) -> None:
+    """What waits in a buffer leaves before a file that goes past it."""
+    data = pattern(400_000)
+    with file_of(data) as file:
+
+        async def talk(stream: Stream) -> None:
+            for _ in range(3):
+                await stream.send(b"<" * 200_000)
+                await stream.send_file(file, 0, len(data), b"|")
+                await stream.send(b">" * 200_000)
+
+        connection = connect(talk)
+        time.sleep(0.3)
+        expected = (b"<" * 200_000 + b"|" + data + b">" * 200_000) * 3
+        assert read_all(connection.client) == expected
+        connection.result()
+
+
+def test_a_file_to_a_slow_reader(connect: Connect) -> None:
+    data = pattern(2_400_000)
+    with file_of(data) as file:
+
+        async def talk(stream: Stream) -> float:
+            began = time.monotonic()
+            await stream.send_file(file, 0, len(data))
+            return time.monotonic() - began
+
+        connection = connect(talk, write_timeout=0.5, min_rate=1000)
+        received = bytearray()
+        while piece := connection.client.recv(60_000):
+            received += piece
+            time.sleep(0.03)
+        assert connection.result() > 0.7
+        assert received == data
+
+
+def test_a_file_that_is_shorter_than_promised(connect: Connect) -> None:
+    """The connection is cut; not a byte is made up."""
+    data = pattern(500_000)
+    with file_of(data) as file:
+
+        async def talk(stream: Stream) -> None:
+            await stream.send_file(file, 0, len(data) + 1, b"head")
+
+        connection = connect(talk)
+        assert read_all(connection.client) == b"head" + data
+        with pytest.raises(Disconnected):
+            connection.result()
+
+
+def test_a_file_that_shrinks_while_it_is_sent(connect: Connect) -> None:
+    data = pattern(6_000_000)
+    with file_of(data) as file:
+
+        async def talk(stream: Stream) -> None:
+            await stream.send_file(file, 0, len(data))
+
+        connection = connect(talk)
+        first = read_exactly(connection.client, 1000)
+        time.sleep(0.2)  # the client reads no more, so that the conversation waits within the file
+        os.ftruncate(file, 3_000_000)
+        rest = read_all(connection.client)
+        assert data.startswith(first + rest) and len(first + rest) <= 3_000_000
+        with pytest.raises(Disconnected):
+            connection.result()
+
+
+def test_a_file_to_a_client_that_does_not_read(connect: Connect) -> None:
+    with file_of(pattern(6_000_000)) as file:
+
+        async def talk(stream: Stream) -> float:
+            began = time.monotonic()
+            with pytest.raises(Timeout):
+                await stream.send_file(file, 0, 6_000_000)
+            return time.monotonic() - began
+
+        assert 0.2 <= connect(talk, write_timeout=0.3).result() < 0.5 + SLACK
+
+
+@pytest.mark.parametrize("leave", ["closes", "resets"])
+def test_a_file_to_a_client_that_leaves(connect: Connect, leave: str) -> None:
+    with file_of(pattern(6_000_000)) as file:
+
+        async def talk(stream: Stream) -> None:
+            with pytest.raises(Disconnected):
+                await stream.send_file(file, 0, 6_000_000)
+            with pytest.raises(Disconnected):
+                for _ in range(100):
+                    await stream.send_file(file, 0, 6_000_000)
+
+        connection = connect(talk)
+        connection.client.recv(1000)
+        time.sleep(0.1)
+        if leave == "resets":
+            reset(connection.client)
+        else:
+            connection.client.close()
+        connection.result()
+
+
+# --- finish(), abort(), close() -------------------------------------------------------------------------------
+
+
+def test_finish_ends_an_idle_connection(connect: Connect) -> None:
+    async def talk(stream: Stream) -> tuple[bytes, float]:
+        began = time.monotonic()
+        return await stream.next_request(20), time.monotonic() - began
+
+    connection = connect(talk)
+    wait_until(lambda: connection.stream.idle, 5)
+    time.sleep(0.1)
+    connection.stream.finish()
+    data, took = connection.result()
+    assert data == b"" and took < SLACK and connection.stream.stopping and not connection.stream.aborted
+    assert connection.client.recv(9) == b""
+
+
+def test_finish_answers_what_came_just_before(connect: Connect) -> None:
+    async def talk(stream: Stream) -> list[bytes]:
+        stream.allow(20)
+        first = await stream.receive()
+        stream.finish()  # as a signal handler would
+        time.sleep(0.2)  # and meanwhile the next request comes
+        second = await stream.next_request(20)
+        await stream.send(b"answer")
+        return [first, second, await stream.next_request(20)]
+
+    connection = connect(talk)
+    connection.client.sendall(b"one")
+    time.sleep(0.1)
+    connection.client.sendall(b"two")
+    first, *rest = connection.result()
+    # An event loop has no chance to see the second before it is asked for: there it may be too late.
+    assert first == b"one" and rest in ([b"two", b""], [b"", b""])
+    assert rest[0] or connection.kind in ("asyncio", "uvloop")
+
+
+def test_finish_lets_the_exchange_in_progress_end(connect: Connect) -> None:
+    async def talk(stream: Stream) -> bytes:
+        data = await stream.next_request(20)
+        stream.allow(20)
+        while not data.endswith(b"!"):
+            data += (piece := await stream.receive())
+            assert piece, "the end came early"
+        await stream.send(bytes(3_000_000), data)
+        return await stream.next_request(20)
+
+    connection = connect(talk)
+    connection.client.sendall(b"one ")
+    time.sleep(0.2)
+    connection.stream.finish()
+    time.sleep(0.2)
+    connection.client.sendall(b"two!")
+    assert read_all(connection.client)[3_000_000:] == b"one two!"
+    assert connection.result() == b""  # and there is no next one
+
+
+def waits_for_a_request(stream: Stream) -> Awaitable[Any]:
+    return stream.next_request(20)
+
+
+async def waits_for_bytes(stream: Stream) -> None:
+    stream.allow(20)
+    await stream.receive()
+
+
+async def waits_for_room(stream: Stream) -> None:
+    while True:
+        await stream.send(bytes(65536))
+
+
+async def waits_with_a_file(stream: Stream) -> None:
+    with file_of(bytes(6_000_000)) as file:
+        await stream.send_file(file, 0, 6_000_000)
+
+
+async def waits_for_a_program(stream: Stream) -> None:
+    program = await start(stream, "sleep 60")
+    while await program.receive(20):
+        pass
+
+
+@pytest.mark.parametrize(
+    "talk", [waits_for_a_request, waits_for_bytes, waits_for_room, waits_with_a_file, waits_for_a_program]
+)
+def test_abort_from_another_thread_ends_any_wait(connect: Connect, talk: Talk) -> None:
+    ends: list[object] = []
+
+    async def all_of_it(stream: Stream) -> None:
+        try:
+            ends.append(await talk(stream))
+        except Disconnected:
+            ends.append("disconnected")
+        with pytest.raises(Disconnected):  # there is no way on
+            for _ in range(100):
+                await stream.send(b"x")
+
+    connection = connect(all_of_it)
+    time.sleep(0.25)
+    began = time.monotonic()
+    connection.stream.abort()
+    connection.stream.abort()
+    connection.result()
+    assert time.monotonic() - began < SLACK
+    assert ends in (["disconnected"], [b""], [None])
+    assert connection.stream.aborted and connection.stream.stopping
+    with contextlib.suppress(ConnectionResetError):
+        read_all(connection.client)
+    assert not connection.stream.programs
+
+
+def test_closing_twice(connect: Connect) -> None:
+    async def talk(stream: Stream) -> None:
+        await stream.send(b"bye")
+
+    connection = connect(talk)
+    assert read_all(connection.client) == b"bye"
+    connection.result()
+    for end in (connection.stream.close, connection.stream.finish, connection.stream.abort) * 2:
+        end()
+
+
+def test_what_was_sent_arrives_before_the_close(connect: Connect) -> None:
+    async def talk(stream: Stream) -> None:
+        await stream.send(bytes(50_000))
+
+    connection = connect(talk)
+    time.sleep(0.3)
+    assert len(read_all(connection.client)) == 50_000
+    connection.result()
+
+
+# --- linger() -------------------------------------------------------------------------------------------------
+
+
+def test_linger_lets_the_answer_arrive(connect: Connect) -> None:
+    """RFC 9112 section 9.6: without it the unread rest of the request would reset the connection."""
+
+    async def talk(stream: Stream) -> None:
+        stream.allow(20)
+        await stream.receive()
+        await stream.send(b"no")
+        await stream.linger()
+
+    connection = connect(talk)
+    for _ in range(20):
+        connection.client.sendall(bytes(10_000))
+        time.sleep(0.01)
+    connection.client.shutdown(socket.SHUT_WR)
+    assert read_all(connection.client) == b"no"
+    connection.result()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_linger_ends(connect: Connect, goes_on: bool) -> None:
+    """A client that does not close, or that sends for ever, holds nothing for long."""
+
+    async def talk(stream: Stream) -> float:
+        began = time.monotonic()
+        await stream.send(b"no")
+        await stream.linger()
+        return time.monotonic() - began
+
+    connection = connect(talk)
+    assert read_all(connection.client) == b"no"  # our side is closed at once
+    with contextlib.suppress(OSError):
+        while goes_on:
+            connection.client.sendall(bytes(100_000))
+    assert connection.result() < 0.4 + SLACK
+
+
+def test_linger_is_bounded_in_bytes(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ewe.streams, "LINGER", 20)
+    monkeypatch.setattr(ewe.streams, "LINGER_BYTES", 300_000)
+
+    async def talk(stream: Stream) -> float:
+        began = time.monotonic()
+        await stream.linger()
+        return time.monotonic() - began
+
+    connection = connect(talk)
+    with contextlib.suppress(OSError):
+        for _ in range(100):
+            connection.client.sendall(bytes(10_000))
+            time.sleep(0.005)
+    assert connection.result() < SLACK
+
+
+def test_linger_after_the_client_left(connect: Connect) -> None:
+    async def talk(stream: Stream) -> None:
+        stream.allow(20)
+        with contextlib.suppress(Disconnected):
+            await stream.receive()
+        await stream.linger()
+
+    connection = connect(talk)
+    reset(connection.client)
+    connection.result()
+
+
+# --- Programs -------------------------------------------------------------------------------------------------
+
+
+async def start(stream: Stream, script: str) -> Any:
+    """Start a shell script."""
+    stdin = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return await stream.spawn(["/bin/sh", "-c", script], {}, "/", stdin, "script")
+    finally:
+        os.close(stdin)
+
+
+def gone(pid: int) -> bool:
+    """Is a process gone, and reaped?"""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_reading_a_program(connect: Connect) -> None:
+    async def talk(stream: Stream) -> tuple[bytes, int]:
+        program = await start(stream, "printf one; sleep 0.2; printf two; sleep 0.2; echo oops >&2; exit 3")
+        output = b""
+        while piece := await program.receive(10):
+            output += piece
+        return output, await program.wait()
+
+    connection = connect(talk)
+    assert connection.result() == (b"onetwo", 3)
+    assert not connection.stream.programs
+
+
+def test_much_of_a_program(connect: Connect) -> None:
+    async def talk(stream: Stream) -> int:
+        program = await start(stream, "head -c 3000000 /dev/zero")
+        size = 0
+        while piece := await program.receive(10):
+            size += len(piece)
+            await stream.send(piece)
+        return size
+
+    connection = connect(talk)
+    assert len(read_all(connection.client)) == connection.result() == 3_000_000
+
+
+def test_a_silent_program(connect: Connect) -> None:
+    async def talk(stream: Stream) -> tuple[object, float, int]:
+        program = await start(stream, "sleep 60")
+        began = time.monotonic()
+        return await program.receive(0.4), time.monotonic() - began, program.process.pid
+
+    output, took, pid = connect(talk).result()
+    assert output is None and 0.15 <= took < 0.4 + SLACK
+    wait_until(lambda: gone(pid), 5)  # it ended with its stream
+
+
+def test_a_program_that_cannot_be_started(connect: Connect) -> None:
+    async def talk(stream: Stream) -> None:
+        with pytest.raises(OSError):
+            await stream.spawn(["/nowhere"], {}, "/", 0, "script")
+
+    connect(talk).result()
+
+
+@pytest.mark.parametrize("leave", ["closes", "resets"])
+def test_a_client_that_leaves_a_program(connect: Connect, leave: str) -> None:
+    pids: list[int] = []
+
+    async def talk(stream: Stream) -> float:
+        program = await start(stream, "sleep 60")
+        pids.append(program.process.pid)
+        began = time.monotonic()
+        with pytest.raises(Disconnected):
+            await program.receive(20)
+        return time.monotonic() - began
+
+    connection = connect(talk)
+    wait_until(lambda: pids, 5)
+    time.sleep(0.1)
+    if leave == "resets":
+        reset(connection.client)
+    else:
+        connection.client.close()
+    assert connection.result() < 0.5 + SLACK
+    wait_until(lambda: gone(pids[0]), 5)
+
+
+def test_a_half_closed_client_hears_a_program_out(connect: Connect) -> None:
+    """It may wait for the answer all the same: only a program that falls silent is not waited for."""
+
+    async def talk(stream: Stream) -> bytes:
+        await read_to_end(stream)
+        program = await start(stream, "for i in 1 2 3 4 5; do sleep 0.25; printf $i; done")
+        output = b""
+        while piece := await program.receive(10):
+            output += piece
+            await stream.send(piece)
+        return output
+
+    connection = connect(talk)
+    connection.client.shutdown(socket.SHUT_WR)
+    assert read_all(connection.client) == b"12345"
+    assert connection.result() == b"12345"
+
+
+def test_two_programs(connect: Connect) -> None:
+    async def talk(stream: Stream) -> list[int]:
+        return [(await start(stream, "sleep 60")).process.pid for _ in range(2)]
+
+    pids = connect(talk).result()
+    wait_until(lambda: all(map(gone, pids)), 5)
