@@ -212,19 +212,19 @@ class Listener:
                 return  # another process was quicker
             except OSError as reason:
                 if reason.errno in OVERLOADED:
-                    self.pause(reason)
+                    self.accept_from = time.monotonic() + PAUSE
+                    self.complain(reason)
                 return
             if listening.family == socket.AF_UNIX:
                 client = ("unix:", 0)
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[number]))
 
-    def pause(self, reason: OSError) -> None:
-        """Accept nothing for a moment; say so now and then."""
+    def complain(self, reason: OSError) -> None:
+        """Say that nothing can be accepted, but not each time."""
         now = time.monotonic()
-        self.accept_from = now + PAUSE
         if now >= self.complain_from:
             self.complain_from = now + COMPLAIN
-            logger.errors.error(f"cannot accept: {reason.strerror}; trying every {PAUSE:g} s")
+            logger.errors.error(f"cannot accept: {reason.strerror}; new connections wait until it can")
 
     def wake(self) -> None:
         """End the wait in progress."""

@@ -456,7 +456,9 @@ class PoolStream(BlockingStream):
             try:
                 return self.socket.recv(limit)
             except BlockingIOError:
-                if time.monotonic() > self.expires:  # a trickle of bytes must not outrun the look at deadlines
+                if (
+                    time.monotonic() > self.expires
+                ):  # a trickle of bytes must not outrun the look at deadlines
                     raise Timeout from None
                 await Wait(Want.BYTES, self.expires)
             except OSError:

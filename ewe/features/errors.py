@@ -32,6 +32,7 @@ TEXTS = {
     414: "The address is longer than this server takes.",
     416: "The file does not have that part.",
     417: "This server does not know what the request expects.",
+    421: "This address is served over a secured connection only.",
     431: "The request's header is larger than this server takes.",
     500: "Something went wrong here. Whoever runs the server finds the reason in its log.",
     501: "This server does not know that method or coding.",

@@ -32,6 +32,8 @@ def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
             if last and int(last) < int(first):
                 return None  # invalid, so the whole field is to be ignored: section 14.1.1
             ranges.append((int(first), min(int(last), size - 1) if last else size - 1))
+        elif last and int(last) and not size:
+            return None  # all of nothing: satisfiable (section 14.1.2), but no Content-Range can say it
         elif last:
             ranges.append((max(size - int(last), 0), size - 1 if int(last) else -1))
         else:

@@ -6,6 +6,7 @@ respond: remembered? -> method -> find -> directory? -> variant -> conditions ->
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ FRESH = 1.0  # seconds for which a file is believed unchanged without a look
 SETTLED = 0.05  # seconds without a change before it is: a kernel's ticks stamp two changes in 10 ms alike
 COST = 1024  # bytes of the cache that an entry takes besides its file
 OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO or a terminal must not hold us
+WEIGHT = re.compile(r"q=(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")  # RFC 9110 section 12.4.2
 CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
 ALLOW = ("Allow", "GET, HEAD, OPTIONS")
 NOT_MODIFIED = frozenset({"ETag", "Last-Modified", "Vary"})  # fields of a 304: RFC 9110 section 15.4.5
@@ -164,6 +166,8 @@ class Static:
                 return response
         if not self.indexes:
             raise Refused(403, f"{path} has no {self.index}, and indexes is off")
+        if conditional.tags(request.values.get("if-match")) not in (None, ["*"]):
+            return error_page(412, "a listing has no entity tag")
         from ewe.features.indexes import listing
 
         return listing(request, path, descriptor, "" if self.follows else self.root)
@@ -308,7 +312,7 @@ def preferred(accepts: str | None, sidecars: tuple[tuple[str, str], ...]) -> str
         weight = parameter.replace(" ", "").replace("\t", "")
         if not weight:
             weights[coding.strip(" \t")] = 1.0
-        elif is_weight(weight):
+        elif WEIGHT.fullmatch(weight):
             weights[coding.strip(" \t")] = float(weight[2:])
     if "x-gzip" in weights:
         weights.setdefault("gzip", weights["x-gzip"])
@@ -320,9 +324,3 @@ def preferred(accepts: str | None, sidecars: tuple[tuple[str, str], ...]) -> str
         if weight_of_it > 0 and (weight_of_it > best or (not chosen and weight_of_it >= best)):
             best, chosen = weight_of_it, coding
     return chosen
-
-
-def is_weight(text: str) -> bool:
-    """Is this a weight, as in q=0.5? RFC 9110 section 12.4.2."""
-    number = text[2:]
-    return text.startswith("q=") and number[:1] in ("0", "1") and number.replace(".", "", 1).isdecimal()

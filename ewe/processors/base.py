@@ -123,12 +123,13 @@ class Processor:
             self.leave(stream)
 
     def leave(self, stream: Stream) -> None:
-        """Close a stream whose conversation has ended; count it."""
-        self.live.discard(stream)
-        self.left(stream.client[0])
-        stream.close()
-        self.cut += stream.aborted
+        """Count a stream whose conversation has ended, close it, and only then forget it: drain() waits."""
+        if stream.aborted:
+            self.cut += 1
         self.served += stream.requests
+        stream.close()
+        self.left(stream.client[0])
+        self.live.discard(stream)
         if self.many_threads and not self.listener.accepting:
             self.listener.wake()  # serve() may be waiting for room
         if self.retire_at and self.served >= self.retire_at and not self.stopping:

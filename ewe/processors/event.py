@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ewe import logger
 from ewe.conversation import BUSY
+from ewe.listener import OVERLOADED
 from ewe.processors.base import Processor
 from ewe.streams import TICK, Clock, EventStream, Stream
 
@@ -35,6 +36,7 @@ class Event(Processor):
     def __init__(self, site: Any, config: Config) -> None:
         super().__init__(site, config)
         self.loop = loop_maker(config.loop)[0]()
+        self.loop.set_exception_handler(self.complain)
         self.clock = Clock()
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
@@ -59,6 +61,14 @@ class Event(Processor):
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
             self.loop.close()
+
+    def complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop met what nobody else takes: a system out of descriptors, and it tries again; or a fault."""
+        reason = context.get("exception")
+        if isinstance(reason, OSError) and reason.errno in OVERLOADED:
+            self.listener.complain(reason)
+        else:
+            logger.errors.error(f"the event loop: {context.get('message')}: {reason!r}")
 
     def listen(self, sock: Any, name: tuple[str, int]) -> Any:
         """Return the coroutine that makes a server of one listening socket."""
