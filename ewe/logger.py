@@ -67,6 +67,13 @@ class LogFile:
         except OSError:
             self.may_block = True
 
+    def take_over(self, old: LogFile) -> None:
+        """Go on under the number of an old log's descriptor: a thread may be writing to it just now."""
+        if old.descriptor > 2 and self.descriptor > 2:
+            os.dup2(self.descriptor, old.descriptor, inheritable=False)
+            os.close(self.descriptor)
+            self.descriptor = old.descriptor
+
     def write(self, line: str) -> None:
         """Write one line, its line feed included; never raises, never blocks on a reader that is stuck."""
         data = line.encode("utf-8", "backslashreplace")
@@ -210,11 +217,11 @@ class AccessLog:
 
     def __init__(self, path: str = "off", form: str = "combined") -> None:
         """Open path ("-" is standard output, "off" nothing). Raises OSError, ValueError for a bad format."""
-        self.file = LogFile(path, 1)
-        self.enabled = self.file.descriptor >= 0
         self.notes = {"model": "-", "worker": "0"}
         self.form = form
         self.compile()
+        self.file = LogFile(path, 1)
+        self.enabled = self.file.descriptor >= 0
 
     def compile(self) -> None:
         """Turn the format into parts and getters. Raises ValueError."""
@@ -334,8 +341,16 @@ access = AccessLog()
 def open_logs(logfile: str, loglevel: str, access_log: str, log_format: str) -> None:
     """Open both logs as configured. Raises OSError or ValueError, whose text names what is wrong."""
     global errors, access
-    errors = ErrorLog(logfile, loglevel)
-    access = AccessLog(access_log, log_format)
+    own = ErrorLog(logfile, loglevel)
+    try:
+        other = AccessLog(access_log, log_format)
+    except (OSError, ValueError):
+        if own.file.descriptor > 2:
+            os.close(own.file.descriptor)
+        raise
+    own.file.take_over(errors.file)
+    other.file.take_over(access.file)
+    errors, access = own, other
 
 
 def reopen_logs() -> None:

@@ -504,6 +504,8 @@ class Soak:
             time.sleep(0.1)
 
     def kill_one(self, dice: random.Random) -> None:
+        if not (self.count_of_workers or self.model.startswith("fork")):
+            return  # one process: what looks like a worker is a program that is just being started
         found = self.workers()
         if not found:
             return

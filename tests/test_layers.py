@@ -25,6 +25,8 @@ FLOORS = {
     "ewe.logger": 0.3,
     "ewe.programs": 0.6,
     "ewe.streams": 1,
+    "ewe.poolstream": 1.3,
+    "ewe.eventstream": 1.3,
     "ewe.listener": 1.5,
     "ewe.systemd": 1.5,
     "ewe.orphans": 0,
@@ -55,6 +57,8 @@ THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
 ROOMS_WITH_SOCKETS = {
     "ewe.logger",
     "ewe.streams",
+    "ewe.poolstream",
+    "ewe.eventstream",
     "ewe.listener",
     "ewe.systemd",
     "ewe.processors",

@@ -23,14 +23,14 @@ from typing import Any
 import pytest
 from conftest import read_all, wait_until
 
+import ewe.eventstream
 import ewe.streams
 from ewe.config import Config
+from ewe.eventstream import Clock, EventStream
+from ewe.poolstream import PoolStream
 from ewe.streams import (
     BlockingStream,
-    Clock,
     Disconnected,
-    EventStream,
-    PoolStream,
     Stream,
     Timeout,
     Want,
@@ -121,7 +121,7 @@ class Connection:
         def tick() -> None:
             clock.now = time.monotonic()
             stream.look(clock.now)
-            loop.call_later(ewe.streams.TICK, tick)
+            loop.call_later(ewe.eventstream.TICK, tick)
 
         tick()
         loop.run_until_complete(loop.connect_accepted_socket(lambda: stream, self.server))

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ewe import logger
 from ewe.conversation import BUSY
+from ewe.eventstream import TICK, Clock, EventStream
 from ewe.listener import OVERLOADED
 from ewe.processors.base import Processor
-from ewe.streams import TICK, Clock, EventStream, Stream
+from ewe.streams import Stream
 
 if TYPE_CHECKING:
     from ewe.config import Config

@@ -21,8 +21,9 @@ from select import EPOLLIN, EPOLLONESHOT, EPOLLOUT
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
+from ewe.poolstream import PoolStream
 from ewe.processors.base import Processor
-from ewe.streams import PoolStream, Stream, Timeout, Wait, Want
+from ewe.streams import Stream, Timeout, Wait, Want
 
 if TYPE_CHECKING:
     from ewe.config import Config
