@@ -62,7 +62,6 @@ class EventStream(Stream):
         self.want: Want | None = None
         self.expires = 0.0
         self.patience = 0.0
-        self.duplicate = -1
         self.left_at = 0.0
         self.transport: asyncio.Transport
         self.conversation: Coroutine[Any, None, None] | None = None
@@ -214,7 +213,7 @@ class EventStream(Stream):
             return
         await self.drained()
         pace = Pace(self.timeouts)
-        self.duplicate = target = os.dup(self.transport.get_extra_info("socket").fileno())
+        target = os.dup(self.transport.get_extra_info("socket").fileno())
         try:
             while count:
                 try:
@@ -232,7 +231,6 @@ class EventStream(Stream):
                 if count:
                     await self.room(target)
         finally:
-            self.duplicate = -1
             os.close(target)
 
     async def drained(self) -> None:
