@@ -1,0 +1,147 @@
+"""What an experiment is: one file in ewe/lab/experiments holds one, as data, and how it is measured.
+
+    EXPERIMENT = Experiment(id="E-T2", ..., run=run)
+
+    def run(lab: Bench) -> Iterator[Cell]:
+        for contender in lab.servers(CONTENDERS):
+            yield lab.measure(contender, load, Cell(...))
+
+A run yields each cell when it is complete, so that an interrupted one keeps what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ewe.lab.results import Cell, Sample
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server to be measured. name: in tables (`thread`, `nginx`); kind: `ewe` or a peer's name.
+
+    options: of its command line. most: connections it can keep open and serve at once.
+    """
+
+    name: str
+    kind: str = "ewe"
+    model: str = ""
+    options: tuple[str, ...] = ()
+    most: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load in one of three shapes, with a path and a limit of time.
+
+    closed: users that ask, wait for the answer, think, and ask again; how fast they ask depends on the
+    server (a closed loop hides stalls). arrivals: rate new sessions a second whatever the server does, each
+    of `calls` requests on one connection with `think` seconds between. phases: as arrivals, the rate
+    changing: (seconds, sessions a second). ceiling: as many requests as the server answers (wrk, ab).
+    """
+
+    shape: str = "closed"  # closed, arrivals, ceiling
+    users: int = 0  # closed: at once; ceiling: connections
+    think: float = 0.0  # seconds between an answer and the next request
+    seconds: float = 5.0  # measured; arrivals with `sessions`: the longest it may take
+    warm_up: float = 1.0  # seconds before, thrown away
+    rate: float = 0.0  # arrivals: sessions a second
+    sessions: int = 0  # arrivals: how many, 0: until `seconds` are over
+    calls: int = 1  # requests of one session
+    phases: tuple[tuple[float, float], ...] = ()
+    timeout: float = 5.0  # of one request, from its sending (ct)
+    keep_alive: bool = True
+    path: str = "/index.html"
+    length: int | None = None  # of the body expected; another is an error
+    tls: str = ""  # "", "default", or "parity": TLS 1.2, AES256-SHA, no resumption
+    tool: str = ""  # "": the best that is here; locust, wrk, ab, httperf
+
+    def words(self) -> str:
+        """Return the load as a sentence's end: `50 users, 100 ms think time, 10 s`."""
+        raise NotImplementedError  # written with the load
+
+
+class Bench(Protocol):
+    """What the lab offers an experiment. All of it ends what it began, also when an exception passes."""
+
+    quick: bool
+    directory: Path  # the run's own; removed at the end
+    notes: list[str]  # of the table: append a sentence
+
+    def seconds(self, quick: float, full: float) -> float:
+        """Return one of the two."""
+
+    def servers(self, contenders: Iterable[Contender]) -> Iterator[Contender]:
+        """Yield those that can run here; note the others, with the package that brings them."""
+
+    def site(self, sizes: Sequence[int]) -> Path:
+        """Return a document root with a file /SIZE.html of each size (and /index.html, 1 KB)."""
+
+    def start(
+        self, contender: Contender, root: Path, *options: str, tls: bool = False
+    ) -> AbstractContextManager[Running]:
+        """Run a server on the server's core; it has ended when the block is left. Raises LabError."""
+
+    def load(self, server: Running, load: Load) -> Sample:
+        """Run a load once on the load's core, and watch the server meanwhile. Raises LabError."""
+
+    def measure(self, contender: Contender, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+        """Start, warm up, load, end: as often as the lab repeats. Fill in the cell and return it.
+
+        A LabError becomes the cell's failure.
+        """
+
+    def linked(self, speed: str) -> AbstractContextManager[str]:
+        """Within the block, what is started runs behind a link of `10mbit`, `100mbit` or `1gbit`.
+
+        Yields why it could not be made, "" if it was: the caller says so in its cells.
+        """
+
+
+class Running(Protocol):
+    """A server that runs. url: with the slash; command: for a report, without paths of this machine."""
+
+    pid: int
+    url: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of a table's cells. kind: bars (log axis, paper hatched beside ours), lines (against x),
+    stacked (a breakdown), errors (stacked by kind), timeline (each second of one cell's middle sample)."""
+
+    kind: str
+    title: str
+    value: str = ""  # "": the cell's own figure
+    columns: tuple[str, ...] = ()  # (): all
+    x: str = ""  # the axis's title
+    y: str = ""
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of a document (or of ours). A table of data, but for `run`."""
+
+    id: str
+    document: str  # EWE, X-Switch, LibCGI, RDBMS, thesis, ewe
+    source: str  # `table 2`, `figures 4.1 and 4.2`, `section 5.2`
+    title: str
+    claim: str  # one sentence: what the document says, or what we expect
+    varies: str  # what is varied
+    measures: str  # what is measured
+    quick: bool = False  # belongs to `run --all --quick`
+    minutes: float = 1.0  # in full; quick: about a third
+    reference: str = ""  # server over which all others are shown, in ours
+    paper_reference: str = ""  # in the document
+    charts: tuple[Chart, ...] = ()
+    errata: tuple[str, ...] = ()  # errors found in the document that touch this table
+    needs: str = ""  # what has to come first: it is listed with this reason, and not run
+    run: Callable[[Bench], Iterator[Cell]] | None = None
+    machine: Mapping[str, str] = field(default_factory=dict)  # the document's
