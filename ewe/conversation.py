@@ -12,29 +12,16 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.body import Body
+from ewe.dates import http_date
 from ewe.features.errors import error_page
-from ewe.http import (
-    NO_BODY,
-    BodyReader,
-    ChunkedDecoder,
-    Limits,
-    Refused,
-    Region,
-    Request,
-    Response,
-    Source,
-    check_partial_head,
-    http_date,
-    parse_request,
-)
+from ewe.http import NO_BODY, Refused, Region, Request, Response, Source, check_partial_head, parse_request
 from ewe.streams import Disconnected, Stream, Timeout
 
 if TYPE_CHECKING:
     from ewe.site import Site
 
-SKIP = 64 * 1024  # bytes of an unwanted body that are read off to keep the connection
 OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no descriptors, no memory: busy, not at fault
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 # Heads seen before, whole and byte for byte, and what they mean: browsers and load generators repeat
 # themselves. Only heads without a body, only short ones; forgotten all at once when there are too many.
@@ -140,10 +127,11 @@ async def read_head(stream: Stream, pending: bytes, site: Site) -> tuple[bytes, 
     """
     patience = site.config.head_timeout
     timed = False
+    checked = 0
     pending, empty = without_empty_line(pending)
     try:
         while (end := pending.find(b"\r\n\r\n")) < 0:
-            check_partial_head(pending, site.limits)
+            checked = check_partial_head(pending, site.limits, checked)
             if not timed:
                 stream.allow(patience)
                 timed = True
@@ -153,7 +141,7 @@ async def read_head(stream: Stream, pending: bytes, site: Site) -> tuple[bytes, 
                     return b"", b""
                 raise Refused(400, "the client ended within a head")
             pending += data
-            if not empty:
+            if not empty and not checked:
                 pending, empty = without_empty_line(pending)
     except Timeout:
         late = Refused(408, f"the head did not come in {patience:g} s (head-timeout)")
@@ -300,6 +288,7 @@ class Sending:
         self.response = response
         self.keeps = keeps
         self.sent = 0
+        self.ends_with_close = False  # nothing else tells the client where the body ends
 
     async def send(self) -> bool:
         """Send all; return whether the connection is kept."""
@@ -307,10 +296,12 @@ class Sending:
         bodiless = self.request.method == "HEAD" or self.response.status in (204, 304)
         if isinstance(body, Source):
             if body.raw:
+                self.ends_with_close = True
                 return await self.send_raw(body)
             chunked = body.length is None and self.request.version == (1, 1) and not bodiless
             if body.length is None and not chunked and not bodiless:
-                self.keeps = False  # only the close tells a 1.0 client where the body ends
+                self.ends_with_close = True
+                self.keeps = False
             await self.stream.send(self.head(b"Transfer-Encoding: chunked\r\n" if chunked else b""))
             if not bodiless:
                 await (self.send_chunks(body) if chunked else self.send_source(body))
@@ -342,8 +333,12 @@ class Sending:
         """Return the next piece; what goes wrong now can only cut the connection."""
         try:
             return await source.receive()
-        except Refused as refused:
-            self.response.cause = f"cut after {self.sent} bytes: {refused.cause}"
+        except BaseException as reason:
+            if self.ends_with_close:
+                self.stream.break_off()
+            if not isinstance(reason, Refused):
+                raise
+            self.response.cause = f"cut after {self.sent} bytes: {reason.cause}"
             raise Disconnected from None
 
     async def send_chunks(self, source: Source) -> None:
@@ -374,122 +369,3 @@ class Sending:
             await self.stream.send(piece)
             self.sent += len(piece)
         return False
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Bodies in
-
-
-class Body(BodyReader):
-    """The body of one request, decoded on demand: RFC 9112 section 6.
-
-    length: in bytes, None when chunked. finished: all of it was read. A client that expects it is told
-    "100 Continue" when something reads for the first time (RFC 9110 section 10.1.1).
-    """
-
-    def __init__(
-        self, stream: Stream, request: Request, pending: bytes, limits: Limits, timeout: float
-    ) -> None:
-        self.stream = stream
-        self.length = request.length
-        self.left = request.length or 0
-        self.pending = pending
-        self.timeout = timeout
-        self.asks = request.expects and not pending
-        self.decoder = ChunkedDecoder(limits) if request.length is None else None
-        self.ahead = b""  # decoded, and not yet asked for
-        self.finished = False
-        self.broken = False
-        self.began = 0.0  # when something first waited for it
-        self.received = 0
-
-    async def receive(self) -> bytes:
-        """Return the next decoded bytes, b"" at the end.
-
-        Raises Refused: 400 for bad framing or an early end, 408 for a client that stops, 413 for too much.
-        """
-        if self.ahead:
-            piece, self.ahead = self.ahead, b""
-            return piece
-        while not self.finished:
-            if self.asks:
-                self.asks = False
-                await self.stream.send(CONTINUE)
-            data = self.pending or await self.more()
-            self.pending = b""
-            piece = self.take_chunked(data) if self.decoder else self.take(data)
-            if piece:
-                return piece
-        return b""
-
-    async def look_ahead(self) -> None:
-        """Read the first SKIP bytes of a chunked body, or all of it, before anything answers.
-
-        So that a request with bad framing is refused whatever it asks for, and how the answer ends (kept or
-        closed) is known before it is sent. Not if the client waits to be told. Raises as receive().
-        """
-        pieces: list[bytes] = []
-        size = 0
-        while not self.asks and size <= SKIP and (piece := await self.receive()):
-            pieces.append(piece)
-            size += len(piece)
-        self.ahead = b"".join(pieces)
-
-    def take(self, data: bytes) -> bytes:
-        """Take what belongs to a body of known length."""
-        piece = data[: self.left]
-        self.left -= len(piece)
-        if not self.left:
-            self.finished = True
-            self.pending = data[len(piece) :]
-        return piece
-
-    def take_chunked(self, data: bytes) -> bytes:
-        """Take what belongs to a chunked body."""
-        assert self.decoder is not None
-        try:
-            piece = self.decoder.feed(data)
-        except Refused:
-            self.broken = True
-            raise
-        if self.decoder.finished:
-            self.finished = True
-            self.pending = self.decoder.rest
-        return piece
-
-    async def more(self) -> bytes:
-        """Return what arrives next."""
-        now = time.monotonic()
-        self.began = self.began or now
-        rate = self.stream.timeouts.min_rate
-        left = self.began + self.timeout + self.received / rate - now if rate else self.timeout
-        self.stream.allow(min(self.timeout, left))
-        try:
-            data = await self.stream.receive()
-        except Timeout:
-            self.broken = True
-            what = f"came slower than {rate} bytes a second (min-rate)"
-            if left >= self.timeout:
-                what = f"stopped for {self.timeout:g} s (body-timeout)"
-            raise Refused(408, f"the body {what}") from None
-        self.received += len(data)
-        if not data:
-            self.broken = True
-            raise Refused(400, "the client ended within a body")
-        return data
-
-    def may_be_skipped(self) -> bool:
-        """Is what was not read cheap to read off? Not if the client was never told to send it."""
-        if self.finished or self.broken or self.asks or self.length is None:  # look_ahead() has read SKIP
-            return self.finished
-        return self.left - len(self.pending) <= SKIP
-
-    async def skip(self) -> bytes | None:
-        """Read off what is left, up to SKIP bytes; return what follows the body, None to close instead."""
-        skipped = 0
-        try:
-            while not self.finished and skipped <= SKIP:
-                skipped += len(await self.receive())
-        except Refused:
-            return None
-        return self.pending if self.finished else None

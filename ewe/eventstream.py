@@ -18,6 +18,7 @@ from ewe.streams import (
     Timeout,
     Timeouts,
     Want,
+    reset_at_close,
 )
 
 if TYPE_CHECKING:
@@ -282,6 +283,9 @@ class EventStream(Stream):
         self.aborted = self.finishing = self.stopping = self.lost = True
         self.kill_programs()
         self.soon(self.transport.abort)
+
+    def break_off(self) -> None:
+        reset_at_close(self.transport.get_extra_info("socket"))
 
     def soon(self, function: Callable[[], None]) -> None:
         """Have the loop call a function: we may be in another thread."""

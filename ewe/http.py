@@ -1,28 +1,24 @@
-"""The grammar of HTTP/1.1: bytes to Request, Response to bytes. No I/O, no socket, no clock but the date.
+"""The grammar of HTTP/1.1: bytes to Request, Response to bytes. No I/O, no socket, no clock.
 
 Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1), RFC 3986 (targets). Where the RFC leaves a choice and
 the choice concerns framing, the target or Host, the strict side is taken: what two readers could
 understand differently is refused (RFC 9112 sections 11.1 and 11.2 tell why).
 
 A head is read whole: one pattern for the request line, one for all field lines, then split. Start with
-parse_request(); ChunkedDecoder reads chunked bodies; Response.encoded() writes heads.
+parse_request(); Response.encoded() writes heads. Chunked bodies and dates have files of their own.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
-    "ChunkedDecoder",
     "Limits",
     "Refused",
     "Request",
     "Response",
     "check_partial_head",
-    "http_date",
-    "parse_date",
     "parse_fields",
     "parse_request",
 ]
@@ -192,6 +188,8 @@ BEGUN_LINE = re.compile(rf"(?:{TOKEN}+(?: (?:[\x21-\x7e]+(?: [HTP/0-9.]{{0,8}})?
 # field-line = field-name ":" OWS field-value OWS; field-value is visible, obs-text, space or tab: section 5
 FIELD_LINES = re.compile(rf"(?:{TOKEN}+:[\t\x20-\x7e\x80-\xff]*\r\n)*")
 FIELD_LINE = re.compile(rf"{TOKEN}+:[\t\x20-\x7e\x80-\xff]*")
+BEGUN_FIELD = re.compile(rf"(?:{TOKEN}+(?::[\t\x20-\x7e\x80-\xff]*)?)?\r?")
+BEGINNING = 64  # bytes of a line that has not ended
 # What no head may hold wherever it stands: control characters, a CR or LF alone (a last CR may go on).
 NEVER_IN_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?=[^\n])")
 IN_HEAD = bytes({*b"\t\r\n", *range(0x20, 0x7F), *range(0x80, 0x100)})
@@ -269,23 +267,39 @@ def first_bad_line(block: str) -> str:
     return block
 
 
-def check_partial_head(arrived: bytes, limits: Limits) -> None:
+def check_partial_head(arrived: bytes, limits: Limits, checked: int = 0) -> int:
     """Refuse a head that can no longer become a good one, without waiting for its end.
 
-    So that a client that sends bare line feeds, HTTP/0.9 or a TLS greeting hears of it at once. Of a request
-    line that has not ended its first 64 bytes are looked at: the whole, each time, would cost too much.
+    So that a client that sends bare line feeds, HTTP/0.9, a folded field or a TLS greeting hears of it at
+    once. checked: what an earlier call returned, so that each line is read once, however slowly it comes;
+    of the line that has not ended the first BEGINNING bytes are looked at. Raises as parse_request().
     """
-    if bad := never_in_head(arrived):
-        place = bad.start()
+    fresh = arrived[checked:]
+    if bad := never_in_head(fresh):
+        place = checked + bad.start()
         raise Refused(400, f"byte {arrived[place]:#04x} at {place} cannot stand in a head: {arrived[:40]!r}")
-    line, ends, _ = arrived.partition(b"\r\n")
-    if ends:
+    if not checked:
+        line, ends, fresh = fresh.partition(b"\r\n")
+        if not ends:
+            check_begun_line(line, limits)
+            return 0
         parse_request_line(line.decode("latin-1"), limits)
-    elif BEGUN_LINE.fullmatch(line[:64]) is None:
-        raise Refused(400, f"no request line begins like this: {line[:64]!r}")
-    elif len(line) > limits.max_target + 64:  # 64: a method, two spaces and the version
-        raise Refused(414, f"the request line has more than {limits.max_target} bytes (max-target)")
     if len(arrived) > limits.max_head:
+        raise Refused(431, f"the head has more than {limits.max_head} bytes (max-head)")
+    lines, ends, begun = fresh.rpartition(b"\r\n")
+    parse_fields((lines + ends).decode("latin-1"), limits)
+    if BEGUN_FIELD.fullmatch(begun[:BEGINNING].decode("latin-1")) is None:
+        raise Refused(400, f"no field line begins like this: {begun[:BEGINNING]!r}")
+    return len(arrived) - len(begun)
+
+
+def check_begun_line(line: bytes, limits: Limits) -> None:
+    """Refuse the beginning of no request line."""
+    if BEGUN_LINE.fullmatch(line[:BEGINNING]) is None:
+        raise Refused(400, f"no request line begins like this: {line[:BEGINNING]!r}")
+    if len(line) > limits.max_target + 64:  # 64: a method, two spaces and the version
+        raise Refused(414, f"the request line has more than {limits.max_target} bytes (max-target)")
+    if len(line) > limits.max_head:
         raise Refused(431, f"the head has more than {limits.max_head} bytes (max-head)")
 
 
@@ -463,109 +477,6 @@ def keeps_connection(connection: str | None, version: tuple[int, int]) -> bool:
     return version == (1, 1) or "keep-alive" in options
 
 
-class ChunkedDecoder:
-    """Decode a chunked body: RFC 9112 section 7.1. Feed it what arrives; it keeps what it cannot use yet.
-
-        chunked-body = *( size [ extensions ] CRLF data CRLF ) "0" [ extensions ] CRLF trailers CRLF
-
-    Extensions are checked and dropped, trailers too (section 7.1.2 allows it). After finished is True,
-    rest holds the bytes behind the body. Raises Refused(400), 413 past max_body, 431 for long trailers.
-    """
-
-    # chunk-size up to 2**60; BWS and any extension that keeps to section 7.1.1
-    QUOTED = r'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
-    SIZE_LINE = re.compile(
-        rf"([0-9A-Fa-f]{{1,15}})(?:[ \t]*;[ \t]*{TOKEN}+(?:[ \t]*=[ \t]*(?:{TOKEN}+|{QUOTED}))?)*"
-    )
-    MAX_LINE = 1024  # bytes of a size line with its extensions; nobody needs more, and it bounds the buffer
-    MAX_EXTENSIONS = 16 * 1024  # bytes in all: a megabyte of extensions to one byte of data is an attack
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.rest = b""
-        self.at = 0  # what of rest was used: cut off once a feed(), for a thousand chunks may come at once
-        self.finished = False
-        self.total = 0
-        self.overhead = 0
-        self.left = 0  # of the chunk that is being read
-        self.state: Callable[[list[bytes]], bool] = self.read_size
-
-    def feed(self, data: bytes) -> bytes:
-        """Take what arrived, return the decoded bytes in it."""
-        self.rest = self.rest + data if self.rest else data
-        pieces: list[bytes] = []
-        while not self.finished and self.state(pieces):
-            pass
-        self.rest = self.rest[self.at :]
-        self.at = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def take_line(self, limit: int, status: int) -> str | None:
-        """Take one line off rest, without its CRLF; None when it is not complete yet."""
-        end = self.rest.find(b"\r\n", self.at, self.at + limit + 2)
-        if end < 0:
-            if len(self.rest) - self.at >= limit + 2:
-                raise Refused(status, f"a chunk's size or trailer line has more than {limit} bytes")
-            if never_in_head(self.rest[self.at :]):
-                raise Refused(400, f"a bad byte in a chunk's line: {self.rest[self.at :][:40]!r}")
-            return None
-        line = self.rest[self.at : end].decode("latin-1")
-        self.at = end + 2
-        return line
-
-    def read_size(self, _: list[bytes]) -> bool:
-        """Read a size line."""
-        line = self.take_line(self.MAX_LINE, 400)
-        if line is None:
-            return False
-        match = self.SIZE_LINE.fullmatch(line)
-        if match is None:
-            raise Refused(400, f"a chunk's size line is malformed: {line[:40]!r}")
-        self.left = int(match[1], 16)
-        self.total += self.left
-        self.overhead += len(line) - len(match[1])
-        if self.total > self.limits.max_body:
-            raise Refused(413, f"a chunked body has more than {self.limits.max_body} bytes (max-body)")
-        if self.overhead > self.MAX_EXTENSIONS:
-            raise Refused(400, f"a chunked body has more than {self.MAX_EXTENSIONS} bytes of extensions")
-        self.state = self.read_data if self.left else self.read_trailer
-        self.overhead_of_trailer = 0
-        return True
-
-    def read_data(self, pieces: list[bytes]) -> bool:
-        """Read what is there of a chunk's data, then its CRLF."""
-        if self.left:
-            piece = self.rest[self.at : self.at + self.left]
-            if not piece:
-                return False
-            pieces.append(piece)
-            self.left -= len(piece)
-            self.at += len(piece)
-            return not self.left
-        end = self.rest[self.at : self.at + 2]
-        if not b"\r\n".startswith(end):
-            raise Refused(400, "a chunk's data does not end in CRLF")
-        if len(end) < 2:
-            return False
-        self.at += 2
-        self.state = self.read_size
-        return True
-
-    def read_trailer(self, _: list[bytes]) -> bool:
-        """Read a trailer line, or the empty line that ends the body."""
-        line = self.take_line(self.limits.max_field, 431)
-        if line is None:
-            return False
-        if line:
-            parse_fields(line + "\r\n", self.limits)
-            self.overhead_of_trailer += len(line) + 2
-            if self.overhead_of_trailer > self.limits.max_head:
-                raise Refused(431, f"the trailers have more than {self.limits.max_head} bytes (max-head)")
-        else:
-            self.finished = True
-        return True
-
-
 # ---------------------------------------------------------------------------------------------------------
 # Responses
 
@@ -670,53 +581,3 @@ def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
     if isinstance(body, Source):
         return body.length
     return sum(len(piece) if isinstance(piece, bytes) else piece.count for piece in body)
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Dates: RFC 9110 section 5.6.7
-
-DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
-_LONG_DAY = "(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
-_MONTH = "(?P<month>" + "|".join(MONTHS) + ")"
-_TIME = "(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
-DATES = (
-    re.compile(rf"{_DAY}, (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),  # IMF-fixdate
-    re.compile(rf"{_LONG_DAY}, (?P<day>[0-9]{{2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} GMT"),  # RFC 850
-    re.compile(rf"{_DAY} {_MONTH} (?P<day>[0-9 ][0-9]) {_TIME} (?P<year>[0-9]{{4}})"),  # asctime
-)
-
-
-def http_date(seconds: float) -> str:
-    """Return an IMF-fixdate, such as "Sun, 06 Nov 1994 08:49:37 GMT"."""
-    year, month, day, hour, minute, second, weekday, _, _ = time.gmtime(seconds)
-    return f"{DAYS[weekday]}, {day:02} {MONTHS[month - 1]} {year:04} {hour:02}:{minute:02}:{second:02} GMT"
-
-
-def parse_date(text: str) -> float | None:
-    """Return the time in seconds since 1970 of an HTTP-date in any of its three forms; None for anything else."""
-    for form in DATES:
-        if match := form.fullmatch(text):
-            year = int(match["year"])
-            if len(match["year"]) == 2:  # RFC 850: the latest such year at most 50 years from now
-                now = time.gmtime().tm_year
-                year += now - now % 100
-                if year > now + 50:
-                    year -= 100
-            return seconds_since_1970(
-                year, MONTHS.index(match["month"]) + 1, int(match["day"]),
-                int(match["hour"]), int(match["minute"]), int(match["second"]),
-            )  # fmt: skip
-    return None
-
-
-def seconds_since_1970(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
-    """Return the time of a date in the Gregorian calendar, None if there is no such date."""
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    lengths = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-    if not (year >= 1 and 1 <= day <= lengths[month - 1] and hour < 24 and minute < 60 and second <= 60):
-        return None
-    before = year - 1
-    days = before * 365 + before // 4 - before // 100 + before // 400 + sum(lengths[: month - 1]) + day - 1
-    return (days - 719162) * 86400.0 + hour * 3600 + minute * 60 + second

@@ -214,3 +214,8 @@ PATH = Kind("PATH", "a path", _path)
 TEXT = Kind("TEXT", "a text in one line", _text)
 MODEL = Kind("NAME", "the name of a model, or module:Class", _model)
 ADDRESSES = Kind("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", _addresses, ", ".join)
+
+
+def is_local(address: str) -> bool:
+    """Can only this machine reach a server at this address ("localhost": a Unix socket)?"""
+    return address in ("localhost", "::1") or address.startswith("127.")

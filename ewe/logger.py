@@ -15,7 +15,8 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from ewe.http import MONTHS, Request, Response
+from ewe.dates import MONTHS
+from ewe.http import Request, Response
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 UNPRINTABLE = re.compile(r'[^\x20-\x7e]|["\\]')

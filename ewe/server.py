@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ewe import systemd
+from ewe import logger, systemd
 from ewe.blueprint import Blueprint
-from ewe.listener import StartError, close_sockets, open_sockets, url
+from ewe.kinds import is_local
+from ewe.listener import StartError, close_sockets, open_sockets, server_name, url
 from ewe.processors.base import UnknownModel
 from ewe.supervisor import Supervisor
 from ewe.worker import Worker
@@ -44,6 +45,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     try:
         write_pid(config.pid_file)
         become(config.user, config.group)
+        warn_of_root(config, sockets)
         if blueprint.supervised:
             return Supervisor(blueprint, sockets).run(ready)
         return Worker(blueprint, sockets, "0").run(ready)
@@ -105,6 +107,16 @@ def remove_pid(path: str | None) -> None:
             os.unlink(path)
     except OSError:
         pass
+
+
+def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
+    """Say that root runs no programs for a network, unless it is told to (ewe.features.cgi)."""
+    if os.geteuid() != 0 or config.user is not None or not os.path.isdir(config.cgi_path):
+        return
+    if not all(is_local(server_name(sock)[0]) for sock in sockets):
+        logger.errors.warning(
+            "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
+        )
 
 
 def become(user: str | None, group: str | None) -> None:

@@ -23,6 +23,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from enum import Enum
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -197,6 +198,10 @@ class Stream:
         """End the connection and its programs now; the conversation meets Disconnected."""
         raise NotImplementedError
 
+    def break_off(self) -> None:
+        """Make the close a reset: an answer that only the close delimits must not look whole when it is not."""
+        raise NotImplementedError
+
     def kill_programs(self) -> None:
         """Kill what was started for this connection; the conversation sees its end, and reaps it."""
         for program in list(self.programs):
@@ -335,6 +340,9 @@ class BlockingStream(Stream):
         self.shutdown(socket.SHUT_RDWR)
         self.kill_programs()
 
+    def break_off(self) -> None:
+        reset_at_close(self.socket)
+
     def shutdown(self, how: int) -> None:
         """Shut the socket down, if it is still there."""
         try:
@@ -347,6 +355,14 @@ class BlockingStream(Stream):
         self.socket.close()
 
 
+def reset_at_close(sock: socket.socket) -> None:
+    """Have the kernel answer with a reset once the socket is closed (SO_LINGER with no time to linger)."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ON_FOR_NOTHING)
+    except OSError:
+        pass  # gone already
+
+
 def set_timeouts(sock: socket.socket, receive: float | None, send: float | None) -> None:
     """Give a blocking socket the kernel's time limits, in seconds; accepted TCP sockets inherit them."""
     for option, seconds in ((socket.SO_RCVTIMEO, receive), (socket.SO_SNDTIMEO, send)):
@@ -355,13 +371,8 @@ def set_timeouts(sock: socket.socket, receive: float | None, send: float | None)
             sock.setsockopt(socket.SOL_SOCKET, option, TIMEVAL.pack(whole, int((seconds - whole) * 1e6)))
 
 
-def _timeval() -> Any:
-    from struct import Struct
-
-    return Struct("@ll")  # struct timeval
-
-
-TIMEVAL = _timeval()
+TIMEVAL = Struct("@ll")  # struct timeval
+ON_FOR_NOTHING = Struct("@ii").pack(1, 0)  # struct linger
 
 
 class PollWaits:

@@ -95,6 +95,7 @@ class SecureStream(Stream):
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
         self.ended = False
+        self.broken = False
 
     # What others count and ask is the stream's below
 
@@ -212,6 +213,8 @@ class SecureStream(Stream):
 
     async def goodbye(self) -> None:
         """Say close_notify, so that the client knows that nothing was cut (RFC 8446 section 6.1)."""
+        if self.broken:
+            return
         try:
             self.tls.unwrap()
         except ssl.SSLError:
@@ -224,6 +227,10 @@ class SecureStream(Stream):
     async def linger(self) -> None:
         await self.goodbye()
         await self.below.linger()
+
+    def break_off(self) -> None:
+        self.broken = True
+        self.below.break_off()
 
     async def spawn(
         self,

@@ -17,7 +17,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ewe.http import ChunkedDecoder, Limits, Refused, Request, check_partial_head, parse_date, parse_request
+from ewe.chunked import ChunkedDecoder
+from ewe.dates import parse_date
+from ewe.http import Limits, Refused, Request, check_partial_head, parse_request
 
 CORPUS = Path(__file__).parent / "corpus"
 LIMITS = Limits(max_body=100_000)

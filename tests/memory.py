@@ -62,6 +62,9 @@ class MemoryStream(Stream):
         if len(data) < count:
             raise Disconnected
 
+    def break_off(self) -> None:
+        self.did.append("break_off")
+
     async def linger(self) -> None:
         self.did.append("linger")
         self.lingered = True

@@ -865,6 +865,21 @@ def test_streaming(server: Server) -> None:
         assert not (server.root / "two").exists()  # the program was let go on to its end
 
 
+def test_an_answer_cut_short_never_looks_whole(server: Server) -> None:
+    """Where nothing but the close tells where a body ends, a program that dies makes it a reset."""
+    for name, head in (("dies", "Content-Type: a/b\\n\\n"), ("nph-dies", "HTTP/1.0 200 OK\\r\\n\\r\\n")):
+        write_program(server.cgi / name, f"#!/bin/sh\nprintf '{head}beginning'\nkill -9 $$\n")
+        with server.connect() as sock:
+            sock.sendall(request("GET", f"/cgi-bin/{name}", version="1.0"))
+            with pytest.raises(ConnectionResetError):
+                while sock.recv(4096):
+                    pass
+    with server.connect() as sock:  # chunked: the last chunk is missing, and what came can be read
+        sock.sendall(request("GET", "/cgi-bin/dies"))
+        answer = read_all(sock)
+        assert answer.endswith(b"beginning\r\n") and b"chunked" in answer
+
+
 def receive_until(sock: socket.socket, end: bytes) -> bytes:
     """Return what comes, up to and with end (and what came with it)."""
     data = b""

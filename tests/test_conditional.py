@@ -11,8 +11,9 @@ from conftest import Server
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from ewe.dates import http_date
 from ewe.features.conditional import outcome, range_applies, tags
-from ewe.http import Limits, Request, http_date, parse_request
+from ewe.http import Limits, Request, parse_request
 
 ETAG = '"abc-1"'
 MODIFIED = 784111777.0

@@ -14,7 +14,8 @@ from conftest import Start, read_response, write_program
 from memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 
 from ewe.config import Config
-from ewe.http import Limits, Refused, check_partial_head, parse_date
+from ewe.dates import parse_date
+from ewe.http import Limits, Refused, check_partial_head
 from ewe.site import Site
 from ewe.tls import SecureStream
 

@@ -16,7 +16,8 @@ from memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 
 import ewe.conversation
 from ewe import logger
-from ewe.conversation import BUSY, CONTINUE, HEADS, MAX_HEADS, MAX_REMEMBERED, SKIP, converse, date_line
+from ewe.body import CONTINUE, SKIP
+from ewe.conversation import BUSY, HEADS, MAX_HEADS, MAX_REMEMBERED, converse, date_line
 from ewe.http import Limits, Refused, Region, Request, Response, Source
 from ewe.streams import Disconnected, Stream, Timeout, run
 
@@ -538,6 +539,8 @@ def test_an_error_in_the_middle_cuts(
     assert b"abc" in output and b"def" not in output and not output.endswith(b"0\r\n\r\n")
     assert output.count(b"HTTP/1.1 ") == 1 and source.closed == 1 and len(stream.pieces) == 1
     assert "cut after 3 bytes: it fell silent" in reasons[0]
+    # Where only the close tells the end, an ordinary one would make a part look like the whole.
+    assert ("break_off" in stream.did) is (length is None and version == "1.0")
 
 
 def test_a_fault_in_the_middle_is_told() -> None:

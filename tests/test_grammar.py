@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ewe.chunked import ChunkedDecoder
+from ewe.dates import http_date, parse_date
 from ewe.http import (
     CONDITIONS,
     METHODS,
     NEVER_IN_HEAD,
     NO_BODY,
-    ChunkedDecoder,
     Limits,
     Refused,
     Region,
@@ -30,9 +31,7 @@ from ewe.http import (
     Source,
     check_partial_head,
     escape,
-    http_date,
     never_in_head,
-    parse_date,
     parse_fields,
     parse_request,
     resolve,
@@ -701,12 +700,48 @@ def test_a_good_head_is_never_refused_early(method: str, path: str, fields: list
         (b"PRI * HTTP/2.0\r\n", 505),  # the preface of HTTP/2
         (b"GET /" + b"a" * 9000, 414),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 40000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200, 431),
+        (b"GET / HTTP/1.1\r\nA: b\r\n folded", 400),
+        (b"GET / HTTP/1.1\r\nA : b", 400),
+        (b"GET / HTTP/1.1\r\n: b", 400),
+        (b"GET / HTTP/1.1\r\nA: b\r\nB\r\n", 400),
     ],
 )
 def test_refused_at_once(arrived: bytes, status: int) -> None:
     with pytest.raises(Refused) as info:
         check_partial_head(arrived, LIMITS)
     assert info.value.status == status
+
+
+@quick
+@given(
+    st.lists(
+        st.sampled_from((b"GET / HTTP/1.1", b"A: b", b"C : d", b" e", b"\r\n", b"\r", b"\n", b"x")),
+        max_size=8,
+    )
+)
+def test_a_slow_head_meets_the_same_verdict(pieces: list[bytes]) -> None:
+    """Each line is read once, however many bytes come at a time; a verdict does not depend on it."""
+    whole = b"".join(pieces)
+    slow, checked, refused = None, 0, False
+    for size in range(len(whole) + 1):
+        try:
+            checked = check_partial_head(whole[:size], LIMITS, checked)
+        except Refused as reason:
+            slow, refused = reason.status, True
+            break
+    try:
+        check_partial_head(whole[:size], LIMITS)
+    except Refused as reason:
+        assert refused and reason.status == slow
+    else:
+        assert not refused
+
+
+@pytest.mark.parametrize("begun", [b"g", b"5x", b"-1", b"0x5", b"5 6", b"1234567890123456", b"5\r;", b" 5"])
+def test_a_bad_chunk_is_refused_at_once(begun: bytes) -> None:
+    with pytest.raises(Refused, match="400"):
+        ChunkedDecoder(LIMITS).feed(begun)
 
 
 @quick

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from conftest import Server, Start, read_all, read_response, write_program
 
-from ewe.conversation import SKIP
-from ewe.http import parse_date
+from ewe.body import SKIP
+from ewe.dates import parse_date
 from ewe.streams import LINGER_BYTES
 
 

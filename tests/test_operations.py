@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -151,8 +152,9 @@ def test_status(start: Start, variant: str) -> None:
         sock.sendall(GET)
         assert read_response(sock)[0] == 200
         server.process.send_signal(signal.SIGUSR2)
-        log = server.wait_for_log("status: thread")
-    assert "connections" in log and "serve" in log
+        server.wait_for_log("status: thread")
+        assert "connections" in server.log()
+        wait_until(lambda: ", in serve" in server.log(), 5, server.log)
     wait_until(lambda: httpx.get(server.url).status_code == 200, 10)
     assert "Traceback" not in server.log()
 
@@ -212,6 +214,29 @@ def test_becoming_another_user(start: Start, model: str, tmp_path: Path) -> None
     uid, groups = httpx.get(server.url + "cgi-bin/who").text.splitlines()
     assert int(uid) == nobody.pw_uid
     assert {int(group) for group in groups.split()} == set(os.getgrouplist("nobody", nobody.pw_gid))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root could run them as root")
+def test_root_runs_no_programs(start: Start, model: str, tmp_path: Path) -> None:
+    """Not for a network, unless told to; for this machine alone it does, and files are for everybody."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == os.geteuid() and str(directory).startswith("/tmp/"):
+            directory.chmod(0o755)
+    for user, status in ((None, 403), ("root", 200), ("nobody", 200)):
+        options = ("--user", user, "--access-log", "off") if user else ()
+        server = start(model, "--bind", "127.0.0.1:0", "--bind", "0.0.0.0:0", *options)
+        found = re.search(r"http://0\.0\.0\.0:(\d+)/", server.log())
+        assert found
+        write_program(server.cgi / "who", "#!/bin/sh\nprintf 'Content-Type: a/b\\n\\n'; id -un\n")
+        for port, expected in ((server.port, 200), (int(found[1]), status)):
+            answer = httpx.get(f"http://127.0.0.1:{port}/cgi-bin/who")
+            assert answer.status_code == expected
+            assert expected != 200 or answer.text == f"{user or 'root'}\n"
+            assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
+        said = server.log()
+        assert ("would run as root" in said and "root runs no programs for a network" in said) is (
+            user is None
+        )
 
 
 def test_an_unknown_user_is_one_line(tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ewe.config import Config
+from ewe.dates import http_date, parse_date
 from ewe.features import static
 from ewe.features.static import SMALL, Static, hidden, preferred
-from ewe.http import Limits, Refused, Response, http_date, parse_date, parse_request
+from ewe.http import Limits, Refused, Response, parse_request
 from ewe.streams import run
 
 Fetched = tuple[int, Message, bytes]

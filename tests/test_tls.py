@@ -178,6 +178,17 @@ def test_resets_and_cuts_leave_it_calm(start: Start, variant: str, authority: Au
     assert "Traceback" not in server.log()
 
 
+def test_an_answer_cut_short_never_looks_whole(start: Start, variant: str, authority: Authority) -> None:
+    """No close_notify, and a reset, where only the close tells where the body ends."""
+    server = start(variant, *authority.options)
+    program = "#!/bin/sh\nprintf 'Content-Type: a/b\\n\\nbeginning'\nkill -9 $$\n"
+    write_program(server.cgi / "dies", program)
+    with authority.connect(server) as sock, pytest.raises((ConnectionResetError, ssl.SSLEOFError)):
+        sock.sendall(b"GET /cgi-bin/dies HTTP/1.0\r\n\r\n")
+        while sock.recv(4096):
+            pass
+
+
 def test_self_signed(start: Start) -> None:
     server = start("thread", "--tls", "self")
     context = ssl.create_default_context()

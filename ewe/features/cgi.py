@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ewe import __version__, logger
 from ewe.features.spool import spooled
 from ewe.http import Refused, Request, Response, Source, parse_fields, unescape
+from ewe.kinds import is_local
 from ewe.programs import prepare
 
 if TYPE_CHECKING:
@@ -79,15 +80,19 @@ class CGI:
         self.spool = config.spool
         self.document_root = static.root
         self.limits = limits
+        self.would_be_root = os.geteuid() == 0 and config.user is None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with the program at the request's path; None if there is none.
 
-        Raises Refused: 502 for a program that fails or whose head is malformed, 504 for a silent one.
+        Raises Refused: 502 for a program that fails or whose head is malformed, 504 for a silent one, 403 where
+        it would run as root for a network.
         """
         script = self.find(request.path)
         if script is None:
             return None
+        if self.would_be_root and not is_local(io.server[0]):
+            raise Refused(403, f"{script.name} would run as root for a network (user)")
         if request.method == "TRACE":
             raise Refused(
                 405, "TRACE to a program", (("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ewe.http import Request, parse_date
+from ewe.dates import parse_date
+from ewe.http import Request
 
 # entity-tag = [ "W/" ] DQUOTE *etagc DQUOTE: section 8.8.3
 TAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')

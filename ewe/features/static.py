@@ -11,10 +11,11 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
+from ewe.dates import http_date
 from ewe.features import conditional, ranges
 from ewe.features.errors import error_page, html_escape
 from ewe.features.mediatypes import content_type
-from ewe.http import Refused, Region, Request, Response, escape, http_date
+from ewe.http import Refused, Region, Request, Response, escape
 
 if TYPE_CHECKING:
     from ewe.config import Config
