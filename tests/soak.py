@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = 5
 TROUBLES = 2  # threads of hostile clients
 PATIENCE = 20.0  # seconds for one answer
-KILL_EVERY, RELOAD_EVERY, ROTATE_EVERY = 7.0, 5.0, 3.0
+KILL_EVERY, RELOAD_EVERY, ROTATE_EVERY = 7.0, 4.0, 3.0
 GROWTH = 0.15, 8 * 1024  # how much memory may grow: a share, or KiB
 OPTIONS = (
     "--head-timeout", "2s", "--body-timeout", "2s", "--write-timeout", "5s", "--program-timeout", "5s",
