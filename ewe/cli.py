@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
+LISTS = ("bind", "fastcgi")  # settings that may be repeated
+
+
 class SiteError(Exception):
     """There is nothing to serve: a directory of the site is missing. Its text is one line."""
 
@@ -212,8 +215,8 @@ def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
         given["port"] = [("port", port)]
     if "bind" in given and not given.keys().isdisjoint(("host", "port")):
         raise ConfigError("--bind is instead of --host and a port: use one or the other")
-    last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key != "bind"]
-    return [*last, *([("bind", [raw for _, raw in given["bind"]])] if "bind" in given else [])]
+    last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LISTS]
+    return [*last, *((key, [raw for _, raw in given[key]]) for key in LISTS if key in given)]
 
 
 # What comes of it.

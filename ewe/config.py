@@ -26,6 +26,7 @@ from ewe.kinds import (
     MODEL,
     PATH,
     PORT,
+    RESPONDERS,
     SIZE,
     TEXT,
     WAIT,
@@ -169,6 +170,9 @@ class Config:
     cgi_path = Setting("cgi-bin", PATH, "the directory that /cgi-bin/ URLs lead to", group="programs")
     program_timeout = Setting(60.0, WAIT, "the longest silence of a program before it is ended (504)",
                               group="programs")
+    fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
+                      " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated",
+                      group="programs")
     spool = Setting(1 * M, size(0), "request bodies up to this size stay in memory, larger ones go to an"
                     " unlinked temporary file", group="programs")
 
@@ -377,8 +381,8 @@ environment, command line. `ewe --print-config` shows every value and which of t
 - Another file is named by `--config` or `EWE_CONFIG`. Paths are relative to where ewe is started.
 - Times are seconds or take `ms`, `s`, `m`, `h` or `d`, up to {DAYS_AT_MOST}d. Sizes are bytes or take
   `k`, `m` or `g` (1k is 1024).
-- A list (`bind`) is a list in a file, a flag repeated, a variable with commas. Switches are pairs of flags:
-  `--indexes`, `--no-indexes`.
+- A list (`bind`, `fastcgi`) is a list in a file, a flag repeated, a variable with commas. Switches are pairs
+  of flags: `--indexes`, `--no-indexes`.
 - `PORT` and `WEB_CONCURRENCY` are taken for `EWE_PORT` and `EWE_WORKERS` where those are not set.
 - Where a stronger source gives `host` or `port`, the `bind` of a weaker one is set aside.\
 """

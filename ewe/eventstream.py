@@ -330,16 +330,20 @@ class EventWaits:
     def __init__(self, stream: EventStream) -> None:
         self.stream = stream
 
-    async def wait(self, descriptors: Sequence[int], since: float, seconds: float) -> list[int]:
+    async def wait(
+        self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
+    ) -> list[int]:
         stream, loop = self.stream, self.stream.loop
         ready: list[int] = []
 
-        def readable(descriptor: int) -> None:
+        def possible(descriptor: int) -> None:
             ready.append(descriptor)
             stream.happened(Want.PROGRAM)
 
         for descriptor in descriptors:
-            loop.add_reader(descriptor, readable, descriptor)
+            loop.add_reader(descriptor, possible, descriptor)
+        if writable >= 0:
+            loop.add_writer(writable, possible, writable)
         expires = stream.clock.now + seconds
         try:
             while not ready:
@@ -355,6 +359,8 @@ class EventWaits:
         finally:
             for descriptor in descriptors:
                 loop.remove_reader(descriptor)
+            if writable >= 0:
+                loop.remove_writer(writable)
         return ready
 
     def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:

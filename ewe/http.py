@@ -114,6 +114,9 @@ class NoBody(BodyReader):
 NO_BODY = NoBody()
 
 
+NOT_NOTED = (None, "")
+
+
 class Request:
     """One request head, taken apart. It is never changed, so equal heads without body share one Request.
 
@@ -160,7 +163,7 @@ class Request:
         self.body: BodyReader = NO_BODY
         self.protocol = f"HTTP/{version[0]}.{version[1]}"
         self.line = f"{method} {target} {self.protocol}"
-        self.noted: str | None = None
+        self.noted: tuple[object, str] = NOT_NOTED
 
     def get(self, name: str) -> str | None:
         """Return the value of the field of this lower-case name, or None."""

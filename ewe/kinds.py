@@ -170,13 +170,33 @@ def parse_address(text: str) -> tuple[str, str, int]:
     return "tcp", match[1] or match[2], int(match[3])
 
 
-def _addresses(raw: object) -> tuple[str, ...]:
+def _list(raw: object) -> tuple[str, ...]:
     items = re.split(r"\s*,\s*", raw.strip()) if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple):
         raise ValueError(raw)
+    return tuple(_text(item) for item in items)
+
+
+def _addresses(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
     for item in items:
-        parse_address(_text(item))
-    return tuple(items)
+        parse_address(item)
+    return items
+
+
+def parse_responder(text: str) -> tuple[str, str]:
+    """What a FastCGI responder answers for, and where it is: (".php", "unix:/run/php.sock"); else ValueError."""
+    match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(.+)", text)
+    if match is None or parse_address(match[2])[0] == "fd":
+        raise ValueError(text)
+    return match[1], match[2]
+
+
+def _responders(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    for item in items:
+        parse_responder(item)
+    return items
 
 
 def auto(kind: Kind[T]) -> Kind[T | None]:
@@ -214,6 +234,9 @@ PATH = Kind("PATH", "a path", _path)
 TEXT = Kind("TEXT", "a text in one line", _text)
 MODEL = Kind("NAME", "the name of a model, or module:Class", _model)
 ADDRESSES = Kind("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", _addresses, ", ".join)
+RESPONDERS = Kind(
+    "WHERE=ADDRESS", "an extension or a path, = and unix:PATH or HOST:PORT", _responders, ", ".join
+)
 
 
 def is_local(address: str) -> bool:

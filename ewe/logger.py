@@ -210,15 +210,16 @@ OF_EXCHANGE: dict[str, Getter] = {
     "p": lambda exchange: exchange.port,
     "P": lambda exchange: os.getpid(),
 }
+NOTES = {"model": "-", "worker": "0"}  # what %{model}n and %{worker}n write until they are known
 DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")
 
 
 class AccessLog:
     """A line for each request, in a format of Apache's letters or as JSON; written after the response is out."""
 
-    def __init__(self, path: str = "off", form: str = "combined") -> None:
+    def __init__(self, path: str = "off", form: str = "combined", notes: Mapping[str, str] = NOTES) -> None:
         """Open path ("-" is standard output, "off" nothing). Raises OSError, ValueError for a bad format."""
-        self.notes = {"model": "-", "worker": "0"}
+        self.notes = dict(notes)
         self.form = form
         self.compile()
         self.file = LogFile(path, 1)
@@ -227,6 +228,7 @@ class AccessLog:
     def compile(self) -> None:
         """Turn the format into parts and getters. Raises ValueError."""
         self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
+        self.mark = object()  # tells our own notes in requests, which may be remembered, from older ones
 
     def name_worker(self, model: str, worker: str) -> None:
         """Set what %{model}n and %{worker}n write; call it in each new worker process."""
@@ -241,9 +243,10 @@ class AccessLog:
                 line = json_line(exchange, self.notes, SHORT)
             self.file.write(line)
             return
-        template = exchange.request.noted
-        if template is None:
-            template = exchange.request.noted = self.template_for(exchange.request)
+        mark, template = exchange.request.noted
+        if mark is not self.mark:
+            template = self.template_for(exchange.request)
+            exchange.request.noted = self.mark, template
         self.file.write(template % tuple([get(exchange) for get in self.getters]))
 
     def template_for(self, request: Request) -> str:
@@ -344,7 +347,7 @@ def open_logs(logfile: str, loglevel: str, access_log: str, log_format: str) -> 
     global errors, access
     own = ErrorLog(logfile, loglevel)
     try:
-        other = AccessLog(access_log, log_format)
+        other = AccessLog(access_log, log_format, access.notes)
     except (OSError, ValueError):
         if own.file.descriptor > 2:
             os.close(own.file.descriptor)

@@ -31,8 +31,12 @@ running: set[Program] = set()  # every program of this process that was not reap
 class ProgramWaits(Protocol):
     """How a model waits for the pipes of a program; see ewe.streams."""
 
-    async def wait(self, descriptors: Sequence[int], since: float, seconds: float) -> list[int]:
-        """Wait until one of the descriptors can be read; return those. Empty: the time is over.
+    async def wait(
+        self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
+    ) -> list[int]:
+        """Wait until one of the descriptors can be read, or `writable` written; return those.
+
+        Empty: the time is over.
 
         since: when the program was last heard of, on time.monotonic(). Raises Disconnected when the client
         left, or has closed its side and the program has been silent for HALF_CLOSED seconds.
@@ -77,6 +81,32 @@ def start(
     return Program(owned, waits, process, name)
 
 
+class ErrorLog:
+    """The standard error of a program: its lines go to our log, MAX_LINES of them, each MAX_LINE long."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.begun = b""  # a line that has not ended
+        self.lines = 0
+
+    def take(self, data: bytes) -> None:
+        """Log what came; b"": there is no more."""
+        *lines, self.begun = (self.begun + data).split(b"\n")
+        if self.begun and (not data or len(self.begun) > MAX_LINE):
+            lines.append(self.begun)
+            self.begun = b""
+        for line in lines:
+            self.lines += 1
+            if self.lines <= MAX_LINES:
+                logger.errors.warning(f"{self.name}: {line[:MAX_LINE].decode('utf-8', 'surrogateescape')}")
+
+    def end(self) -> None:
+        """Log a line without an end, and how many were not logged."""
+        self.take(b"")
+        if self.lines > MAX_LINES:
+            logger.errors.warning(f"{self.name}: {self.lines - MAX_LINES} more lines of standard error")
+
+
 class Program:
     """A program that runs. receive() reads its standard output; its standard error goes to the log meanwhile."""
 
@@ -92,8 +122,7 @@ class Program:
         self.error = process.stderr.fileno()
         self.exited = os.pidfd_open(process.pid)
         self.error_open = True
-        self.error_line = b""
-        self.error_lines = 0
+        self.errors = ErrorLog(name)
         self.gone = False  # the program itself has exited
         self.over = False
         self.status: int | None = None  # once it was reaped: the exit status, -N for signal N
@@ -145,19 +174,8 @@ class Program:
             data = b""
         if not data:
             self.error_open = False
-        *lines, self.error_line = (self.error_line + data).split(b"\n")
-        if self.error_line and (not self.error_open or len(self.error_line) > MAX_LINE):
-            lines.append(self.error_line)
-            self.error_line = b""
-        self.log_errors(lines)
+        self.errors.take(data)
         return self.error_open
-
-    def log_errors(self, lines: list[bytes]) -> None:
-        """Log lines of standard error, up to MAX_LINES of them."""
-        for line in lines:
-            self.error_lines += 1
-            if self.error_lines <= MAX_LINES:
-                logger.errors.warning(f"{self.name}: {line[:MAX_LINE].decode('utf-8', 'surrogateescape')}")
 
     async def wait(self) -> int | None:
         """Wait for the exit, a short while: its output has ended. What is left of its group is ended then.
@@ -201,10 +219,7 @@ class Program:
         for _ in range(LAST_ERRORS):
             if not (self.error_open and self.read_errors()):
                 break
-        if self.error_line:  # its end is not to be seen: something that left the group holds the pipe
-            self.log_errors([self.error_line])
-        if self.error_lines > MAX_LINES:
-            logger.errors.warning(f"{self.name}: {self.error_lines - MAX_LINES} more lines of standard error")
+        self.errors.end()
         os.close(self.exited)
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:

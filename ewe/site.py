@@ -49,6 +49,11 @@ class Site:
 
             self.mounts.append(("/cgi-bin/", CGI(config, self.static, self.limits)))
 
+        if config.fastcgi:
+            from ewe.features.fastcgi import FastCGI
+
+            self.mounts += [("/", FastCGI(each, config, self.static, self.limits)) for each in config.fastcgi]
+
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response to a request. Raises Refused, and what a feature could not foresee."""
         for prefix, feature in self.mounts:

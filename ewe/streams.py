@@ -382,12 +382,16 @@ class PollWaits:
         self.client = client
         self.left_at: float | None = None  # when the client was first seen to have closed its side
 
-    async def wait(self, descriptors: Sequence[int], since: float, seconds: float) -> list[int]:
-        from select import POLLERR, POLLHUP, POLLIN, POLLRDHUP, poll
+    async def wait(
+        self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
+    ) -> list[int]:
+        from select import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, poll
 
         poller = poll()
+        if writable >= 0:
+            poller.register(writable, POLLOUT)
         for descriptor in descriptors:
-            poller.register(descriptor, POLLIN)
+            poller.register(descriptor, POLLIN | POLLOUT if descriptor == writable else POLLIN)
         client = self.client.fileno()
         if client < 0:
             raise Disconnected

@@ -159,6 +159,9 @@ def test_a_registry_may_suggest_a_model_by_itself(
     assert complaint(capsys, "--model=frok") == 'frok is no model; did you mean "fork"? (command line)'
 
 
+EXAMPLES = {"fastcgi": ".php=localhost:1"}
+
+
 def test_every_setting_has_its_flags(server: Server) -> None:
     for setting in SETTINGS.values():
         for key in setting.keys:
@@ -170,7 +173,7 @@ def test_every_setting_has_its_flags(server: Server) -> None:
             elif setting.name == "cgi_path":
                 argv = [f"--{key}", "."]
             else:
-                argv = [f"--{key}", setting.show(setting.default) or "localhost:1"]
+                argv = [f"--{key}", setting.show(setting.default) or EXAMPLES.get(key, "localhost:1")]
             assert configured(server, *argv).origin(setting.name) == "command line"
 
 

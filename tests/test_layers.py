@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = {
     "ewe": 0,
     "ewe.http": 0,
+    "ewe.fastcgi": 0,
+    "ewe.xswitch": 8.5,
     "ewe.kinds": -0.3,
     "ewe.config": 0,
     "ewe.dates": 0,
@@ -33,6 +35,7 @@ FLOORS = {
     "ewe.systemd": 1.5,
     "ewe.orphans": 0,
     "ewe.tls": 1.5,
+    "ewe.upstream": 1.5,
     "ewe.features": 2,
     "ewe.site": 3,
     "ewe.body": 3.5,
@@ -63,11 +66,13 @@ ROOMS_WITH_SOCKETS = {
     "ewe.poolstream",
     "ewe.eventstream",
     "ewe.listener",
+    "ewe.upstream",
     "ewe.systemd",
     "ewe.processors",
     "ewe.worker",
     "ewe.supervisor",
     "ewe.server",
+    "ewe.xswitch",
     "ewe.lab",
 }
 

@@ -110,6 +110,26 @@ def test_a_bad_configuration_is_refused(start: Start, model: str, tmp_path: Path
     assert "welcome" in httpx.get(server.url).text
 
 
+def test_a_reload_may_change_the_log_format(start: Start, variant: str, tmp_path: Path) -> None:
+    """Requests are remembered with what the log writes of them: never in the format of before."""
+    (tmp_path / "ewe.toml").write_text("log-format = '%s %b %{model}n'\n")
+    server = start(variant)
+    wait_until(lambda: httpx.get(server.url).status_code == 200, 5)
+    (tmp_path / "ewe.toml").write_text("log-format = 'anew %{model}n %U'\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for_log("configuration was read again")
+
+    def is_renewed() -> bool:
+        assert httpx.get(server.url).status_code == 200
+        return "anew " in (tmp_path / "access.log").read_text()
+
+    wait_until(is_renewed, 10)
+    lines = (tmp_path / "access.log").read_text().splitlines()
+    name = "asyncio" if "asyncio" in variant else variant.split()[0]
+    assert set(lines) <= {f"200 41 {name}", f"anew {name} /"}, lines
+    assert "Traceback" not in server.log()
+
+
 def test_a_request_in_progress_survives_a_reload(start: Start, variant: str) -> None:
     server = start(variant)
     write_program(server.cgi / "slow", "#!/bin/sh\nsleep 1\nprintf 'Content-Type: text/plain\\n\\ndone\\n'\n")

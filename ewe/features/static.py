@@ -111,6 +111,16 @@ class Static:
 
     # Path to file
 
+    def has(self, path: str) -> bool:
+        """Is there a regular file at path that may be served? Raises Refused(403, 404)."""
+        descriptor = None if hidden(path) else self.open(self.root + path)
+        if descriptor is None:
+            return False
+        try:
+            return stat.S_ISREG(os.fstat(descriptor).st_mode)
+        finally:
+            os.close(descriptor)
+
     def serve(self, request: Request, path: str) -> Response | None:
         """Open what is at path, and answer with it; None when there is nothing to serve."""
         if hidden(path):

@@ -1,0 +1,355 @@
+"""FastCGI 1.0: records, name-value pairs, and one connection as each of its two ends sees it. No I/O.
+
+Source: "FastCGI Specification", Open Market 1996, named by its section numbers below. The web server is the
+`Requester`, the application the `Responder`. As with every web server there is, a connection carries one
+request at a time (section 5.1 would allow more), and may carry another after it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+VERSION = 1
+
+# Types of records, section 8
+BEGIN_REQUEST = 1
+ABORT_REQUEST = 2
+END_REQUEST = 3
+PARAMS = 4
+STDIN = 5
+STDOUT = 6
+STDERR = 7
+DATA = 8
+GET_VALUES = 9
+GET_VALUES_RESULT = 10
+UNKNOWN_TYPE = 11
+
+RESPONDER = 1  # the role
+KEEP_CONN = 1  # the flag
+
+# How a request ended, section 5.5
+REQUEST_COMPLETE = 0
+CANT_MPX_CONN = 1
+OVERLOADED = 2
+UNKNOWN_ROLE = 3
+
+MAX_CONTENT = 65535  # bytes of one record
+WHOLE = 65528  # bytes of a full record of ours: the greatest multiple of eight, which needs no padding
+MAX_PARAMS = 256 * 1024  # bytes of a request's name-value pairs, encoded
+
+HEADER = struct.Struct(">BBHHBx")  # version, type, request id, content length, padding length
+BEGIN_BODY = struct.Struct(">HB5x")  # role, flags
+END_BODY = struct.Struct(">IB3x")  # application's status, protocol's status
+LONG = struct.Struct(">I")
+PADDING = tuple(bytes(count) for count in range(8))
+# What GET_VALUES may ask, section 4.1: no limit that a web server must heed, and no multiplexing.
+VALUES = {b"FCGI_MAX_CONNS": b"1024", b"FCGI_MAX_REQS": b"1024", b"FCGI_MPXS_CONNS": b"0"}
+
+
+class FastCGIError(Exception):
+    """The peer does not speak FastCGI, or goes beyond a limit; the text is one line. The connection is lost."""
+
+
+class Record(NamedTuple):
+    """One record. id: of the request, 0 for the connection's management."""
+
+    type: int
+    id: int
+    content: bytes
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Records and pairs
+
+
+def record(kind: int, request_id: int, content: bytes = b"") -> bytes:
+    """Return one record, padded to a multiple of eight bytes; content: at most MAX_CONTENT bytes."""
+    length = len(content)
+    padding = -length & 7
+    return HEADER.pack(VERSION, kind, request_id, length, padding) + content + PADDING[padding]
+
+
+def stream(kind: int, request_id: int, data: bytes) -> bytes:
+    """Return data as records of a stream, as many as it takes; none for b"", which would end the stream."""
+    if 0 < len(data) <= WHOLE:
+        return record(kind, request_id, data)
+    return b"".join(record(kind, request_id, data[at : at + WHOLE]) for at in range(0, len(data), WHOLE))
+
+
+def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return name-value pairs as section 3.4 has them: a length below 128 in one byte, else in four."""
+    parts = []
+    for name, value in pairs:
+        for text in (name, value):
+            length = len(text)
+            parts.append(bytes((length,)) if length < 128 else LONG.pack(length | 0x80000000))
+        parts += (name, value)
+    return b"".join(parts)
+
+
+def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the name-value pairs of data. Raises FastCGIError where a length points beyond the end."""
+    pairs = []
+    at = 0
+    end = len(data)
+    try:
+        while at < end:
+            name_length = data[at]
+            at += 1
+            if name_length > 127:
+                name_length = LONG.unpack_from(data, at - 1)[0] & 0x7FFFFFFF
+                at += 3
+            value_length = data[at]
+            at += 1
+            if value_length > 127:
+                value_length = LONG.unpack_from(data, at - 1)[0] & 0x7FFFFFFF
+                at += 3
+            value_at = at + name_length
+            name = data[at:value_at]
+            at = value_at + value_length
+            pairs.append((name, data[value_at:at]))
+    except (IndexError, struct.error):
+        at = end + 1
+    if at > end:
+        raise FastCGIError("a name-value pair goes beyond the end of its stream")
+    return pairs
+
+
+class Decoder:
+    """Bytes to records; what is not a whole record yet waits for the next feed(), at most 64 KB."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+
+    def feed(self, data: bytes) -> list[Record]:
+        """Return the records that are complete now. Raises FastCGIError for another version."""
+        data = self.buffer + data if self.buffer else data
+        records = []
+        at = 0
+        end = len(data)
+        while end - at >= 8:
+            version, kind, request_id, length, padding = HEADER.unpack_from(data, at)
+            if version != VERSION:
+                raise FastCGIError(f"a record of version {version}, not {VERSION}: this is not FastCGI 1.0")
+            next_at = at + 8 + length + padding
+            if next_at > end:
+                break
+            records.append(Record(kind, request_id, data[at + 8 : at + 8 + length]))
+            at = next_at
+        if end > at and data[at] != VERSION:
+            raise FastCGIError(f"a record of version {data[at]}, not {VERSION}: this is not FastCGI 1.0")
+        self.buffer = data[at:]
+        return records
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The application's end
+
+
+class Began(NamedTuple):
+    """A request whose parameters have all come; its input follows."""
+
+    params: dict[bytes, bytes]
+    keep: bool  # the connection stays open after it
+
+
+class Input(NamedTuple):
+    """The next bytes of a request's body; b"": its end."""
+
+    data: bytes
+
+
+class Aborted(NamedTuple):
+    """The web server no longer wants the answer; the request still has to be ended."""
+
+
+class Responder:
+    """One connection as the application sees it.
+
+    feed() turns bytes into events; what must be sent at once (answers to management records, refusals) then
+    waits in `reply`, to be taken with take_reply(). output(), errors() and end() make the bytes of an answer.
+    """
+
+    def __init__(self, max_params: int = MAX_PARAMS) -> None:
+        self.max_params = max_params
+        self.decoder = Decoder()
+        self.reply = b""
+        self.id = 0  # of the request that runs, 0 if none does
+        self.keep = False
+        self.params: list[bytes] | None = None  # while they come
+        self.params_length = 0
+        self.input_open = False
+
+    def feed(self, data: bytes) -> list[Began | Input | Aborted]:
+        """Return what has happened. Raises FastCGIError."""
+        events: list[Began | Input | Aborted] = []
+        for kind, request_id, content in self.decoder.feed(data):
+            if request_id == 0:
+                self.manage(kind, content)
+            elif kind == BEGIN_REQUEST:
+                self.begin(request_id, content)
+            elif request_id != self.id:
+                continue  # a request that was refused or has ended: section 3.3 says to ignore it
+            elif kind == PARAMS:
+                if self.add_params(content):
+                    events.append(self.began())
+            elif kind == STDIN:
+                self.check_input()
+                self.input_open = bool(content)
+                events.append(Input(content))
+            elif kind == ABORT_REQUEST:
+                events.append(Aborted())
+            elif kind != DATA:  # which only a filter has
+                raise FastCGIError(f"a record of type {kind} from a web server")
+        return events
+
+    def begin(self, request_id: int, content: bytes) -> None:
+        """Take a new request, or refuse it."""
+        if len(content) != BEGIN_BODY.size:
+            raise FastCGIError(f"BEGIN_REQUEST has {len(content)} bytes, not {BEGIN_BODY.size}")
+        role, flags = BEGIN_BODY.unpack(content)
+        if request_id == self.id:
+            raise FastCGIError(f"request {request_id} began twice")
+        if self.id:
+            self.reply += end_record(request_id, 0, CANT_MPX_CONN)
+        elif role != RESPONDER:
+            self.reply += end_record(request_id, 0, UNKNOWN_ROLE)
+        else:
+            self.id = request_id
+            self.keep = bool(flags & KEEP_CONN)
+            self.params = []
+            self.params_length = 0
+            self.input_open = True
+
+    def add_params(self, content: bytes) -> bool:
+        """Take a piece of the parameters; return whether it was the last."""
+        if self.params is None:
+            raise FastCGIError("PARAMS after their end")
+        if not content:
+            return True
+        self.params_length += len(content)
+        if self.params_length > self.max_params:
+            raise FastCGIError(f"a request's parameters exceed {self.max_params} bytes")
+        self.params.append(content)
+        return False
+
+    def began(self) -> Began:
+        """Return the request, now that its parameters are complete."""
+        params = dict(decode_pairs(b"".join(self.params or ())))
+        self.params = None
+        return Began(params, self.keep)
+
+    def check_input(self) -> None:
+        """Raise FastCGIError where STDIN may not come."""
+        if self.params is not None or not self.input_open:
+            raise FastCGIError(
+                "STDIN " + ("after its end" if self.params is None else "before the parameters")
+            )
+
+    def manage(self, kind: int, content: bytes) -> None:
+        """Answer a record of management: section 4."""
+        if kind == GET_VALUES:
+            known = [(name, VALUES[name]) for name, _ in decode_pairs(content) if name in VALUES]
+            self.reply += record(GET_VALUES_RESULT, 0, encode_pairs(dict(known).items()))
+        else:
+            self.reply += record(UNKNOWN_TYPE, 0, bytes((kind,)) + bytes(7))
+
+    def take_reply(self) -> bytes:
+        """Return what must be sent at once, and forget it."""
+        reply, self.reply = self.reply, b""
+        return reply
+
+    def output(self, data: bytes) -> bytes:
+        """Return the records of more output; none for b""."""
+        return stream(STDOUT, self.id, data)
+
+    def errors(self, data: bytes) -> bytes:
+        """Return the records of more standard error; none for b""."""
+        return stream(STDERR, self.id, data)
+
+    def end(self, app_status: int = 0) -> bytes:
+        """Return the end of the output and of the request; the connection is free for the next."""
+        data = record(STDOUT, self.id) + end_record(self.id, app_status, REQUEST_COMPLETE)
+        self.id = 0
+        self.params = None
+        return data
+
+
+def end_record(request_id: int, app_status: int, protocol_status: int) -> bytes:
+    """Return the END_REQUEST of a request."""
+    return record(END_REQUEST, request_id, END_BODY.pack(app_status & 0xFFFFFFFF, protocol_status))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The web server's end
+
+
+class Output(NamedTuple):
+    """The next bytes of the answer."""
+
+    data: bytes
+
+
+class Errors(NamedTuple):
+    """The next bytes of the application's standard error."""
+
+    data: bytes
+
+
+class Ended(NamedTuple):
+    """The request's end. protocol_status: REQUEST_COMPLETE, or why it was refused."""
+
+    app_status: int
+    protocol_status: int
+
+
+class Requester:
+    """One connection as the web server sees it; after Ended it may begin() another request if `keep`."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder()
+        self.id = 0
+        self.running = False
+
+    def begin(self, params: Iterable[tuple[bytes, bytes]], keep: bool = False) -> bytes:
+        """Return the records that begin a request: role, flag and all parameters."""
+        self.id = 1  # one at a time; 1 is what every application understands
+        self.running = True
+        return b"".join((
+            record(BEGIN_REQUEST, self.id, BEGIN_BODY.pack(RESPONDER, KEEP_CONN if keep else 0)),
+            stream(PARAMS, self.id, encode_pairs(params)),
+            record(PARAMS, self.id),
+        ))  # fmt: skip
+
+    def input(self, data: bytes) -> bytes:
+        """Return the records of more of the body; b"" ends it."""
+        return stream(STDIN, self.id, data) if data else record(STDIN, self.id)
+
+    def abort(self) -> bytes:
+        """Return the record that says the answer is no longer wanted."""
+        return record(ABORT_REQUEST, self.id)
+
+    def feed(self, data: bytes) -> list[Output | Errors | Ended]:
+        """Return what has happened. Raises FastCGIError."""
+        events: list[Output | Errors | Ended] = []
+        for kind, request_id, content in self.decoder.feed(data):
+            if request_id == 0 and kind in (GET_VALUES_RESULT, UNKNOWN_TYPE):
+                continue
+            if request_id != self.id or not self.running:
+                raise FastCGIError(f"a record of type {kind} for request {request_id}, which does not run")
+            if kind == STDOUT:
+                if content:
+                    events.append(Output(content))
+            elif kind == STDERR:
+                if content:
+                    events.append(Errors(content))
+            elif kind == END_REQUEST:
+                if len(content) != END_BODY.size:
+                    raise FastCGIError(f"END_REQUEST has {len(content)} bytes, not {END_BODY.size}")
+                self.running = False
+                events.append(Ended(*END_BODY.unpack(content)))
+            else:
+                raise FastCGIError(f"a record of type {kind} from an application")
+        return events

@@ -1,0 +1,299 @@
+"""The FastCGI feature: what a responder behind a socket answers, under every model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import ROOT, Server, Start, wait_until
+
+from ewe import fastcgi
+from ewe.fastcgi import Aborted, Began, Input
+
+LARGE = os.urandom(3_000_000)
+
+
+class Application:
+    """A responder in this process, with a thread for each connection; what it does is in PATH_INFO."""
+
+    def __init__(self, address: str | tuple[str, int]) -> None:
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.listening = socket.socket(family, socket.SOCK_STREAM)
+        self.listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listening.bind(address)
+        self.listening.listen(16)
+        self.seen: list[dict[bytes, bytes]] = []
+        self.connections: list[socket.socket] = []
+        self.aborted = threading.Event()
+        self.thread = threading.Thread(target=self.accept, daemon=True)
+        self.thread.start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listening.accept()
+            except OSError:
+                return
+            self.connections.append(sock)
+            threading.Thread(target=self.talk, args=(sock,), daemon=True).start()
+
+    def talk(self, sock: socket.socket) -> None:
+        """Answer one request after another on a connection."""
+        responder = fastcgi.Responder()
+        body = b""
+        try:
+            while data := sock.recv(65536):
+                for event in responder.feed(data):
+                    if isinstance(event, Began):
+                        self.seen.append(event.params)
+                        body = b""
+                        if event.params.get(b"PATH_INFO") == b"/early":
+                            sock.sendall(responder.output(b"Content-Type: a/b\n\n" + LARGE))
+                    elif isinstance(event, Input) and event.data:
+                        body += event.data
+                    elif isinstance(event, Aborted):
+                        self.aborted.set()
+                    elif not self.answer(sock, responder, self.seen[-1], body):
+                        return
+            self.aborted.set()
+        except OSError:
+            self.aborted.set()
+        finally:
+            sock.close()
+
+    def answer(
+        self, sock: socket.socket, responder: fastcgi.Responder, params: dict[bytes, bytes], body: bytes
+    ) -> bool:
+        """Answer; return whether the connection goes on."""
+        what = params.get(b"PATH_INFO", b"")
+        head = b"Content-Type: a/b\n\n"
+        if what == b"/silent":
+            return True
+        if what == b"/dies":
+            sock.sendall(responder.output(head + b"beginning"))
+            return False
+        if what == b"/nothing":
+            return False
+        if what == b"/garbage":
+            sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            return False
+        if what == b"/full":
+            sock.sendall(fastcgi.end_record(responder.id, 0, fastcgi.OVERLOADED))
+            return True
+        if what == b"/complains":
+            sock.sendall(responder.errors(b"one\ntw") + responder.errors(b"o\nthree"))
+        status = b"Status: 201 Made\n" if what == b"/status" else b""
+        answer = b"" if what == b"/early" else status + head + (body or what)
+        for at in range(0, len(answer), 20000):
+            sock.sendall(responder.output(answer[at : at + 20000]))
+        sock.sendall(responder.end())
+        return True
+
+    def close(self) -> None:
+        """Stop listening, and drop every connection."""
+        self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
+        for sock in self.connections:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Iterator[Callable[[], Application]]:
+    made: list[Application] = []
+
+    def make() -> Application:
+        (tmp_path / "app.sock").unlink(missing_ok=True)
+        made.append(Application(str(tmp_path / "app.sock")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        try:
+            each.close()
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def server(start: Start, variant: str, tmp_path: Path) -> Server:
+    return start(variant, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", "--program-timeout", "1s")
+
+
+def test_requests_and_answers(server: Server, application: Callable[[], Application]) -> None:
+    app = application()
+    with httpx.Client(base_url=server.url) as client:
+        answer = client.get("/app/some/where?a=b", headers={"X-Own": "value", "Proxy": "evil"})
+        assert (answer.status_code, answer.content, answer.headers["content-type"]) == (
+            200,
+            b"/some/where",
+            "a/b",
+        )
+        assert client.post("/app/echo", content=b"abc").content == b"abc"
+        assert client.post("/app/echo", content=LARGE).content == LARGE
+        assert client.post("/app/echo", content=iter((b"in ", b"chunks"))).content == b"in chunks"
+        assert client.put("/app/early", content=LARGE).content == LARGE  # it answers before it reads
+        assert client.get("/app/status").status_code == 201
+        assert client.head("/app/status").status_code == 201
+        assert client.get("/").status_code == 200 and client.get("/application").status_code == 404
+    params = app.seen[0]
+    expected = {
+        b"SCRIPT_NAME": b"/app", b"PATH_INFO": b"/some/where", b"QUERY_STRING": b"a=b", b"HTTP_X_OWN": b"value",
+        b"REQUEST_METHOD": b"GET", b"GATEWAY_INTERFACE": b"CGI/1.1", b"REMOTE_ADDR": b"127.0.0.1",
+    }  # fmt: skip
+    assert expected.items() <= params.items()
+    assert b"HTTP_PROXY" not in params and b"PATH" not in params
+    assert [each.get(b"CONTENT_LENGTH") for each in app.seen[:4]] == [None, b"3", b"3000000", b"9"]
+
+
+def test_what_goes_wrong(server: Server, application: Callable[[], Application]) -> None:
+    """Each has its status, one line in the log, and the next request is served."""
+    with httpx.Client(base_url=server.url) as client:
+        assert client.get("/app/").status_code == 502
+        server.wait_for_log("cannot be reached: No such file or directory")
+        application()
+        for path, status, says in (
+            ("/silent", 504, "silent for 1 s (program-timeout)"),
+            ("/nothing", 502, "closed the connection within the answer"),
+            ("/garbage", 502, "a record of version 72, not 1"),
+            ("/full", 503, "the responder is overloaded"),
+        ):
+            assert client.get("/app" + path).status_code == status
+            server.wait_for_log(says)
+            assert client.get("/app/good").content == b"/good"
+        assert client.get("/app/complains").status_code == 200
+        server.wait_for_log("/app: three")
+        assert "/app: one\n" in server.log() and "/app: two\n" in server.log()
+        with pytest.raises(httpx.RemoteProtocolError):  # cut: half of it never passes for the whole
+            client.get("/app/dies")
+        assert client.request("TRACE", "/app/good").status_code == 405
+    assert "Traceback" not in server.log()
+
+
+def test_a_responder_that_was_restarted(server: Server, application: Callable[[], Application]) -> None:
+    """Kept connections are dead then; the request goes out once more on a new one."""
+    app = application()
+    with httpx.Client(base_url=server.url) as client:
+        for _ in range(3):
+            assert client.post("/app/echo", content=b"abc").content == b"abc"
+            app.close()
+            app = application()
+            assert client.post("/app/echo", content=LARGE).content == LARGE
+
+
+def test_connections_are_kept(start: Start, application: Callable[[], Application], tmp_path: Path) -> None:
+    app = application()
+    server = start("asyncio", "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}")
+    with httpx.Client(base_url=server.url) as client:
+        for _ in range(20):
+            assert client.post("/app/echo", content=b"abc").content == b"abc"
+    assert len(app.seen) == 20 and len(app.connections) == 1
+
+
+def test_a_client_that_leaves(server: Server, application: Callable[[], Application]) -> None:
+    app = application()
+    sock = server.connect()
+    sock.sendall(b"GET /app/silent HTTP/1.1\r\nHost: ewe\r\n\r\n")
+    wait_until(lambda: app.seen, 5)
+    began = time.monotonic()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes((1, 0, 0, 0, 0, 0, 0, 0)))
+    sock.close()
+    assert app.aborted.wait(5)
+    assert time.monotonic() - began < 5
+
+
+def test_over_tcp(start: Start, model: str) -> None:
+    app = Application(("127.0.0.1", 0))
+    try:
+        port = app.listening.getsockname()[1]
+        server = start(model, "--fastcgi", f"/app=127.0.0.1:{port}")
+        assert httpx.post(server.url + "app/echo", content=LARGE).content == LARGE
+    finally:
+        app.close()
+
+
+def test_extensions(start: Start, application: Callable[[], Application], tmp_path: Path) -> None:
+    """Files with it go to the responder, as the index of a directory too, and are never sent as they are."""
+    app = application()
+    server = start("pool", "--fastcgi", f".php=unix:{tmp_path / 'app.sock'}", "--defaultindex", "index.php")
+    (server.root / "sub").mkdir()
+    for name in ("a.php", "sub/index.php"):
+        (server.root / name).write_text("<?php secret();")
+    for path, script, info in (
+        ("/a.php", "/a.php", None),
+        ("/a.php/more/b.php", "/a.php", "/more/b.php"),
+        ("/sub/", "/sub/index.php", None),
+        ("/sub/index.php?x=.php/", "/sub/index.php", None),
+    ):
+        httpx.get(server.url.rstrip("/") + path)
+        params = app.seen[-1]
+        assert params[b"SCRIPT_NAME"].decode() == script
+        assert params[b"SCRIPT_FILENAME"] == os.fsencode(str(server.root) + script)
+        assert params.get(b"PATH_INFO", b"").decode() == (info or "")
+    count = len(app.seen)
+    for path in ("/none.php", "/sub/.php", "/.hidden.php"):
+        assert httpx.get(server.url.rstrip("/") + path).status_code == 404
+    assert httpx.get(server.url + "sub").status_code == 301 and len(app.seen) == count
+
+
+@pytest.mark.parametrize("setting", ["php=unix:/x", ".php", ".php=/x", "/a b=unix:/x", ".php=fd://3", "/a="])
+def test_bad_settings_are_one_line(tmp_path: Path, setting: str) -> None:
+    command = [sys.executable, "-m", "ewe", "--fastcgi", setting, "0"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--fastcgi" in done.stderr
+
+
+# Debian's name has the version in it; .ci/run installs it.
+PHP_FPM = shutil.which("php-fpm") or next(map(str, Path("/usr/sbin").glob("php-fpm*")), "")
+POOL = """\
+[global]
+error_log = {where}/fpm.log
+daemonize = no
+[www]
+{user}
+listen = {where}/fpm.sock
+pm = static
+pm.max_children = 2
+"""
+PAGE = """\
+<?php
+header('X-Own: yes');
+if (isset($_FILES['file'])) { echo md5_file($_FILES['file']['tmp_name']); }
+else { http_response_code(201); echo $_GET['a'] ?? '', $_POST['b'] ?? '', $_SERVER['PATH_INFO'] ?? ''; }
+"""
+
+
+@pytest.mark.skipif(not PHP_FPM, reason="php-fpm is not installed")
+def test_php_fpm(start: Start, model: str, tmp_path: Path) -> None:
+    """Forms, uploads, status and fields, from PHP as people run it."""
+    import hashlib
+
+    user = "user = root\ngroup = root" if os.geteuid() == 0 else ""
+    (tmp_path / "fpm.conf").write_text(POOL.format(where=tmp_path, user=user))
+    command = [PHP_FPM, "-y", str(tmp_path / "fpm.conf"), "-n", "-F"]
+    fpm = subprocess.Popen(command + (["-R"] if os.geteuid() == 0 else []), stderr=subprocess.DEVNULL)
+    try:
+        wait_until((tmp_path / "fpm.sock").exists, 10, "php-fpm does not start")
+        server = start(model, "--fastcgi", f".php=unix:{tmp_path / 'fpm.sock'}")
+        (server.root / "page.php").write_text(PAGE)
+        with httpx.Client(base_url=server.url) as client:
+            answer = client.post("/page.php/info?a=A", data={"b": "B"})
+            assert (answer.status_code, answer.text, answer.headers["x-own"]) == (201, "AB/info", "yes")
+            answer = client.post("/page.php", files={"file": LARGE[:1_000_000]})
+            assert answer.text == hashlib.md5(LARGE[:1_000_000]).hexdigest()
+    finally:
+        fpm.send_signal(signal.SIGTERM)
+        fpm.wait(10)
