@@ -161,6 +161,10 @@ class Config:
 
     documentroot = Setting("htdocs", PATH, "the directory that / URLs lead to", group="files")
     defaultindex = Setting("index.html", FILE_NAME, "the file that answers for a directory", group="files")
+    userdir = Setting(None, unset(FILE_NAME), "the directory of each user that /~NAME/ URLs lead to, such as"
+                      " public_html; empty: there are no users", group="files")
+    min_uid = Setting(1000, COUNT_OR_0, "the least number of a user that has one: those below are the system's",
+                      group="files")
     indexes = Setting(True, BOOL, "list a directory that has no such file", group="files")
     symlinks = Setting("inside", choice("inside", "follow"), "follow symbolic links that stay inside the"
                        " document root, or all of them", group="files")

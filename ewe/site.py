@@ -49,6 +49,10 @@ class Site:
 
             self.mounts.append(("/cgi-bin/", CGI(config, self.static, self.limits)))
 
+        if config.userdir is not None:
+            from ewe.features.users import Users
+
+            self.mounts.append(("/~", Users(config)))
         if config.fastcgi:
             from ewe.features.fastcgi import FastCGI
 

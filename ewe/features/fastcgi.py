@@ -257,5 +257,5 @@ class FastCGI:
         while (at := path.find(self.where, end)) >= 0:
             end = at + len(self.where)
             if path[end : end + 1] in ("", "/") and self.static.has(path[:end]):
-                return Script(self.static.root + path[:end], path[:end], path[end:])
+                return Script(self.static.name(path[:end]), path[:end], path[end:])
         return None

@@ -137,13 +137,14 @@ def prefers_json(accepts: str) -> bool:
 def read(descriptor: int, path: str, root: str) -> list[Entry]:
     """Return what is to be listed of a directory, as it comes. Raises Refused when it is too much."""
     entries = []
+    directory = os.readlink(f"/proc/self/fd/{descriptor}") + "/" if root else ""
     with os.scandir(descriptor) as items:
         for item in items:
             if item.name.startswith("."):
                 continue
             try:
                 about = item.stat()
-                outside = root and item.is_symlink() and leads_out(root + path + item.name, root)
+                outside = root and item.is_symlink() and leads_out(directory + item.name, root)
             except OSError:  # gone meanwhile, a link to nothing, a directory that may not be searched
                 continue
             if not outside and (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):

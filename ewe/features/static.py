@@ -80,10 +80,12 @@ class Remembered:
 
 
 class Static:
-    """Serve the files below config.documentroot."""
+    """Serve the files below a directory."""
 
-    def __init__(self, config: Config) -> None:
-        self.root = os.path.realpath(config.documentroot)
+    def __init__(self, config: Config, root: str = "", prefix: str = "") -> None:
+        """root: instead of config.documentroot. prefix: what URLs begin with that lead there, `/~alice`."""
+        self.root = os.path.realpath(root or config.documentroot)
+        self.skip = len(prefix)
         self.index = config.defaultindex
         self.indexes = config.indexes
         self.follows = config.symlinks == "follow"
@@ -111,9 +113,13 @@ class Static:
 
     # Path to file
 
+    def name(self, path: str) -> str:
+        """Return the name of the file that a URL's path leads to."""
+        return self.root + path[self.skip :]
+
     def has(self, path: str) -> bool:
         """Is there a regular file at path that may be served? Raises Refused(403, 404)."""
-        descriptor = None if hidden(path) else self.open(self.root + path)
+        descriptor = None if hidden(path) else self.open(self.name(path))
         if descriptor is None:
             return False
         try:
@@ -125,7 +131,7 @@ class Static:
         """Open what is at path, and answer with it; None when there is nothing to serve."""
         if hidden(path):
             raise Refused(404, "the name begins with a dot")
-        descriptor = self.open(self.root + path)
+        descriptor = self.open(self.name(path))
         if descriptor is None:
             return None
         response: Response | None = None
@@ -187,12 +193,12 @@ class Static:
 
     def file(self, request: Request, path: str, descriptor: int, about: os.stat_result) -> Response:
         """Answer with a regular file, or the variant of it that the client prefers."""
-        sidecars = self.sidecars(self.root + path)
+        sidecars = self.sidecars(self.name(path))
         coding = preferred(request.values.get("accept-encoding"), sidecars) if sidecars else ""
         kind = content_type(os.path.basename(path))
         if coding:
             try:
-                other = self.open(self.root + path + dict(sidecars)[coding])
+                other = self.open(self.name(path) + dict(sidecars)[coding])
             except Refused:
                 other = None  # the file itself may be served all the same
             if other is not None:
@@ -261,7 +267,7 @@ class Static:
 
     def look_again(self, known: Remembered) -> bool:
         """Is the file what it was, with the same variants beside it? Then believe it for another second."""
-        name = self.root + known.file.path
+        name = self.name(known.file.path)
         try:
             descriptor = self.open(name)
             if descriptor is None:

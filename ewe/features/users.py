@@ -1,0 +1,85 @@
+"""Users' directories: /~alice/notes.html is ~alice/public_html/notes.html (config.userdir).
+
+Each user's directory is a document root of its own: nothing leads out of it, and what the server itself may
+not read is 403. System accounts (below config.min_uid) have none.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from typing import TYPE_CHECKING
+
+from ewe.features.static import Static
+from ewe.http import Refused, Request, Response
+
+if TYPE_CHECKING:
+    from ewe.config import Config
+    from ewe.streams import Stream
+
+NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
+MOST = 1000  # users remembered; then all are forgotten at once
+BELIEVED = 60.0  # seconds
+
+
+class Home:
+    """One user's directory. name: `alice`; root: its path."""
+
+    __slots__ = ("checked", "name", "root", "static")
+
+    def __init__(self, name: str, root: str, static: Static) -> None:
+        self.name = name
+        self.root = root
+        self.static = static
+        self.checked = time.monotonic()
+
+
+class Users:
+    """Serve the directories of users."""
+
+    def __init__(self, config: Config) -> None:
+        assert config.userdir is not None
+        self.config = config
+        self.directory = config.userdir
+        self.homes: dict[str, Home] = {}
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with a file of the user that the path names; None if there is no such user."""
+        home = self.home(request.path)
+        if home is None:
+            return None
+        return await home.static.respond(request, io)
+
+    def home(self, path: str) -> Home | None:
+        """Return the directory that a path leads to, None if there is none. Raises Refused(403)."""
+        match = NAME.match(path)
+        if match is None:
+            return None
+        name = match[1]
+        known = self.homes.get(name)
+        if known is not None and time.monotonic() - known.checked < BELIEVED:
+            return known
+        self.homes.pop(name, None)
+        found = self.look_up(name)
+        if found is not None:
+            if len(self.homes) >= MOST:
+                self.homes.clear()
+            self.homes[name] = found
+        return found
+
+    def look_up(self, name: str) -> Home | None:
+        """Ask the system who that is."""
+        try:
+            account = pwd.getpwnam(name)
+        except (KeyError, OSError):
+            return None
+        if account.pw_uid < self.config.min_uid:
+            raise Refused(
+                403, f"user {name} is the system's: its number is below {self.config.min_uid} (min-uid)"
+            )
+        root = os.path.join(account.pw_dir, self.directory)
+        if not os.path.isdir(root):
+            return None
+        return Home(name, root, Static(self.config, root, f"/~{name}"))
