@@ -13,23 +13,32 @@ from ewe.processors.base import Processor, find
 from ewe.site import Site
 
 if TYPE_CHECKING:
+    from ewe.companion import Companion
     from ewe.config import Config
 
 RESERVE = 64  # descriptors that are not for connections
 # Settings that only a restart puts into force; those of the second line only where there is one process.
-FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group")
+FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config")
 FIXED_IN_ONE = ("workers", "poolthreads", "parking", "loop", "connections")
 
 
 class Blueprint:
     """What workers are made from: a configuration, its model and its site. Raises StartError, UnknownModel."""
 
-    def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reread: Callable[[], Config] | None = None,
+        companion: Companion | None = None,
+    ) -> None:
+        """companion: a server to be kept alive beside the workers."""
         self.reread = reread
+        self.companion = companion
         self.model = find(config.concurrency)
         self.take(config)
         self.workers = (config.workers or self.model.workers) if self.model.supervised else 1
-        self.supervised = self.workers > 1 or (self.model.supervised and self.model.many_processes)
+        in_processes = self.model.supervised and self.model.many_processes
+        self.supervised = self.workers > 1 or in_processes or companion is not None
 
     def take(self, config: Config) -> None:
         """Open the logs and build the site of a configuration; if that fails, nothing has changed."""

@@ -177,6 +177,11 @@ class Config:
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
                       " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated",
                       group="programs")
+    xswitch = Setting(None, unset(TEXT), "X-Switch, which runs programs in engines that stay: unix:PATH or"
+                      " HOST:PORT; empty: the xswitch model starts one of its own, others do without",
+                      group="programs")
+    xswitch_config = Setting(None, unset(PATH), "the settings (TOML) of the X-Switch that the xswitch model"
+                             " starts", group="programs")
     spool = Setting(1 * M, size(0), "request bodies up to this size stay in memory, larger ones go to an"
                     " unlinked temporary file", group="programs")
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ewe import logger, systemd
 from ewe.blueprint import Blueprint
+from ewe.identity import become
 from ewe.kinds import is_local
 from ewe.listener import StartError, close_sockets, open_sockets, server_name, url
-from ewe.processors.base import UnknownModel
+from ewe.processors.base import UnknownModel, find
 from ewe.supervisor import Supervisor
 from ewe.worker import Worker
 
@@ -33,25 +35,54 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
 
     reread: returns the configuration from its sources once more (HUP); raises ValueError if it is bad.
     """
+    if find(config.concurrency).has_companion and config.xswitch is None:
+        return serve_with_companion(config, reread)
     blueprint = Blueprint(config, reread)
+    with opened(blueprint) as sockets:
+        become(config.user, config.group)
+        warn_of_root(config, sockets)
+        return run(blueprint, sockets)
+
+
+def serve_with_companion(config: Config, reread: Callable[[], Config] | None) -> int:
+    """Serve with an X-Switch of our own. It starts programs as their owners: only the workers give up root."""
+    from ewe.companion import Companion
+
+    companion = Companion(config)
+    try:
+        completed = companion.completed
+        blueprint = Blueprint(completed(config), (lambda: completed(reread())) if reread else None, companion)
+        with opened(blueprint) as sockets:
+            return run(blueprint, sockets)
+    finally:
+        companion.close()
+
+
+@contextmanager
+def opened(blueprint: Blueprint) -> Iterator[list[socket.socket]]:
+    """Open the listening sockets and write the pid file; remove what has a name in the end. Raises StartError."""
+    config = blueprint.config
     raise_descriptor_limit()
     addresses = config.bind or systemd.inherited(os.environ) or (f"{bracketed(config.host)}:{config.port}",)
     sockets = open_sockets(addresses, config.backlog, config.write_timeout)
+    try:
+        write_pid(config.pid_file)
+        yield sockets
+    finally:
+        close_sockets(sockets)
+        remove_pid(config.pid_file)
+
+
+def run(blueprint: Blueprint, sockets: list[socket.socket]) -> int:
+    """Run the model, in this process or in workers; return the exit status."""
 
     def ready() -> None:
         banner(sockets, blueprint)
         systemd.notify("READY=1", f"MAINPID={os.getpid()}")
 
-    try:
-        write_pid(config.pid_file)
-        become(config.user, config.group)
-        warn_of_root(config, sockets)
-        if blueprint.supervised:
-            return Supervisor(blueprint, sockets).run(ready)
-        return Worker(blueprint, sockets, "0").run(ready)
-    finally:
-        close_sockets(sockets)
-        remove_pid(config.pid_file)
+    if blueprint.supervised:
+        return Supervisor(blueprint, sockets).run(ready)
+    return Worker(blueprint, sockets, "0").run(ready)
 
 
 def bracketed(host: str) -> str:
@@ -117,26 +148,3 @@ def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
         logger.errors.warning(
             "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
         )
-
-
-def become(user: str | None, group: str | None) -> None:
-    """Give up root for a user and a group, supplementary groups included. Raises StartError."""
-    if user is None and group is None:
-        return
-    import grp
-    import pwd
-
-    if os.geteuid() != 0:
-        raise StartError("only root can become another user or group (user, group)")
-    try:
-        account = pwd.getpwnam(user) if user is not None else None
-        number = grp.getgrnam(group).gr_gid if group is not None else account.pw_gid if account else 0
-    except KeyError as reason:
-        raise StartError(f"{str(reason).strip(chr(34))} (user, group)") from None
-    if account is None:
-        os.setgroups([number])
-    else:
-        os.initgroups(account.pw_name, number)
-    os.setgid(number)
-    if account is not None:
-        os.setuid(account.pw_uid)

@@ -44,15 +44,21 @@ class Site:
             self.tls = server_context(config.tls_cert, config.tls_key)
         self.static = Static(config)
         self.mounts: list[tuple[str, Feature]] = []
+        switch = None
+        if config.xswitch is not None:
+            from ewe.features.xswitch import XSwitch
+
+            switch = XSwitch(config, self.limits)
+            self.mounts.append(("/xswitch-status", switch))
         if os.path.isdir(config.cgi_path):
             from ewe.features.cgi import CGI
 
-            self.mounts.append(("/cgi-bin/", CGI(config, self.static, self.limits)))
+            self.mounts.append(("/cgi-bin/", CGI(config, self.static, self.limits, switch)))
 
         if config.userdir is not None:
             from ewe.features.users import Users
 
-            self.mounts.append(("/~", Users(config)))
+            self.mounts.append(("/~", Users(config, switch)))
         if config.fastcgi:
             from ewe.features.fastcgi import FastCGI
 

@@ -2,6 +2,9 @@
 
 TERM, INT and QUIT stop (see ewe.worker); HUP puts a worker with the configuration as it is now in each
 worker's place; TTIN and TTOU add a worker and let one go; USR1 and USR2 are passed on.
+
+Where the model needs a server of its own behind it (X-Switch), that is one more process to keep alive: the first
+to start, the last to stop.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger, orphans, systemd
+from ewe.identity import become
 from ewe.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, Worker, ignore_stops
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 LEAVING = -1  # the place of a worker that was told to retire
+COMPANION = -2  # the place of the server that the workers need: X-Switch
 MAX_BACK_OFF = 8.0  # seconds between two starts of a worker that dies at once
 YOUNG = 1.0  # seconds: a worker that dies younger than this dies "at once"
 
@@ -40,6 +45,7 @@ class Supervisor:
         self.noted: list[int] = []  # signals that came
         self.interrupts = 0
         self.stopping = False
+        self.companion_told = False
         self.deadline = 0.0
         self.status = STOPPED
 
@@ -55,6 +61,8 @@ class Supervisor:
         orphans.adopt()
         gc.collect()
         gc.freeze()  # what is here now is shared with the workers as long as nobody touches it
+        if self.blueprint.companion:
+            self.start(COMPANION)
         for place in range(self.count):
             self.start(place)
         ready()
@@ -64,6 +72,8 @@ class Supervisor:
                 self.act(self.noted.pop(0))
             self.reap()
             self.start_due()
+            if self.stopping and all(place == COMPANION for place, _ in self.workers.values()):
+                self.end_companion()
             if self.stopping and time.monotonic() > self.deadline:
                 self.tell(signal.SIGKILL)
                 self.status = CUT
@@ -103,8 +113,9 @@ class Supervisor:
 
     def tell(self, number: int) -> None:
         """Send all workers a signal."""
-        for pid in self.workers:
-            os.kill(pid, number)  # not reaped yet, so its number is its own
+        for pid, (place, _) in self.workers.items():
+            if place != COMPANION or number == signal.SIGKILL:
+                os.kill(pid, number)  # not reaped yet, so its number is its own
 
     def stop(self, number: int) -> None:
         """Have all workers finish; at the second INT, or QUIT, end."""
@@ -121,7 +132,9 @@ class Supervisor:
         """Read the configuration again, and replace the workers: first start the new, then let the old go."""
         if self.stopping or not self.blueprint.renew():
             return
-        old = [pid for pid, (place, _) in self.workers.items() if place != LEAVING]
+        for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
+            os.kill(pid, signal.SIGHUP)
+        old = [pid for pid, (place, _) in self.workers.items() if place not in (LEAVING, COMPANION)]
         self.due.clear()
         for place in range(self.count):
             self.start(place)
@@ -148,8 +161,31 @@ class Supervisor:
 
     # Workers
 
+    def start_companion(self) -> None:
+        """Start the server that the workers need."""
+        assert self.blueprint.companion is not None
+        command = self.blueprint.companion.command(self.blueprint.config)
+        try:
+            pid = os.posix_spawn(
+                command[0], command, os.environ, setsigmask=(), setsigdef=(*STOPS, *ORDERS), setsid=False
+            )
+        except OSError as reason:
+            logger.errors.error(f"{command[0]} cannot be started: {reason.strerror}; trying again in 1 s")
+            self.due[COMPANION] = time.monotonic() + 1
+        else:
+            self.workers[pid] = (COMPANION, time.monotonic())
+
+    def end_companion(self) -> None:
+        """Ask it to stop, now that nobody needs it."""
+        if not self.companion_told:
+            self.companion_told = True
+            for pid in self.workers:
+                os.kill(pid, signal.SIGTERM)
+
     def start(self, place: int) -> None:
         """Fork a worker; the child never returns."""
+        if place == COMPANION:
+            return self.start_companion()
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})  # until it has handlers of its own
         try:
             pid = os.fork()
@@ -171,6 +207,8 @@ class Supervisor:
         """Run a processor in this new process."""
         os.close(self.held)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if self.blueprint.companion:
+            become(self.blueprint.companion.user, self.blueprint.config.group)
         return Worker(self.blueprint, self.sockets, str(place + 1), self.lifeline).run()
 
     def start_due(self) -> None:
@@ -199,13 +237,14 @@ class Supervisor:
 
     def replace(self, place: int, pid: int, code: int, was_young: bool) -> None:
         """Have another worker take the place of one that ended; later and later where they die young."""
+        name = "X-Switch" if place == COMPANION else f"worker {place + 1}"
         if code == STOPPED:
             self.back_off[place] = 0.0
-            logger.errors.debug(f"worker {place + 1} (pid {pid}) retired")
+            logger.errors.debug(f"{name} (pid {pid}) retired")
         else:
             longer = min(max(0.25, self.back_off.get(place, 0.0) * 2), MAX_BACK_OFF)
             self.back_off[place] = longer if was_young else 0.0
             how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
             wait = f" in {longer:g} s" if was_young else ""
-            logger.errors.error(f"worker {place + 1} (pid {pid}) {how}; starting another{wait}")
+            logger.errors.error(f"{name} (pid {pid}) {how}; starting another{wait}")
         self.due[place] = time.monotonic() + self.back_off[place]

@@ -41,6 +41,8 @@ FLOORS = {
     "ewe.body": 3.5,
     "ewe.conversation": 4,
     "ewe.processors": 5,
+    "ewe.identity": 1.6,
+    "ewe.companion": 5.5,
     "ewe.blueprint": 5.6,
     "ewe.worker": 6,
     "ewe.supervisor": 6.3,
@@ -51,8 +53,12 @@ FLOORS = {
 }
 
 # Which modules of its own package a room shares; where nothing is said, all of them.
-# Prefork is the serial model in many processes.
-SHARED = {"ewe.processors": {"ewe.processors", "ewe.processors.base", "ewe.processors.serial"}}
+# Prefork is the serial model in many processes, X-Switch the event model with something behind it.
+SHARED = {
+    "ewe.processors": {
+        "ewe.processors", "ewe.processors.base", "ewe.processors.serial", "ewe.processors.event",
+    },  # fmt: skip
+}
 
 # What a room may not know, though it lies below.
 UNKNOWN_TO = {"ewe.processors": {"ewe.http", "ewe.features"}}
@@ -66,6 +72,7 @@ ROOMS_WITH_SOCKETS = {
     "ewe.poolstream",
     "ewe.eventstream",
     "ewe.listener",
+    "ewe.companion",
     "ewe.upstream",
     "ewe.systemd",
     "ewe.processors",

@@ -20,6 +20,7 @@ from ewe.programs import prepare
 if TYPE_CHECKING:
     from ewe.config import Config
     from ewe.features.static import Static
+    from ewe.features.xswitch import XSwitch
     from ewe.http import Limits
     from ewe.programs import Program
     from ewe.streams import Stream
@@ -39,7 +40,8 @@ CRASHES = {
 class CGI:
     """Run the programs of one directory."""
 
-    def __init__(self, config: Config, static: Static, limits: Limits) -> None:
+    def __init__(self, config: Config, static: Static, limits: Limits, switch: XSwitch | None = None) -> None:
+        """switch: what is asked first, and runs all that it has an engine for."""
         prepare()
         self.directory = os.path.realpath(config.cgi_path)
         self.follows = config.symlinks == "follow"
@@ -47,6 +49,7 @@ class CGI:
         self.spool = config.spool
         self.document_root = static.root
         self.limits = limits
+        self.switch = switch
         self.would_be_root = os.geteuid() == 0 and config.user is None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -58,14 +61,18 @@ class CGI:
         script = self.find(request.path)
         if script is None:
             return None
-        if self.would_be_root and not is_local(io.server[0]):
-            raise Refused(403, f"{script.name} would run as root for a network (user)")
         if request.method == "TRACE":
             raise Refused(
                 405, "TRACE to a program", (("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),)
             )
         body = await spooled(request.body, self.spool)
         try:
+            if self.switch is not None:
+                found = await self.switch.answer(request, io, script, body, self.document_root)
+                if found is not None:
+                    return found
+            if self.would_be_root and not is_local(io.server[0]):
+                raise Refused(403, f"{script.name} would run as root for a network (user)")
             environment = variables(request, io, script, body.length, self.document_root)
             environment[b"PATH"] = os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
             command: list[str | bytes] = [script.file, *arguments(request)]

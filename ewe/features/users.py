@@ -17,9 +17,11 @@ from ewe.http import Refused, Request, Response
 
 if TYPE_CHECKING:
     from ewe.config import Config
+    from ewe.features.xswitch import XSwitch
     from ewe.streams import Stream
 
 NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
+PROGRAMS = "/cgi-bin/"  # below a user's directory
 MOST = 1000  # users remembered; then all are forgotten at once
 BELIEVED = 60.0  # seconds
 
@@ -39,8 +41,10 @@ class Home:
 class Users:
     """Serve the directories of users."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, switch: XSwitch | None) -> None:
+        """switch: what runs the programs of users; None: nothing does."""
         assert config.userdir is not None
+        self.switch = switch
         self.config = config
         self.directory = config.userdir
         self.homes: dict[str, Home] = {}
@@ -50,6 +54,10 @@ class Users:
         home = self.home(request.path)
         if home is None:
             return None
+        if request.path.startswith(f"/~{home.name}{PROGRAMS}"):  # never sent as a file, whatever it is
+            if self.switch is None:
+                raise Refused(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
+            return await self.switch.run_of(home, request, io)
         return await home.static.respond(request, io)
 
     def home(self, path: str) -> Home | None:

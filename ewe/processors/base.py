@@ -29,8 +29,9 @@ PROCESSORS = {  # name: where it is defined; imported only when chosen
     "thread": "ewe.processors.thread:Thread",
     "pool": "ewe.processors.pool:Pool",
     "asyncio": "ewe.processors.event:Event",
+    "xswitch": "ewe.processors.xswitch:XSwitch",
 }
-FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio"}
+FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio", "-x": "xswitch"}
 SYNONYMS = {"none": "serial", "event": "asyncio"}  # "none" is what the EWE of 2006 called it
 GROUP = "ewe.processors"  # the entry-point group in which other packages name theirs
 
@@ -59,6 +60,7 @@ class Processor:
     ceiling = 1  # open connections in one process, unless config.connections says otherwise
     workers = 1  # processes that the supervisor keeps, unless config.workers says otherwise
     supervised = True  # may there be more than one of them?
+    has_companion = False  # does it need an X-Switch of its own beside it (ewe.companion)?
 
     def __init__(self, site: Site, config: Config) -> None:
         self.site = site

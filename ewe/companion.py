@@ -1,0 +1,71 @@
+"""The X-Switch that the xswitch model starts for itself: its socket, its command, and who the front becomes.
+
+The socket is made here and handed down, so that requests wait in its backlog while X-Switch is started anew. It
+lies in a directory that only the front may enter: nobody else on the machine can speak to it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from ewe.listener import StartError
+
+if TYPE_CHECKING:
+    from ewe.config import Config
+
+BACKLOG = 1024
+
+
+class Companion:
+    """What the supervisor starts beside the workers. user: whom they become, None: nobody else."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises StartError."""
+        root = os.geteuid() == 0
+        self.user = config.user or ("nobody" if root else None)
+        try:
+            account = pwd.getpwnam(self.user) if self.user else pwd.getpwuid(os.geteuid())
+        except KeyError:
+            raise StartError(f"there is no user {self.user!r} (user)") from None
+        self.directory = tempfile.mkdtemp(prefix="ewe-xswitch-")
+        path = os.path.join(self.directory, "socket")
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+        self.socket.listen(BACKLOG)
+        self.socket.set_inheritable(True)
+        self.address = f"unix:{path}"
+        if root:
+            for name in (path, self.directory):
+                os.chown(name, account.pw_uid, account.pw_gid)
+
+    def completed(self, config: Config) -> Config:
+        """Return a configuration in which the front knows where X-Switch is, and that there are users."""
+        found = {"xswitch": self.address}
+        if config.userdir is None:
+            found["userdir"] = "public_html"
+        return config.replace("the xswitch model", **found)
+
+    def command(self, config: Config) -> list[str]:
+        """Return what starts X-Switch."""
+        assert config.userdir is not None
+        command = [
+            sys.executable, "-m", "ewe.xswitch", "--listen", f"fd://{self.socket.fileno()}",
+            "--root", os.path.realpath(config.cgi_path), "--userdir", config.userdir,
+            "--min-uid", str(config.min_uid), "--time-limit", f"{config.program_timeout:g}",
+        ]  # fmt: skip
+        if self.user is not None:
+            command += ["--user", "nobody" if self.user == "root" else self.user]
+        if config.xswitch_config is not None:
+            command += ["--config", os.path.abspath(config.xswitch_config)]
+        return command
+
+    def close(self) -> None:
+        """Remove the socket."""
+        self.socket.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
