@@ -1,0 +1,41 @@
+"""Messages between the main module and suexecme: one JSON object a packet, descriptors beside it.
+
+The pair is SOCK_SEQPACKET and has no name: nobody else can reach it, and a packet comes whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MAX_MESSAGE = 64 * 1024  # bytes
+MAX_DESCRIPTORS = 4
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return both ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send one message, with copies of these descriptors. Raises OSError; ValueError if it is too long."""
+    data = json.dumps(message, separators=(",", ":")).encode()
+    if len(data) > MAX_MESSAGE:
+        raise ValueError(f"a message of {len(data)} bytes")
+    socket.send_fds(sock, [data], descriptors)
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Return the next message and its descriptors, None when the other end has gone. Raises OSError."""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS)
+    except ConnectionResetError:
+        return None
+    if not data:
+        return None
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return json.loads(data), list(descriptors)

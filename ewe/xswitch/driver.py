@@ -1,0 +1,142 @@
+"""An engine by itself, asked over blocking sockets: for the checker, the tests and measurements."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ewe.xswitch.process import CONTROL, start
+from ewe.xswitch.protocol import MarkReader, ProtocolError, request_lines
+
+PIECE = 64 * 1024
+
+
+class Answer(NamedTuple):
+    """What an engine answered. status: the exit status, None if it ended instead of marking the end."""
+
+    output: bytes
+    errors: bytes
+    status: int | None
+
+
+def received(sock: socket.socket) -> bytes:
+    """Return what has come; b"" when the other end has gone, also when it had not read all."""
+    try:
+        return sock.recv(PIECE)
+    except ConnectionResetError:
+        return b""
+
+
+class Driver:
+    """One engine process and its sockets. `with Driver(command) as engine: engine.ask("/x.py")`."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start it. Raises OSError."""
+        self.data, its_data = socket.socketpair()
+        self.control, its_control = socket.socketpair()
+        self.errors = tempfile.TemporaryFile()
+        self.mark = MarkReader()
+        descriptors = {
+            0: its_data.fileno(),
+            1: its_data.fileno(),
+            2: self.errors.fileno(),
+            CONTROL: its_control.fileno(),
+        }
+        variables = (
+            {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+            if environment is None
+            else environment
+        )
+        self.pid = start(command, variables, descriptors, lambda: None)
+        self.exited = os.pidfd_open(self.pid)
+        its_data.close()
+        its_control.close()
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(
+        self,
+        file: str,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        seconds: float = 10,
+    ) -> Answer:
+        """Have it run a script. Raises TimeoutError, ProtocolError, BrokenPipeError."""
+        variables = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "CONTENT_LENGTH": str(len(body)),
+            **(environment or {}),
+        }
+        pairs = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+        self.errors.truncate(0)
+        self.control.sendall(request_lines(os.fsencode(file), map(os.fsencode, arguments), pairs))
+        output, status = self.converse(body, time.monotonic() + seconds)
+        return Answer(output, os.pread(self.errors.fileno(), 1 << 20, 0).lstrip(b"\0"), status)
+
+    def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
+        """Send the body and read the output, until the mark or the engine's end."""
+        output = bytearray()
+        status: int | None = None
+        marks_end = False
+        while True:
+            reading = [self.data] if marks_end else [self.control, self.data]
+            ready, room, _ = select.select(
+                reading, [self.data] if body else [], [], max(0, deadline - time.monotonic())
+            )
+            if not ready and not room:
+                raise TimeoutError("it does not answer")
+            if room:
+                body = body[self.data.send(body[:PIECE]) :]
+            if self.data in ready:
+                piece = received(self.data)
+                if not piece:
+                    return bytes(output), None
+                output += piece
+            elif self.control in ready:
+                said = received(self.control)
+                marks_end = not said
+                status = self.mark.feed(said) if said else None
+                if status is not None:
+                    return bytes(output + self.drained()), status
+
+    def drained(self) -> bytes:
+        """Return the output that was there when the mark came."""
+        output = b""
+        while select.select([self.data], [], [], 0)[0] and (piece := self.data.recv(PIECE)):
+            output += piece
+        return output
+
+    def ends(self, seconds: float = 5) -> bool:
+        """Does the engine end by itself once its sockets are closed?"""
+        self.control.close()
+        self.data.close()
+        return bool(select.select([self.exited], [], [], seconds)[0])
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        self.control.close()
+        self.data.close()
+        self.errors.close()
+        if self.pid:
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has not yet made a group of its own, or has none left
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            os.close(self.exited)
+            self.pid = 0
+
+
+__all__ = ["Answer", "Driver", "ProtocolError"]

@@ -1,0 +1,90 @@
+"""The warm parent of Python engines: warm_python.py ENGINE-FILE MODULE ...
+
+Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see ewe.xswitch.warm): the
+child takes its descriptors, limits and user, and is an engine, without an interpreter having to start. It is
+forked twice, so that suexecme is its parent, learns of its end, and takes it along.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import site
+import socket
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def load(name, path):
+    """Return a module from its file, which no script will find by name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    del sys.modules[name]
+    return module
+
+
+def main():
+    """Fork for each order, until suexecme has gone."""
+    process = load("xswitch_process", os.path.join(os.path.dirname(HERE), "process.py"))
+    engine = load("xswitch_engine", sys.argv[1])
+    for name in sys.argv[2:]:
+        try:
+            importlib.import_module(name)
+        except ImportError as reason:
+            print(f"{name} cannot be loaded beforehand: {reason}", file=sys.stderr)
+    engine.remember()
+    suexecme = os.getppid()
+    orders = socket.socket(fileno=0)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(orders, 65536, 4)
+        if not data:
+            return
+        order = json.loads(data)
+        said, says = os.pipe()
+        between = os.fork()
+        if not between:
+            child = os.fork()
+            if child:
+                os.write(says, b"%d" % child)
+                os._exit(0)
+            begin(process, engine, order, descriptors, suexecme)
+        os.close(says)
+        child = int(os.read(said, 32) or 0)
+        os.close(said)
+        os.waitpid(between, 0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        orders.send(json.dumps({"pid": child}).encode())
+
+
+def begin(process, engine, order, descriptors, suexecme):
+    """Be an engine, to the end of this process."""
+    account = process.Account(*order["account"])
+    data, errors, control = descriptors
+    try:
+        process.arrange({0: data, 1: data, 2: errors, process.CONTROL: control})
+        process.become(account, process.Limits(*order["limits"]))
+        while os.getppid() != suexecme:  # until the process between has gone
+            time.sleep(0.0002)
+        process.orphans_come_here()
+        process.dies_with(suexecme)
+        os.environ.clear()
+        os.environ.update(process.clean_environment(account))
+        site.USER_BASE = site.USER_SITE = None
+        if os.path.isdir(site.getusersitepackages()):
+            site.addsitedir(site.getusersitepackages())
+        engine.serve()
+    except OSError as reason:
+        os.write(2, f"the engine cannot be started: {reason.strerror}\n".encode())
+        os._exit(process.CANNOT_START)
+    finally:
+        if sys.exc_info()[0] is None:
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,420 @@
+"""The main module's end of an engine: of one that speaks the engine protocol, and of one that speaks FastCGI."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from ewe import fastcgi
+from ewe.xswitch.protocol import MarkReader, ProtocolError
+
+if TYPE_CHECKING:
+    from ewe.xswitch.main import Switch
+    from ewe.xswitch.pool import Key, Waiter
+    from ewe.xswitch.task import Task
+
+PIECE = 64 * 1024  # bytes read at once
+MAX_OUTBOX = 64 * 1024  # bytes that wait for an engine before its client is no longer read
+MAX_DRAIN = 64  # pieces that may be there when the mark comes; a socket holds far less
+MAX_LINES = 1000  # lines of standard error of one request that go to the log
+MAX_LINE = 2000  # bytes of such a line
+LINGER = 2.0  # seconds that what an engine left behind may go on writing once it has ended
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Outbox:
+    """What is to be written to a socket that does not block."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, link: Link) -> None:
+        self.loop = loop
+        self.sock = sock
+        self.link = link
+        self.pending = b""
+
+    def send(self, data: bytes) -> None:
+        """Write data, now or as soon as there is room."""
+        if not self.pending:
+            data = data[self.write(data) :]
+            if not data:
+                return
+            self.loop.add_writer(self.sock, self.on_room)
+        self.pending += data
+        if len(self.pending) > MAX_OUTBOX and self.link.task is not None:
+            self.link.task.hold_input()
+
+    def write(self, data: bytes) -> int:
+        """Return how many bytes could be written; all, where nobody will read them."""
+        try:
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
+    def on_room(self) -> None:
+        """Go on writing."""
+        self.pending = self.pending[self.write(self.pending[: 4 * PIECE]) :]
+        if not self.pending:
+            self.loop.remove_writer(self.sock)
+        if len(self.pending) < MAX_OUTBOX and self.link.task is not None:
+            self.link.task.want_input()
+
+    def close(self) -> None:
+        """Write no more."""
+        if self.pending:
+            self.loop.remove_writer(self.sock)
+            self.pending = b""
+
+
+class Link:
+    """One engine. pid: 0 until suexecme has started it."""
+
+    def __init__(self, switch: Switch, key: Key, data: socket.socket, errors: int) -> None:
+        self.switch = switch
+        self.loop = switch.loop
+        self.key = key
+        self.data = data
+        self.errors = errors
+        self.outbox = Outbox(self.loop, data, self)
+        self.pid = 0
+        self.task: Task | None = None
+        self.since = self.used = time.monotonic()
+        self.deadline = float("inf")
+        self.served = 0
+        self.closed = False
+        self.paused = False
+        self.status: int | None = None  # of its process, once that has ended
+        self.error_line = b""
+        self.error_lines = 0
+        self.script = ""
+        os.set_blocking(errors, False)
+        data.setblocking(False)
+        self.loop.add_reader(errors, self.on_errors)
+        self.loop.add_reader(data, self.on_data)
+
+    def give(self, waiter: Waiter) -> None:
+        """Have it run a request."""
+        task: Task = waiter  # type: ignore[assignment]
+        self.task = task
+        self.script = task.script
+        self.error_lines = 0
+        self.used = time.monotonic()
+        self.deadline = self.used + self.switch.settings.time_limit
+        task.link = self
+        self.begin(task)
+
+    def begin(self, task: Task) -> None:
+        """Write the head of a request, and what has come of its body."""
+        raise NotImplementedError
+
+    def body(self, data: bytes) -> None:
+        """Write more of the body; b"": its end."""
+        raise NotImplementedError
+
+    def on_data(self) -> None:
+        """Something has come, or its end."""
+        raise NotImplementedError
+
+    def receive(self) -> bytes | None:
+        """Return what has come, b"" at the end, None where nothing has."""
+        try:
+            return self.data.recv(PIECE)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def pause(self) -> None:
+        """Read no more for now: the client is slower."""
+        if not self.paused and not self.closed:
+            self.paused = True
+            self.loop.remove_reader(self.data)
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.paused and not self.closed:
+            self.paused = False
+            self.loop.add_reader(self.data, self.on_data)
+
+    def done(self, output: bytes, status: int, last: bool = False) -> None:
+        """The answer is whole. last: the engine answers no more."""
+        task, self.task = self.task, None
+        self.served += 1
+        self.used = time.monotonic()
+        self.deadline = float("inf")
+        self.on_errors()
+        self.resume()
+        if task is not None:
+            task.end(output, status)
+        if last:
+            self.end()
+        else:
+            self.switch.pool.release(self)
+
+    # Ends
+
+    def expire(self) -> None:
+        """Its request has taken too long."""
+        task, self.task = self.task, None
+        self.end()
+        if task is not None:
+            limit = self.switch.settings.time_limit
+            task.fail(504, f"ended after {limit:g} s (time-limit)")
+
+    def retire(self) -> None:
+        """End it: it is idle. Closing its sockets is enough for a good one; suexecme sees to the others."""
+        self.end()
+
+    def broken(self, cause: str) -> None:
+        """It does not keep to the protocol, or has gone."""
+        task, self.task = self.task, None
+        self.end()
+        if task is not None:
+            task.died(cause)
+
+    def end(self) -> None:
+        """Close all, and have suexecme end the process."""
+        if self.closed:
+            return
+        self.closed = True
+        self.on_errors()
+        if not self.paused:
+            self.loop.remove_reader(self.data)
+        self.close()
+        if not self.errors_closed():
+            self.loop.remove_reader(self.errors)
+            os.close(self.errors)
+            self.errors = -1
+        self.switch.bury(self)
+        if self in self.switch.pool.workers:
+            self.switch.pool.lost(self)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self.outbox.close()
+        self.data.close()
+
+    def ended(self, status: int) -> None:
+        """Its process has ended."""
+        self.status = status
+
+    # What it says on standard error, and what it weighs
+
+    def errors_closed(self) -> bool:
+        return self.errors < 0
+
+    def on_errors(self) -> None:
+        """Log what is there of standard error, a line each, under user and script."""
+        if self.errors_closed():
+            return
+        try:
+            data = os.read(self.errors, PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.loop.remove_reader(self.errors)
+            os.close(self.errors)
+            self.errors = -1
+        *lines, self.error_line = (self.error_line + data).split(b"\n")
+        if self.error_line and (not data or len(self.error_line) > MAX_LINE):
+            lines.append(self.error_line)
+            self.error_line = b""
+        self.log_errors(lines)
+
+    def log_errors(self, lines: list[bytes]) -> None:
+        """Log lines of standard error, up to MAX_LINES of them for a request."""
+        for line in lines:
+            self.error_lines += 1
+            if self.error_lines <= MAX_LINES:
+                text = line[:MAX_LINE].decode("utf-8", "surrogateescape")
+                self.switch.log.warning(f"{self.key[0]} {self.script}: {text}")
+
+    def memory(self) -> int:
+        """Return the bytes that it has in memory, its share of what it has in common with others included."""
+        return sum(self.memory_parts())
+
+    def memory_parts(self) -> tuple[int, int]:
+        """Return its private and its shared memory in bytes; 0 where the system does not tell."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as file:
+                _, resident, shared, *_ = (int(word) * PAGE for word in file.read().split())
+        except (OSError, ValueError):
+            return 0, 0
+        return resident - shared, shared
+
+
+class EngineLink(Link):
+    """An engine that speaks the engine protocol."""
+
+    def __init__(
+        self, switch: Switch, key: Key, data: socket.socket, control: socket.socket, errors: int
+    ) -> None:
+        super().__init__(switch, key, data, errors)
+        control.setblocking(False)
+        self.control = control
+        self.commands = Outbox(self.loop, control, self)
+        self.marks = MarkReader()
+        self.marks_end = False
+        self.loop.add_reader(control, self.on_control)
+
+    def begin(self, task: Task) -> None:
+        self.commands.send(task.lines)
+        for piece in task.take_input():
+            self.body(piece)
+
+    def body(self, data: bytes) -> None:
+        if data:
+            self.outbox.send(data)
+
+    def on_data(self) -> None:
+        piece = self.receive()
+        if piece is None:
+            return
+        if self.task is None:
+            self.broken("")  # it has ended while it was idle, or wrote where nobody asked
+        elif not piece:
+            self.over()
+        elif (len(piece) == PIECE or not self.marked(piece)) and self.task is not None:
+            self.task.write(piece)
+
+    def on_control(self) -> None:
+        self.marked(b"")
+
+    def marked(self, piece: bytes) -> bool:
+        """Take the mark if it is there: piece and all that lies ready are then the rest of the answer."""
+        if self.marks_end:
+            return False
+        try:
+            said = self.control.recv(64)
+        except BlockingIOError:
+            return False
+        except OSError:
+            said = b""
+        if not said:
+            self.marks_end = True
+            self.loop.remove_reader(self.control)
+            if self.task is None:
+                self.broken("")
+            return False
+        try:
+            if self.task is None:
+                raise ProtocolError("the engine wrote a mark where nobody asked")
+            status = self.marks.feed(said)
+        except ProtocolError as error:
+            if piece and self.task is not None:
+                self.task.write(piece)
+            self.broken(str(error))
+            return True
+        if status is None:
+            return False
+        self.finish(piece, status)
+        return True
+
+    def finish(self, piece: bytes, status: int) -> None:
+        """The mark has come: all output is there."""
+        pieces = [piece]
+        while more := self.receive():
+            pieces.append(more)
+            if len(pieces) > MAX_DRAIN:
+                self.broken("its output goes on after its mark")
+                return
+        self.done(b"".join(pieces), status, last=more is not None)
+
+    def over(self) -> None:
+        """The output has ended without a mark: the engine is the script's process, and is ending."""
+        self.loop.remove_reader(self.data)
+        self.paused = True
+        if self.status is not None:
+            self.settle()
+        else:
+            self.loop.call_later(LINGER, self.settle)
+
+    def ended(self, status: int) -> None:
+        super().ended(status)
+        if self.closed:
+            return
+        self.marked(b"")  # its mark may be on the way
+        if self.task is None:
+            self.broken("")
+        elif self.paused and self.task.writable:
+            self.settle()
+        else:  # what it has left behind may still write
+            self.loop.call_later(LINGER, self.settle)
+
+    def settle(self) -> None:
+        """It has ended without a mark: by itself, as a CGI script does, or by a signal."""
+        task = self.task
+        if self.closed or task is None:
+            return
+        while piece := self.receive():
+            task.write(piece)
+        if self.status is not None and self.status >= 0 and task.begun:
+            self.task = None
+            self.end()
+            task.end(b"", self.status)
+        elif self.status is None:
+            self.broken("it closed its output without its mark")
+        else:
+            how = f"ended by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
+            self.broken(how)
+
+    def close(self) -> None:
+        if not self.marks_end:
+            self.loop.remove_reader(self.control)
+        self.commands.close()
+        self.control.close()
+        super().close()
+
+
+class FastCGILink(Link):
+    """An engine that speaks FastCGI: php-cgi, or any other."""
+
+    def __init__(self, switch: Switch, key: Key, data: socket.socket, errors: int) -> None:
+        super().__init__(switch, key, data, errors)
+        self.requester = fastcgi.Requester()
+
+    def begin(self, task: Task) -> None:
+        self.outbox.send(self.requester.begin(task.environment().items(), keep=True))
+        for piece in task.take_input():
+            self.body(piece)
+
+    def body(self, data: bytes) -> None:
+        if self.requester.running:
+            self.outbox.send(self.requester.input(data))
+
+    def on_data(self) -> None:
+        piece = self.receive()
+        if piece is None:
+            return
+        if not piece or self.task is None:
+            how = "it closed its connection" if self.status is None else f"ended with status {self.status}"
+            self.broken(how)
+            return
+        output = []
+        try:
+            for event in self.requester.feed(piece):
+                if isinstance(event, fastcgi.Output):
+                    output.append(event.data)
+                elif isinstance(event, fastcgi.Errors):
+                    self.log_errors(event.data.splitlines())
+                elif event.protocol_status != fastcgi.REQUEST_COMPLETE:
+                    self.broken(f"it refused the request (protocol status {event.protocol_status})")
+                    return
+                else:
+                    self.done(b"".join(output), event.app_status)
+                    return
+        except fastcgi.FastCGIError as error:
+            self.broken(str(error))
+            return
+        if output:
+            self.task.write(b"".join(output))
+
+    def ended(self, status: int) -> None:
+        super().ended(status)
+        if not self.closed and self.task is None:
+            self.broken("")

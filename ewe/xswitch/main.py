@@ -1,0 +1,363 @@
+"""The main module: one event loop between web servers, which speak FastCGI, and engines.
+
+It has no privileges: who a script belongs to, and its engine, it has from suexecme.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ewe.logger import ErrorLog
+from ewe.xswitch import channel
+from ewe.xswitch.front import Front
+from ewe.xswitch.links import EngineLink, FastCGILink, Link
+from ewe.xswitch.pool import Pool, Waiter
+from ewe.xswitch.protocol import ProtocolError
+from ewe.xswitch.settings import EngineKind, Settings, from_message
+from ewe.xswitch.status import STATUS_PATH, answer_status
+from ewe.xswitch.task import NO_ENGINE, Task
+
+TICK = 0.1  # seconds between looks at what takes too long
+LOOKED = 2.0  # seconds that suexecme's word on a script holds while the file is the same
+MAX_FOUND = 5000  # scripts whose owner is remembered
+GRACE = 10.0  # seconds that requests have to end at a stop
+MAX_WALK = 50  # parts of a path that may follow the script's name
+
+
+class Found(NamedTuple):
+    """What suexecme has said of a script."""
+
+    signature: tuple[int, ...]
+    until: float
+    user: str
+    home: str
+    interpreter: str
+
+
+class Switch:
+    """The main module."""
+
+    def __init__(self, settings: Settings, orders: socket.socket, log: ErrorLog, directory: str) -> None:
+        """orders: to suexecme. directory: ours alone, for the sockets of FastCGI engines."""
+        self.settings = settings
+        self.orders = orders
+        self.log = log
+        self.directory = directory
+        self.loop = asyncio.get_running_loop()
+        self.pool = Pool(settings, self.start_engine)
+        self.fronts: set[Front] = set()
+        self.links: dict[int, Link] = {}  # pid -> engine
+        self.replies: dict[
+            int, Callable[[dict[str, Any]], None]
+        ] = {}  # id of an order -> who waits for its answer
+        self.orders_sent = 0
+        self.found: dict[str, Found] = {}
+        self.since = time.monotonic()
+        self.stopping = False
+        self.failed = False
+        self.stopped = asyncio.Event()
+        orders.setblocking(False)
+        self.loop.set_exception_handler(self.on_fault)
+        self.loop.add_reader(orders, self.on_orders)
+        self.loop.call_later(TICK, self.tick)
+
+    # A request comes
+
+    def accept(self, front: Front, params: dict[bytes, bytes]) -> Task | None:
+        """Take a request: find out what its script is, and whose."""
+        self.pool.counters["requests"] += 1
+        if params.get(b"SCRIPT_NAME", b"") + params.get(b"PATH_INFO", b"") == STATUS_PATH or (
+            params.get(b"DOCUMENT_URI") == STATUS_PATH
+        ):
+            front.end(answer_status(self, params), 0)
+            return None
+        task = Task(front, params, script_path(params))
+        if not task.script:
+            task.fail(400, "SCRIPT_FILENAME is missing: the web server must send it")
+        elif self.stopping:
+            task.fail(503, "stopping")
+        else:
+            self.look(task)
+        return task
+
+    def look(self, task: Task) -> None:
+        """Learn whose script it is: from memory, or from suexecme."""
+        signature = signature_of(task)
+        found = self.found.get(task.script)
+        if found is not None and found.signature == signature and found.until > time.monotonic():
+            self.submit(task, found)
+            return
+
+        def looked(answer: dict[str, Any]) -> None:
+            if "refused" in answer:
+                task.fail(answer["status"], answer["refused"])
+                return
+            until = time.monotonic() + LOOKED
+            found = Found(signature, until, answer["user"], answer["home"], answer["interpreter"])
+            if len(self.found) >= MAX_FOUND:
+                self.found.clear()
+            self.found[task.script] = found
+            if not task.ended and task.front is not None:
+                self.submit(task, found)
+
+        self.order({"order": "look", "path": task.script}, (), looked)
+
+    def submit(self, task: Task, found: Found) -> None:
+        """Hand a request to the pool."""
+        kind = self.kind_for(task, found)
+        if kind is None:
+            cause = "no engine for it: neither its directory, its extension nor its first line names one"
+            task.fail(500, cause, NO_ENGINE)
+            return
+        task.user, task.home = found.user, found.home
+        task.key = (found.user, kind.name)
+        try:
+            if kind.protocol == "engine":
+                task.write_lines()
+        except ProtocolError as error:
+            task.fail(431, str(error))
+            return
+        self.pool.submit(task)
+
+    def kind_for(self, task: Task, found: Found) -> EngineKind | None:
+        """Return the engine for a script; the web server may name it, as the paper's mod_x does."""
+        named = task.params.get(b"XSWITCH_ENGINE")
+        if named:
+            return self.settings.engines.get(named.decode("latin-1"))
+        return self.settings.kind_for(task.script, found.interpreter)
+
+    # Engines
+
+    def start_engine(self, waiter: Waiter) -> Link | None:
+        """Begin an engine for a request, and give it the request; None: that was refused."""
+        task: Task = waiter  # type: ignore[assignment]
+        kind = self.settings.engines[task.key[1]]
+        try:
+            link, given = (
+                self.engine_link(task, kind) if kind.protocol == "engine" else self.fastcgi_link(task)
+            )
+        except OSError as reason:
+            task.fail(503, f"no sockets for an engine: {reason.strerror}")
+            return None
+
+        def started(answer: dict[str, Any]) -> None:
+            if "pid" in answer:
+                link.pid = answer["pid"]
+                self.links[link.pid] = link
+                if link.closed:
+                    self.bury(link)
+            elif not link.closed:
+                refused, link.task = link.task, None
+                link.end()
+                if refused is not None:
+                    refused.fail(answer["status"], answer["refused"])
+
+        numbers = [each if isinstance(each, int) else each.fileno() for each in given]
+        self.order({"order": "start", "path": task.script, "engine": kind.name}, numbers, started)
+        for each in given:
+            os.close(each) if isinstance(each, int) else each.close()
+        link.give(task)
+        return link
+
+    def engine_link(self, task: Task, kind: EngineKind) -> tuple[Link, Sequence[socket.socket | int]]:
+        """Return our end of an engine that speaks the engine protocol, and its descriptors."""
+        data, its_data = socket.socketpair()
+        control, its_control = socket.socketpair()
+        errors, its_errors = os.pipe2(os.O_CLOEXEC)
+        return EngineLink(self, task.key, data, control, errors), (its_data, its_errors, its_control)
+
+    def fastcgi_link(self, task: Task) -> tuple[Link, Sequence[socket.socket | int]]:
+        """Return our end of an engine that speaks FastCGI, and its descriptors.
+
+        It is given a listening socket, to which we connect; then its name is removed, so that nobody else can.
+        """
+        listener = socket.socket(socket.AF_UNIX)
+        data = socket.socket(socket.AF_UNIX)
+        path = os.path.join(self.directory, str(self.orders_sent))
+        try:
+            listener.bind(path)
+            listener.listen(1)
+            data.connect(path)
+        except OSError:
+            listener.close()
+            data.close()
+            raise
+        finally:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+        errors, its_errors = os.pipe2(os.O_CLOEXEC)
+        return FastCGILink(self, task.key, data, errors), (listener, its_errors)
+
+    def bury(self, link: Link) -> None:
+        """Have suexecme end an engine, and all that it has left behind."""
+        if link.pid:
+            self.order({"order": "bury", "pid": link.pid})
+            self.links.pop(link.pid, None)
+
+    # Orders and answers
+
+    def order(
+        self,
+        message: dict[str, Any],
+        descriptors: Sequence[int] = (),
+        then: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Send an order to suexecme; then: called with its answer."""
+        self.orders_sent += 1
+        if then is not None:
+            self.replies[self.orders_sent] = then
+        try:
+            channel.send(self.orders, {**message, "id": self.orders_sent}, descriptors)
+        except (OSError, ValueError) as reason:
+            if then is not None:
+                del self.replies[self.orders_sent]
+                text = getattr(reason, "strerror", None) or str(reason)
+                self.loop.call_soon(then, {"refused": f"suexecme cannot be asked: {text}", "status": 503})
+
+    def on_orders(self) -> None:
+        """Take what suexecme says."""
+        try:
+            received = channel.receive(self.orders)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        if received is None:
+            self.loop.remove_reader(self.orders)
+            self.log.error("suexecme has gone; starting anew")
+            self.loop.create_task(self.fall())
+            return
+        message, _ = received
+        if "ended" in message:
+            if (link := self.links.pop(message["ended"], None)) is not None:
+                link.ended(message["status"])
+        elif "settings" in message:
+            self.settings = self.pool.settings = from_message(message["settings"])
+            self.found.clear()
+        elif (then := self.replies.pop(message["id"], None)) is not None:
+            then(message)
+
+    async def fall(self) -> None:
+        """suexecme has gone, and every engine with it: tell all who wait, and end."""
+        self.stopping = self.failed = True
+        for link in list(self.pool.workers):
+            link.broken("suexecme has gone")  # type: ignore[attr-defined]
+        for front in list(self.fronts):
+            if front.task is not None:
+                front.task.fail(502, "suexecme has gone")
+        await asyncio.sleep(0.05)  # for what is being written
+        self.stopped.set()
+
+    # Time
+
+    def tick(self) -> None:
+        """Look for what takes too long."""
+        self.loop.call_later(TICK, self.tick)
+        self.pool.tick(time.monotonic())
+
+    def on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log a fault of our own code that the event loop has caught."""
+        reason = context.get("exception")
+        if isinstance(reason, OSError):  # a web server that has gone
+            return
+        try:
+            raise reason if reason is not None else RuntimeError(context.get("message"))
+        except Exception:
+            self.log.exception("fault in the main module")
+
+    def stop(self) -> None:
+        """Take no more requests; end when those that run have ended."""
+        self.stopping = True
+        for front in list(self.fronts):
+            if front.task is None:
+                front.transport.close()
+        self.loop.create_task(self.wait_for_end())
+
+    async def wait_for_end(self) -> None:
+        """Wait for running requests, within reason."""
+        end = time.monotonic() + GRACE
+        while self.fronts and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        self.stopped.set()
+
+
+def script_path(params: dict[bytes, bytes]) -> str:
+    """Return the script's path; what follows its name becomes PATH_INFO where the web server has left it there."""
+    raw = params.get(b"SCRIPT_FILENAME", b"")
+    if raw.startswith(b"proxy:"):  # Apache: proxy:fcgi://localhost/path
+        raw = b"/" + raw.partition(b"://")[2].partition(b"/")[2]
+    path = os.fsdecode(raw)
+    whole = path
+    for _ in range(MAX_WALK):
+        try:
+            is_file = stat.S_ISREG(os.stat(path).st_mode)
+        except NotADirectoryError:
+            is_file = False
+        except (OSError, ValueError):
+            return whole
+        if is_file:
+            break
+        path = os.path.dirname(path)
+    rest = os.fsencode(whole[len(path) :])
+    if rest and path != "/":
+        params[b"SCRIPT_FILENAME"] = os.fsencode(path)
+        params[b"PATH_INFO"] = rest
+        params[b"SCRIPT_NAME"] = params.get(b"SCRIPT_NAME", b"").removesuffix(rest)
+    else:
+        path = whole
+        params[b"SCRIPT_FILENAME"] = os.fsencode(path)
+    return path
+
+
+def signature_of(task: Task) -> tuple[int, ...]:
+    """Return what changes when a script does; () if we cannot see it."""
+    try:
+        status = os.stat(task.script)
+    except OSError:
+        return ()
+    return (
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_size,
+        status.st_ino,
+        status.st_mode,
+        status.st_uid,
+    )
+
+
+async def serve(
+    settings: Settings,
+    listeners: Sequence[socket.socket],
+    orders: socket.socket,
+    log: ErrorLog,
+    directory: str,
+) -> int:
+    """Serve until a signal or suexecme's end; return the exit status."""
+    switch = Switch(settings, orders, log, directory)
+    loop = switch.loop
+    servers = []
+    for listener in listeners:
+        make = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        servers.append(await make(lambda: Front(switch), sock=listener))
+
+    def stop() -> None:
+        for server in servers:
+            server.close()
+        switch.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await switch.stopped.wait()
+    for front in list(switch.fronts):
+        front.transport.abort()
+    await asyncio.sleep(0)
+    return 1 if switch.failed else 0

@@ -1,0 +1,66 @@
+"""The engine protocol: what X-Switch writes to an engine's control socket, and the mark that comes back.
+
+    file TAB argument TAB ... LF          both lines: words separated by TAB, in each %, TAB, LF and NUL
+    NAME=value TAB NAME=value ... LF      written as %25, %09, %0A and %00
+                                          back, after the output: EOT, the exit status in decimal, LF
+
+docs/write-an-engine.md defines it. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+MARK = re.compile(rb"\x04([0-9]{1,3})\n")
+MAX_MARK = 5  # bytes
+MAX_LINES = 200 * 1024  # bytes of both lines: what a socket takes at once
+
+
+class ProtocolError(Exception):
+    """A request that the protocol cannot carry, or an engine that does not keep to it; the text is one line."""
+
+
+def encoded(words: Iterable[bytes]) -> bytes:
+    """Return a line."""
+    line = b"\0".join(words)
+    if b"%" in line:
+        line = line.replace(b"%", b"%25")
+    if b"\t" in line:
+        line = line.replace(b"\t", b"%09")
+    if b"\n" in line:
+        line = line.replace(b"\n", b"%0A")
+    return line.replace(b"\0", b"\t") + b"\n"
+
+
+def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[bytes, bytes]) -> bytes:
+    """Return the two lines of a request. Raises ProtocolError: no process can have a NUL in them, or too long."""
+    command = (file, *arguments)
+    variables = [name + b"=" + value for name, value in environment.items()]
+    lines = encoded(command) + encoded(variables)
+    if lines.count(b"\t") != len(command) + len(variables) - (2 if variables else 1):
+        raise ProtocolError("a NUL in the request's arguments or headers")
+    if len(lines) > MAX_LINES:
+        raise ProtocolError(f"the request's arguments and headers exceed {MAX_LINES} bytes")
+    return lines
+
+
+class MarkReader:
+    """Reads the marks of one engine."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """Return the exit status once the mark is complete, None before. Raises ProtocolError."""
+        self.buffer += data
+        match = MARK.match(self.buffer)
+        if match is not None and match.end() == len(self.buffer):
+            self.buffer = b""
+            return int(match[1])
+        if len(self.buffer) >= MAX_MARK or not MARK_START.fullmatch(self.buffer):
+            raise ProtocolError(f"the engine wrote {self.buffer[:20]!r} where its mark should be")
+        return None
+
+
+MARK_START = re.compile(rb"(\x04[0-9]{0,3})?")

@@ -1,0 +1,131 @@
+"""May this script run, and as whom? In the spirit of Apache's suexec: every refusal has a name for the log.
+
+A script runs as its owner if it lies in the owner's own directory (~/public_html); one below a configured root
+runs as the configured user. Links are resolved first, so none can lead out of either. Nothing on the way, from
+that directory down to the file, may be writable by anybody but the owner.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from typing import NamedTuple
+
+from ewe.xswitch.process import Account
+from ewe.xswitch.settings import Settings
+
+MAX_FIRST_LINE = 200  # bytes
+
+
+class Refusal(Exception):
+    """A script that will not run. reason: for the log only. status: for the client."""
+
+    def __init__(self, reason: str, status: int = 403) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+
+
+class Script(NamedTuple):
+    """A script that may run, and as whom. interpreter: the program that its first line names, "" if none."""
+
+    account: Account
+    interpreter: str
+
+
+def examine(path: str, settings: Settings) -> Script:
+    """Return whose script this is. Raises Refusal: 404 where there is none, else 403 or 500."""
+    if not path.startswith("/") or "\0" in path:
+        raise Refusal("the path is not absolute")
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(real)
+    except OSError as reason:
+        raise Refusal(f"no script: {reason.strerror}", 404) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise Refusal("not a regular file", 404 if stat.S_ISDIR(status.st_mode) else 403)
+    for root in settings.roots:
+        if inside(real, os.path.realpath(root)):
+            return for_site(real, os.path.realpath(root), settings)
+    return for_owner(real, status.st_uid, settings)
+
+
+def for_owner(real: str, uid: int, settings: Settings) -> Script:
+    """Return the script that runs as its owner. Raises Refusal."""
+    account = account_of(uid)
+    if uid < settings.min_uid and uid != os.geteuid():
+        raise Refusal(f"its owner {account.name} has uid {uid}, below min-uid {settings.min_uid}")
+    if uid == 0:
+        raise Refusal("its owner is root")
+    if os.geteuid() not in (0, uid):
+        mine = account_of(os.geteuid()).name
+        raise Refusal(
+            f"its owner is {account.name}, and this X-Switch runs as {mine}: only root can become another"
+        )
+    directory = os.path.realpath(os.path.join(account.home, settings.userdir))
+    if not inside(real, directory):
+        raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
+    check_way(real, directory, {uid})
+    return Script(account, first_line(real))
+
+
+def for_site(real: str, root: str, settings: Settings) -> Script:
+    """Return the script of the site itself, which runs as the configured user. Raises Refusal."""
+    if os.geteuid() == 0:
+        try:
+            entry = pwd.getpwnam(settings.user)
+        except KeyError:
+            raise Refusal(f"user {settings.user} does not exist", 500) from None
+        account = account_of(entry.pw_uid)
+    else:
+        account = account_of(os.geteuid())
+    if account.uid == 0:
+        raise Refusal("scripts of the site would run as root: set user", 500)
+    check_way(real, root, {0, account.uid})
+    return Script(account, first_line(real))
+
+
+def account_of(uid: int) -> Account:
+    """Return the user of a number. Raises Refusal if there is none."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise Refusal(f"its owner, uid {uid}, does not exist") from None
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return Account(entry.pw_name, uid, entry.pw_gid, tuple(groups), entry.pw_dir)
+
+
+def inside(path: str, directory: str) -> bool:
+    """Is a path below a directory? Both without links."""
+    return path.startswith(directory.rstrip("/") + "/")
+
+
+def check_way(real: str, top: str, owners: set[int]) -> None:
+    """Raise Refusal where another may have put something between the top directory and the file."""
+    at = real
+    while True:
+        status = os.lstat(at)
+        what = "the script" if at == real else f"the directory {at}"
+        if status.st_uid not in owners:
+            raise Refusal(f"{what} belongs to uid {status.st_uid}")
+        if status.st_mode & 0o022:
+            raise Refusal(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):04o})")
+        if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and at == real:
+            raise Refusal("the script is set-user-id or set-group-id")
+        if at == top:
+            return
+        at = os.path.dirname(at)
+
+
+def first_line(path: str) -> str:
+    """Return the name of the program that a #! line names: "python3" for "#!/usr/bin/env python3"."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(MAX_FIRST_LINE)
+    except OSError:
+        return ""
+    words = line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-")]
+    return os.path.basename(words[0]) if words else ""

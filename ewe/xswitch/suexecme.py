@@ -1,0 +1,240 @@
+"""suexecme: keeps the privilege to start an engine as a user, after checking the script; reads no network.
+
+One loop, started before anything listens. The main module asks over a nameless socket pair (`channel`):
+
+    {"order": "look", "id": N, "path": P}                   whose is this script, and may it run?
+    {"order": "start", "id": N, "path": P, "engine": E}     start an engine for its owner; descriptors: data,
+                                                            errors, control (or listening socket, errors)
+    {"order": "bury", "pid": N}                             end an engine and all that it has left behind
+
+Answers carry the id: {"user", "uid", "interpreter"}, {"pid"} or {"refused", "status"}. {"ended", "status"}
+comes when an engine has ended, {"settings"} when they were read anew (HUP). Commands, users and limits come
+from the settings that were read here, never from the main module.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ewe.config import ConfigError
+from ewe.logger import ErrorLog
+from ewe.xswitch import channel
+from ewe.xswitch.process import CONTROL, Account, become, clean_environment, orphans_come_here, start
+from ewe.xswitch.rules import Refusal, examine
+from ewe.xswitch.settings import EngineKind, Settings, as_message
+from ewe.xswitch.warm import WarmParent
+
+
+class Suexecme:
+    """The loop and its engines."""
+
+    def __init__(
+        self, main: socket.socket, settings: Settings, reload: Callable[[], Settings], log: ErrorLog
+    ) -> None:
+        self.main = main
+        self.settings = settings
+        self.reload = reload
+        self.log = log
+        self.engines: dict[int, Account] = {}  # pid of a leader of a session -> whose it is
+        self.warm: dict[str, WarmParent] = {}
+        self.wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # it ends when the main module has gone
+
+    def run(self) -> None:
+        """Serve until the main module has gone; no engine outlives this."""
+        orphans_come_here()
+        self.start_warm()
+        poller = select.poll()
+        poller.register(self.main, select.POLLIN)
+        poller.register(self.wake, select.POLLIN)
+        try:
+            while True:
+                ready = {descriptor for descriptor, _ in poller.poll()}
+                if self.wake in ready:
+                    self.on_signals(os.read(self.wake, 4096))
+                if self.main.fileno() in ready:
+                    received = channel.receive(self.main)
+                    if received is None:
+                        return
+                    self.obey(*received)
+        finally:
+            self.end_all()
+
+    def on_signals(self, numbers: bytes) -> None:
+        """Do what has been signalled."""
+        if signal.SIGCHLD in numbers:
+            self.reap()
+        if signal.SIGHUP in numbers:
+            try:
+                self.settings = self.reload()
+            except ConfigError as error:
+                self.log.error(f"settings not read anew: {error}")
+                return
+            self.start_warm()
+            self.log.info("settings read anew")
+            self.tell({"settings": as_message(self.settings)})
+
+    def obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        """Carry out an order of the main module."""
+        try:
+            if message["order"] == "look":
+                self.tell({"id": message["id"], **self.look(message["path"])})
+            elif message["order"] == "start":
+                self.tell(
+                    {"id": message["id"], **self.start(message["path"], message["engine"], descriptors)}
+                )
+            elif message["order"] == "bury":
+                self.bury(message["pid"])
+        except Refusal as refusal:
+            self.log.warning(f"refused {message['path']}: {refusal.reason}")
+            self.tell({"id": message["id"], "refused": refusal.reason, "status": refusal.status})
+        except OSError as reason:
+            self.log.error(f"engine for {message.get('path')} not started: {reason.strerror}")
+            self.tell({"id": message["id"], "refused": str(reason.strerror), "status": 503})
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send to the main module, if it is there."""
+        try:
+            channel.send(self.main, message)
+        except OSError:
+            pass
+
+    def look(self, path: str) -> dict[str, Any]:
+        """Return whose script this is. Raises Refusal."""
+        script = examine(path, self.settings)
+        return {
+            "user": script.account.name,
+            "uid": script.account.uid,
+            "home": script.account.home,
+            "interpreter": script.interpreter,
+        }
+
+    def start(self, path: str, engine: str, descriptors: list[int]) -> dict[str, Any]:
+        """Start an engine for the owner of a script. Raises Refusal, OSError."""
+        kind = self.settings.engines.get(engine)
+        if kind is None:
+            raise Refusal(f"there is no engine {engine}", 500)
+        account = examine(path, self.settings).account
+        warm = self.warm.get(engine)
+        if warm is not None and (pid := warm.start(account, self.settings.limits, descriptors)):
+            self.engines[pid] = account
+            return {"pid": pid}
+        pid = self.start_cold(kind, account, descriptors)
+        self.engines[pid] = account
+        return {"pid": pid}
+
+    def start_cold(self, kind: EngineKind, account: Account, descriptors: list[int]) -> int:
+        """Start an engine by its command."""
+        limits = self.settings.limits
+        first, errors, *control = descriptors
+        if kind.protocol == "engine":
+            numbers = {0: first, 1: first, 2: errors, CONTROL: control[0]}
+        else:
+            numbers = {0: first, 1: errors, 2: errors}
+        environment = {**clean_environment(account), **kind.environment}
+        return start(kind.command, environment, numbers, lambda: become(account, limits))
+
+    # Ends
+
+    def reap(self) -> None:
+        """Take the exit status of every child that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self.engines:
+                del self.engines[pid]
+                self.tell({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+            for name, warm in list(self.warm.items()):
+                if warm.pid == pid:
+                    self.log.error(f"the warm parent of {name} has ended; engines start without it")
+                    warm.close()
+                    del self.warm[name]
+
+    def bury(self, pid: int) -> None:
+        """End an engine, and what its user has left without an engine to belong to."""
+        account = self.engines.get(pid)
+        try:
+            if account is not None:
+                os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.end_orphans()
+
+    def end_orphans(self) -> None:
+        """Kill what engines that have ended left behind: orphans become children of this process."""
+        living = {*self.engines, os.getsid(0), *(warm.pid for warm in self.warm.values())}
+        for _ in range(
+            50
+        ):  # one that forks all the time may be ahead for a while, as far as its limit lets it
+            orphans = [child for child in children() if child not in living and session(child) not in living]
+            for orphan in orphans:
+                try:
+                    os.kill(orphan, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self.reap()
+            if not orphans:
+                return
+
+    def end_all(self) -> None:
+        """Kill every engine, and all that they have left."""
+        for pid in (*self.engines, *(warm.pid for warm in self.warm.values())):
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.engines.clear()
+        for warm in self.warm.values():
+            warm.close()
+        self.warm.clear()
+        self.end_orphans()
+
+    # Warm parents
+
+    def start_warm(self) -> None:
+        """Start a warm parent for each language that has one, and end those that are no longer wanted."""
+        wanted = {
+            name: kind
+            for name, kind in self.settings.engines.items()
+            if self.settings.warm and kind.warm is not None
+        }
+        for name, warm in list(self.warm.items()):
+            if wanted.get(name) != warm.kind:
+                del self.warm[name]
+                warm.end()
+        for name, kind in wanted.items():
+            if name not in self.warm:
+                try:
+                    self.warm[name] = WarmParent(kind)
+                except OSError as reason:
+                    self.log.error(f"no warm parent for {name}: {reason.strerror}")
+
+
+def children() -> list[int]:
+    """Return the children of this process."""
+    with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def session(pid: int) -> int:
+    """Return the session of a process, 0 if it has gone."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0

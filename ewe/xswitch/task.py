@@ -1,0 +1,192 @@
+"""A request on its way through the main module: from a web server's connection to an engine and back."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from ewe.http import REASONS
+from ewe.xswitch.protocol import request_lines
+
+if TYPE_CHECKING:
+    from ewe.xswitch.front import Front
+    from ewe.xswitch.links import Link
+    from ewe.xswitch.pool import Key
+
+SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+MAX_INPUT = 64 * 1024  # bytes of a body that are kept while no engine is there to take them
+# What no web server has reason to set and what would change how an interpreter or the loader works.
+WITHHELD = re.compile(
+    rb"(?:LD_|PYTHON|PERL|RUBY|NODE_|PHP|BASH|GLIBC_|MALLOC_|FCGI_|XSWITCH_).*|HTTP_PROXY|IFS|ENV|SHELL|PATH|HOME|USER"
+)
+NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+NO_ENGINE = "X-Switch: no-engine\r\n"  # by which a web server may know that it could run it itself
+RETRY_AFTER = 5  # seconds
+
+
+class Task:
+    """One request. script: its path. user, home: whose it is, once that is known. key: of the engines for it."""
+
+    def __init__(self, front: Front, params: dict[bytes, bytes], script: str) -> None:
+        self.front: Front | None = front
+        self.switch = front.switch
+        self.params = params
+        self.script = script
+        self.user = self.home = ""
+        self.key: Key = ("", "")
+        self.since = time.monotonic()
+        self.link: Link | None = None
+        self.begun = False  # some of the answer has been sent
+        self.writable = True  # the web server takes more
+        self.retried = False
+        self.ended = False
+        self.lines = b""  # for an engine that speaks the engine protocol
+        self.input: list[bytes] = []
+        self.input_length = 0
+        self.input_over = False
+
+    # What an engine is told
+
+    def arguments(self) -> list[bytes]:
+        """Return the command line of an indexed query, one without "=": RFC 3875 section 4.4."""
+        query = self.params.get(b"QUERY_STRING", b"")
+        if not query or b"=" in query or self.params.get(b"REQUEST_METHOD") not in (b"GET", b"HEAD"):
+            return []
+        words = [unquote_to_bytes(word) for word in query.split(b"+")]
+        return [] if any(b"\0" in word for word in words) else words
+
+    def environment(self) -> dict[bytes, bytes]:
+        """Return what the script's environment will be."""
+        variables = {
+            name: value
+            for name, value in self.params.items()
+            if not WITHHELD.fullmatch(name) and NAME.fullmatch(name)
+        }
+        variables.setdefault(b"GATEWAY_INTERFACE", b"CGI/1.1")
+        variables.setdefault(b"REDIRECT_STATUS", b"200")  # php-cgi asks for it
+        variables[b"PATH"] = b"/usr/local/bin:/usr/bin:/bin"
+        variables[b"HOME"] = os.fsencode(self.home)
+        variables[b"USER"] = self.user.encode()
+        return variables
+
+    def write_lines(self) -> None:
+        """Make the two lines of the engine protocol. Raises ProtocolError."""
+        self.lines = request_lines(os.fsencode(self.script), self.arguments(), self.environment())
+
+    # The body
+
+    def on_input(self, data: bytes) -> None:
+        """More of the body has come; b"": its end."""
+        self.input_over = self.input_over or not data
+        if self.link is not None:
+            self.link.body(data)
+            return
+        self.input.append(data)
+        self.input_length += len(data)
+        if self.input_length > MAX_INPUT:
+            self.hold_input()
+
+    def take_input(self) -> list[bytes]:
+        """Return what has come of the body, for an engine that is there now."""
+        taken, self.input = self.input, []
+        self.input_length = 0
+        self.want_input()
+        return taken
+
+    def hold_input(self) -> None:
+        """Read no more of the body for now."""
+        if self.front is not None:
+            self.front.hold()
+
+    def want_input(self) -> None:
+        """Read on."""
+        if self.front is not None:
+            self.front.read_on()
+
+    # The answer
+
+    def write(self, data: bytes) -> None:
+        """Send more of the answer."""
+        self.begun = True
+        if self.front is not None:
+            self.front.output(data)
+
+    def end(self, data: bytes, status: int) -> None:
+        """Send the rest of the answer, and its end."""
+        self.ended = True
+        if self.front is None:
+            return
+        if not self.begun and not data:
+            self.fail(502, f"it wrote nothing (exit status {status})")
+            return
+        self.begun = True
+        self.front.end(data, status)
+        self.front = None
+
+    def died(self, cause: str) -> None:
+        """Its engine has ended within it: try once more, or say so."""
+        self.link = None
+        safe = self.params.get(b"REQUEST_METHOD") in SAFE and self.params.get(b"CONTENT_LENGTH") in (
+            None,
+            b"",
+            b"0",
+        )
+        if (
+            safe
+            and not self.begun
+            and not self.retried
+            and self.front is not None
+            and not self.switch.stopping
+        ):
+            self.retried = True
+            self.switch.pool.counters["retried"] += 1
+            self.switch.log.warning(f"{self.user} {self.script}: {cause}; trying once more on a fresh engine")
+            self.input = [b""]
+            self.switch.pool.submit(self)
+        else:
+            self.fail(502, cause)
+
+    def refuse(self, status: int, cause: str) -> None:
+        """Answer with an error: nothing has been sent."""
+        self.fail(status, cause)
+
+    def fail(self, status: int, cause: str, field: str = "") -> None:
+        """Answer with an error; where some of the answer was sent, the connection breaks off instead."""
+        self.ended = True
+        self.switch.pool.counters[f"status_{status}"] += 1
+        self.switch.log.warning(f"{status} {self.user or '-'} {self.script}: {cause}")
+        if self.front is None:
+            return
+        if self.begun:
+            self.front.break_off()
+        else:
+            self.front.end(error_page(status, field), 0)
+        self.front = None
+
+    def abandon(self) -> None:
+        """The client has gone: nobody wants the answer."""
+        self.front = None
+        if self.ended:
+            return
+        if self.link is None:
+            self.switch.pool.withdraw(self)
+            self.ended = True
+        elif not self.input_over:
+            self.link.broken("the client left within its body")
+        else:
+            self.writable = True
+            self.link.resume()
+            self.link.deadline = min(self.link.deadline, time.monotonic() + self.switch.settings.abandoned)
+
+
+def error_page(status: int, field: str = "") -> bytes:
+    """Return an answer that tells no details; field: one more line of its head."""
+    reason = REASONS[status]
+    retry = f"Retry-After: {RETRY_AFTER}\r\n" if status == 503 else ""
+    text = f"{status} {reason}\n"
+    return (
+        f"Status: {status} {reason}\r\n{retry}{field}Content-Type: text/plain\r\nContent-Length: {len(text)}\r\n\r\n{text}"
+    ).encode()

@@ -1,0 +1,421 @@
+"""The engines run CGI scripts that do not know of them, each as if it had a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ewe.xswitch import check
+from ewe.xswitch.driver import Answer, Driver
+from ewe.xswitch.protocol import MarkReader, ProtocolError, request_lines
+
+ENGINES = ROOT / "ewe" / "xswitch" / "engines"
+PYTHON = [sys.executable, str(ENGINES / "python.py")]
+PERL = ["perl", str(ENGINES / "perl.pl")]
+HEAD = "Content-Type: text/plain\n\n"
+
+
+@pytest.fixture
+def python() -> Iterator[Driver]:
+    with Driver(PYTHON) as engine:
+        yield engine
+
+
+@pytest.fixture
+def perl() -> Iterator[Driver]:
+    with Driver(PERL) as engine:
+        yield engine
+
+
+def script(path: Path, text: str) -> str:
+    """Write a script; its file changes in any case."""
+    path.write_text(text)
+    return str(path)
+
+
+def text(answer: Answer) -> str:
+    """Return what a script has said after its head; it must have ended well."""
+    assert answer.errors == b"", answer.errors.decode()
+    assert answer.status == 0
+    head, _, rest = answer.output.decode().replace("\r\n", "\n").partition("\n\n")
+    assert "Content-Type" in head
+    return rest
+
+
+# The protocol
+
+
+@given(
+    st.lists(st.binary(max_size=30).filter(lambda word: b"\0" not in word), max_size=5),
+    st.dictionaries(
+        st.from_regex(rb"[A-Z]{1,8}", fullmatch=True),
+        st.binary(max_size=40).filter(lambda value: b"\0" not in value),
+        max_size=5,
+    ),
+)
+def test_lines_carry_any_bytes_but_nul(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
+    from urllib.parse import unquote_to_bytes
+
+    lines = request_lines(b"/a b\tc", arguments, environment)
+    command, variables, rest = lines.split(b"\n")
+    assert rest == b""
+    assert [unquote_to_bytes(word) for word in command.split(b"\t")] == [b"/a b\tc", *arguments]
+    found = [unquote_to_bytes(word).split(b"=", 1) for word in variables.split(b"\t") if word]
+    assert dict(found) == environment
+
+
+@pytest.mark.parametrize(
+    "bad", [{"arguments": [b"a\0b"]}, {"environment": {b"A": b"\0"}}, {"arguments": [b"x" * 300_000]}]
+)
+def test_what_the_protocol_cannot_carry_is_refused(bad: dict[str, list[bytes]]) -> None:
+    with pytest.raises(ProtocolError):
+        request_lines(b"/x", bad.get("arguments", []), bad.get("environment", {}))  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=8), st.integers(0, 8))
+def test_a_mark_is_a_mark_however_it_comes(data: bytes, cut: int) -> None:
+    """Any bytes are a mark, not yet one, or the typed error; the same in two pieces."""
+    outcomes = []
+    for pieces in ([data], [data[:cut], data[cut:]]):
+        reader = MarkReader()
+        found: object = None
+        try:
+            for piece in pieces:
+                if found is None and piece:
+                    found = reader.feed(piece)
+                elif piece:
+                    raise ProtocolError("after the mark")
+        except ProtocolError:
+            found = "error"
+        outcomes.append(found)
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
+def test_the_checker_finds_every_rule_kept(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(command) == 0, capsys.readouterr().out
+
+
+def test_the_checker_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An engine that forgets nothing, one that ends at once, and one that is not there."""
+    source = Path(PYTHON[1]).read_text().replace("        forget()\n", "        pass\n")
+    assert check.main([sys.executable, script(tmp_path / "bad.py", source)]) == 1
+    assert "NOT  a script begins with fresh variables" in capsys.readouterr().out
+    assert check.main(["--suffix", ".sh", "/bin/true"]) == 1
+    assert "1 of 15" in capsys.readouterr().out  # it does end with its sockets
+    assert check.main(["--suffix", ".sh", "/no/such/engine"]) == 1
+
+
+# Python
+
+
+def test_scripts_do_not_see_each_other(python: Driver, tmp_path: Path) -> None:
+    spoil = script(
+        tmp_path / "spoil.py",
+        f"""print({HEAD!r})
+import builtins, decimal, locale, logging, os, random, signal, socket, sys, warnings
+builtins.left = sys.left = left = 1
+del builtins.abs
+sys.path.insert(0, "/left"); sys.excepthook = None; sys.setrecursionlimit(77)
+os.environ["LEFT"] = "1"; os.putenv("PUT", "1"); os.umask(0o777); os.chdir("/")
+signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.alarm(1)
+logging.basicConfig(level=1); logging.getLogger("left").addHandler(logging.StreamHandler())
+random.seed(1); socket.setdefaulttimeout(1); warnings.simplefilter("error"); decimal.getcontext().prec = 3
+kept = open("/dev/null"); os.dup(0)
+sys.stdout.reconfigure(encoding="ascii"); sys.stdin.close()
+""",
+    )
+    look = script(tmp_path / "look.py", f"""import builtins, decimal, logging, os
+import random, signal, socket, sys, warnings
+print({HEAD!r}, end="", flush=True)
+print(hasattr(builtins, "left"), hasattr(sys, "left"), "left" in globals(), abs(-1), "/left" in sys.path)
+print(sys.excepthook is sys.__excepthook__, sys.getrecursionlimit(), os.environ.get("LEFT"))
+os.system("echo PUT=$PUT $(umask)")
+print(os.getcwd() == os.path.dirname(__file__), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, signal.alarm(0))
+print(logging.root.handlers, logging.getLogger("left").handlers, logging.root.level, socket.getdefaulttimeout())
+print("error" in [each[0] for each in warnings.filters], decimal.getcontext().prec, "\\u00fc", sys.stdin.read())
+print(sorted(map(int, os.listdir("/proc/self/fd")))[:8], __name__, random.random() == random.Random(1).random())
+""")  # fmt: skip
+    first = text(python.ask(look))
+    python.ask(spoil)
+    assert text(python.ask(look)) == first
+    assert "PUT= 0022" in first
+    assert "False False False 1 False\n" in first
+    assert "\u00fc" in first
+
+
+def test_modules_beside_the_script_are_fresh_and_changes_are_seen(python: Driver, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for value in ("one", "two", "six"):
+        script(tmp_path / "mine" / "__init__.py", f"hits = 0\nvalue = {value!r}\n")
+        hits = script(
+            tmp_path / "hits.py",
+            f"import mine, json\nmine.hits += 1\nprint({HEAD!r}, mine.hits, mine.value)\n",
+        )
+        for _ in range(2):
+            assert text(python.ask(hits)).split() == ["1", value]
+    assert not list(tmp_path.rglob("*.pyc"))
+
+
+def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    module = script(library / "installed.py", "value = 1\nprint('loaded')\n")
+    main = script(
+        tmp_path / "use.py",
+        f"print({HEAD!r})\nimport installed, sys\nprint(installed.value, sys.stdin.read())\n",
+    )
+    with Driver(PYTHON, {**os.environ, "PYTHONPATH": str(library)}) as engine:
+        assert "loaded" in text(engine.ask(main))
+        assert "loaded" not in text(engine.ask(main))
+        script(Path(module), "value = 2\n")
+        time.sleep(1.1)
+        assert text(engine.ask(main, body=b"kept")).split() == ["2", "kept"]
+
+
+def test_output_of_every_kind_comes_in_order(python: Driver, tmp_path: Path) -> None:
+    kinds = script(tmp_path / "kinds.py", f"""import os, subprocess, sys
+print({HEAD!r}, end="", flush=True)
+os.write(1, b"descriptor ")
+subprocess.run(["echo", "child"])
+sys.stdout.buffer.write(b"bytes ")
+sys.stdout.flush()
+if os.fork() == 0:
+    print("forked", end=" ")
+    sys.exit(3)
+os.wait()
+class Late:
+    def __del__(self): print("deleted", end=" ")
+late = Late()
+import atexit; atexit.register(print, "atexit", end=" ")
+""")  # fmt: skip
+    for _ in range(2):
+        assert text(python.ask(kinds)).split() == [
+            "descriptor",
+            "child",
+            "bytes",
+            "forked",
+            "atexit",
+            "deleted",
+        ]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os._exit(0)",
+        "os.execv('/bin/echo', ['echo', 'said'])",
+        "threading.Thread(target=late).start()",
+        "subprocess.Popen(['sh', '-c', 'sleep 0.2; echo said'])",
+    ],
+)
+def test_what_ends_a_process_ends_the_engine_with_the_whole_answer(
+    python: Driver, tmp_path: Path, end: str
+) -> None:
+    hard = script(tmp_path / "hard.py", f"""import os, subprocess, threading, time
+def late():
+    time.sleep(0.2); print("said")
+print({HEAD!r}, "said" if "_exit" in {end!r} else "", flush=True)
+{end}
+""")  # fmt: skip
+    answer = python.ask(hard)
+    assert answer.status is None
+    assert answer.output.split()[-1] == b"said"
+
+
+def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) -> None:
+    wrong = script(tmp_path / "wrong.py", "def f():\n    return 1 / 0\nf()\n")
+    answer = python.ask(wrong)
+    assert answer.status == 1 and answer.output == b""
+    lines = answer.errors.decode().splitlines()
+    assert (
+        lines[1] == f'  File "{wrong}", line 3, in <module>'
+        and lines[-1] == "ZeroDivisionError: division by zero"
+    )
+    assert b"SyntaxError" in python.ask(script(tmp_path / "syntax.py", "if:\n")).errors
+    assert python.ask(script(tmp_path / "words.py", "import sys; sys.exit('oh')")).errors == b"oh\n"
+    hook = script(tmp_path / "hook.py", "import cgitb; cgitb.enable()\n1/0\n")
+    assert b"<!--: spam" in python.ask(hook).output
+    assert b"Traceback" in python.ask(wrong).errors
+
+
+def test_libraries_for_cgi_work(python: Driver, tmp_path: Path) -> None:
+    cookies = script(tmp_path / "cookies.py", """import os, sys, urllib.parse
+from http.cookies import SimpleCookie
+jar = SimpleCookie(os.environ["HTTP_COOKIE"])
+form = urllib.parse.parse_qs(sys.stdin.read())
+jar["n"] = int(jar["n"].value) + 1
+print("Content-Type: text/plain"); print(jar); print(); print(form["a"])
+""")  # fmt: skip
+    answer = python.ask(cookies, environment={"HTTP_COOKIE": "n=1"}, body=b"a=1&a=2")
+    assert b"Set-Cookie: n=2" in answer.output and text(answer) == "['1', '2']\n"
+    wsgi = script(tmp_path / "app.py", """from wsgiref.handlers import CGIHandler
+def app(environ, start):
+    start("201 Created", [("Content-Type", "text/plain")])
+    return [environ["PATH_INFO"].encode(), environ["wsgi.input"].read(5)]
+CGIHandler().run(app)
+""")  # fmt: skip
+    variables = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": "/p",
+        "SERVER_NAME": "a",
+        "SERVER_PORT": "1",
+        "SERVER_PROTOCOL": "HTTP/1.0",
+    }
+    for _ in range(2):
+        answer = python.ask(wsgi, environment=variables, body=b"12345")
+        assert answer.output.startswith(b"Status: 201 Created\r\n") and answer.output.endswith(b"/p12345")
+
+
+def test_a_file_left_open_has_all_that_was_written(python: Driver, tmp_path: Path) -> None:
+    leave = script(
+        tmp_path / "leave.py",
+        f"""print({HEAD!r})
+class Ring: pass
+ring = Ring(); ring.self = ring
+ring.file = open({str(tmp_path / "left")!r}, "a"); ring.file.write("written\\n")
+""",
+    )
+    for _ in range(2):
+        python.ask(leave)
+    python.ask(leave)
+    assert (tmp_path / "left").read_text().splitlines()[:2] == ["written"] * 2
+
+
+# Perl
+
+
+def test_perl_scripts_do_not_see_each_other(perl: Driver, tmp_path: Path) -> None:
+    spoil = script(
+        tmp_path / "spoil.pl",
+        f"""print "{HEAD}";
+our $left = 1; @main::left = (1); $ENV{{LEFT}} = 1; umask 0777; chdir '/'; $SIG{{TERM}} = 'IGNORE'; alarm 1;
+$/ = undef; $, = '-'; $| = 1; push @INC, '/left'; open LEFT, '<', '/dev/null'; binmode STDOUT, ':utf8';
+package Left; our $here = 1; sub new {{ bless {{}} }}
+sub main::helper {{ 1 }}
+""",
+    )
+    look = script(
+        tmp_path / "look.pl",
+        f"""use Cwd; print "{HEAD}";
+our ($left, @left);
+print defined $left ? 1 : 0, scalar @left, $ENV{{LEFT}} // 'none', ' ', umask, ' ', getcwd(), ' ',
+  $SIG{{TERM}} // 'default', ' ', alarm(0), ' ', length $/, $, // 'undef', $|, ' ',
+  "@INC" =~ m{{/left}} ? 'inc' : '', defined fileno(LEFT) ? 'open' : '',
+  $Left::here // 'no package', defined &helper ? 'sub' : '', "\\xe9\\n";
+""",
+    )
+    first = perl.ask(look).output
+    perl.ask(spoil)
+    assert perl.ask(look).output == first
+    assert first.endswith(b"\xe9\n") and b"no package" in first
+
+
+@pytest.mark.parametrize("strict", ["", "use strict;"])
+def test_perl_lexicals_are_fresh_in_named_subs(perl: Driver, tmp_path: Path, strict: str) -> None:
+    counter = script(
+        tmp_path / "counter.pl",
+        f'{strict} use warnings;\nmy $n = 0;\nsub up {{ return ++$n }}\nup(); print "{HEAD}", up();\n',
+    )
+    state = script(
+        tmp_path / "state.pl",
+        f'{strict} use feature "state"; sub up {{ state $n = 0; return ++$n }}\nup(); print "{HEAD}", up();\n',
+    )
+    plain = script(
+        tmp_path / "plain.pl",
+        f'{strict} my $n = 1; sub up {{ return $_[0] + 1 }}\nprint "{HEAD}", up($n++);\n',
+    )
+    for _ in range(3):
+        assert [text(perl.ask(each)) for each in (counter, state, plain)] == ["2", "2", "2"]
+
+
+def test_perl_ends_as_perl_does(perl: Driver, tmp_path: Path) -> None:
+    ends = script(
+        tmp_path / "ends.pl",
+        f"""use strict; print "{HEAD}"; END {{ print "end" }}
+sub leave {{ eval {{ exit(4) }}; print "not reached" }}
+if (my $pid = fork) {{ waitpid $pid, 0 }} else {{ print "" ; exit 0 }}
+leave();
+""",
+    )
+    dies = script(tmp_path / "dies.pl", 'warn "careful"; die { code => 1 } if 0; die "dead\\n";')
+    wrong = script(tmp_path / "wrong.pl", "use strict; $x = 1;\n")
+    for _ in range(2):
+        answer = perl.ask(ends)
+        assert answer.status == 4 and answer.output.endswith(b"end") and b"not reached" not in answer.output
+        answer = perl.ask(dies)
+        assert (
+            answer.status not in (0, None) and answer.errors == f"careful at {dies} line 1.\ndead\n".encode()
+        )
+        answer = perl.ask(wrong)
+        assert answer.status == 255 and f"at {wrong} line 1.".encode() in answer.errors
+    missing = perl.ask(str(tmp_path / "none.pl"))
+    assert missing.status == 2 and b"No such file" in missing.errors
+
+
+def test_cgi_pm_works(perl: Driver, tmp_path: Path) -> None:
+    form = script(tmp_path / "form.pl", """#!/usr/bin/perl -w
+use strict;
+use CGI qw(:standard);
+use CGI::Carp qw(fatalsToBrowser);
+my $name = param('name');
+sub greet { return "hello $name" }
+print header('text/plain'), greet(), "\\n";
+die "fatal" if $name eq 'die';
+print while <DATA>;
+__DATA__
+data
+""")  # fmt: skip
+    for name in ("ann", "bob"):
+        variables = {"REQUEST_METHOD": "GET", "QUERY_STRING": f"name={name}"}
+        assert text(perl.ask(form, environment=variables)) == f"hello {name}\ndata\n"
+        variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/x-www-form-urlencoded"}
+        assert text(perl.ask(form, environment=variables, body=b"name=posted")) == "hello posted\ndata\n"
+        answer = perl.ask(form, environment={"REQUEST_METHOD": "GET", "QUERY_STRING": "name=die"})
+        assert b"Software error" in answer.output
+    upload = script(tmp_path / "upload.pl", """use strict; use CGI;
+my $q = CGI->new; my $file = $q->upload('file'); binmode $file; local $/; my $data = <$file>;
+print $q->header('text/plain'), length $data, ' ', unpack('%32C*', $data), "\\n";
+""")  # fmt: skip
+    content = bytes(range(256)) * 1000
+    body = (
+        b'--B\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+        + content
+        + b"\r\n--B--\r\n"
+    )
+    variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "multipart/form-data; boundary=B"}
+    for _ in range(2):
+        assert text(perl.ask(upload, environment=variables, body=body)) == f"{len(content)} {sum(content)}\n"
+
+
+def test_perl_modules_beside_the_script_are_fresh(perl: Driver, tmp_path: Path) -> None:
+    for value in ("one", "two"):
+        script(tmp_path / "Mine.pm", f"package Mine; our $hits = 0; sub value {{ '{value}' }} 1;\n")
+        use = script(
+            tmp_path / "use.pl",
+            f'use lib "{tmp_path}"; use Mine; $Mine::hits++; print "{HEAD}", Mine::value(), $Mine::hits;\n',
+        )
+        for _ in range(2):
+            assert text(perl.ask(use)) == value + "1"
+
+
+def test_a_perl_script_is_compiled_once_for_each_change(perl: Driver, tmp_path: Path) -> None:
+    """The compile phase shows: BEGIN runs at each request, but only scripts without it are kept."""
+    body = "".join(
+        f"sub unused{number} {{ my %h = map {{ $_ => 1 }} @_; return \\%h }}\n" for number in range(3000)
+    )
+    large = script(tmp_path / "large.pl", f'use strict;\nprint "{HEAD}", "large";\n{body}')
+    times = []
+    for _ in range(6):
+        began = time.perf_counter()
+        assert text(perl.ask(large)) == "large"
+        times.append(time.perf_counter() - began)
+    assert min(times[2:]) < times[0] / 2, times

@@ -1,0 +1,162 @@
+"""ewe before X-Switch: `ewe -x`, which starts one of its own, and every other model with `--xswitch`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import Server, Start, children, wait_until, write_program
+from xswitch_client import xswitch
+
+LARGE = os.urandom(2_000_000)
+HELLO = "#!/usr/bin/env python3\nimport os\nprint('Content-Type: text/plain\\n')\nprint(os.getpid(), os.getuid())\n"
+ECHO = (
+    "#!/usr/bin/env python3\nimport sys\nsys.stdout.write('Content-Type: a/b\\n\\n')\nsys.stdout.flush()\n"
+    "sys.stdout.buffer.write(sys.stdin.buffer.read())\n"
+)
+PERL = '#!/usr/bin/env perl\nprint "Content-Type: text/plain\\n\\n$ENV{PATH_INFO}|$ENV{QUERY_STRING}";\n'
+SHELL = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nplain '; cat\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A place that everybody may read: under root the front and the engines are nobody."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == os.geteuid() and str(directory).startswith("/tmp/"):
+            directory.chmod(0o755)
+    return tmp_path
+
+
+def with_programs(server: Server) -> Server:
+    """Write the programs of these tests."""
+    for name, text in (("hello.py", HELLO), ("echo.py", ECHO), ("info.pl", PERL), ("plain", SHELL)):
+        write_program(server.cgi / name, text)
+    return server
+
+
+def check(client: httpx.Client) -> None:
+    """Files and programs are all there; Python stays."""
+    assert "welcome" in client.get("/").text
+    pids = {client.get("/cgi-bin/hello.py").text.split()[0] for _ in range(5)}
+    assert len(pids) == 1
+    expected = str(pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid())
+    assert client.get("/cgi-bin/hello.py").text.split()[1] == expected
+    assert client.get("/cgi-bin/info.pl/some/where?a=b").text == "/some/where|a=b"
+    assert client.post("/cgi-bin/echo.py", content=LARGE).content == LARGE
+    assert client.post("/cgi-bin/echo.py", content=iter((b"in ", b"chunks"))).content == b"in chunks"
+    assert client.post("/cgi-bin/plain", content=LARGE).content == b"plain " + LARGE  # no engine: plain CGI
+    assert client.get("/cgi-bin/none.py").status_code == 404
+    assert "python" in client.get("/xswitch-status").text
+
+
+def test_every_model_before_one(start: Start, variant: str, site: Path) -> None:
+    with xswitch() as behind:
+        (behind.site / "cgi-bin").mkdir()
+        (site / "cgi-bin").rmdir()
+        (site / "cgi-bin").symlink_to(behind.site / "cgi-bin")
+        server = with_programs(start(variant, "--xswitch", behind.address))
+        with httpx.Client(base_url=server.url, timeout=20) as client:
+            check(client)
+            behind.stop()
+            assert client.get("/cgi-bin/hello.py").status_code == 502
+            assert "welcome" in client.get("/").text
+
+
+def test_one_of_its_own(start: Start, site: Path) -> None:
+    server = with_programs(start("xswitch"))
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        check(client)
+        write_program(server.cgi / "hello.py", HELLO + "print('changed')\n")
+        assert "changed" in client.get("/cgi-bin/hello.py").text
+        assert client.get("/cgi-bin/hello.py").text.split()[1] != "0"
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("configuration was read again")
+        wait_until(lambda: client.get("/cgi-bin/hello.py").status_code == 200, 5)
+    assert server.stop() == 0
+    assert "Traceback" not in server.log()
+    assert not [path for path in Path("/tmp").glob("ewe-xswitch-*") if str(path) in server.log()]
+
+
+@pytest.mark.parametrize("victim", ["suexecme", "the main module", "its parent", "an engine"])
+def test_what_is_killed_is_started_anew(start: Start, site: Path, victim: str) -> None:
+    """Requests that come meanwhile wait in the backlog; files are served all the time."""
+    server = with_programs(start("xswitch"))
+
+    def family() -> dict[str, int]:
+        """X-Switch's processes."""
+        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(server.pid)}
+        parent = next(pid for pid, line in lines.items() if b"ewe.xswitch" in line)
+        suexecme, main = sorted(children(parent))
+        return {"its parent": parent, "suexecme": suexecme, "the main module": main}
+
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        engine = int(client.get("/cgi-bin/hello.py").text.split()[0])
+        before = family() | {"an engine": engine}
+        os.kill(before[victim], signal.SIGKILL)
+        began = time.monotonic()
+        wait_until(lambda: client.get("/cgi-bin/hello.py").status_code == 200, 10, server.log)
+        assert time.monotonic() - began < 5  # well below a second where nothing else runs
+        assert "welcome" in client.get("/").text
+        assert int(client.get("/cgi-bin/hello.py").text.split()[0]) != engine
+        wait_until(lambda: not Path(f"/proc/{engine}").exists(), 5, "the engine has outlived its X-Switch")
+        assert "X-Switch (pid" in server.log() or victim != "its parent"
+    assert server.stop() == 0
+
+
+def test_a_user_without_x_switch(start: Start) -> None:
+    """Programs of users are never sent as files."""
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    server = start("pool", "--userdir", ".", "--min-uid", "0")
+    answer = httpx.get(f"{server.url}~{name}/cgi-bin/anything.py")
+    assert answer.status_code == 403
+    server.wait_for_log("a user's programs need X-Switch")
+
+
+@pytest.fixture
+def alice() -> Iterator[pwd.struct_passwd]:
+    """An account made for the purpose, with a public_html."""
+    name = f"ewe-a{os.getpid() % 100000}"
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/false", name], check=True)
+    account = pwd.getpwnam(name)
+    try:
+        home = Path(account.pw_dir)
+        home.chmod(0o755)
+        (home / "public_html" / "cgi-bin").mkdir(parents=True)
+        yield account
+    finally:
+        subprocess.run(["pkill", "-KILL", "-u", name], check=False)
+        subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+def test_programs_of_a_user(start: Start, site: Path, alice: pwd.struct_passwd) -> None:
+    """They run as their owner; what is not hers alone does not run; nothing of it is ever sent as a file."""
+    public = Path(alice.pw_dir) / "public_html"
+    write_program(public / "cgi-bin" / "me.py", HELLO)
+    write_program(public / "cgi-bin" / "loose.py", HELLO).chmod(0o777)
+    (public / "index.html").write_text("alice's own")
+    for path in (public, *public.rglob("*")):
+        os.chown(path, alice.pw_uid, alice.pw_gid)
+    write_program(public / "cgi-bin" / "roots.py", HELLO)
+    (public / "cgi-bin" / "data.txt").write_text("secret")
+    server = start("xswitch")
+    with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
+        assert client.get("").text == "alice's own"
+        assert client.get("cgi-bin/me.py").text.split()[1] == str(alice.pw_uid)
+        for name, status in (("loose.py", 403), ("roots.py", 403), ("data.txt", 403), ("none.py", 404)):
+            answer = client.get(f"cgi-bin/{name}")
+            assert answer.status_code == status
+            assert (
+                "secret" not in answer.text and "import" not in answer.text and "writable" not in answer.text
+            )
+        assert client.get("cgi-bin/").status_code == 404
+    server.wait_for_log("writable by others")
+    assert re.search(r"refused .*roots\.py", server.log())

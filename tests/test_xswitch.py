@@ -1,0 +1,507 @@
+"""The X-Switch main module: requests find their engines, and every end is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, wait_until
+from xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, alive, descendants, xswitch
+
+from ewe.fastcgi import FastCGIError, Requester
+
+SLEEP = f"""import os, sys, time
+time.sleep(float(os.environ["QUERY_STRING"].removeprefix("t=")))
+print("{HEAD}\\nslept", os.getpid())
+"""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[XSwitch]:
+    """One X-Switch for the tests that leave it as it was."""
+    with xswitch(
+        "max-engines-per-user = 3\npatience = '5s'\ntime-limit = '8s'\nabandoned = '0.3s'"
+    ) as started:
+        yield started
+
+
+# What is answered
+
+
+def test_python_perl_and_php_are_answered(running: XSwitch) -> None:
+    python = running.script("a.py", PYTHON_HELLO)
+    perl = running.script("a.pl", f'print "{HEAD}\\nhello\\n";')
+    php = running.script("a.php", "<?php header('Content-Type: text/plain'); echo 'hello', PHP_EOL;")
+    for _ in range(2):
+        for script in (python, perl, php):
+            reply = running.ask(script)
+            assert (reply.status, reply.text) == (200, "hello\n"), running.log()
+    assert {engine["language"] for engine in running.engines()} == {"python", "perl", "php"}
+
+
+def test_one_connection_carries_many_requests(running: XSwitch) -> None:
+    script = running.script(
+        "echo.py",
+        f"import sys\nprint('{HEAD}')\nsys.stdout.flush()\nsys.stdout.buffer.write(sys.stdin.buffer.read())",
+    )
+    with running.connect() as connection:
+        for size in (0, 1, 70_000, 3_000_000):
+            body = os.urandom(size)
+            reply = connection.ask(script, body)
+            assert reply.status == 200 and reply.body == body
+
+
+def test_php_reads_forms_and_uploads(running: XSwitch) -> None:
+    script = running.script(
+        "form.php",
+        "<?php echo $_POST['a'] ?? '', $_GET['b'] ?? '', ' ', @md5_file($_FILES['f']['tmp_name'] ?? '');",
+    )
+    kind = "application/x-www-form-urlencoded"
+    assert running.ask(script, b"a=posted", CONTENT_TYPE=kind, QUERY_STRING="b=got").text == "postedgot "
+    content = os.urandom(300_000)
+    body = (
+        b'--B\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n' + content + b"\r\n--B--\r\n"
+    )
+    import hashlib
+
+    reply = running.ask(script, body, CONTENT_TYPE="multipart/form-data; boundary=B")
+    assert reply.text.strip() == hashlib.md5(content).hexdigest()
+
+
+def test_the_environment_is_the_requests_and_clean(running: XSwitch) -> None:
+    script = running.script(
+        "environment.py",
+        f"import json, os, sys\nprint('{HEAD}')\nprint(json.dumps([dict(os.environ), sys.argv]))",
+    )
+    reply = running.ask(
+        script,
+        QUERY_STRING="one+two%2b",
+        HTTP_PROXY="x",
+        LD_PRELOAD="x",
+        PYTHONPATH="x",
+        HTTP_ACCEPT="a b\tc%d",
+    )
+    environment, words = json.loads(reply.body)
+    assert words == [str(script), "one", "two+"]
+    assert environment["HTTP_ACCEPT"] == "a b\tc%d" and environment["SCRIPT_FILENAME"] == str(script)
+    assert not {"HTTP_PROXY", "LD_PRELOAD", "PYTHONPATH"} & environment.keys()
+    assert {"PATH", "HOME", "USER"} <= environment.keys()
+
+
+def test_what_follows_the_scripts_name_is_path_info(running: XSwitch) -> None:
+    script = running.script(
+        "info.py",
+        f"import os\nprint('{HEAD}')\nprint(os.environ.get('PATH_INFO'), os.environ['SCRIPT_NAME'])",
+    )
+    reply = running.ask(f"{script}/more/of it", SCRIPT_NAME="/info.py/more/of it")
+    assert reply.text == "/more/of it /info.py\n"
+    reply = running.ask(f"proxy:fcgi://localhost{script}", SCRIPT_NAME="/info.py")  # as Apache has it
+    assert reply.text == "None /info.py\n"
+
+
+def test_the_engine_is_found_by_directory_extension_and_first_line(tmp_path: Path) -> None:
+    with xswitch() as running:
+        (running.directory / "site" / "old").mkdir()
+        config = running.directory / "xswitch.toml"
+        config.write_text(config.read_text() + f'\n[directories]\n"{running.site}/old" = "perl"\n')
+        running.members()
+        os.kill(running.process.pid, signal.SIGHUP)
+        running.wait_for_log("settings read anew")
+        perl = f'print "{HEAD}\\nperl\\n";'
+        assert running.ask(running.script("old/x.py", perl)).text == "perl\n"
+        assert running.ask(running.script("x.cgi", f"#!/usr/bin/perl -w\n{perl}")).text == "perl\n"
+        assert (
+            running.ask(running.script("y.cgi", f"#!/usr/bin/env python3\n{PYTHON_HELLO}")).text == "hello\n"
+        )
+        assert running.ask(running.script("z.txt", perl), XSWITCH_ENGINE="perl").text == "perl\n"
+        assert running.ask(running.script("z.txt", perl)).status == 500
+        running.wait_for_log("no engine for it")
+
+
+def test_an_edit_counts_at_the_next_request(running: XSwitch) -> None:
+    for text in ("one", "two", "six"):
+        script = running.script("edit.py", PYTHON_HELLO.replace("hello", text))
+        assert running.ask(script).text == text + "\n"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "told"),
+    [
+        ("absent.py", 404, "No such file"),
+        ("", 404, "not a regular file"),
+        ("../xswitch.toml", 403, "not inside"),
+    ],
+)
+def test_a_script_that_may_not_run_is_refused_without_details(
+    running: XSwitch, name: str, status: int, told: str
+) -> None:
+    path = running.site / name
+    reply = running.ask(path)
+    assert reply.status == status
+    assert reply.text.startswith(str(status)) and str(running.site) not in reply.text
+    if os.geteuid() == 0 and name == "../xswitch.toml":
+        told = "its owner"
+    running.wait_for_log(told)
+
+
+def test_no_script_name_and_a_nul_are_refused(running: XSwitch) -> None:
+    assert running.ask("").status == 400
+    script = running.script("nul.py", PYTHON_HELLO)
+    assert running.ask(script, HTTP_X="a\0b").status == 431
+    running.wait_for_log("a NUL in")
+
+
+def test_a_script_that_others_may_write_is_refused(running: XSwitch) -> None:
+    script = running.script("loose.py", PYTHON_HELLO, 0o777)
+    assert running.ask(script).status == 403
+    running.wait_for_log("the script is writable by others (mode 0777)")
+
+
+def test_a_link_that_leads_out_is_refused(running: XSwitch) -> None:
+    outside = running.directory / "outside.py"
+    outside.write_text(PYTHON_HELLO)
+    (running.site / "link.py").symlink_to(outside)
+    assert running.ask(running.site / "link.py").status == 403
+
+
+def test_who_does_not_speak_fastcgi_is_closed(running: XSwitch) -> None:
+    with running.connect() as connection:
+        connection.sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert connection.sock.recv(100) == b""
+    running.wait_for_log("not FastCGI")
+
+
+# Ends
+
+
+def test_standard_error_is_logged_under_user_and_script(running: XSwitch) -> None:
+    script = running.script("errors.py", f"import sys\nprint('oh dear', file=sys.stderr)\nprint('{HEAD}')\n")
+    user = "nobody" if os.geteuid() == 0 else os.environ.get("USER", "")
+    running.ask(script)
+    running.wait_for_log(f"{user} {script}: oh dear")
+
+
+def test_a_script_that_says_nothing_is_a_502(running: XSwitch) -> None:
+    assert running.ask(running.script("silent.py", "import sys; sys.exit(3)")).status == 502
+    running.wait_for_log("it wrote nothing (exit status 3)")
+    assert running.ask(running.script("broken.py", "syntax error here")).status == 502
+    running.wait_for_log("SyntaxError")
+
+
+def test_an_engine_that_dies_is_retried_once_where_that_is_safe(running: XSwitch) -> None:
+    script = running.script("die.py", f"""import os, sys
+open({str(running.directory / "site" / "count")!r}, "a").write("x")
+os.kill(os.getpid(), 9)
+""")  # fmt: skip
+    count = running.site / "count"
+    count.write_text("")
+    count.chmod(0o666)
+    assert running.ask(script).status == 502
+    assert count.read_text() == "xx"
+    count.write_text("")
+    assert running.ask(script, b"body").status == 502
+    assert count.read_text() == "x"
+    running.wait_for_log("ended by signal 9; trying once more")
+    dies_once = (
+        f"import os\nif not os.path.getsize({str(count)!r}):\n    open({str(count)!r}, 'w').write('x')\n"
+    )
+    once = running.script("once.py", f"{dies_once}    os.kill(os.getpid(), 9)\n{PYTHON_HELLO}")
+    count.write_text("")
+    assert running.ask(once).text == "hello\n"
+
+
+def test_an_answer_that_breaks_off_does_not_pass_for_whole(running: XSwitch) -> None:
+    script = running.script(
+        "half.py",
+        f"import os, time\nprint('{HEAD}\\nhalf', flush=True)\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)\n",
+    )
+    reply = running.ask(script)
+    assert (reply.status, reply.body) == (0, b"half\n")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os._exit(0)",
+        "os.execv('/bin/echo', ['echo', 'said'])",
+        "subprocess.Popen(['sh', '-c', 'sleep 0.3; echo said'])",
+    ],
+)
+def test_a_script_that_ends_its_process_has_answered(running: XSwitch, end: str) -> None:
+    script = running.script(
+        "ends.py",
+        f"import os, subprocess\nprint('{HEAD}\\n' + ('said' if '_exit' in {end!r} else ''), flush=True)\n{end}\n",
+    )
+    assert running.ask(script).body.split() == [b"said"]
+    assert running.ask(script, b"x").body.split() == [b"said"]
+
+
+def test_what_a_script_leaves_running_is_ended(running: XSwitch) -> None:
+    script = running.script("leave.py", f"""import os, subprocess
+left = subprocess.Popen(["sleep", "77"], start_new_session=True)
+print("{HEAD}\\n%d" % left.pid)
+""")  # fmt: skip
+    pid = int(running.ask(script).text)
+    wait_until(lambda: not alive({pid}), 5)
+
+
+def test_time_limits() -> None:
+    with xswitch("time-limit = '0.5s'\nmax-engines-per-user = 2") as running:
+        spin = running.script("spin.py", "while True: pass")
+        began = time.monotonic()
+        assert running.ask(spin).status == 504
+        assert time.monotonic() - began < 3
+        php = running.script("spin.php", "<?php while (true) {}")
+        assert running.ask(php).status == 504
+        late = running.script("late.py", f"import time\nprint('{HEAD}\\nfirst', flush=True)\ntime.sleep(60)")
+        assert running.ask(late).status == 0
+        assert running.ask(running.script("ok.py", PYTHON_HELLO)).text == "hello\n"
+        running.wait_for_log("504 nobody" if os.geteuid() == 0 else "504 ")
+        assert running.status()["counters"]["timed_out"] == 3
+
+
+def test_a_client_that_leaves_frees_the_engine(running: XSwitch) -> None:
+    script = running.script("sleep.py", SLEEP)
+    for _ in range(3):
+        with running.connect() as connection:
+            connection.send(script, QUERY_STRING="t=70")
+            wait_until(lambda: any(engine["state"] == "busy" for engine in running.engines()), 5)
+    wait_until(lambda: not any(engine["state"] == "busy" for engine in running.engines()), 5)
+    assert running.ask(script, QUERY_STRING="t=0").status == 200
+    with running.connect() as connection:
+        connection.send(script, None, CONTENT_LENGTH="100000")
+        connection.sock.sendall(connection.requester.input(b"a little"))
+        time.sleep(0.3)
+    wait_until(lambda: not any(engine["state"] == "busy" for engine in running.engines()), 5)
+
+
+def test_an_abort_is_answered_with_an_end(running: XSwitch) -> None:
+    script = running.script("sleep.py", SLEEP)
+    with running.connect() as connection:
+        connection.send(script, QUERY_STRING="t=70")
+        time.sleep(0.2)
+        connection.sock.sendall(connection.requester.abort())
+        assert connection.read().body == b""
+        connection.requester = Requester()
+        assert connection.ask(script, QUERY_STRING="t=0").status == 200
+
+
+# Limits, queues and turns
+
+
+def test_a_user_has_so_many_engines_and_the_rest_waits(running: XSwitch) -> None:
+    script = running.script("sleep.py", SLEEP)
+    waits = [running.asking(script, QUERY_STRING="t=0.3") for _ in range(7)]
+    replies = [wait() for wait in waits]
+    assert [reply.status for reply in replies] == [200] * 7
+    assert len({reply.text for reply in replies}) <= 3
+    assert len(running.engines()) <= 3
+
+
+def test_no_patience_is_a_503_with_retry_after() -> None:
+    with xswitch("max-engines-per-user = 1\npatience = '0.3s'\nmax-queue-per-user = 2") as running:
+        script = running.script("sleep.py", SLEEP)
+        waits = [running.asking(script, QUERY_STRING="t=1.5")]
+        wait_until(lambda: bool(running.engines()), 5)
+        time.sleep(0.1)
+        reply = running.ask(script, QUERY_STRING="t=0")
+        assert (reply.status, reply.fields.get("retry-after")) == (503, "5")
+        running.wait_for_log("no engine was free for 0.3 s")
+        waits += [running.asking(script, QUERY_STRING="t=0") for _ in range(5)]
+        assert sorted(wait().status for wait in waits) == [200, 503, 503, 503, 503, 503]
+        running.wait_for_log("no room for more")
+
+
+def test_idle_engines_end_and_room_is_made() -> None:
+    with xswitch("max-engines = 2\nidle = '1s'\nmax-requests = 3") as running:
+        scripts = [
+            running.script("a.py", PYTHON_HELLO),
+            running.script("a.pl", f'print "{HEAD}\\nhello\\n";'),
+            running.script("a.php", "hello\n"),
+        ]
+        for script in (*scripts, *scripts):
+            assert running.ask(script).text == "hello\n", running.log()
+        assert len(running.engines()) == 2
+        assert running.status()["counters"]["evicted"] == 4
+        wait_until(lambda: not running.engines(), 5)
+        for _ in range(4):
+            assert running.ask(scripts[0]).status == 200
+        assert running.status()["counters"]["recycled"] == 1
+
+
+def test_an_engine_that_grows_is_recycled() -> None:
+    with xswitch("max-memory = '60m'") as running:
+        script = running.script("grow.py", f"""import os, re
+if os.environ.get("QUERY_STRING"):
+    re.kept = b"x" * 100_000_000
+print("{HEAD}\\n", os.getpid())
+""")  # fmt: skip
+        first = running.ask(script).text
+        assert running.ask(script).text == first
+        running.ask(script, QUERY_STRING="grow")
+        wait_until(lambda: not running.engines(), 5)
+        assert running.ask(script).text != first
+
+
+def test_slow_readers_hold_only_their_own_engine(running: XSwitch) -> None:
+    script = running.script("large.py", f"print('{HEAD}')\nfor _ in range(300): print('x' * 100_000)")
+    hello = running.script("a.py", PYTHON_HELLO)
+    with running.connect() as connection:
+        connection.send(script)
+        time.sleep(0.5)
+        assert running.ask(hello).text == "hello\n"
+        main = running.members()["main"]
+        resident = int(Path(f"/proc/{main}/statm").read_text().split()[1]) * 4096
+        assert resident < 80_000_000
+        assert len(connection.read().body) == 300 * 100_001
+
+
+# Status and command
+
+
+def test_status_is_for_loopback_only(running: XSwitch) -> None:
+    assert running.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="192.0.2.7").status == 403
+    running.ask(running.script("a.py", PYTHON_HELLO))
+    table = running.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="::1").text
+    assert table.split()[:3] == ["user", "language", "pid"]
+    engine = next(each for each in running.engines() if each["language"] == "python")
+    assert engine["private"] > 100_000 and engine["shared"] > 100_000 and engine["requests"] > 0
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ewe.xswitch.cli", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
+
+def test_the_status_command(running: XSwitch) -> None:
+    running.ask(running.script("a.py", PYTHON_HELLO))
+    assert "language" in command("status", "--listen", running.address).stdout
+    found = json.loads(command("status", "--json", "--listen", running.address).stdout)
+    assert found["engines"] and found["counters"]["requests"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "nothing to listen on"),
+        (["--listen", "nowhere"], 2, "neither unix:PATH nor HOST:PORT"),
+        (["--listen", "192.0.2.1:9"], 1, "cannot listen on 192.0.2.1:9"),
+        (["--listen", "unix:/no/such/place"], 1, "cannot listen on unix:/no/such/place: No such file"),
+        (["--config", "/no/such.toml"], 2, "/no/such.toml: No such file"),
+        (["--no-such"], 2, "--no-such"),
+        (["status"], 2, "which X-Switch?"),
+        (["status", "--listen", "127.0.0.1:1"], 1, "Connection refused"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments: list[str], code: int, told: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == code
+    assert told in done.stderr and done.stderr.count("\n") == 1 and done.stderr.startswith("ewe-xswitch: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("idle = 'soon'", "idle must be"),
+        ("idel = '1s'", 'unknown setting idel; did you mean "idle"?'),
+        ("socket-mode = 660", "socket-mode must be an octal mode"),
+        ("engines = 3", "engines must be a table"),
+        ("[engines.ruby]\nextensions = ['.rb']", "[engines.ruby]: command is missing"),
+        ("[engines.ruby]\ncommand = ['ruby']\nprotocol = 'http'", 'protocol must be "engine" or "fastcgi"'),
+        ("[directories]\n'/x' = 'pearl'", 'no engine pearl; did you mean "perl"?'),
+        ("[limits]\ncpu = 'much'", "cpu must be"),
+        ("not toml", "Expected"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    done = command("--check-config", "--config", str(file))
+    assert done.returncode == 2 and told in done.stderr and str(file) in done.stderr
+
+
+def test_settings_read_anew_add_an_engine_and_keep_the_others() -> None:
+    with xswitch() as running:
+        python = running.script("pid.py", f"import os\nprint('{HEAD}\\n', os.getpid())")
+        first = running.ask(python).text
+        config = running.directory / "xswitch.toml"
+        good = config.read_text()
+        config.write_text("idle = 'soon'")
+        os.kill(running.process.pid, signal.SIGHUP)
+        running.wait_for_log("settings not read anew")
+        engine = running.directory / "upper.py"
+        engine.write_text((ROOT / "ewe/xswitch/engines/python.py").read_text())
+        config.write_text(
+            good + f'\n[engines.upper]\ncommand = ["python3", "{engine}"]\nextensions = [".up"]\n'
+        )
+        os.kill(running.process.pid, signal.SIGHUP)
+        running.wait_for_log("settings read anew")
+        assert running.ask(running.script("x.up", PYTHON_HELLO)).text == "hello\n"
+        assert running.ask(python).text == first
+
+
+def test_unix_sockets_and_stale_ones(tmp_path: Path) -> None:
+    path = tmp_path / "x.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    with xswitch("socket-mode = '0600'", listen=f"unix:{path}") as running:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert running.ask(running.script("a.py", PYTHON_HELLO)).text == "hello\n"
+        assert "somebody does already" in command("--listen", f"unix:{path}").stderr
+        assert running.ask(running.script("a.py", PYTHON_HELLO)).text == "hello\n"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_lets_requests_end_and_leaves_nothing(number: int) -> None:
+    with xswitch() as running:
+        wait = running.asking(running.script("sleep.py", SLEEP), QUERY_STRING="t=0.7")
+        wait_until(lambda: any(engine["state"] == "busy" for engine in running.engines()), 5)
+        family = descendants(running.process.pid)
+        began = time.monotonic()
+        assert running.stop(number) == 0
+        assert wait().text.startswith("slept")
+        assert time.monotonic() - began < 5
+        assert not alive(family - {running.process.pid})
+
+
+def test_random_bytes_on_the_wire_do_no_harm(running: XSwitch) -> None:
+    import random
+
+    chance = random.Random(7)
+    script = running.script("a.py", PYTHON_HELLO)
+    good = Requester().begin([(b"SCRIPT_FILENAME", str(script).encode()), (b"REQUEST_METHOD", b"GET")])
+    for _ in range(200):
+        data = bytearray(good)
+        for _ in range(chance.randrange(4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        with running.connect(timeout=0.01) as connection:
+            connection.sock.sendall(data[: chance.randrange(len(data) + 1)])
+            try:
+                connection.requester.begin([])
+                connection.read()
+            except (TimeoutError, FastCGIError, AssertionError, ConnectionError):
+                pass
+    assert running.ask(script).text == "hello\n"
+    assert "fault" not in running.log()
+
+
+def test_the_address_of_a_kept_connection_is_typed() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        Connection("127.0.0.1:1")

@@ -1,0 +1,251 @@
+"""A running X-Switch for tests, and a FastCGI client of it with blocking sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from conftest import ROOT, session_members, wait_until
+
+from ewe.fastcgi import Ended, Errors, Output, Requester
+
+HEAD = "Content-Type: text/plain\\n"
+PYTHON_HELLO = f'print("{HEAD}\\nhello")\n'
+
+
+class Reply(NamedTuple):
+    """What came back. status: of the answer, 0 if the connection broke off before its end."""
+
+    status: int
+    body: bytes
+    errors: bytes = b""
+    fields: dict[str, str] = {}
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Connection:
+    """One FastCGI connection to an X-Switch, kept open."""
+
+    def __init__(self, address: str, timeout: float = 20) -> None:
+        if address.startswith("unix:"):
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(timeout)
+            self.sock.connect(address.removeprefix("unix:"))
+        else:
+            host, _, port = address.rpartition(":")
+            self.sock = socket.create_connection((host, int(port)), timeout)
+        self.requester = Requester()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def send(self, path: Path | str, body: bytes | None = b"", keep: bool = True, **params: str) -> None:
+        """Send a request; body None: nothing of it yet."""
+        values = {
+            "SCRIPT_FILENAME": str(path), "SCRIPT_NAME": f"/{os.path.basename(path)}", "REMOTE_ADDR": "192.0.2.1",
+            "REQUEST_METHOD": "POST" if body or body is None else "GET", "SERVER_PROTOCOL": "HTTP/1.1",
+            "CONTENT_LENGTH": str(len(body or b"")), **params,
+        }  # fmt: skip
+        pairs = [(name.encode(), os.fsencode(value)) for name, value in values.items()]
+        data = self.requester.begin(pairs, keep)
+        if body is not None:
+            data += (self.requester.input(body) if body else b"") + self.requester.input(b"")
+        self.sock.sendall(data)
+
+    def read(self) -> Reply:
+        """Return the answer."""
+        pieces: list[bytes] = []
+        errors = b""
+        whole = False
+        while self.requester.running:
+            try:
+                piece = self.sock.recv(65536)
+            except ConnectionResetError:
+                piece = b""
+            if not piece:
+                break
+            for event in self.requester.feed(piece):
+                if isinstance(event, Output):
+                    pieces.append(event.data)
+                elif isinstance(event, Errors):
+                    errors += event.data
+                else:
+                    assert isinstance(event, Ended) and event.protocol_status == 0
+                    whole = True
+        output = b"".join(pieces)
+        end = re.search(rb"\r?\n\r?\n", output)
+        head, body = (output[: end.start()], output[end.end() :]) if end else (output, b"")
+        lines = [line.partition(":") for line in head.decode("latin-1").splitlines()]
+        fields = {name.lower(): value.strip() for name, _, value in lines}
+        status = int(fields.get("status", "200").split()[0]) if whole else 0
+        return Reply(status, body, errors, fields)
+
+    def ask(self, path: Path | str, body: bytes = b"", **params: str) -> Reply:
+        """Send a request and return the answer."""
+        self.send(path, body, **params)
+        return self.read()
+
+
+class XSwitch:
+    """A running ewe-xswitch. site: a directory whose scripts it runs, as nobody if we are root."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, log: Path) -> None:
+        self.process = process
+        self.directory = directory
+        self.site = directory / "site"
+        self.log_file = log
+        self.address = ""
+
+    def script(self, name: str, text: str, mode: int = 0o755) -> Path:
+        """Write a script of the site."""
+        path = self.site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def connect(self, timeout: float = 20) -> Connection:
+        return Connection(self.address, timeout)
+
+    def ask(self, path: Path | str, body: bytes = b"", **params: str) -> Reply:
+        """Ask over a connection of its own."""
+        with self.connect() as connection:
+            return connection.ask(path, body, **params)
+
+    def asking(self, path: Path | str, **params: str) -> Callable[[], Reply]:
+        """Ask in a thread; return what waits for the answer."""
+        answers: list[Reply] = []
+        thread = threading.Thread(target=lambda: answers.append(self.ask(path, **params)))
+        thread.start()
+
+        def wait() -> Reply:
+            thread.join(30)
+            return answers[0]
+
+        return wait
+
+    def status(self) -> dict[str, Any]:
+        reply = self.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="127.0.0.1", QUERY_STRING="json")
+        return dict(json.loads(reply.body))
+
+    def engines(self) -> list[dict[str, Any]]:
+        return list(self.status()["engines"])
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def wait_for_log(self, text: str, seconds: float = 5) -> None:
+        wait_until(lambda: text in self.log(), seconds, lambda: f"{text!r} is not in the log:\n{self.log()}")
+
+    def members(self) -> dict[str, int]:
+        """Return the pids of suexecme and the main module."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return {"suexecme": int(children[0]), "main": int(children[1])}
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+def descendants(pid: int) -> set[int]:
+    """Return all processes that descend from one, and itself."""
+    found = {pid}
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry)] = int(fields[1])
+    while new := {child for child, parent in parents.items() if parent in found} - found:
+        found |= new
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Return those that run; zombies do not."""
+    found = set()
+    for pid in pids:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.add(pid)
+        except OSError:
+            pass
+    return found
+
+
+@contextmanager
+def xswitch(
+    settings: str = "", listen: str = "127.0.0.1:0", prefix: tuple[str, ...] = ()
+) -> Iterator[XSwitch]:
+    """Run X-Switch with settings in TOML; when the block is left, nothing of it may be left.
+
+    prefix: a command that runs it, such as setpriv.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="test-xswitch-"))
+    directory.chmod(0o755)  # the engines run as nobody
+    (directory / "site").mkdir(mode=0o755)
+    config = directory / "xswitch.toml"
+    general, bracket, tables = settings.partition("[")
+    config.write_text(f'roots = ["{directory}/site"]\n{general}\n{bracket}{tables}')
+    log = directory / "log"
+    command = [
+        *prefix,
+        "/usr/bin/python3" if prefix else sys.executable,
+        "-m",
+        "ewe.xswitch.cli",
+        "--config",
+        str(config),
+        "--listen",
+        listen,
+    ]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT, start_new_session=True
+        )
+    running = XSwitch(process, directory, log)
+    family: set[int] = set()
+    try:
+        banner = re.compile(r"listens on (\S+)")
+        wait_until(
+            lambda: banner.search(running.log()) or process.poll() is not None,
+            10,
+            lambda: f"no banner: {running.log()}",
+        )
+        found = banner.search(running.log())
+        assert found, running.log()
+        running.address = found[1]
+        wait_until(lambda: len(descendants(process.pid)) >= 3, 10)
+        yield running
+        family = descendants(process.pid)
+        running.stop()
+    finally:
+        if process.poll() is None:
+            family |= descendants(process.pid)
+            process.kill()
+            process.wait()
+        wait_until(lambda: not alive(family - {process.pid}), 5, lambda: f"left behind: {alive(family)}")
+        assert not session_members(process.pid)
+        said = running.log()
+        shutil.rmtree(directory)
+        assert "error: | Traceback" not in said, said
