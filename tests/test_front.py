@@ -102,10 +102,19 @@ def test_what_is_killed_is_started_anew(start: Start, site: Path, victim: str) -
         before = family() | {"an engine": engine}
         os.kill(before[victim], signal.SIGKILL)
         began = time.monotonic()
-        wait_until(lambda: client.get("/cgi-bin/hello.py").status_code == 200, 10, server.log)
+
+        def is_back() -> bool:
+            """Another engine answers. An answer that the kill has cut is cut; a failed one has its status."""
+            try:
+                answer = client.get("/cgi-bin/hello.py")
+            except httpx.RemoteProtocolError:
+                return False
+            assert answer.status_code in (200, 502, 503)
+            return answer.status_code == 200 and int(answer.text.split()[0]) != engine
+
+        wait_until(is_back, 10, server.log)
         assert time.monotonic() - began < 5  # well below a second where nothing else runs
         assert "welcome" in client.get("/").text
-        assert int(client.get("/cgi-bin/hello.py").text.split()[0]) != engine
         wait_until(lambda: not Path(f"/proc/{engine}").exists(), 5, "the engine has outlived its X-Switch")
         assert "X-Switch (pid" in server.log() or victim != "its parent"
     assert server.stop() == 0

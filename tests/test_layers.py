@@ -55,9 +55,7 @@ FLOORS = {
 # Which modules of its own package a room shares; where nothing is said, all of them.
 # Prefork is the serial model in many processes, X-Switch the event model with something behind it.
 SHARED = {
-    "ewe.processors": {
-        "ewe.processors", "ewe.processors.base", "ewe.processors.serial", "ewe.processors.event",
-    },  # fmt: skip
+    "ewe.processors": {f"ewe.processors{name}" for name in ("", ".base", ".serial", ".event")},
 }
 
 # What a room may not know, though it lies below.

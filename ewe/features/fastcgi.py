@@ -135,11 +135,12 @@ class ResponderSource(GatewaySource):
         self.start()
 
     def start(self) -> None:
-        """Have the head and the first of the body ready to be sent."""
+        """Have the head and the first of the body ready to be sent, in one system call where it is short."""
         self.requester = Requester()
-        self.outgoing = memoryview(self.requester.begin(self.params.items(), keep=True))
         self.offset = 0
         self.input_over = False
+        begin = self.requester.begin(self.params.items(), keep=True)
+        self.outgoing = memoryview(begin + self.next_input())
 
     async def read(self) -> bytes:
         while not self.arrived and not self.finished:
@@ -162,12 +163,18 @@ class ResponderSource(GatewaySource):
 
     def fill(self) -> None:
         """Have something to send, while there is something left of the body."""
-        if self.outgoing or self.input_over:
-            return
-        data = os.pread(self.body.descriptor, PIECE, self.offset) if self.offset < self.body.length else b""
-        self.offset += len(data)
-        self.input_over = not data
-        self.outgoing = memoryview(self.requester.input(data))
+        if not self.outgoing and not self.input_over:
+            self.outgoing = memoryview(self.next_input())
+
+    def next_input(self) -> bytes:
+        """Return the records of the next piece of the body, with the end of it if it is the last."""
+        data = b""
+        if self.offset < self.body.length:
+            data = os.pread(self.body.descriptor, PIECE, self.offset)
+            self.offset += len(data)
+        self.input_over = not data or self.offset == self.body.length
+        records = self.requester.input(data) if data else b""
+        return records + self.requester.input(b"") if self.input_over else records
 
     def take(self, data: bytes) -> None:
         """Take records. Raises Refused(502, 503)."""

@@ -135,6 +135,9 @@ async def response(request: Request, script: Script, source: GatewaySource, limi
         await source.discard()
         await source.close()
         return Response(number, passed, reason=reason)
+    if source.finished and source.length in (None, len(source.left_over)) and request.method != "HEAD":
+        whole, source.left_over = source.left_over, b""  # it has all come with the head: its length is known
+        return Response(number, passed, b"" if number in BODILESS else whole, reason=reason)
     found = Response(number, passed, source, reason=reason)
     source.unwanted = request.method == "HEAD" or number in BODILESS
     return found
