@@ -8,7 +8,7 @@ ARGS ?=
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test lint format pytest test-all bench docs clean
+.PHONY: help serve test lint format pytest test-all bench lab docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -48,7 +48,10 @@ test-all: ## the tests under every Python that is here; PYTHONS="python3.12 /som
 	test -n "$$passed" && echo "The tests pass under Python$$passed."
 
 bench: $(VENV)/.lab ## ewe's models beside nginx (needs nginx and wrk)
-	$(VENV)/bin/python -m ewe.lab.speed $(ARGS)
+	$(VENV)/bin/ewe-lab speed $(ARGS)
+
+lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the command line of ewe-lab
+	$(VENV)/bin/ewe-lab $(ARGS)
 
 docs: $(VENV)/.serve ## docs/settings.md, from the definitions in ewe/config.py
 	$(VENV)/bin/python -m ewe.config > docs/settings.md.new

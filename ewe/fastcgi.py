@@ -82,6 +82,9 @@ def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return name-value pairs as section 3.4 has them: a length below 128 in one byte, else in four."""
     parts = []
     for name, value in pairs:
+        if len(name) < 128 and len(value) < 128:  # nearly all
+            parts.append(b"%c%c%b%b" % (len(name), len(value), name, value))
+            continue
         for text in (name, value):
             length = len(text)
             parts.append(bytes((length,)) if length < 128 else LONG.pack(length | 0x80000000))

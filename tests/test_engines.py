@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from ewe.xswitch import check
 from ewe.xswitch.driver import Answer, Driver
-from ewe.xswitch.protocol import MarkReader, ProtocolError, request_lines
+from ewe.xswitch.protocol import MAX_LINES, MarkReader, ProtocolError, request_lines
 
 ENGINES = ROOT / "ewe" / "xswitch" / "engines"
 PYTHON = [sys.executable, str(ENGINES / "python.py")]
@@ -419,3 +420,25 @@ def test_a_perl_script_is_compiled_once_for_each_change(perl: Driver, tmp_path: 
         assert text(perl.ask(large)) == "large"
         times.append(time.perf_counter() - began)
     assert min(times[2:]) < times[0] / 2, times
+
+
+# The engines of docs/write-an-engine.md
+
+
+@pytest.mark.parametrize(
+    ("language", "name", "interpreter"), [("bash", "shell.sh", "bash"), ("javascript", "node.js", "node")]
+)
+def test_the_engines_of_the_document_keep_every_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], language: str, name: str, interpreter: str
+) -> None:
+    document = (ROOT / "docs" / "write-an-engine.md").read_text()
+    found = re.search(rf"```{language}\n(.*?)```", document, re.DOTALL)
+    assert found
+    engine = script(tmp_path / name, found[1])
+    assert check.main([interpreter, engine]) == 0, capsys.readouterr().out
+
+
+def test_the_document_says_what_the_protocol_is() -> None:
+    document = (ROOT / "docs" / "write-an-engine.md").read_text()
+    assert f"at most {MAX_LINES // 1024} KB" in document
+    assert "1,000,000 bytes" in document and check.BIG == 1_000_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from typing import TYPE_CHECKING
 
 from ewe.features.gateway import GatewaySource, Script, arguments, response, variables
@@ -100,9 +101,17 @@ class CGI:
             if not segment or segment.startswith("."):
                 return None
             file += "/" + segment
-            if os.path.isdir(file):
+            try:
+                mode = os.lstat(file).st_mode
+                if stat.S_ISLNK(mode):
+                    if not self.is_inside(file):
+                        return None
+                    mode = os.stat(file).st_mode
+            except (OSError, ValueError):
+                return None
+            if stat.S_ISDIR(mode):
                 continue
-            if not os.path.isfile(file) or not os.access(file, os.X_OK) or not self.is_inside(file):
+            if not stat.S_ISREG(mode) or not os.access(file, os.X_OK):
                 return None
             name = PREFIX + "/".join(segments[:count])
             return Script(file, name, path[len(name) :])

@@ -34,18 +34,30 @@ class Contender:
     most: int = 1_000_000
 
 
+def in_words(seconds: float) -> str:
+    """Return a time as `100 ms`, `2 s`, `5 min`."""
+    if seconds >= 120 and seconds % 60 == 0:
+        return f"{seconds / 60:g} min"
+    return f"{seconds:g} s" if seconds >= 1 or not seconds else f"{seconds * 1000:g} ms"
+
+
 @dataclass(frozen=True)
 class Load:
     """A load in one of three shapes, with a path and a limit of time.
 
     closed: users that ask, wait for the answer, think, and ask again; how fast they ask depends on the
     server (a closed loop hides stalls). arrivals: rate new sessions a second whatever the server does, each
-    of `calls` requests on one connection with `think` seconds between. phases: as arrivals, the rate
-    changing: (seconds, sessions a second). ceiling: as many requests as the server answers (wrk, ab).
+    of `calls` requests on one connection with `think` seconds between; with `users`, all sessions share so
+    many connections and wait for a free one. phases: as arrivals, the rate changing: (seconds, sessions a
+    second). ceiling: as many requests as the server answers (wrk, ab).
+
+    What is counted: closed: what ended within `seconds`. arrivals with `sessions`: all, from the first that
+    is due to the last end, without warm-up, as httperf counts. Other arrivals: replies that ended within
+    `seconds`; times and errors of what was due within, however late it ended.
     """
 
     shape: str = "closed"  # closed, arrivals, ceiling
-    users: int = 0  # closed: at once; ceiling: connections
+    users: int = 0  # closed: at once; ceiling: connections; arrivals: connections shared, 0: one a session
     think: float = 0.0  # seconds between an answer and the next request
     seconds: float = 5.0  # measured; arrivals with `sessions`: the longest it may take
     warm_up: float = 1.0  # seconds before, thrown away
@@ -62,7 +74,38 @@ class Load:
 
     def words(self) -> str:
         """Return the load as a sentence's end: `50 users, 100 ms think time, 10 s`."""
-        raise NotImplementedError  # written with the load
+        parts = []
+        if self.shape == "arrivals":
+            parts += self._arrivals_in_words()
+        else:
+            who = "user" if self.shape == "closed" else "connection"
+            parts.append(f"{self.users} {who}{'s' if self.users != 1 else ''}")
+            if self.shape == "closed":
+                parts.append(f"{in_words(self.think)} think time" if self.think else "no think time")
+            else:
+                parts[0] += " at full speed"
+        if not self.sessions and not self.phases:
+            parts.append(in_words(self.seconds))
+        if not self.keep_alive:
+            parts.append("a connection a request")
+        if self.tls:
+            parts.append("TLS 1.2 AES256-SHA" if self.tls == "parity" else "TLS")
+        return ", ".join(parts)
+
+    def _arrivals_in_words(self) -> list[str]:
+        if self.phases:
+            parts = [" then ".join(f"{rate:g}/s for {in_words(length)}" for length, rate in self.phases)]
+        elif self.sessions:
+            parts = [f"{self.sessions} sessions at {self.rate:g}/s"]
+        else:
+            parts = [f"{self.rate:g} sessions/s"]
+        if self.calls > 1:
+            parts.append(f"{self.calls} calls each")
+            if self.think:
+                parts.append(f"{in_words(self.think)} think time")
+        if self.users:
+            parts.append(f"over {self.users} connections")
+        return parts
 
 
 class Bench(Protocol):
@@ -105,9 +148,17 @@ class Bench(Protocol):
 class Running(Protocol):
     """A server that runs. url: with the slash; command: for a report, without paths of this machine."""
 
-    pid: int
-    url: str
-    command: str
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+
+    @property
+    def command(self) -> str:
+        """What ran it."""
 
 
 @dataclass(frozen=True)

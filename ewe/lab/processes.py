@@ -103,6 +103,12 @@ def core_seconds(core: int) -> float:
     raise LabError(f"core {core} is not in /proc/stat")
 
 
+def two_cores() -> tuple[int, int]:
+    """Return the core for the server and the core for the load; they are the same where there is only one."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[0], cores[-1]
+
+
 @contextmanager
 def on_core(core: int | None) -> Iterator[None]:
     """Pin what is started in this block to one core; None: to those that we have."""
@@ -122,13 +128,18 @@ def running(
     core: int | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    stdin: IO[bytes] | int = subprocess.DEVNULL,
+    stdout: IO[bytes] | int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a session of its own, which is empty when the block is left."""
+    """Run a command in a session of its own, which is empty when the block is left.
+
+    output: for what it says, on both its outputs, if stdout is None.
+    """
     with on_core(core):
         started = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdin=stdin,
+            stdout=output if stdout is None else stdout,
             stderr=output,
             cwd=cwd,
             env=env,

@@ -92,7 +92,8 @@ class Sample:
     """One run of a load. tool: locust, wrk, ab, httperf or the lab's own pinger.
 
     service: from sending a request to the end of its answer. response: from when the request was due;
-    None where the load keeps no schedule. client: share of its core that the load generator used.
+    None where the load keeps no schedule. client: share of its core that the load generator used; core: that
+    was busy, with whatever.
     """
 
     tool: str
@@ -105,6 +106,7 @@ class Sample:
     service: Times | None = None
     response: Times | None = None
     client: float | None = None
+    core: float | None = None
     usage: Usage | None = None
     timeline: list[Second] = field(default_factory=list)
     extra: dict[str, float] = field(default_factory=dict)  # figures of one experiment only, by name

@@ -12,7 +12,6 @@ import argparse
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from pathlib import Path
 from ewe import __version__
 from ewe.config import Config
 from ewe.lab import servers
+from ewe.lab.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
 from ewe.lab.processes import (
     LabError,
     core_seconds,
@@ -37,6 +37,7 @@ from ewe.lab.processes import (
     missing,
     tool,
     tree,
+    two_cores,
 )
 from ewe.lab.rows import REFERENCE, TARGETS_AT, Row, Sample, Setting, as_json, describe, report
 from ewe.lab.wrk import Load, run_wrk
@@ -48,8 +49,6 @@ OVERHEAD = 0.5  # seconds to start, probe and stop a server: for the estimate on
 PREFORKED = Prefork.workers
 POOLED = Config.poolthreads.default
 MANY = 1_000_000  # connections: as many as one likes
-INTERRUPTED = 130  # exit status
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -207,12 +206,6 @@ def plan(contenders: Sequence[Contender], found: Sequence[Setting], connections:
     ]
 
 
-def two_cores() -> tuple[int, int]:
-    """Return the core for the server and the core for the load; they are the same where there is only one."""
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[0], cores[-1]
-
-
 def machine(cores: tuple[int, int]) -> dict[str, str]:
     """Return what the figures depend on; no name of a host or a person."""
     about = Path("/proc/cpuinfo").read_text(errors="replace")
@@ -283,24 +276,11 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def interruptible(number: int, frame: object) -> None:
-    """INT, TERM or HUP: leave all blocks, and let nothing disturb that."""
-    ignore_interrupts()
-    raise KeyboardInterrupt
-
-
-def ignore_interrupts() -> None:
-    """From now on the rest is short. (SIG_IGN would make Python complain of a signal that is just coming.)"""
-    for number in INTERRUPTS:
-        signal.signal(number, lambda number, frame: None)
-
-
 def measured(rows: Sequence[Row], options: argparse.Namespace) -> int:
     """Fill the rows, leave no process and no file behind; return the exit status."""
     before = {each.pid for each in tree(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="ewe-speed-") as directory:
-        for number in INTERRUPTS:
-            signal.signal(number, interruptible)
+        heed_interrupts()
         try:
             measure_all(rows, Path(directory), options)
         except KeyboardInterrupt:

@@ -7,7 +7,8 @@ import os
 import re
 import signal
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from ewe.lab.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
 
@@ -16,7 +17,8 @@ from ewe.lab.processes import LabError, cpu_seconds, ended, one_line, running, t
 class Load:
     """What wrk did. seconds: of the run; rate: requests a second; cpu: CPU seconds of wrk itself.
 
-    errors: what went wrong, and how often; empty if nothing did.
+    errors: what went wrong, and how often; empty if nothing did. latency: seconds, by name (wrk_p50), of a
+    closed loop at full speed, where most of a request's time is its wait for the others.
     """
 
     requests: int
@@ -25,6 +27,7 @@ class Load:
     rate: float
     errors: dict[str, int] = field(default_factory=dict)
     cpu: float = 0.0
+    latency: dict[str, float] = field(default_factory=dict)
 
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -32,6 +35,7 @@ BYTES = {unit: 1024.0**power for power, unit in enumerate(("B", "KB", "MB", "GB"
 TOTALS = re.compile(r"(\d+) requests in ([\d.]+)([a-z]+), ([\d.]+)([A-Z]+) read")
 RATE = re.compile(r"Requests/sec: +([\d.]+)")
 SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
+PERCENTILE = re.compile(r"^ +(50|90|99)% +([\d.]+)([a-z]+)$", re.M)
 BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 
 
@@ -51,15 +55,32 @@ def parse_wrk(text: str) -> Load:
         float(totals[4]) * BYTES[totals[5]],
         float(rate[1]),
         {name: count for name, count in errors.items() if count},
+        latency={
+            f"wrk_p{share}": float(time) * SECONDS.get(unit, math.nan)
+            for share, time, unit in PERCENTILE.findall(text)
+        },
     )
 
 
 def run_wrk(
-    url: str, *, seconds: float, connections: int, core: int | None = None, keep_alive: bool = True
+    url: str,
+    *,
+    seconds: float,
+    connections: int,
+    core: int | None = None,
+    keep_alive: bool = True,
+    timeout: float = 5.0,
+    prefix: Sequence[str] = (),
 ) -> Load:
-    """Load a URL from one thread, as fast as it answers, for so many seconds. Raises LabError."""
+    """Load a URL from one thread, as fast as it answers, for so many seconds. Raises LabError.
+
+    prefix: of the command, to enter a network.
+    """
     # wrk takes whole seconds; an interrupt ends it earlier, and it reports the time that really passed.
-    command = [tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--timeout", "5s"]
+    command = [
+        *prefix, tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
+        "--timeout", f"{math.ceil(timeout)}s",
+    ]  # fmt: skip
     if not keep_alive:
         command += ["-H", "Connection: close"]
     with tempfile.TemporaryFile() as output, running([*command, url], output, core) as started:
@@ -69,4 +90,4 @@ def run_wrk(
                 raise LabError("wrk does not end")
         cpu = cpu_seconds(started.pid)
         load = parse_wrk(text_of(output))
-    return Load(load.requests, load.seconds, load.received, load.rate, load.errors, cpu)
+    return replace(load, cpu=cpu)

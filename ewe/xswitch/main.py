@@ -38,7 +38,7 @@ class Found(NamedTuple):
     until: float
     user: str
     home: str
-    interpreter: str
+    kind: EngineKind | None
 
 
 class Switch:
@@ -78,18 +78,18 @@ class Switch:
         ):
             front.end(answer_status(self, params), 0)
             return None
-        task = Task(front, params, script_path(params))
+        path, signature = script_path(params)
+        task = Task(front, params, path)
         if not task.script:
             task.fail(400, "SCRIPT_FILENAME is missing: the web server must send it")
         elif self.stopping:
             task.fail(503, "stopping")
         else:
-            self.look(task)
+            self.look(task, signature)
         return task
 
-    def look(self, task: Task) -> None:
-        """Learn whose script it is: from memory, or from suexecme."""
-        signature = signature_of(task)
+    def look(self, task: Task, signature: tuple[int, ...]) -> None:
+        """Learn whose script it is: from memory, while it is the same file, or from suexecme."""
         found = self.found.get(task.script)
         if found is not None and found.signature == signature and found.until > time.monotonic():
             self.submit(task, found)
@@ -100,7 +100,8 @@ class Switch:
                 task.fail(answer["status"], answer["refused"])
                 return
             until = time.monotonic() + LOOKED
-            found = Found(signature, until, answer["user"], answer["home"], answer["interpreter"])
+            kind = self.settings.kind_for(task.script, answer["interpreter"])
+            found = Found(signature, until, answer["user"], answer["home"], kind)
             if len(self.found) >= MAX_FOUND:
                 self.found.clear()
             self.found[task.script] = found
@@ -131,7 +132,7 @@ class Switch:
         named = task.params.get(b"XSWITCH_ENGINE")
         if named:
             return self.settings.engines.get(named.decode("latin-1"))
-        return self.settings.kind_for(task.script, found.interpreter)
+        return found.kind
 
     # Engines
 
@@ -290,48 +291,34 @@ class Switch:
         self.stopped.set()
 
 
-def script_path(params: dict[bytes, bytes]) -> str:
-    """Return the script's path; what follows its name becomes PATH_INFO where the web server has left it there."""
+def script_path(params: dict[bytes, bytes]) -> tuple[str, tuple[int, ...]]:
+    """Return the script's path, and what changes when the script does (empty if we cannot see it).
+
+    What follows its name in the path becomes PATH_INFO, where the web server has left it there.
+    """
     raw = params.get(b"SCRIPT_FILENAME", b"")
     if raw.startswith(b"proxy:"):  # Apache: proxy:fcgi://localhost/path
         raw = b"/" + raw.partition(b"://")[2].partition(b"/")[2]
-    path = os.fsdecode(raw)
-    whole = path
+    whole = path = os.fsdecode(raw)
+    signature: tuple[int, ...] = ()
     for _ in range(MAX_WALK):
         try:
-            is_file = stat.S_ISREG(os.stat(path).st_mode)
+            status = os.stat(path)
         except NotADirectoryError:
-            is_file = False
+            path = os.path.dirname(path)
+            continue
         except (OSError, ValueError):
-            return whole
-        if is_file:
-            break
-        path = os.path.dirname(path)
+            return whole, ()
+        if not stat.S_ISREG(status.st_mode):
+            return whole, ()
+        signature = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        break
     rest = os.fsencode(whole[len(path) :])
-    if rest and path != "/":
-        params[b"SCRIPT_FILENAME"] = os.fsencode(path)
+    if rest:
         params[b"PATH_INFO"] = rest
         params[b"SCRIPT_NAME"] = params.get(b"SCRIPT_NAME", b"").removesuffix(rest)
-    else:
-        path = whole
-        params[b"SCRIPT_FILENAME"] = os.fsencode(path)
-    return path
-
-
-def signature_of(task: Task) -> tuple[int, ...]:
-    """Return what changes when a script does; () if we cannot see it."""
-    try:
-        status = os.stat(task.script)
-    except OSError:
-        return ()
-    return (
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-        status.st_size,
-        status.st_ino,
-        status.st_mode,
-        status.st_uid,
-    )
+    params[b"SCRIPT_FILENAME"] = os.fsencode(path)
+    return path, signature
 
 
 async def serve(

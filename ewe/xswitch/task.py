@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 MAX_INPUT = 64 * 1024  # bytes of a body that are kept while no engine is there to take them
-# What no web server has reason to set and what would change how an interpreter or the loader works.
-WITHHELD = re.compile(
-    rb"(?:LD_|PYTHON|PERL|RUBY|NODE_|PHP|BASH|GLIBC_|MALLOC_|FCGI_|XSWITCH_).*|HTTP_PROXY|IFS|ENV|SHELL|PATH|HOME|USER"
+# Names of variables; not those that no web server has reason to set and that would change how an interpreter or
+# the loader works.
+NAME = re.compile(
+    rb"(?!(?:LD_|PYTHON|PERL|RUBY|NODE_|PHP|BASH|GLIBC_|MALLOC_|FCGI_|XSWITCH_|HTTP_PROXY\Z|IFS\Z|ENV\Z|SHELL\Z))"
+    rb"[A-Za-z_][A-Za-z0-9_]*"
 )
-NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
-NO_ENGINE = "X-Switch: no-engine\r\n"  # by which a web server may know that it could run it itself
+MAX_NAMES = 2000  # names that are remembered to be good
+good_names: set[bytes] = set()
 RETRY_AFTER = 5  # seconds
+NO_ENGINE = "X-Switch: no-engine\r\n"  # a field by which ewe knows that it may run the program itself
 
 
 class Task:
@@ -61,9 +64,7 @@ class Task:
     def environment(self) -> dict[bytes, bytes]:
         """Return what the script's environment will be."""
         variables = {
-            name: value
-            for name, value in self.params.items()
-            if not WITHHELD.fullmatch(name) and NAME.fullmatch(name)
+            name: value for name, value in self.params.items() if name in good_names or is_good(name)
         }
         variables.setdefault(b"GATEWAY_INTERFACE", b"CGI/1.1")
         variables.setdefault(b"REDIRECT_STATUS", b"200")  # php-cgi asks for it
@@ -182,11 +183,21 @@ class Task:
             self.link.deadline = min(self.link.deadline, time.monotonic() + self.switch.settings.abandoned)
 
 
+def is_good(name: bytes) -> bool:
+    """May a script have a variable of this name? Good names are remembered."""
+    if NAME.fullmatch(name) is None:
+        return False
+    if len(good_names) < MAX_NAMES:
+        good_names.add(name)
+    return True
+
+
 def error_page(status: int, field: str = "") -> bytes:
     """Return an answer that tells no details; field: one more line of its head."""
     reason = REASONS[status]
     retry = f"Retry-After: {RETRY_AFTER}\r\n" if status == 503 else ""
     text = f"{status} {reason}\n"
     return (
-        f"Status: {status} {reason}\r\n{retry}{field}Content-Type: text/plain\r\nContent-Length: {len(text)}\r\n\r\n{text}"
+        f"Status: {status} {reason}\r\n{retry}{field}"
+        f"Content-Type: text/plain\r\nContent-Length: {len(text)}\r\n\r\n{text}"
     ).encode()

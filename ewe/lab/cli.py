@@ -1,0 +1,367 @@
+"""The command `ewe-lab`: compare models, run experiments, make reports. docs/lab.md explains it.
+
+Exit status: 0; 1 something could not be measured; 2 wrong usage; 130 interrupted. Whatever is wrong with the
+command line is one line on standard error. The lab itself is imported only where it is needed: `list` and
+`--help` should not wait for it, nor need what the extra `lab` installs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from ewe import __version__
+from ewe.config import nearest
+from ewe.kinds import WAIT, Kind, duration
+from ewe.lab.interrupts import INTERRUPTED
+from ewe.processors.base import FLAGS
+
+INSTALL = "pip install 'ewe[lab]'"
+NEEDS = ("locust", "psutil", "jinja2")
+T = TypeVar("T")
+
+
+class Wrong(Exception):
+    """The command line cannot be obeyed; the text is one line. status: to end with."""
+
+    def __init__(self, text: str, status: int = 2) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in one line, with the nearest word where a choice is misspelt."""
+
+    def error(self, message: str) -> NoReturn:
+        if found := re.match(r"argument .*: invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            known = re.findall(r"[\w.-]+", found[2])
+            message = (
+                f"there is no {found[1]!r}{nearest(found[1], known) or '; there are ' + ', '.join(known)}"
+            )
+        raise Wrong(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with its arguments (by default the process's own) and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words[:1] == ["speed"]:
+            from ewe.lab import speed
+
+            return speed.main(words[1:])
+        options = arguments().parse_args(words)
+        action: Callable[[argparse.Namespace], int] = options.action
+        options.command = rerun(words)
+        return action(options)
+    except Wrong as error:
+        print(f"ewe-lab: {error}", file=sys.stderr)
+        return error.status
+    except SystemExit as done:  # argparse has answered --help or --version
+        return int(done.code or 0)
+    except BrokenPipeError:  # `ewe-lab list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:  # before there was anything to end
+        return INTERRUPTED
+
+
+def rerun(words: Sequence[str]) -> str:
+    """Return the command that does it again, without the directory that was written to."""
+    text = shlex.join(["ewe-lab", *words])
+    return re.sub(r" (--out|-o)[ =]('[^']*'|\S+)", "", text)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What the command line may be
+
+
+def of(kind: Kind[T]) -> Callable[[str], T]:
+    """Return argparse's type for a kind of setting."""
+
+    def read(text: str) -> T:
+        try:
+            return kind.read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind.expected}") from None
+
+    return read
+
+
+def between(low: float, high: float) -> Callable[[str], float]:
+    """Return argparse's type for a number."""
+
+    def read(text: str) -> float:
+        try:
+            if low <= (number := float(text)) <= high:
+                return number
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
+
+    return read
+
+
+def count(low: int, high: int) -> Callable[[str], int]:
+    """Return argparse's type for a whole number."""
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"\d{1,9}", text) and low <= (number := int(text)) <= high:
+            return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+
+    return read
+
+
+def target(text: str) -> str:
+    """Read a URL's path."""
+    if not re.fullmatch(r"/[!-~]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path that begins with / and has no spaces")
+    return text
+
+
+def several(text: str) -> list[str]:
+    """Return the parts of a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def arguments() -> Parser:
+    """Return the parser; what it finds has an action."""
+    parser = Parser(
+        prog="ewe-lab",
+        description="Compare concurrency models with each other, with other servers, and with what was"
+        " published from 2006 to 2011.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"ewe-lab {__version__}")
+    actions = parser.add_subparsers(metavar="COMMAND", required=True, dest="what")
+    add_compare(actions)
+    add_run(actions)
+    for name, action, text in (
+        ("list", list_experiments, "the experiments there are"),
+        ("locustfile", print_locustfile, "print a locustfile for students, to be saved and changed"),
+    ):
+        actions.add_parser(name, help=text, description=text, allow_abbrev=False).set_defaults(action=action)
+    show = actions.add_parser("show", help="what an experiment is", allow_abbrev=False)
+    show.add_argument("ids", nargs="+", metavar="ID")
+    show.set_defaults(action=show_experiments)
+    join = actions.add_parser("report", help="make a report of runs, joined", allow_abbrev=False)
+    join.add_argument("directories", nargs="+", type=Path, metavar="DIR")
+    add_out(join)
+    join.set_defaults(action=make_report)
+    actions.add_parser("speed", help="every model beside nginx, CPU time a request", add_help=False)
+    return parser
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add --out."""
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write there [ewe-lab-DATE-TIME]")
+
+
+def add_compare(actions: argparse._SubParsersAction[Parser]) -> None:
+    """Add `compare`."""
+    parser = actions.add_parser(
+        "compare",
+        help="models and other servers under one load",
+        description="Compare models of ewe (all, if none is named) and other servers under one load.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(action=compare_servers, models=[])
+    add = parser.add_argument
+    for flag, model in FLAGS.items():
+        add(flag, action="append_const", dest="models", const=model, help=f"the model {model}")
+    add("--model", action="extend", dest="models", type=several, metavar="LIST",
+        help="models, with commas; one may have options: 'pool --poolthreads 20'")  # fmt: skip
+    add("--against", type=several, action="extend", default=[], metavar="LIST",
+        help="other servers, with commas: nginx,apache-event,...")  # fmt: skip
+    add("--users", type=count(1, 10_000), metavar="N", help="users at once [50]; with --rate: connections"
+        " that all requests share [one for each]")  # fmt: skip
+    add(
+        "--think",
+        type=of(duration(0.0)),
+        default=0.1,
+        metavar="TIME",
+        help="between answer and request [100ms]",
+    )
+    add("--rate", type=between(0.1, 20_000), metavar="N", help="requests/s that arrive whatever the server"
+        " does, instead of users")  # fmt: skip
+    add("--time", type=of(WAIT), default=10.0, metavar="TIME", help="of one measurement [10s]")
+    add("--warm-up", type=of(duration(0.0)), default=1.0, metavar="TIME", help="before it, thrown away [1s]")
+    add("--timeout", type=of(WAIT), default=5.0, metavar="TIME", help="of a request [5s]")
+    add("--no-keep-alive", dest="keep_alive", action="store_false", help="a connection for each request")
+    add("--tls", action="store_true", help="HTTPS")
+    add("--path", type=target, default="/index.html", help="what is asked for [/index.html, 1 KB]")
+    add("--root", type=Path, metavar="DIR", help="the site [one of the lab's own]")
+    add("--repeats", type=count(1, 99), default=3, metavar="N", help="[3]")
+    add_out(parser)
+
+
+def add_run(actions: argparse._SubParsersAction[Parser]) -> None:
+    """Add `run`."""
+    parser = actions.add_parser("run", help="run experiments", allow_abbrev=False)
+    parser.set_defaults(action=run_experiments)
+    add = parser.add_argument
+    add("ids", nargs="*", metavar="ID")
+    add("--all", action="store_true", help="every experiment; with --quick those marked q in the list")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="shorter, and once")
+    length.add_argument("--full", action="store_true", help="in full length, three times (the default)")
+    add("--repeats", type=count(1, 99), metavar="N", help="[3; 1 with --quick]")
+    add_out(parser)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What it does
+
+
+def need_extra() -> None:
+    """See that what the lab needs is installed. Raises Wrong."""
+    if lacking := [name for name in NEEDS if find_spec(name) is None]:
+        raise Wrong(f"{' and '.join(lacking)} missing: {INSTALL}", 1)
+
+
+def compare_servers(options: argparse.Namespace) -> int:
+    """Carry out `compare`."""
+    need_extra()
+    from ewe.lab import compare, invocation
+    from ewe.lab.processes import LabError
+
+    try:
+        part = compare.part(options, options.command)
+        directory = invocation.new_directory(options.out)
+    except (compare.UsageError, LabError) as reason:
+        raise Wrong(str(reason)) from None
+    return invocation.carry_out(
+        [part],
+        directory,
+        command=options.command,
+        quick=False,
+        repeats=options.repeats,
+        used=options.against,
+    )
+
+
+def run_experiments(options: argparse.Namespace) -> int:
+    """Carry out `run`."""
+    need_extra()
+    from ewe.lab import invocation
+    from ewe.lab.experiments import CATALOG
+    from ewe.lab.peers import PEERS
+    from ewe.lab.processes import LabError
+    from ewe.lab.results import Table
+
+    if bool(options.ids) == options.all:
+        raise Wrong("run needs ids of experiments, or --all; `ewe-lab list` shows them")
+    chosen = [CATALOG[name] for name in ids(options.ids, list(CATALOG))]
+    if options.all:
+        chosen = [each for each in CATALOG.values() if each.quick or not options.quick]
+    parts = []
+    length = " --quick" if options.quick else ""
+    for each in chosen:
+        seconds = each.minutes * 60 / (3 if options.quick else 1) if each.run else 0.0
+        command = f"ewe-lab run {each.id}{length}"
+        reason = "" if each.run else each.needs or "it cannot be run yet"
+        table = Table(each.id, each.title, skipped=reason, quick=options.quick, command=command)
+        parts.append(invocation.Part(table, each.run, seconds, each))
+    try:
+        directory = invocation.new_directory(options.out)
+    except LabError as reason:
+        raise Wrong(str(reason)) from None
+    return invocation.carry_out(
+        parts,
+        directory,
+        command=options.command,
+        quick=options.quick,
+        repeats=options.repeats or (1 if options.quick else 3),
+        used=list(PEERS),
+    )
+
+
+def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return ids as they are written in the catalog. Raises Wrong."""
+    spelt = {name.lower(): name for name in known}
+    for name in wanted:
+        if name.lower() not in spelt:
+            near = nearest(name.upper(), known) or "; `ewe-lab list` shows them"
+            raise Wrong(f"there is no experiment {name!r}{near}")
+    return list(dict.fromkeys(spelt[name.lower()] for name in wanted))
+
+
+def list_experiments(options: argparse.Namespace) -> int:
+    """Carry out `list`."""
+    from ewe.lab.experiments import CATALOG
+
+    document = ""
+    for each in CATALOG.values():
+        if each.document != document:
+            document = each.document
+            print(f"{document}:")
+        marks = "q" if each.quick else " "
+        length = f"{each.minutes:4.1f} min" if each.run else "  waits "
+        print(f"  {each.id:9} {marks} {length}  {each.title}" + ("" if each.run else f" ({each.needs})"))
+    print("\nq: also in `ewe-lab run --all --quick`, which takes about a third of the time given.")
+    return 0
+
+
+def show_experiments(options: argparse.Namespace) -> int:
+    """Carry out `show`."""
+    from ewe.lab.experiments import CATALOG
+
+    for name in ids(options.ids, list(CATALOG)):
+        each = CATALOG[name]
+        print(f"{each.id}: {each.title}")
+        rows = {
+            "document": f"{each.document}, {each.source}",
+            "claim": each.claim,
+            "varies": each.varies,
+            "measures": each.measures,
+            "then": ", ".join(f"{key}: {value}" for key, value in each.machine.items()),
+            "errors": " ".join(each.errata),
+            "waits": "" if each.run else each.needs,
+            "takes": f"{each.minutes:g} min, {each.minutes / 3:.1f} min with --quick" if each.run else "",
+            "again": f"ewe-lab run {each.id}" if each.run else "",
+        }
+        print("".join(f"  {title + ':':10} {text}\n" for title, text in rows.items() if text))
+    return 0
+
+
+def make_report(options: argparse.Namespace) -> int:
+    """Carry out `report`: into the directory if there is only one."""
+    need_extra()
+    from ewe.lab import invocation, report
+    from ewe.lab.processes import LabError
+    from ewe.lab.results import BadResults, join, load
+
+    parts = []
+    for directory in options.directories:
+        path = directory / "results.json" if directory.is_dir() else directory
+        try:
+            parts.append(load(path))
+        except BadResults as reason:
+            raise Wrong(str(reason)) from None
+        except OSError as reason:
+            raise Wrong(f"{path}: {reason.strerror}") from None
+    alone = options.directories[0] if len(parts) == 1 and options.directories[0].is_dir() else None
+    try:
+        directory = invocation.new_directory(options.out or alone)
+        for path in report.write(join(parts), directory):
+            print(path)
+    except LabError as reason:
+        raise Wrong(str(reason)) from None
+    return 0
+
+
+def print_locustfile(options: argparse.Namespace) -> int:
+    """Carry out `locustfile`."""
+    print(Path(__file__).with_name("locustfile.py").read_text(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

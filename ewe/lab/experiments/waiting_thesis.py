@@ -1,0 +1,273 @@
+"""The thesis: what waits for PHP, Python and Java behind the servers, and for the blog's load."""
+
+from ewe.lab.experiment import Experiment
+from ewe.lab.experiments.thesis import AB, KEEP, MACHINE, NO_KEEP
+from ewe.lab.experiments.waiting import Waiting, cells, joined
+from ewe.lab.results import Cell
+
+PHP = "PHP behind the servers (mod_php, FastCGI, CGI)"
+PYTHON = "Python behind the servers (uWSGI, FastCGI, CGI)"
+BOUND = "The wire's bound for PHP is printed as 8,390,857; by its own terms it is 8,392,857."
+RSS, BEFORE, AFTER = "VmRSS", "VmRSS before the main page", "VmRSS after the main page"
+ACCELERATORS = {  # kB, before and after the main page was loaded
+    "mod_php": (5012, 8308),
+    "mod_php with APC": (5052, 8028),
+    "mod_php with Xcache": (5072, 8904),
+    "mod_php with eAccelerator": (5020, 7884),
+    "FastCGI": (3748, 6684),
+    "FastCGI with APC": (3792, 6328),
+    "FastCGI with Xcache": (3812, 7220),
+    "FastCGI with eAccelerator": (3764, 6176),
+    "PHP-FPM": (4140, 6788),
+    "PHP-FPM with APC": (4180, 6484),
+    "PHP-FPM with Xcache": (4196, 7348),
+    "PHP-FPM with eAccelerator": (4160, 6332),
+}
+
+
+def waits(
+    id: str, source: str, title: str, claim: str, needs: str, printed: tuple[Cell, ...] = (), *,
+    quick: bool = False, varies: str = "server, clients at once", measures: str = "requests a second",
+    errata: tuple[str, ...] = (AB,),
+) -> Waiting:  # fmt: skip
+    """Return an experiment of the thesis that waits."""
+    experiment = Experiment(
+        id=id,
+        document="thesis",
+        source=source,
+        title=title,
+        claim=claim,
+        varies=varies,
+        measures=measures,
+        quick=quick,
+        needs=needs,
+        errata=errata,
+        machine=MACHINE,
+    )
+    return experiment, printed
+
+
+WAITING: tuple[Waiting, ...] = (
+    waits(
+        "T-DT1",
+        "figures 4.11 and 4.12",
+        "PHP",
+        "mod_php answers twice as much as FastCGI, and CGI next to nothing.",
+        PHP,
+        joined(
+            (
+                cells(
+                    {
+                        "Apache mod_php": 7_000,
+                        "Cherokee": 4_500,
+                        "Nginx and Lighttpd": 3_500,
+                        "Apache FastCGI": 3_000,
+                        "CGI": 100,
+                    },
+                    NO_KEEP,
+                ),
+                cells(
+                    {
+                        "Apache mod_php": 10_000,
+                        "Nginx and Lighttpd": 4_000,
+                        "Apache FastCGI": 3_000,
+                        "CGI": 100,
+                    },
+                    KEEP,
+                ),
+            )
+        ),
+        quick=True,
+        errata=(AB, BOUND),
+    ),
+    waits(
+        "T-DT1a",
+        "figures 4.13 and A.9",
+        "PHP under Apache",
+        "mod_php reaches 10,000, “333 %” of FastCGI.",
+        PHP,
+        joined(
+            (
+                cells({"mod_php": 7_000, "FastCGI": 2_600, "CGI": 100}, NO_KEEP),
+                cells({"mod_php": 10_000}, KEEP),
+            )
+        ),
+        varies="mod_php, FastCGI, CGI; Apache's models",
+    ),
+    waits(
+        "T-DT1w",
+        "figures 4.14, 4.15, A.10 and A.11",
+        "PHP and the number of processes",
+        "More processes bring lighttpd and nginx up to 1,500 a second.",
+        PHP,
+        joined(
+            (
+                cells(
+                    {
+                        "Lighttpd 1": 4_500,
+                        "Lighttpd more": 6_000,
+                        "Nginx 1": 3_800,
+                        "Nginx 2": 4_200,
+                        "Nginx more": 5_100,
+                    },
+                    KEEP,
+                ),
+                cells(
+                    {"Lighttpd 1": 4_000, "Lighttpd more": 5_000, "Nginx 1": 4_000, "Nginx more": 4_500},
+                    NO_KEEP,
+                ),
+            )
+        ),
+        varies="server processes",
+    ),
+    waits(
+        "T-DT1c",
+        "figures A.12 and A.13",
+        "PHP over Unix and TCP sockets",
+        "Over Unix sockets Cherokee collapses above 100 clients, over TCP it does not.",
+        "php-fpm behind nginx, in the place of Cherokee",
+        cells({"Cherokee, TCP": 4_000}, NO_KEEP),
+        varies="kind of socket, threads",
+    ),
+    waits(
+        "T-A9",
+        "table A.9",
+        "The memory of PHP",
+        "mod_php needs most, FastCGI least.",
+        PHP,
+        cells({"Apache mod_php": 5012, "FastCGI": 3748, "PHP-FPM": 4140}, RSS, "kB"),
+        varies="way to call PHP",
+        measures="VmRSS of a process",
+        errata=(),
+    ),
+    waits(
+        "T-DT2",
+        "figures 4.16 and 4.17",
+        "Python",
+        "uWSGI is far ahead of FastCGI, and CGI answers about 100; keep-alive changes nothing.",
+        PYTHON,
+        cells({"Nginx uWSGI": 8_000, "Apache uWSGI": 5_000, "FastCGI": 1_500, "CGI": 100}, NO_KEEP),
+        quick=True,
+    ),
+    waits(
+        "T-DT2s",
+        "figures 4.18 to 4.20 and A.14 to A.18",
+        "Python, server by server",
+        "Apache event is the best of Apache's; nginx stays at 6,000 with 250 clients whatever its processes.",
+        PYTHON,
+        cells({"Nginx uWSGI, 250 clients": 6_000, "Lighttpd FastCGI": 1_800}, KEEP),
+        varies="server, processes, threads",
+    ),
+    waits(
+        "T-A10",
+        "table A.10",
+        "The memory of Python",
+        "A uWSGI process needs 2.6 MB.",
+        PYTHON,
+        cells(
+            {
+                "Apache Prefork (mod_uWSGI)": 5088,
+                "Apache Worker (mod_uWSGI)": 2196,
+                "Apache Event (mod_uWSGI)": 2188,
+                "Lighttpd FastCGI": 808,
+                "Nginx uWSGI": 7196,
+                "Cherokee FastCGI": 4852,
+                "Yaws FastCGI": 41400,
+                "uWSGI": 2588,
+            },
+            RSS,
+            "kB",
+        ),
+        varies="way to call Python",
+        measures="VmRSS of a worker",
+        errata=(),
+    ),
+    waits(
+        "T-DT3",
+        "figures A.19 and A.20",
+        "Servlets beside HTML and PHP",
+        "A servlet is faster than any PHP on kept connections.",
+        "Tomcat with a servlet and a JSP page",
+        joined(
+            (
+                cells({"Servlet": 10_000, "mod_php": 7_000}, NO_KEEP),
+                cells({"Servlet": 18_400, "mod_php": 10_000}, KEEP),
+            )
+        ),
+    ),
+    waits(
+        "T-DT4",
+        "figures A.21 and A.22",
+        "JSP beside servlets and PHP",
+        "A JSP page is as fast as a servlet without keep-alive, and faster with it.",
+        "Tomcat with a servlet and a JSP page",
+        joined(
+            (
+                cells({"JSP": 10_000, "mod_php": 7_000}, NO_KEEP),
+                cells({"JSP": 22_400, "mod_php": 10_000}, KEEP),
+            )
+        ),
+    ),
+    waits(
+        "T-HS2",
+        "figures 4.24, 4.25 and A.29 to A.34",
+        "PHP over TLS",
+        "Without keep-alive the handshake makes all equal; with it lighttpd with several processes leads.",
+        PHP,
+        joined(
+            (
+                cells({"all": 1_400}, NO_KEEP),
+                cells(
+                    {"Lighttpd, several processes": 4_500, "Lighttpd, one": 3_000, "the rest": 1_400}, KEEP
+                ),
+            )
+        ),
+        errata=(AB, "Lighttpd's 4,500 is in the text of the figure; the conclusions have 4,000."),
+    ),
+    waits(
+        "T-HS3",
+        "figures 4.26, 4.27 and A.35 to A.40",
+        "Python over TLS",
+        "TLS costs Apache 72 % and nginx 78 %, and nobody gets above 1,900.",
+        PYTHON,
+        joined((cells({"the best": 1_400}, NO_KEEP), cells({"the best": 1_900}, KEEP))),
+    ),
+    waits(
+        "T-LD",
+        "figures 4.28 and A.41 to A.45",
+        "A blog under load, an hour long",
+        "Apache prefork takes all CPU and 4 GB and lets users time out; event loses nobody; nginx and lighttpd "
+        "need less of both.",
+        "WordPress with a database, or a small blog in its place",
+        joined(
+            (
+                cells(
+                    {"Apache prefork": 4.0, "Lighttpd": 2.0, "Nginx": 2.8, "Cherokee": 3.4}, "memory", "GB"
+                ),
+                cells(
+                    {"Apache prefork": 100, "Apache event": 100, "Lighttpd": 90, "Nginx": 90, "Cherokee": 92},
+                    "CPU",
+                    "%",
+                ),
+            )
+        ),
+        quick=True,
+        varies="server; 100, 450 and 200 users a second",
+        measures="requests a second, CPU, memory",
+        errata=(),
+    ),
+    waits(
+        "T-A12",
+        "table A.12",
+        "PHP accelerators",
+        "An accelerator saves time and costs hardly any memory.",
+        PHP,
+        joined(
+            cells({name: pair[index] for name, pair in ACCELERATORS.items()}, column, "kB")
+            for index, column in enumerate((BEFORE, AFTER))
+        ),
+        varies="accelerator",
+        measures="VmRSS before and after the main page",
+        errata=(),
+    ),
+)

@@ -1,0 +1,112 @@
+"""Locust in a child process: what it patches stays there, and it has a core of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Protocol
+
+import ewe
+from ewe.lab.experiment import Load
+from ewe.lab.processes import LabError, one_line, running, text_of
+from ewe.lab.results import Sample, build
+
+STARTS_IN = 20.0  # seconds: a thousand users on a busy machine
+LOCUST_MISSING = "locust is missing: pip install 'ewe[lab]'"
+
+
+class Marks(Protocol):
+    """Who wants to know when what counts begins and ends."""
+
+    def begin(self) -> None:
+        """The warm-up is over."""
+
+    def end(self) -> None:
+        """What counts is over."""
+
+
+class NoMarks:
+    """Nobody."""
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def has_locust() -> bool:
+    """Whether it is installed."""
+    return find_spec("locust") is not None
+
+
+def run_locust(
+    load: Load, url: str, core: int | None = None, marks: Marks | None = None, prefix: Sequence[str] = ()
+) -> Sample:
+    """Run a load from a child process on a core. prefix: of the command, to enter a network. Raises LabError."""
+    if not has_locust():
+        raise LabError(LOCUST_MISSING)
+    marks = marks or NoMarks()
+    with tempfile.TemporaryFile() as order, tempfile.TemporaryFile() as errors:
+        order.write(json.dumps({"url": url, "load": asdict(load)}).encode())
+        order.seek(0)
+        command = [*prefix, sys.executable, "-m", "ewe.lab.load"]
+        with running(
+            command, errors, core, env=environment(), stdin=order, stdout=subprocess.PIPE
+        ) as started:
+            assert started.stdout is not None
+            with started.stdout as answer:
+                return conversation(answer, longest(load), marks, errors)
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which a child finds this ewe, and locust none of the user's settings."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LOCUST_", "EWE_"))}
+    home = str(Path(ewe.__file__).resolve().parent.parent)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (home, env.get("PYTHONPATH"))))
+    return env
+
+
+def longest(load: Load) -> float:
+    """Return the seconds after which a child must have ended."""
+    seconds = sum(length for length, _ in load.phases) or load.seconds
+    return STARTS_IN + load.warm_up + seconds + load.timeout + load.think
+
+
+def conversation(answer: IO[bytes], seconds: float, marks: Marks, errors: IO[bytes]) -> Sample:
+    """Follow what a child says to its end."""
+    for line in lines_within(answer, seconds):
+        if line == b"begin":
+            marks.begin()
+        elif line == b"end":
+            marks.end()
+        elif line.startswith(b"{"):
+            if "Traceback" in text_of(errors):
+                break
+            found = build(Sample, json.loads(line))
+            assert isinstance(found, Sample)
+            return found
+    raise LabError(f"the load failed: {one_line(text_of(errors))}")
+
+
+def lines_within(file: IO[bytes], seconds: float) -> Iterator[bytes]:
+    """Yield the lines of a pipe as they come. Raises LabError when the time is over."""
+    end = time.monotonic() + seconds
+    data = b""
+    while True:
+        if not select.select([file], [], [], max(end - time.monotonic(), 0))[0]:
+            raise LabError(f"the load did not end within {seconds:.0f} s")
+        piece = os.read(file.fileno(), 65536)
+        if not piece:
+            return
+        *lines, data = (data + piece).split(b"\n")
+        yield from lines

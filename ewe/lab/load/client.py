@@ -1,0 +1,297 @@
+"""The client of a load: one connection, kept or not, one request after the other, every failure by its kind.
+
+It runs under gevent (locust's) or on plain sockets, and does no more than a measurement needs: the same bytes
+are sent each time, and of an answer only its status and where it ends is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from ewe.lab.experiment import Load
+
+RECEIVE = 256 * 1024  # bytes asked for at once
+HEAD_AT_MOST = 64 * 1024
+KINDS = {
+    errno.ECONNREFUSED: "ref",
+    errno.ECONNRESET: "res",
+    errno.EPIPE: "res",
+    errno.ETIMEDOUT: "st",
+    errno.EMFILE: "fd",
+    errno.ENFILE: "fd",
+    errno.EADDRNOTAVAIL: "addr",
+}
+FIELDS = re.compile(rb"\r\n(content-length|transfer-encoding|connection)[ \t]*:[ \t]*([^\r]*)", re.I)
+
+
+class Status(Exception):
+    """An answer other than 2xx or 3xx; the connection may still be good."""
+
+
+class BadAnswer(Exception):
+    """An answer that is not HTTP, or not of the length expected; the text is one line."""
+
+
+class Cut(OSError):
+    """The server closed before its answer was complete."""
+
+
+def kind(error: BaseException) -> str:
+    """Return which of results.ERRORS an exception is."""
+    if isinstance(error, Status):
+        return "status"
+    if isinstance(error, Cut | ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "res"
+    if isinstance(error, ssl.SSLError):  # its errno is of the TLS library
+        return "ct" if "timed out" in str(error) else "other"
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return "ct"
+    if isinstance(error, OSError):
+        return KINDS.get(error.errno or 0, "other")
+    return "other"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What every connection of a load asks for, and where."""
+
+    family: int
+    address: Any
+    host: str
+    request: bytes
+    timeout: float
+    keep_alive: bool
+    length: int | None
+    context: ssl.SSLContext | None
+
+
+def target(load: Load, url: str) -> Target:
+    """Look up the server once, and write the request. Raises OSError, ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url} is not the URL of a server")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    family, _, _, _, address = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)[0]
+    head = f"GET {load.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
+    if not load.keep_alive:
+        head += "Connection: close\r\n"
+    context = tls_context(load.tls or "default") if parts.scheme == "https" else None
+    return Target(
+        family,
+        address,
+        parts.hostname,
+        f"{head}\r\n".encode(),
+        load.timeout,
+        load.keep_alive,
+        load.length,
+        context,
+    )
+
+
+def tls_context(name: str) -> ssl.SSLContext:
+    """Return the client's side of TLS: any certificate will do, and no session is resumed.
+
+    parity: as the thesis of 2011 did, TLS 1.2 with AES256-SHA and the RSA key exchange.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.options |= ssl.OP_NO_TICKET
+    if name == "parity":
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("AES256-SHA:@SECLEVEL=0")
+    return context
+
+
+@dataclass(frozen=True)
+class Head:
+    """What counts of an answer's head. body: its length, -1: chunked, -2: until the server closes."""
+
+    status: int
+    body: int
+    keeps: bool
+
+
+CHUNKED, UNTIL_CLOSE = -1, -2
+
+
+def parse_head(head: bytes) -> Head:
+    """Read an answer's head, with the empty line. Raises BadAnswer."""
+    if not re.match(rb"HTTP/1\.[01] [1-5]\d\d[ \r]", head):
+        raise BadAnswer(f"the answer begins with {head[:20]!r}")
+    status = int(head[9:12])
+    fields = {name.lower(): value.strip().lower() for name, value in FIELDS.findall(head)}
+    keeps = b"close" not in fields.get(b"connection", b"")
+    if head.startswith(b"HTTP/1.0"):
+        keeps = b"keep-alive" in fields.get(b"connection", b"")
+    if status < 200 or status in (204, 304):
+        return Head(status, 0, keeps)
+    if b"transfer-encoding" in fields:
+        return Head(status, CHUNKED, keeps)
+    length = fields.get(b"content-length")
+    if length is None:
+        return Head(status, UNTIL_CLOSE, False)
+    if not re.fullmatch(rb"\d{1,18}", length):
+        raise BadAnswer(f"the length of the answer is {length[:20]!r}")
+    return Head(status, int(length), keeps)
+
+
+class Connection:
+    """A client's connection, made when the first request needs it, and again when it was closed.
+
+    connections: how many were made. received: bytes of answers.
+    """
+
+    def __init__(self, to: Target) -> None:
+        self.to = to
+        self.sock: socket.socket | None = None
+        self.connections = 0
+        self.received = 0
+        self.rest = b""  # that has come of the answer and is not read yet
+        self.last: tuple[bytes, Head] = (b"", Head(0, 0, False))  # heads repeat for a second
+
+    def ask(self) -> None:
+        """Send the request, read the answer whole. Raises OSError, Status, BadAnswer."""
+        self.deadline = time.perf_counter() + self.to.timeout
+        try:
+            sock = self.sock
+            if sock is None:
+                sock = self.sock = self.connect()
+            sock.sendall(self.to.request)
+            head = self.read_answer()
+        except BaseException:
+            self.close()
+            raise
+        if not head.keeps or not self.to.keep_alive:
+            self.close()
+        if not 200 <= head.status < 400:
+            raise Status(head.status)
+
+    def connect(self) -> socket.socket:
+        """Return a new connection, whose limit of time is what is left. Raises OSError."""
+        sock = socket.socket(self.to.family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.to.timeout)
+            sock.connect(self.to.address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.connections += 1
+            if self.to.context:
+                sock.settimeout(self.left())
+                sock = self.to.context.wrap_socket(sock, server_hostname=self.to.host)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def close(self) -> None:
+        """Close, if open."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+            self.rest = b""
+
+    def left(self) -> float:
+        """Return what is left of the request's time. Raises TimeoutError."""
+        left = self.deadline - time.perf_counter()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def receive(self) -> bytes:
+        """Return the next bytes, b"" at the end. Raises OSError."""
+        assert self.sock is not None
+        self.sock.settimeout(self.left())
+        data = self.sock.recv(RECEIVE)
+        self.received += len(data)
+        return data
+
+    def read_answer(self) -> Head:
+        """Read an answer to its end."""
+        while True:
+            head = self.read_head()
+            if head.status >= 200:
+                break
+        if head.body >= 0:
+            self.skip(head.body)
+            length = head.body
+        elif head.body == CHUNKED:
+            length = self.skip_chunks()
+        else:
+            length = self.skip_all()
+        if head.status < 300 and length != (self.to.length if self.to.length is not None else length):
+            raise BadAnswer(f"the body has {length} bytes, not {self.to.length}")
+        return head
+
+    def read_head(self) -> Head:
+        """Read up to the empty line, which the rest then follows."""
+        data = self.rest
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            if len(data) > HEAD_AT_MOST:
+                raise BadAnswer("the head of the answer has no end")
+            more = self.receive()
+            if not more:
+                raise Cut("closed before the head of the answer was complete")
+            data = data + more if data else more
+        text, self.rest = data[: end + 4], data[end + 4 :]
+        if text != self.last[0]:
+            self.last = (text, parse_head(text))
+        return self.last[1]
+
+    def skip(self, count: int) -> None:
+        """Read so many bytes. Raises Cut if there are fewer."""
+        missing = count - len(self.rest)
+        if missing <= 0:
+            self.rest = self.rest[count:]
+            return
+        while missing > 0:
+            data = self.receive()
+            if not data:
+                raise Cut(f"closed {missing} bytes before the end of the answer")
+            missing -= len(data)
+        self.rest = data[missing:] if missing < 0 else b""
+
+    def skip_all(self) -> int:
+        """Read until the server closes; return how many bytes those were."""
+        length = len(self.rest)
+        while data := self.receive():
+            length += len(data)
+        self.rest = b""
+        return length
+
+    def skip_chunks(self) -> int:
+        """Read a chunked body and its trailers; return how long it was."""
+        length = 0
+        while True:
+            line = self.read_line()
+            digits = line.partition(b";")[0].strip()
+            if not re.fullmatch(rb"[0-9A-Fa-f]{1,16}", digits):
+                raise BadAnswer(f"a chunk begins with {line[:20]!r}")
+            size = int(digits, 16)
+            if not size:
+                break
+            self.skip(size)
+            length += size
+            if self.read_line():
+                raise BadAnswer("a chunk does not end where it should")
+        while self.read_line():
+            pass
+        return length
+
+    def read_line(self) -> bytes:
+        """Return a line without its end."""
+        while (end := self.rest.find(b"\r\n")) < 0:
+            if len(self.rest) > HEAD_AT_MOST:
+                raise BadAnswer("a line of the answer has no end")
+            data = self.receive()
+            if not data:
+                raise Cut("closed within a chunked body")
+            self.rest += data
+        line, self.rest = self.rest[:end], self.rest[end + 2 :]
+        return line

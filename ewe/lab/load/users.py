@@ -1,0 +1,161 @@
+"""The users of a load, in locust's terms: closed users, and one user who keeps the schedule of all arrivals.
+
+Imported in the child process only: importing locust puts gevent's functions in place of the standard library's.
+"""
+
+from __future__ import annotations
+
+# isort: off
+import locust  # first, see above
+
+# isort: on
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import gevent
+from gevent.event import Event
+from gevent.pool import Group
+from gevent.queue import Queue
+from locust import User, task
+
+from ewe.lab.experiment import Load
+from ewe.lab.load.client import BadAnswer, Connection, Status, Target, kind
+from ewe.lab.load.recorder import Recorder
+
+AFTER_ERROR = 0.1  # seconds a closed user waits at least after an error, else refused ones would only spin
+AT_ONCE = 100  # requests of a user without think time between two looks of locust's
+
+__all__ = ["ArrivalUser", "ClosedUser", "Plan", "locust", "schedule"]
+
+
+@dataclass
+class Plan:
+    """What all users of a run share. most: sessions at once."""
+
+    load: Load
+    target: Target
+    recorder: Recorder
+    most: int
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    over: bool = False  # no more requests
+    arrived: Event = field(default_factory=Event)  # the schedule is through
+    sessions: Group = field(default_factory=Group)
+    dropped: int = 0
+
+
+def ask(plan: Plan, connection: Connection, who: int, due: float | None) -> bool:
+    """Send a request and have it recorded; return whether it was answered."""
+    made, received = connection.connections, connection.received
+    sent = time.perf_counter()
+    plan.recorder.sent(who, sent)
+    error = ""
+    try:
+        connection.ask()
+    except (OSError, Status, BadAnswer) as reason:
+        error = kind(reason)
+    plan.recorder.ended(
+        who,
+        sent if due is None else due,
+        sent,
+        error,
+        connection.connections - made,
+        connection.received - received,
+    )
+    return not error
+
+
+class ClosedUser(User):
+    """Asks, waits for the answer, thinks, asks again."""
+
+    abstract = True
+    plan: Plan
+
+    def on_start(self) -> None:
+        """Come in one after the other, else all would ask at once for ever."""
+        self.number = next(self.plan.numbers)
+        self.connection = Connection(self.plan.target)
+        gevent.sleep(self.plan.load.think * self.number / max(self.plan.load.users, 1))
+
+    def wait_time(self) -> float:
+        """Think."""
+        return self.plan.load.think
+
+    @task
+    def go(self) -> None:
+        """Ask."""
+        for _ in range(1 if self.plan.load.think else AT_ONCE):
+            if self.plan.over:
+                gevent.sleep(3600)  # until locust ends us
+            if not ask(self.plan, self.connection, self.number, None):
+                gevent.sleep(max(AFTER_ERROR - self.plan.load.think, 0))
+
+
+def schedule(load: Load) -> Iterator[float]:
+    """Yield the seconds, from the beginning of the warm-up, at which sessions are due."""
+    if load.sessions:
+        yield from (number / load.rate for number in range(load.sessions))
+        return
+    phases = load.phases or ((load.seconds, load.rate),)
+    start = 0.0
+    for length, rate in ((load.warm_up, phases[0][1]), *phases):
+        number = 0
+        while rate > 0 and number / rate < length:
+            yield start + number / rate
+            number += 1
+        start += length
+
+
+class ArrivalUser(User):
+    """Begins sessions when they are due, whatever has become of those before: an open loop."""
+
+    abstract = True
+    fixed_count = 1
+    plan: Plan
+
+    @task
+    def arrive(self) -> None:
+        """Go through the schedule."""
+        plan = self.plan
+        pool: Queue[Connection] | None = None
+        if plan.load.users:
+            pool = Queue()
+            for _ in range(plan.load.users):
+                pool.put(Connection(plan.target))
+        began = time.perf_counter()
+        for number, seconds in enumerate(schedule(plan.load)):
+            due = began + seconds
+            if (wait := due - time.perf_counter()) > 0:
+                gevent.sleep(wait)
+            if plan.over:
+                break
+            plan.recorder.is_due(due)
+            if len(plan.sessions) >= plan.most:
+                plan.dropped += 1
+                plan.recorder.dropped(due)
+                continue
+            plan.sessions.start(gevent.Greenlet(session, plan, number, due, pool))
+        plan.arrived.set()
+        gevent.sleep(3600)  # until locust ends us
+
+
+def session(plan: Plan, who: int, due: float, pool: Queue[Connection] | None) -> None:
+    """Ask `calls` times with think time between; the first request is late from when the session was due."""
+    connection = Connection(plan.target) if pool is None else pool.get()
+    try:
+        for call in range(plan.load.calls):
+            if call:
+                due = time.perf_counter() + plan.load.think
+                if plan.load.think:
+                    gevent.sleep(plan.load.think)
+                if plan.over:
+                    return
+                plan.recorder.is_due(due)
+            if not ask(plan, connection, who, due):
+                return
+    finally:
+        if pool is None:
+            connection.close()
+        else:
+            pool.put(connection)

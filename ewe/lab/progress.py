@@ -1,0 +1,92 @@
+"""What the lab is doing, for who watches: one line in place on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from typing import TextIO
+
+EVERY = 1.0  # seconds: the time left is shown anew
+ENOUGH = 5.0  # seconds of parts that are done, from which on their pace is believed
+
+
+class Progress:
+    """plan: seconds that all parts together should take. On a terminal the line is renewed within a `with`."""
+
+    def __init__(self, plan: float = 0.0, file: TextIO | None = None) -> None:
+        self.file = file or sys.stderr
+        self.live = self.file.isatty()
+        self.rest = plan  # of parts that have not begun
+        self.part = 0.0  # of the one that has
+        self.done = 0.0  # of those that have ended
+        self.passed = 0.0  # what those took
+        self.began = time.monotonic()
+        self.text = ""
+        self.lock = threading.Lock()
+        self.over = threading.Event()
+        self.ticker = threading.Thread(target=self.tick, daemon=True)
+
+    def __enter__(self) -> Progress:
+        if self.live:
+            self.ticker.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.over.set()
+        if self.live:
+            self.ticker.join()
+        self.clear()
+
+    def tick(self) -> None:
+        """Renew the line."""
+        while not self.over.wait(EVERY):
+            with self.lock:
+                if self.text:
+                    self.draw()
+
+    def begin(self, seconds: float) -> None:
+        """A part begins that should take so long."""
+        self.part = seconds
+        self.rest = max(self.rest - seconds, 0.0)
+        self.began = time.monotonic()
+
+    def end(self) -> None:
+        """The part has ended."""
+        self.done += self.part
+        self.passed += time.monotonic() - self.began
+        self.part = 0.0
+
+    def say(self, text: str) -> None:
+        """Show what is being done now."""
+        if not self.live:
+            print(text, file=self.file, flush=True)
+            return
+        with self.lock:
+            self.text = text
+            self.draw()
+
+    def note(self, text: str) -> None:
+        """Show something that should stay."""
+        self.clear()
+        print(text, file=self.file, flush=True)
+
+    def clear(self) -> None:
+        """Make place for what is printed next."""
+        if self.live:
+            with self.lock:
+                self.text = ""
+                print("\r\x1b[K", end="", file=self.file, flush=True)
+
+    def draw(self) -> None:
+        """Write the line, no wider than the terminal."""
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r\x1b[K{f'[{self.left()}] {self.text}'[:width]}", end="", file=self.file, flush=True)
+
+    def left(self) -> str:
+        """Return the time left, in words."""
+        pace = self.passed / self.done if self.done > ENOUGH else 1.0
+        here = max(self.part * pace - (time.monotonic() - self.began), 0.0) if self.part else 0.0
+        seconds = here + self.rest * pace
+        return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"

@@ -1,0 +1,187 @@
+"""Drawing: scales with sensible ticks, text whose width is known beforehand, and labels kept apart.
+
+All lengths are in the units of the picture's own coordinates. Colours are classes: the page that holds the
+picture says in its style sheet what `.s0` or `.hatch` looks like, by day, by night and on paper.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from xml.sax.saxutils import escape, quoteattr
+
+WIDTH = 400  # of every picture; two stand beside each other on a desk, one fills a phone
+SMALL, NORMAL = 10.5, 12.5  # sizes of text
+SERIES = 10  # colours, markers and dashes before they begin again
+WIDE = set("mwMWQOGDHNU@%—")  # letters broader than the average
+NARROW = set("iljtf.,:;'|!()[]I ")
+UNFIT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # for XML 1.0
+
+
+def clean(text: str) -> str:
+    """Return text as XML takes it: escaped, and without characters that XML cannot hold."""
+    return escape(UNFIT.sub("\ufffd", text))
+
+
+def quoted(text: str) -> str:
+    """Return text as an attribute's value, with its quotes."""
+    return quoteattr(UNFIT.sub("\ufffd", text))
+
+
+def width(text: str, size: float = NORMAL) -> float:
+    """Return about how wide a text is in a sans serif; rather too much than too little."""
+    units = sum(0.36 if letter in NARROW else 0.88 if letter in WIDE else 0.6 for letter in text)
+    return units * size
+
+
+def shortened(text: str, room: float, size: float = NORMAL) -> str:
+    """Return a text that fits into the room, with an ellipsis if it had to be cut."""
+    if width(text, size) <= room:
+        return text
+    while text and width(text + "…", size) > room:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+@dataclass
+class Picture:
+    """An SVG in the making. name: unique in the page; title and text tell it to who does not see it."""
+
+    name: str
+    title: str
+    text: str
+    height: float = 0
+    parts: list[str] = field(default_factory=list)
+
+    def add(self, part: str) -> None:
+        self.parts.append(part)
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
+        self.add(f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+
+    def rect(self, x: float, y: float, wide: float, high: float, kind: str) -> None:
+        at = f'x="{x:.1f}" y="{y:.1f}" width="{max(wide, 0.8):.1f}" height="{high:.1f}"'
+        self.add(f'<rect class="{kind}" {at}/>')
+
+    def write(
+        self, x: float, y: float, text: str, *, size: float = NORMAL, anchor: str = "start", kind: str = ""
+    ) -> None:
+        extra = f' class="{kind}"' if kind else ""
+        self.add(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}"{extra}>{clean(text)}</text>'
+        )
+
+    def marker(self, x: float, y: float, series: int) -> None:
+        """Draw the mark of a series: its shape tells it apart where its colour does not."""
+        self.add(
+            f'<path class="s{series % SERIES} mark" transform="translate({x:.1f} {y:.1f})" '
+            f'd="{MARKERS[series % len(MARKERS)]}"/>'
+        )
+
+    def path(self, points: Sequence[tuple[float, float]], kind: str) -> None:
+        steps = " ".join(f"{'L' if index else 'M'}{x:.1f} {y:.1f}" for index, (x, y) in enumerate(points))
+        self.add(f'<path class="{kind}" fill="none" d="{steps}"/>')
+
+    def svg(self) -> str:
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", self.name)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height:.0f}" role="img" '
+            f'aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{clean(self.title)}</title>'
+            f'<desc id="{name}-d">{clean(self.text)}</desc>' + "".join(self.parts) + "</svg>"
+        )
+
+
+MARKERS = (  # around (0, 0), about 7 across
+    "M-3.3 0a3.3 3.3 0 1 0 6.6 0a3.3 3.3 0 1 0 -6.6 0Z",
+    "M-3 -3H3V3H-3Z",
+    "M0 -4L3.8 3H-3.8Z",
+    "M0 -4.2L4.2 0L0 4.2L-4.2 0Z",
+    "M0 4L3.8 -3H-3.8Z",
+    "M-1.2 -4H1.2V-1.2H4V1.2H1.2V4H-1.2V1.2H-4V-1.2H-1.2Z",
+    "M-4 -2.4L-2.4 -4L0 -1.6L2.4 -4L4 -2.4L1.6 0L4 2.4L2.4 4L0 1.6L-2.4 4L-4 2.4L-1.6 0Z",
+    "M-4 0L0 -2L4 0L0 2Z",
+    "M-2 -4H2L4 0L2 4H-2L-4 0Z",
+    "M0 -4L4 4L0 1.5L-4 4Z",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Scales
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From figures to coordinates. low and high are figures, start and end where they come to lie."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, value = self.low, self.high, min(max(value, self.low), self.high)
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return self.start + (self.end - self.start) * (value - low) / (high - low)
+
+    def ticks(self, room: float) -> list[float]:
+        """Return figures to mark, no closer to each other than the room."""
+        most = max(2, int(abs(self.end - self.start) / room))
+        return log_ticks(self.low, self.high, most) if self.log else nice_ticks(self.low, self.high, most)
+
+
+def scale(values: Sequence[float], start: float, end: float, *, log: bool = False) -> Scale:
+    """Return a scale that holds the values: from zero, or in powers of ten for a logarithmic one."""
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    if log and positive:
+        low, high = min(positive), max(positive)
+        if high / low < 2:
+            low, high = low / 1.5, high * 1.5
+        return Scale(low, high, start, end, log=True)
+    high = max(positive, default=1.0)
+    step = nice_step(high, 4)
+    return Scale(0.0, math.ceil(high / step - 1e-9) * step, start, end)
+
+
+def nice_step(span: float, most: int) -> float:
+    """Return 1, 2 or 5 times a power of ten, of which at most so many fit into the span."""
+    power: float = 10.0 ** math.floor(math.log10(span / most))
+    for factor in (1, 2, 5, 10):
+        if span / (factor * power) <= most + 1e-9:
+            break
+    return factor * power
+
+
+def nice_ticks(low: float, high: float, most: int) -> list[float]:
+    step = nice_step(high - low, most)
+    first = math.ceil(low / step - 1e-9)
+    return [step * index for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """Return powers of ten, with 2 and 5 between them where there is room, or fewer where there is not."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [f * 10.0**power for power in powers for f in factors if low <= f * 10.0**power * 1.000001]
+        found = [value for value in found if value <= high * 1.000001]
+        if 2 <= len(found) <= most:
+            return found
+    if len(found) <= most:  # less than a power of ten: as on a linear scale
+        return [value for value in nice_ticks(low, high, most) if value > 0]
+    return found[:: math.ceil(len(found) / most)]
+
+
+def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
+    """Return places near those wanted, in their order, so far apart, all between low and high if that can be."""
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    places = [0.0] * len(wanted)
+    last = low - apart
+    for index in order:
+        last = places[index] = max(wanted[index], last + apart)
+    limit = high + apart
+    for index in reversed(order):
+        limit = places[index] = min(places[index], limit - apart)
+    return places

@@ -1,0 +1,229 @@
+"""What a server uses while a load runs: CPU, memory, threads, processes, descriptors, context switches.
+
+    with Watch(server.pid, core) as watch:
+        watch.begin(); ...; watch.end()
+    watch.usage()
+
+The whole process tree is looked at once a second, from a thread on whatever core the Watch was made on, which
+should not be the server's. core: the server's, beside: the load's, None: it has none to itself. CPU time is exact
+and has those that have ended meanwhile; context switches lack what a process did between the last look and its
+end; peaks may be missed between two looks. Memory is PSS (each shared page divided among those who share it),
+which the kernel must count page by page: so it is asked for less often where it takes long, and never for more
+than a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from ewe.lab.processes import core_seconds, cpu_seconds, tree
+from ewe.lab.results import Second, Usage
+
+EVERY = 1.0  # seconds
+SHARE = 0.05  # of the time, at most, for counting memory
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look. cpu, voluntary, involuntary: all so far."""
+
+    at: float
+    cpu: float
+    processes: int
+    threads: int
+    descriptors: int | None
+    memory: float | None
+    voluntary: int
+    involuntary: int
+
+
+class Watch:
+    """Looks at a process and its descendants between begin() and end()."""
+
+    def __init__(self, pid: int, core: int | None = None, beside: int | None = None) -> None:
+        self.pid = pid
+        self.cores = (core, beside)
+        self.readings: list[Reading] = []
+        self.switches: dict[tuple[int, int], tuple[int, int]] = {}  # (process, thread): context switches
+        self.memory_again = 0.0  # not before this time
+        self.busy: list[float | None] = []  # seconds, of both cores
+        self.stop = threading.Event()
+        self.lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop.set()
+        if self.thread:
+            self.thread.join()
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self.look()
+        self.busy = [None if core is None else core_seconds(core) for core in self.cores]
+        self.thread = threading.Thread(target=self.look_each_second, daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        """Look for the last time."""
+        self.stop.set()
+        self.busy = [
+            None if core is None or before is None else core_seconds(core) - before
+            for core, before in zip(self.cores, self.busy, strict=True)
+        ]
+        self.look()
+
+    def look_each_second(self) -> None:
+        """Look at the end of each second, counted from the first look."""
+        number = 1
+        while not self.stop.wait(max(self.readings[0].at + number * EVERY - time.monotonic(), 0)):
+            self.look()
+            number = int((time.monotonic() - self.readings[0].at) / EVERY) + 1
+
+    def look(self) -> None:
+        """Add a reading."""
+        with self.lock:
+            at, cpu = time.monotonic(), cpu_seconds(self.pid)
+            family = list(self.family())
+            for each in family:
+                self.switches.update(switches(each.pid))
+            self.readings.append(
+                Reading(
+                    at,
+                    cpu,
+                    len(family),
+                    sum(known(threads_of(each) for each in family)),
+                    total(descriptors_of(each) for each in family),
+                    self.memory(family),
+                    sum(voluntary for voluntary, _ in self.switches.values()),
+                    sum(involuntary for _, involuntary in self.switches.values()),
+                )
+            )
+
+    def family(self) -> Iterator[psutil.Process]:
+        """Yield the processes that are alive."""
+        for each in tree(self.pid):
+            if each.state not in "ZX":
+                try:
+                    yield psutil.Process(each.pid)
+                except psutil.NoSuchProcess:
+                    pass
+
+    def memory(self, family: list[psutil.Process]) -> float | None:
+        """Return bytes, None if it was asked for only just."""
+        began = time.monotonic()
+        if began < self.memory_again:
+            return None
+        found = total(memory_of(each) for each in family)
+        now = time.monotonic()
+        self.memory_again = now + (now - began) / SHARE
+        return found
+
+    def usage(self) -> Usage:
+        """Return what was used from begin() to end()."""
+        first, last = self.readings[0], self.readings[-1]
+        return Usage(
+            last.cpu - first.cpu,
+            peak(each.memory for each in self.readings),
+            peak(each.threads for each in self.readings),
+            peak(each.processes for each in self.readings),
+            peak(each.descriptors for each in self.readings),
+            last.voluntary - first.voluntary,
+            last.involuntary - first.involuntary,
+            self.share(0),
+        )
+
+    def share(self, which: int) -> float | None:
+        """Return the share of one of the two cores that was busy, with whatever; None: it was not watched."""
+        length = self.readings[-1].at - self.readings[0].at
+        busy = self.busy[which]
+        return None if busy is None or length <= 0 else min(busy / length, 1.0)
+
+    def fill(self, timeline: list[Second]) -> None:
+        """Add to each second what was seen at its end."""
+        first = self.readings[0].at
+        for before, reading in zip(self.readings, self.readings[1:], strict=False):
+            number = round((reading.at - first) / EVERY) - 1
+            length = reading.at - before.at
+            if not 0 <= number < len(timeline) or length < EVERY / 2:
+                continue
+            second = timeline[number]
+            second.cpu = (reading.cpu - before.cpu) / length
+            second.memory = reading.memory
+            second.threads, second.processes = reading.threads, reading.processes
+            second.descriptors = reading.descriptors
+            second.switches = reading.voluntary + reading.involuntary - before.voluntary - before.involuntary
+
+
+# ---------------------------------------------------------------------------------------------------------
+# One process. None: it has gone, or does not tell us.
+
+Number = TypeVar("Number", int, float)
+
+
+def threads_of(process: psutil.Process) -> int | None:
+    """Return how many threads it has."""
+    try:
+        return int(process.num_threads())
+    except psutil.Error:
+        return None
+
+
+def descriptors_of(process: psutil.Process) -> int | None:
+    """Return how many descriptors it has open."""
+    try:
+        return int(process.num_fds())
+    except psutil.Error:
+        return None
+
+
+def memory_of(process: psutil.Process) -> float | None:
+    """Return its PSS, or RSS where PSS is not told."""
+    try:
+        return float(process.memory_full_info().pss)
+    except psutil.AccessDenied:
+        try:
+            return float(process.memory_info().rss)
+        except psutil.Error:
+            return None
+    except psutil.Error:
+        return None
+
+
+def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return the context switches of each of its threads so far (psutil knows those of the first only)."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/status"):
+        try:
+            lines = task.read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
+        if len(counts) == 2:
+            found[pid, int(task.parent.name)] = (counts[0], counts[1])
+    return found
+
+
+def known(values: Iterator[Number | None]) -> list[Number]:
+    """Return those that are known."""
+    return [value for value in values if value is not None]
+
+
+def total(values: Iterator[Number | None]) -> Number | None:
+    """Return the sum of those that are known, None if none is."""
+    found = known(values)
+    return sum(found) if found else None
+
+
+def peak(values: Iterator[Number | None]) -> Number | None:
+    """Return the greatest of those that are known."""
+    return max(known(values), default=None)

@@ -1,0 +1,385 @@
+"""The catalogue: every experiment of the documents is in it, with the figures that they print."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import ROOT
+
+from ewe.lab.experiment import Contender, Load
+from ewe.lab.experiments import CATALOG, CHECKS, DOCUMENTS, PUBLISHED, clients, e_slow, ewe_tables, thesis
+from ewe.lab.experiments.__main__ import listing
+from ewe.lab.experiments.e_a8 import PRINTED as A8
+from ewe.lab.experiments.e_t2 import PRINTED as T2
+from ewe.lab.experiments.e_t3 import PRINTED as T3
+from ewe.lab.experiments.e_t4 import PRINTED as T4
+from ewe.lab.experiments.e_t5 import PRINTED as T5
+from ewe.lab.processes import processes
+from ewe.lab.results import Cell, Sample, Table
+from ewe.lab.servers import ewe
+
+ALL_IDS = """
+E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4
+X-F4 X-T1 X-F5 X-F6 X-F7 X-F8 X-T2 X-C1 X-C2
+L-T1 L-X1 L-T2 L-T3 L-C1 L-F1 L-C2
+R-F5 R-F7 R-F8 R-F9 R-T1 R-C1 R-C2
+T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-A9 T-DT2 T-DT2s T-A10
+T-DT3 T-DT4 T-HS1 T-HS1p T-HS2 T-HS3 T-LD T-A12
+SLOW GROW
+"""
+IDS = ALL_IDS.split()
+ALL_RUNNABLE = """
+E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-C1 R-C1 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2
+T-ST2w T-ST3 T-HS1 T-HS1p SLOW GROW
+"""
+RUNNABLE = ALL_RUNNABLE.split()
+ALL_QUICK = """
+E-T2 E-T3 X-F4 X-T1 X-T2 L-T1 L-T2 L-T3 R-F5 R-F7 R-F8 R-C1 T-A8 T-ST1 T-ST1k T-ST2 T-ST3 T-DT1 T-DT2 T-HS1 T-LD
+SLOW GROW
+"""
+QUICK = ALL_QUICK.split()
+
+
+# The catalogue
+
+
+def test_every_experiment_is_there_once() -> None:
+    assert sorted(CATALOG) == sorted(IDS)
+    assert all(id == each.id for id, each in CATALOG.items())
+
+
+def test_an_experiment_runs_or_says_what_it_waits_for() -> None:
+    assert sorted(id for id, each in CATALOG.items() if each.run) == sorted(RUNNABLE)
+    assert all(bool(each.run) is not bool(each.needs) for each in CATALOG.values())
+
+
+def test_the_quick_ones() -> None:
+    assert sorted(id for id, each in CATALOG.items() if each.quick) == sorted(QUICK)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_each_says_what_it_is(id: str) -> None:
+    each = CATALOG[id]
+    assert each.document in DOCUMENTS
+    assert each.title and each.source and each.varies and each.measures
+    assert each.claim.endswith(".") and len(each.claim) < 250
+    assert all(text.strip() and text.endswith((".", ".”")) for text in each.errata)
+    assert bool(each.reference) >= bool(each.paper_reference)
+
+
+def test_the_page_of_experiments_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "experiments.md").read_text() == listing()
+
+
+# What the documents print
+
+
+@pytest.mark.parametrize(
+    ("printed", "row", "figures"),
+    [
+        (T2, "request rate", (1012.8, 4.5, 215.4, 163.5, 11.9)),
+        (T2, "reply time", (68.7, 2142.9, 82.4, 933.7, 101.1)),
+        (T2, "duration", (9.873, 251.709, 46.421, 59.8, 189.9)),
+        (T3, "request rate", (974.7, 5.6, 215.1, 125.4, 12.7)),
+        (T3, "net I/O", (1310.7, 5.9, 263.8, 152.4, 15.6)),
+        (T4, "request rate", (452, 14.6, 224.1, 145.3, 83.5)),
+        (T4, "replies", (5000, 3385, 5000, 5000, 4985)),
+        (T5, "request rate", (62.0, 5.1, 62.1, 61.9, 9.0)),
+        (T5, "requests", (2904, 1263, 2858, 2866, 1701)),
+    ],
+)
+def test_the_tables_of_ewe(printed: ewe_tables.Printed, row: str, figures: tuple[float, ...]) -> None:
+    assert tuple(printed.of(row, server) for server in ewe_tables.SERVERS) == figures
+
+
+@pytest.mark.parametrize("printed", [T2, T3, T4, T5])
+def test_a_printed_table_agrees_with_itself(printed: ewe_tables.Printed) -> None:
+    """Requests over seconds are the request rate: a figure that was copied wrongly would show here."""
+    assert all(len(line) == len(ewe_tables.SERVERS) for line in printed.lines)
+    assert len(printed.lines) == len(ewe_tables.ROWS) - 1 and len(printed.errors) == len(ewe_tables.SERVERS)
+    for server in ewe_tables.SERVERS:
+        rate = printed.of("requests", server) / printed.of("duration", server)
+        assert rate == pytest.approx(printed.of("request rate", server), rel=0.02)
+        assert printed.of("connections", server) == 1000
+
+
+def test_the_errors_of_ewe() -> None:
+    assert T2.errors == ("0", "881 st, 5 res", "0", "24 res", "773 ct")
+    assert T3.errors == ("0", "875 st", "0", "93 res", "759 st")
+    assert T4.errors == ("0", "99 st, 224 cr", "0", "0", "3 res")
+    assert T5.errors == ("48 cr", "465 st, 171 res", "71 res", "67", "433 st")
+
+
+def published(id: str, server: str, column: str, x: float | None = None) -> float | None:
+    """Return a printed figure of an experiment that waits."""
+    found = [cell for cell in PUBLISHED[id] if (cell.server, cell.column, cell.x) == (server, column, x)]
+    assert len(found) == 1
+    return found[0].paper
+
+
+def test_what_other_documents_print() -> None:
+    assert published("L-T3", "LibCGI", "100 Mbit/s", 28) == 448
+    assert published("L-T3", "CGI", "10 Mbit/s", 102_400) == 9
+    assert published("L-T2", "FastCGI", "", 10_240) == 7.5
+    assert published("L-T1", "exec", "") == 5250
+    assert published("X-T2", "X-Switch Python", "average response time") == 42
+    assert published("X-T2", "Apache mod_python", "average response time") == 52
+    assert published("X-T2", "X-Switch Java", "initial response time") == 450
+    assert published("X-T1", "Processing engine", "share") == 11.06
+    assert published("X-T1", "Processing engine", "seconds") == pytest.approx(6.033242)
+    assert published("T-A12", "PHP-FPM with APC", "VmRSS after the main page") == 6484
+    assert published("T-A10", "uWSGI", "VmRSS") == 2588
+    assert A8["nginx"] == ((7196, 47240), (7276, 57616))
+    assert A8["apache-worker"] == ((2176, 380872), (2572, 387880))
+
+
+def test_the_seconds_of_layers_add_up() -> None:
+    """Which shows that two percentages are swapped: an erratum that the report prints."""
+    seconds = {cell.server: cell.paper for cell in PUBLISHED["X-T1"] if cell.column == "seconds"}
+    total = sum(seconds.values())
+    assert total == pytest.approx(61.0, abs=0.001)
+    assert seconds["Processing engine"] / total * 100 == pytest.approx(9.89, abs=0.005)
+    assert published("X-T1", "Processing engine", "share") == 11.06
+    assert "swapped" in CATALOG["X-T1"].errata[0]
+
+
+def test_known_errors_are_printed() -> None:
+    def told(id: str) -> str:
+        return " ".join(CATALOG[id].errata)
+
+    assert "100000" in told("E-T2") and "1663.8" in told("E-T2")
+    assert "legend" in told("E-T4") and "without a type" in told("E-T5")
+    assert "process" in told("E-C1") and "??" in told("E-T3")
+    assert "4.57" in told("L-T3")
+    assert "8,392,857" in told("T-DT1") and "4,000" in told("T-HS2") and "-k" in told("T-ST1k")
+
+
+# How they run, without a server: a bench that makes up figures
+
+
+class Paper:
+    """A bench on which every server is as fast as in 2006, and loads are only written down."""
+
+    def __init__(self, directory: Path, quick: bool = True) -> None:
+        self.directory, self.quick, self.notes = directory, quick, []
+        self.loads: list[tuple[str, Load]] = []
+
+    def seconds(self, quick: float, full: float) -> float:
+        return quick if self.quick else full
+
+    def servers(self, contenders):
+        return iter(contenders)
+
+    def site(self, sizes) -> Path:
+        return self.directory
+
+    @contextmanager
+    def start(self, contender: Contender, root: Path, *options: str, tls: bool = False):
+        yield SimpleNamespace(pid=0, url="http://127.0.0.1:9/", command=contender.name)
+
+    def load(self, server, load: Load) -> Sample:
+        self.loads.append((server.command, load))
+        return Sample("none", 1.0, 1000, 1000, 100, received=1e8)
+
+    def linked(self, speed: str):
+        return nullcontext("")
+
+    def measure(self, contender: Contender, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
+        cell.samples.append(self.load(SimpleNamespace(command=contender.name), load))
+        return cell
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "E-T2",
+        "E-F1",
+        "E-F2",
+        "E-T4",
+        "E-T5",
+        "E-C1",
+        "E-C4",
+        "T-A6",
+        "T-ST1",
+        "T-ST2",
+        "T-HS1",
+        "T-HS1p",
+        "T-ST1w",
+        "X-C1",
+    ],
+)
+@pytest.mark.parametrize("quick", [True, False])
+def test_loads_are_bounded_and_cells_complete(id: str, quick: bool, tmp_path: Path) -> None:
+    run = CATALOG[id].run
+    assert run is not None
+    bench = Paper(tmp_path, quick)
+    cells = list(run(bench))
+    assert cells and all(cell.samples for cell in cells)
+    keys = [(cell.server, cell.column, cell.x) for cell in cells]
+    assert len(keys) == len(set(keys))
+    for _, load in bench.loads:
+        assert 0 < load.seconds <= 60
+        if load.shape == "ceiling":
+            assert 0 < load.users <= 1000
+        else:
+            assert load.rate * load.calls <= 16_000 and load.sessions <= 10_000
+    if CATALOG[id].reference and CATALOG[id].paper_reference:
+        assert any(cell.server == CATALOG[id].reference and cell.paper for cell in cells)
+
+
+def test_ewe_loads_are_those_printed(tmp_path: Path) -> None:
+    bench = Paper(tmp_path, quick=False)
+    load = ewe_tables.as_printed(bench, T3)
+    assert (load.rate, load.sessions, load.calls, load.path, load.length) == (
+        100,
+        1000,
+        10,
+        "/1024.html",
+        1024,
+    )
+    assert ewe_tables.thinking(bench, T5).think == 0.1
+    assert pytest.approx(1000 / T3.of("request rate", "EWE -f"), rel=0.01) == ewe_tables.OVERLOAD
+
+
+def test_the_best_of_a_sweep_keeps_its_samples() -> None:
+    cells = [
+        Cell("nginx", "keep-alive", x, samples=[Sample("wrk", 1, replies=r)])
+        for x, r in ((1, 5), (10, 9), (100, 7))
+    ]
+    found = thesis.best(cells, 17_000)
+    assert (found.column, found.x, found.median, found.paper) == ("best: keep-alive", None, 9, 17_000)
+    assert found.paper_server == "Nginx"
+
+
+# Checks of claims
+
+
+def test_every_runnable_claim_can_be_judged() -> None:
+    for id in RUNNABLE:
+        each = CATALOG[id]
+        assert id in CHECKS or (each.reference and each.paper_reference), id
+
+
+def slow(**share: float) -> Table:
+    return Table("SLOW", cells=[
+        Cell(name, x=e_slow.MANY, value="response.p99", samples=[Sample("locust", 1, extra={"unanswered": value})])
+        for name, value in share.items()
+    ])  # fmt: skip
+
+
+def test_the_claim_of_silent_clients_can_fail() -> None:
+    assert e_slow.check(slow(serial=100, thread=0, asyncio=0)).word == "holds"
+    assert e_slow.check(slow(serial=100, thread=0, asyncio=5)).word == "does not hold"
+    assert e_slow.check(slow(serial=10, thread=0)).word == "does not hold"
+    assert e_slow.check(slow(thread=0)).word == "not testable"
+
+
+def measured(value: str, *rows: tuple[str, str, float | None, float]) -> Table:
+    """Return a table of (server, column, x, figure)."""
+    name = value.partition(".")[2]
+    return Table("", cells=[
+        Cell(server, column, x, f"extra.{name}", samples=[Sample("x", 1, extra={name: figure})])
+        for server, column, x, figure in rows
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("id", "rows", "word"),
+    [
+        ("E-C2", [("thread", "limit 64", 128, 56), ("fork", "limit 64", 128, 128)], "holds"),
+        ("E-C2", [("thread", "limit 64", 128, 128), ("fork", "limit 64", 128, 128)], "does not hold"),
+        ("E-C2", [("thread", "limit 64", 64, 10), ("fork", "limit 64", 64, 64)], "not testable"),
+        ("E-C3", [("lazy (2006)", "", 1, 3), ("pidfd", "", 1, 0)], "holds"),
+        ("E-C3", [("lazy (2006)", "", 1, 3), ("pidfd", "", 1, 1)], "does not hold"),
+        (
+            "E-C3",
+            [("lazy (2006)", "", 0, 9), ("lazy (2006)", "", 1, 0), ("pidfd", "", 1, 0)],
+            "does not hold",
+        ),
+        ("E-C4", [("fork", "persistent", None, 9), ("fork", "not persistent", None, 1)], "holds"),
+        ("E-C4", [("fork", "persistent", None, 1), ("fork", "not persistent", None, 9)], "does not hold"),
+        ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 1))], "holds"),
+        ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 2))], "does not hold"),
+        ("T-HS1p", [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 6)], "holds"),
+        (
+            "T-HS1p",
+            [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 3)],
+            "does not hold",
+        ),
+        ("T-A6", [("100mbit", "", None, 95)], "holds"),
+        ("T-A6", [("100mbit", "", None, 70)], "does not hold"),
+        ("E-T1", [("port", "", None, 1), ("logfile", "", None, 0)], "holds"),
+        ("E-T1", [("port", "", None, 0)], "does not hold"),
+    ],
+)
+def test_checks(id: str, rows: list[tuple[str, str, float | None, float]], word: str) -> None:
+    found = CHECKS[id](measured("extra.figure", *rows))
+    assert found.word == word
+    assert found.sentence.endswith(".")
+
+
+def test_the_price_of_an_idle_connection() -> None:
+    def grown(thread: float) -> str:
+        rows = [("asyncio", 100, 1e6), ("asyncio", 1100, 4e6), ("thread", 100, 1e6), ("thread", 600, thread)]
+        return CHECKS["GROW"](
+            measured("extra.m", *((name, "idle connections", x, y) for name, x, y in rows))
+        ).word
+
+    assert grown(11e6) == "holds"  # 20 kB for each, and 3 kB for each of the event loop's
+    assert grown(2e6) == "does not hold"
+
+
+@pytest.mark.parametrize("id", sorted(CHECKS))
+def test_a_check_of_nothing_is_not_testable(id: str) -> None:
+    if id != "E-T1":
+        assert CHECKS[id](Table(id)).word == "not testable"
+
+
+# Clients and servers of the experiments' own, for real
+
+
+def test_silent_connections_and_answers(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("hello\n")
+    with ewe("asyncio", root=tmp_path, directory=tmp_path) as server:
+        with clients.connections(server.url, 70, clients.ASKING) as asking:
+            assert len(asking) == 70
+            assert clients.answered(asking, 2) == 70
+        with clients.connections(server.url, 5, clients.SILENT) as silent:
+            began = time.monotonic()
+            assert clients.answered(silent, 0.3) == 0
+            assert time.monotonic() - began < 2
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(clients.address(server.url), 1)
+
+
+@pytest.mark.parametrize("model", ["LazyFork", "PidfdFork", "BuildingThread", "BuildingFork"])
+def test_variants_serve_and_stop(model: str, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("hello\n")
+    with ewe(f"ewe.lab.variants:{model}", "--no-persistent", root=tmp_path, directory=tmp_path) as server:
+        for _ in range(2):
+            with clients.connections(server.url, 3, clients.ASKING) as opened:
+                assert clients.answered(opened, 2) == 3
+        if model in ("LazyFork", "PidfdFork"):
+            time.sleep(0.3)
+            zombies = sum(each.parent == server.pid and each.state == "Z" for each in processes())
+            assert (zombies > 0) is (model == "LazyFork")
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGINT)
+    assert time.monotonic() - began < 3
+
+
+def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
+    """`ewe-lab list` and the tests of others need neither locust nor gevent nor psutil."""
+    heavy = "('locust', 'gevent', 'psutil', 'jinja2')"
+    code = f"import sys, ewe.lab.experiments; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=30)
+    assert done.stdout.strip() == "[]", done.stderr

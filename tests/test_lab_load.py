@@ -1,0 +1,442 @@
+"""Loads against servers whose behaviour is known: the numbers and the kinds of errors have to be theirs."""
+
+from __future__ import annotations
+
+import errno
+import math
+import random
+import shlex
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from known_server import DELAY
+
+from ewe.lab.experiment import Contender, Load
+from ewe.lab.load import ab, child, httperf
+from ewe.lab.load.child import run_locust
+from ewe.lab.load.client import CHUNKED, UNTIL_CLOSE, BadAnswer, Connection, Head, kind, parse_head, target
+from ewe.lab.load.histogram import Histogram
+from ewe.lab.load.probe import probe
+from ewe.lab.load.recorder import Recorder
+from ewe.lab.load.run import choose
+from ewe.lab.processes import LabError
+from ewe.lab.results import ERRORS, Sample
+
+KNOWN = Path(__file__).with_name("known_server.py")
+
+
+@contextmanager
+def known(behaviour: str) -> Iterator[str]:
+    """Run the known server; its URL."""
+    with subprocess.Popen(
+        [sys.executable, str(KNOWN), behaviour], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}/"
+        finally:
+            server.kill()
+
+
+def free_url() -> str:
+    """The URL of a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return f"http://127.0.0.1:{sock.getsockname()[1]}/"
+
+
+def closed(seconds: float = 1.0, **other: object) -> Load:
+    return replace(Load(users=5, think=0.02, seconds=seconds, warm_up=0.3), **other)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is measured
+
+
+def test_a_fixed_delay() -> None:
+    load = closed(2.0, users=10, length=1000)
+    with known("delay") as url:
+        sample = run_locust(load, url)
+    times = sample.service
+    assert times is not None
+    assert sample.response is None  # a closed loop has no schedule
+    assert sample.errors == {}
+    assert DELAY <= times.p50 < DELAY + 0.05
+    assert times.p50 <= times.p90 <= times.p95 <= times.p99 <= times.max
+    cycle = times.mean + load.think  # ten users, each going round: Little's law
+    assert sample.rate == pytest.approx(load.users / cycle, rel=0.1)
+    assert sample.requests == pytest.approx(sample.replies, abs=load.users)
+    assert sample.seconds == pytest.approx(2.0, abs=0.2)
+    assert [second.at for second in sample.timeline[:2]] == [0, 1]
+    assert sum(second.replies for second in sample.timeline) == sample.replies == times.count
+    assert all((second.p50 or 0) >= DELAY for second in sample.timeline[:2])
+    assert sum(count for _, count in times.buckets) == times.count
+    assert len(times.buckets) < 200
+    assert sample.connections == 0  # all made in the warm-up
+    assert sample.client is not None
+    assert 0 < sample.client < 1
+
+
+def test_a_stall_is_in_the_response_time_and_not_in_the_service_time() -> None:
+    """Frozen 1 s in every 4, 500 requests a second over ten connections, as the seed's notes have it."""
+    load = Load("arrivals", rate=500, users=10, seconds=4, warm_up=0.3, length=1000)
+    with known("frozen") as url:
+        sample = run_locust(load, url)
+        looped = run_locust(closed(3.0, users=50, think=0.1), url)
+    response, service = sample.response, sample.service
+    assert response is not None
+    assert service is not None
+    assert sample.errors == {}
+    assert sample.requests == pytest.approx(2000, rel=0.15)
+    assert response.p50 < 0.1
+    assert 0.5 < response.p95 < 1.4  # a quarter was due while it stood still
+    assert response.p99 > 0.8
+    assert service.p50 < 0.05
+    assert service.p95 < 0.1  # ten of two thousand noticed
+    assert service.max > 0.9
+    slowest = [second.p99 or 0 for second in sample.timeline]
+    assert max(slowest) > 0.5  # and it shows when
+    assert min(slowest) < 0.1
+    assert looped.service is not None
+    assert looped.service.p90 < 0.1  # a closed loop hides it
+
+
+def test_arrivals_keep_their_schedule() -> None:
+    with known("delay") as url:
+        load = Load("arrivals", rate=40, calls=3, think=0.05, seconds=2, warm_up=0.4)
+        sample = run_locust(load, url)
+    assert sample.replies == pytest.approx(240, rel=0.1)
+    assert sample.connections == pytest.approx(80, rel=0.1)
+    assert sample.response is not None
+    assert DELAY <= sample.response.p50 < DELAY + 0.06
+    assert sum(second.due or 0 for second in sample.timeline) == pytest.approx(240, rel=0.1)
+
+
+def test_a_number_of_sessions_is_counted_whole() -> None:
+    load = Load("arrivals", rate=50, sessions=40, calls=3, think=0.05, seconds=20, timeout=2)
+    with known("plain") as url:
+        sample = run_locust(load, url)
+    assert (sample.requests, sample.replies, sample.connections, sample.errors) == (120, 120, 40, {})
+    assert sample.received == 120 * 1041
+    assert sample.seconds == pytest.approx(39 / 50 + 2 * 0.05, abs=0.4)
+
+
+def test_sessions_are_cut_off_when_their_time_is_over() -> None:
+    load = Load("arrivals", rate=20, sessions=1000, seconds=1, timeout=0.5)
+    with known("plain") as url:
+        sample = run_locust(load, url)
+    assert 15 <= sample.replies <= 22
+    assert [note for note in sample.notes if note.startswith("cut off after 1 s")]
+
+
+def test_phases() -> None:
+    load = Load("arrivals", phases=((1.0, 20.0), (1.0, 100.0), (1.0, 40.0)), warm_up=0.3)
+    with known("plain") as url:
+        sample = run_locust(load, url)
+    assert [second.due for second in sample.timeline[:3]] == pytest.approx([20, 100, 40], abs=8)
+    assert sample.replies == pytest.approx(160, abs=10)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "expected"),
+    [
+        ("silent", "ct"),
+        ("reset", "res"),
+        ("cut", "res"),
+        ("status", "status"),
+    ],
+)
+def test_errors_by_kind(behaviour: str, expected: str) -> None:
+    load = Load("arrivals", rate=30, sessions=12, seconds=10, timeout=0.5, length=1000)
+    with known(behaviour) as url:
+        sample = run_locust(load, url)
+    assert sample.errors == {expected: 12}
+    assert sample.replies == 0
+    assert sample.requests == 12
+    assert [sum(second.errors.values()) for second in sample.timeline][:1] != [0]
+    if behaviour == "silent":
+        assert sample.seconds == pytest.approx(11 / 30 + 0.5, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "expected"),
+    [
+        ("silent", "ct"),
+        ("trickle", "ct"),
+        ("reset", "res"),
+        ("cut", "res"),
+        ("cut-chunk", "res"),
+        ("cut-head", "res"),
+        ("nonsense", "other"),
+        ("short", "other"),
+    ],
+)
+def test_what_a_client_raises(behaviour: str, expected: str) -> None:
+    with known(behaviour) as url:
+        connection = Connection(target(Load(length=1000, timeout=0.3), url))
+        began = time.monotonic()
+        with pytest.raises((OSError, BadAnswer)) as raised:
+            connection.ask()
+    assert kind(raised.value) == expected
+    assert expected in ERRORS
+    assert connection.sock is None
+    if expected == "ct":
+        assert 0.25 < time.monotonic() - began < 1.5
+
+
+def test_kinds_of_errors() -> None:
+    assert kind(TimeoutError()) == "ct"  # our timer
+    assert kind(OSError(errno.ETIMEDOUT, "")) == "st"  # the kernel's
+    assert kind(OSError(errno.EMFILE, "")) == "fd"
+    assert kind(OSError(errno.EADDRNOTAVAIL, "")) == "addr"
+    assert kind(BrokenPipeError(errno.EPIPE, "")) == "res"
+    assert kind(OSError(errno.EIO, "")) == kind(ValueError()) == "other"
+    assert kind(ssl.SSLError("The read operation timed out")) == "ct"
+    assert kind(ssl.SSLEOFError(8, "")) == "res"
+
+
+def test_refused() -> None:
+    sample = run_locust(closed(), free_url())
+    assert sample.replies == 0
+    assert set(sample.errors) == {"ref"}
+    assert 5 * 5 <= sample.errors["ref"] <= 5 * 11  # a user who was refused waits before he tries again
+
+
+def test_no_descriptor_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "running", limited(child.running))
+    load = Load("arrivals", rate=100, sessions=100, seconds=10, timeout=2)
+    with known("silent") as url:
+        sample = run_locust(load, url)
+    assert set(sample.errors) == {"ct", "fd"}
+    assert sum(sample.errors.values()) == 100
+    assert sample.errors["fd"] == 100 - (128 - 64)
+    assert "as many as the load can hold" in sample.notes[0]
+
+
+def limited(running):  # type: ignore[no-untyped-def]
+    """The same, with a limit of 128 descriptors."""
+    return lambda command, *rest, **more: running(
+        ["sh", "-c", f"ulimit -n 128; exec {shlex.join(command)}"], *rest, **more
+    )
+
+
+def test_what_waits_in_a_closed_loop_is_not_forgotten() -> None:
+    with known("silent") as url:
+        sample = run_locust(closed(1.0), url)
+    assert (sample.replies, sample.errors, sample.extra) == (0, {}, {"unanswered": 5.0})
+    assert sample.notes[0].startswith("5 requests had no answer when the run ended")
+
+
+@pytest.mark.parametrize("behaviour", ["plain", "chunked", "until-close", "old", "close", "early"])
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_answers_are_read_to_their_end(behaviour: str, keep_alive: bool) -> None:
+    with known(behaviour) as url:
+        connection = Connection(target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
+        for _ in range(3):
+            connection.ask()
+        kept = keep_alive and behaviour in ("plain", "chunked", "early")
+        assert connection.connections == (1 if kept else 3)
+        connection.close()
+        assert probe(f"{url}index.html", 1000) == ""
+
+
+def test_a_probe_says_what_is_wrong() -> None:
+    with known("status") as url:
+        assert probe(url, None) == "a first request was answered with 500"
+    with known("plain") as url:
+        assert probe(url, 999) == "a first request failed: the body has 1000 bytes, not 999"
+    assert "refused" in probe(free_url(), None)
+
+
+def test_a_load_that_cannot_run_says_why_in_a_line() -> None:
+    with pytest.raises(LabError, match=r"^the load failed: .*is not the URL of a server$"):
+        run_locust(closed(), "gopher://x/")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The parts
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Head(200, 5, True)),
+        (b"HTTP/1.1 200 OK\r\nconnection:close\r\ncontent-length:5\r\n\r\n", Head(200, 5, False)),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n", Head(200, 5, True)),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Head(200, CHUNKED, True)),
+        (b"HTTP/1.1 200 OK\r\n\r\n", Head(200, UNTIL_CLOSE, False)),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", Head(304, 0, True)),
+        (b"HTTP/1.1 204\r\n\r\n", Head(204, 0, True)),
+    ],
+)
+def test_heads(head: bytes, expected: Head) -> None:
+    assert parse_head(head) == expected
+
+
+@pytest.mark.parametrize("head", [b"HTTP/2 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: +5\r\n\r\n"])
+def test_bad_heads(head: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        parse_head(head)
+
+
+def test_the_histogram_is_exact_to_three_digits() -> None:
+    chance = random.Random(1)
+    times = sorted(10 ** chance.uniform(-4.5, 1.5) for _ in range(20_000))
+    histogram = Histogram()
+    for each in times:
+        histogram.add(each)
+    shares = (0.001, 0.25, 0.5, 0.9, 0.99, 0.9999, 1.0)
+    for share, found in zip(shares, histogram.percentiles(*shares), strict=True):
+        assert found == pytest.approx(times[math.ceil(share * len(times)) - 1], rel=0.001, abs=1e-7)
+    summary = histogram.times()
+    assert summary is not None
+    assert (summary.count, summary.max) == (20_000, times[-1])
+    assert summary.mean == pytest.approx(statistics.fmean(times))
+    assert len(summary.buckets) <= 250
+    assert summary.buckets[-1][0] >= summary.max * 0.999
+    below = sum(count for end, count in summary.buckets if end <= 0.1)
+    assert below == pytest.approx(sum(each <= 0.1 for each in times), rel=0.01)
+
+
+def test_nothing_has_no_times() -> None:
+    assert Histogram().times() is None
+
+
+def test_what_ends_after_the_run_counts_for_times_and_not_for_the_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    recorder = Recorder(scheduled=True)
+    recorder.begin, recorder.end = 10.0, 12.0
+    for due, ends, error in (
+        (9.5, 10.5, ""),
+        (10.0, 11.5, ""),
+        (11.0, 13.0, ""),
+        (11.5, 14.0, "ct"),
+        (12.5, 13, ""),
+    ):
+        recorder.is_due(due)
+        clock[0] = ends
+        recorder.ended(1, due, due + 0.25, error, 1, 100)
+    sample = recorder.sample("locust")
+    assert (sample.replies, sample.extra, sample.errors) == (2, {"late": 1.0}, {"ct": 1})
+    assert sample.response is not None
+    assert sample.response.count == 2  # due within
+    assert sample.response.max == 2.0
+    assert sample.service is not None
+    assert sample.service.max == 1.75
+    assert [second.due for second in sample.timeline] == [1, 2]
+    assert [second.replies for second in sample.timeline] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (Load(users=50, think=0.1, seconds=10), "50 users, 100 ms think time, 10 s"),
+        (Load(users=1, seconds=0.5), "1 user, no think time, 500 ms"),
+        (
+            Load("ceiling", users=32, keep_alive=False),
+            "32 connections at full speed, 5 s, a connection a request",
+        ),
+        (Load("ceiling", users=1, tls="parity"), "1 connection at full speed, 5 s, TLS 1.2 AES256-SHA"),
+        (
+            Load("arrivals", rate=50, sessions=500, calls=10, think=0.1),
+            "500 sessions at 50/s, 10 calls each, 100 ms think time",
+        ),
+        (Load("arrivals", rate=500, users=20, seconds=300), "500 sessions/s, over 20 connections, 5 min"),
+        (Load("arrivals", phases=((30, 22), (10, 100))), "22/s for 30 s then 100/s for 10 s"),
+    ],
+)
+def test_a_load_in_words(load: Load, words: str) -> None:
+    assert load.words() == words
+
+
+def test_the_tool_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"wrk", "ab"}
+    monkeypatch.setattr("ewe.lab.load.run.find_tool", lambda name: name if name in here else None)
+    ceiling = Load("ceiling", users=8)
+    assert choose(Load(users=8)) == choose(Load("arrivals", rate=1)) == "locust"
+    assert choose(ceiling) == "wrk"
+    assert choose(replace(ceiling, keep_alive=False)) == choose(replace(ceiling, tls="parity")) == "ab"
+    assert choose(replace(ceiling, tool="locust")) == "locust"
+    here.clear()
+    assert choose(ceiling) == choose(replace(ceiling, tls="parity")) == "locust"
+    for wrong in (Load("spiral"), Load(tool="wrk"), Load("arrivals", tool="ab")):
+        with pytest.raises(LabError, match="shape"):
+            choose(wrong)
+
+
+def test_what_ab_reports() -> None:
+    text = (
+        "Time taken for tests:   2.000 seconds\nComplete requests:      300\nFailed requests:        2\n"
+        "   (Connect: 0, Receive: 1, Length: 0, Exceptions: 1)\nNon-2xx responses:      3\n"
+        "Total transferred:      3600 bytes\nTime per request:       5.373 [ms] (mean)\n"
+        "Time per request:       0.672 [ms] (mean, across all concurrent requests)\n"
+    )
+    assert ab.parse_ab(text) == {
+        "seconds": 2.0, "complete": 300.0, "failed": 2.0, "status": 3.0, "received": 3600.0, "mean": 5.373,
+    }  # fmt: skip
+    with pytest.raises(LabError, match=r"^ab: apr_socket_recv: Connection reset by peer"):
+        ab.parse_ab("Benchmarking x\napr_socket_recv: Connection reset by peer (104)\n")
+    handshake = (
+        "SSL handshake failed (1).\n80C5:error:0A000126:SSL routines:read:unexpected eof:../x.c:318:\n"
+    )
+    with pytest.raises(
+        LabError, match=r"^ab: no TLS connection with this protocol and cipher: unexpected eof$"
+    ):
+        ab.parse_ab(text + handshake)
+
+
+HTTPERF = """\
+Total: connections 500 requests 557 replies 215 test-duration 19.100 s
+Reply time [ms]: response 2.3 transfer 0.1
+Reply status: 1xx=0 2xx=210 3xx=0 4xx=1 5xx=4
+Net I/O: 10.0 KB/s (0.1*10^6 bps)
+Errors: total 482 client-timo 479 socket-timo 1 connrefused 0 connreset 2
+Errors: fd-unavail 3 addrunavail 0 ftab-full 4 other 0
+"""
+
+
+def test_what_httperf_reports() -> None:
+    sample = httperf.parse_httperf(HTTPERF)
+    assert (sample.connections, sample.requests, sample.replies, sample.seconds) == (500, 557, 210, 19.1)
+    assert sample.errors == {"ct": 479, "st": 1, "res": 2, "fd": 7, "status": 5}
+    assert sample.extra == {"reply_time": pytest.approx(0.0024)}
+    with pytest.raises(LabError, match="httperf: bad"):
+        httperf.parse_httperf("bad\n")
+
+
+def same(one: Sample, other: Sample) -> bool:
+    """Whether two tools counted the same, within 2 %."""
+    return all(
+        abs(a - b) <= max(0.02 * max(a, b), 1)
+        for a, b in (
+            (one.requests, other.requests),
+            (one.replies, other.replies),
+            (one.errors.get("ct", 0), other.errors.get("ct", 0)),
+            (sum(one.errors.values()), sum(other.errors.values())),
+        )
+    )
+
+
+THREAD = (
+    Contender("thread", model="thread"),
+    Load("arrivals", rate=50, sessions=50, calls=5, think=0.1, seconds=20),
+)
+POOL = (
+    Contender("pool", model="pool", options=("--parking", "never", "--poolthreads", "5")),
+    Load("arrivals", rate=50, sessions=100, calls=10, think=0.1, seconds=20, timeout=1.5),
+)

@@ -1,0 +1,233 @@
+"""Verdicts: what they are, at their edges, and that they depend on ratios alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ewe.lab import verdicts
+from ewe.lab.experiment import Experiment
+from ewe.lab.results import Cell, Sample, Table, Times, Usage
+
+EXPERIMENT = Experiment(
+    "X", "EWE", "table", "title", "claim", "model", "rate", reference="apache", paper_reference="Apache"
+)
+FIGURE = st.floats(0.001, 100_000)
+FACTOR = st.integers(-20, 20).map(lambda power: 2.0**power)  # exact, so that no verdict turns on rounding
+
+
+def cell(server: str, ours: float | None, paper: float | None, column: str = "", **other) -> Cell:
+    """Return a cell whose rate is ours."""
+    samples = (
+        [] if ours is None else [Sample("wrk", 1.0, extra={"rate": ours}, client=other.pop("client", None))]
+    )
+    return Cell(
+        server,
+        column,
+        value="extra.rate",
+        paper=paper,
+        paper_server=server.capitalize(),
+        samples=samples,
+        **other,
+    )
+
+
+def table(*cells: Cell) -> Table:
+    return Table("X", cells=list(cells))
+
+
+def verdict(
+    ours: float | None, paper: float | None, reference: float | None = 100, printed: float | None = 100
+):
+    """Return the judgement on a server beside a reference."""
+    cells = table(cell("apache", reference, printed), cell("serial", ours, paper))
+    return verdicts.judge(cells, EXPERIMENT)[1]
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "expected"),
+    [
+        (0.5, 0.5, "reproduced"),
+        (0.5, 0.75, "reproduced"),
+        (0.5, 0.76, "shape"),
+        (0.004, 0.5, "shape"),
+        (3.0, 1.2, "shape"),
+        (0.5, 1.05, "changed"),
+        (0.004, 1.0, "changed"),
+        (1.0, 3.0, "changed"),
+        (1.05, 0.3, "changed"),
+        (0.5, 1.2, "inverted"),
+        (2.0, 0.5, "inverted"),
+        (0.0, 0.0, "reproduced"),
+        (0.3, 0.0, "shape"),
+        (3.0, 0.0, "inverted"),
+        (0.0, 3.0, "inverted"),
+    ],
+)
+def test_verdicts(paper: float, ours: float, expected: str) -> None:
+    assert verdicts.compare(paper, ours) == expected
+    assert verdict(ours * 100, paper * 100).verdict == expected
+
+
+def test_ratios_are_to_the_reference() -> None:
+    found = verdict(30, 5, reference=60, printed=50)
+    assert (found.paper, found.ours) == (0.1, 0.5)
+
+
+def test_the_reference_has_no_verdict_of_its_own() -> None:
+    found = verdicts.judge(table(cell("apache", 10, 20), cell("serial", 5, 10)), EXPERIMENT)
+    assert [each.verdict for each in found] == ["reference", "reproduced"]
+    assert (found[0].paper, found[0].ours) == (1, 1)
+
+
+def test_what_was_not_printed_has_no_verdict() -> None:
+    assert verdict(10, None).verdict == ""
+    assert verdict(10, None).ours == 0.1
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (verdict(None, 50), "not measured"),
+        (verdict(50, 50, reference=None), "the reference server was not measured"),
+        (verdict(50, 50, reference=0), "the reference server apache gave no reply"),
+        (verdict(50, 50, printed=None), "the document printed no figure for its reference server"),
+    ],
+)
+def test_not_testable(found: verdicts.Judged, reason: str) -> None:
+    assert (found.verdict, found.reason) == ("not testable", reason)
+
+
+def test_a_failure_is_the_reason() -> None:
+    cells = table(cell("apache", 1, 1), cell("serial", None, 1, failure="it did not start"))
+    assert verdicts.judge(cells, EXPERIMENT)[1].reason == "it did not start"
+
+
+def test_no_reply_has_no_time_to_judge() -> None:
+    late = Cell(
+        "serial", value="service.p50", paper=2, samples=[Sample("locust", 1.0, requests=5, errors={"ct": 5})]
+    )
+    first = Cell("apache", value="service.p50", paper=1, paper_server="Apache")
+    first.samples = [Sample("locust", 1.0, service=Times(1, 1, 1, 1, 1, 1, 1))]
+    found = verdicts.judge(table(first, late), EXPERIMENT)[1]
+    assert (found.verdict, found.reason) == ("not testable", "no reply")
+
+
+@pytest.mark.parametrize("busy", ["apache", "serial"])
+def test_a_busy_load_generator_spoils_a_rate(busy: str) -> None:
+    cells = [
+        Cell(name, paper=1, paper_server=name.capitalize(), samples=[Sample("wrk", 1, replies=5, client=0.5)])
+        for name in ("apache", "serial")
+    ]
+    assert verdicts.judge(table(*cells), EXPERIMENT)[1].verdict == "reproduced"
+    next(each for each in cells if each.server == busy).samples[0].client = 0.71
+    found = verdicts.judge(table(*cells), EXPERIMENT)[1]
+    assert found.verdict == "not testable"
+    assert busy in found.reason
+
+
+def test_a_busy_load_generator_does_not_spoil_memory() -> None:
+    cells = [
+        Cell(name, value="usage.memory", paper=1, paper_server=name.capitalize(),
+             samples=[Sample("wrk", 1, client=1.0, usage=Usage(1, memory=5))])
+        for name in ("apache", "serial")
+    ]  # fmt: skip
+    assert verdicts.judge(table(*cells), EXPERIMENT)[1].verdict == "reproduced"
+
+
+def test_columns_are_judged_apart() -> None:
+    cells = table(
+        cell("apache", 100, 100, "a"), cell("serial", 50, 50, "a"),
+        cell("apache", 10, 100, "b"), cell("serial", 50, 50, "b"),
+    )  # fmt: skip
+    assert [each.verdict for each in verdicts.judge(cells, EXPERIMENT)] == [
+        "reference", "reproduced", "reference", "inverted",
+    ]  # fmt: skip
+    found = verdicts.finding(cells, EXPERIMENT)
+    assert found.word == "holds in part"
+    assert (
+        found.sentence
+        == "A: 1 of 1 keeps its order, 1 within a factor of 1.5; b: none of 1 keeps its order, 1 inverted."
+    )
+
+
+def test_findings() -> None:
+    def word(*cells: Cell) -> str:
+        return verdicts.finding(table(cell("apache", 100, 100), *cells), EXPERIMENT).word
+
+    assert word(cell("a", 50, 50), cell("b", 20, 50)) == "holds"
+    assert word(cell("a", 50, 50), cell("b", 200, 50)) == "holds in part"
+    assert word(cell("a", 100, 50)) == "does not hold"
+    assert word() == "not testable"
+    assert verdicts.finding(table(cell("a", 1, None)), None).word == "no printed figures"
+    assert verdicts.finding(Table("X", skipped="no servers"), EXPERIMENT).word == "not testable"
+
+
+def test_many_columns_are_told_together() -> None:
+    cells = [
+        cell(name, ours, 100, column) for column in "abcde" for name, ours in (("apache", 100), ("fork", 90))
+    ]
+    found = verdicts.finding(table(*cells), EXPERIMENT)
+    assert found.sentence == "5 settings, in all: 5 of 5 keep their order, 5 within a factor of 1.5."
+
+
+def test_since_names_what_changed_most() -> None:
+    cells = table(cell("apache", 100, 100), cell("serial", 100, 1), cell("fork", 40, 50))
+    text = verdicts.since(cells, EXPERIMENT)
+    assert text.startswith(
+        "What changed most: Serial had 0.010 times Apache's figure then, and serial has 1.00 times"
+    )
+    assert text.endswith("fork had 50 times serial's, and has 0.40 times now.")
+    quiet = verdicts.since(table(cell("apache", 100, 100), cell("fork", 40, 50)), EXPERIMENT)
+    assert quiet.startswith("Little has changed")
+    assert verdicts.since(table(cell("apache", 100, 100)), EXPERIMENT) == ""
+
+
+@given(st.lists(st.tuples(FIGURE, FIGURE), min_size=2, max_size=6), FACTOR, FACTOR)
+def test_scaling_changes_no_verdict(pairs: list[tuple[float, float]], ours: float, paper: float) -> None:
+    """A machine that is a thousand times faster in all it does tells the same."""
+    names = ["apache", *"bcdefg"]
+    before = table(*(cell(name, o, p) for name, (o, p) in zip(names, pairs, strict=False)))
+    after = table(*(cell(name, o * ours, p * paper) for name, (o, p) in zip(names, pairs, strict=False)))
+    found = [verdicts.judge(each, EXPERIMENT) for each in (before, after)]
+    assert [each.verdict for each in found[0]] == [each.verdict for each in found[1]]
+    assert verdicts.finding(before, EXPERIMENT) == verdicts.finding(after, EXPERIMENT)
+
+
+@given(FIGURE, FIGURE)
+def test_then_and_now_may_be_exchanged(paper: float, ours: float) -> None:
+    assert verdicts.compare(paper, ours) == verdicts.compare(ours, paper)
+
+
+@given(FIGURE)
+def test_the_same_ratio_is_reproduced(value: float) -> None:
+    assert verdicts.compare(value, value) == "reproduced"
+
+
+@given(FIGURE, FIGURE)
+def test_an_inverted_pair_is_on_both_sides(paper: float, ours: float) -> None:
+    found = verdicts.compare(paper, ours)
+    if found == "inverted":
+        assert (paper - 1) * (ours - 1) < 0
+    if found == "shape":
+        assert (paper - 1) * (ours - 1) > 0
+    if found == "reproduced":
+        assert abs(math.log(paper / ours)) <= math.log(1.5) + 1e-9
+
+
+def test_winners_leave_out_whoever_loses_requests() -> None:
+    def measured(server: str, replies: int, errors: int, cpu: float) -> Cell:
+        times = Times(replies, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
+        sample = Sample("locust", 1, replies + errors, replies, errors={"ct": errors}, service=times)
+        sample.usage = Usage(cpu, memory=1000 / cpu)
+        return Cell(server, samples=[sample])
+
+    found = verdicts.winners([measured("a", 100, 50, 0.1), measured("b", 90, 0, 1), measured("c", 50, 0, 2)])
+    by_name = {each.name: each for each in found}
+    assert (by_name["rate"].server, by_name["rate"].runner_up) == ("a", "b")
+    assert by_name["micros"].server == "b"
+    assert by_name["usage.memory"].server == "c"
+    assert by_name["micros"].margin == pytest.approx((2 / 50) / (1 / 90))

@@ -1,0 +1,142 @@
+"""Kill -9 anything under load: clear statuses, nothing hangs, nothing is left, service is back in a second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from conftest import wait_until
+from xswitch_client import HEAD, Connection, XSwitch, alive, descendants, xswitch
+
+WORK = f"""import time
+time.sleep(0.01)
+print("{HEAD}\\nhello")
+"""
+
+
+class Load:
+    """Some clients that ask all the time. outcomes: how often each status came; 0 for a connection that broke."""
+
+    def __init__(self, running: XSwitch, script: str, clients: int = 6) -> None:
+        self.outcomes: Counter[int] = Counter()
+        self.slowest = 0.0
+        self.last_good = 0.0
+        self.stopping = False
+        self.threads = [threading.Thread(target=self.ask, args=(running, script)) for _ in range(clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def ask(self, running: XSwitch, script: str) -> None:
+        while not self.stopping:
+            began = time.monotonic()
+            try:
+                with Connection(running.address, timeout=10) as connection:
+                    status = connection.ask(script).status
+            except TimeoutError:
+                status = -1
+            except OSError:
+                status = 0
+            self.outcomes[status] += 1
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            if status == 200:
+                self.last_good = time.monotonic()
+
+    def end(self) -> None:
+        self.stopping = True
+        for thread in self.threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def kill_engine(running: XSwitch) -> int:
+    return int(next(each["pid"] for each in running.engines()))
+
+
+def has_answered(load: Load, count: int) -> bool:
+    return load.outcomes[200] > count
+
+
+def has_ended(pids: set[int]) -> bool:
+    return not alive(pids)
+
+
+VICTIMS: dict[str, Callable[[XSwitch], int]] = {
+    "engine": kill_engine,
+    "main": lambda running: running.members()["main"],
+    "suexecme": lambda running: running.members()["suexecme"],
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_kill_under_load(victim: str) -> None:
+    with xswitch("max-engines-per-user = 4\npatience = '5s'") as running:
+        script = str(running.script("work.py", WORK))
+        load = Load(running, script)
+        wait_until(lambda: load.outcomes[200] > 50, 20)
+        for _ in range(3):
+            before = descendants(running.process.pid)
+            pid = VICTIMS[victim](running)
+            os.kill(pid, signal.SIGKILL)
+            killed = time.monotonic()
+            good = load.outcomes[200]
+            wait_until(partial(has_answered, load, good + 20), 10, running.log)
+            assert load.last_good - killed < 3
+            if victim != "engine":
+                wait_until(partial(has_ended, before - {running.process.pid}), 5, f"left of {before}")
+        load.end()
+        assert load.outcomes.keys() <= {200, 502, 503, 0}, load.outcomes
+        assert load.outcomes[200] > 100 and load.slowest < 8
+        if victim == "engine":
+            assert load.outcomes[0] == 0  # a request that was killed is tried once more
+
+
+@pytest.mark.parametrize("victim", ["main", "suexecme"])
+def test_service_is_back_within_a_second(victim: str) -> None:
+    with xswitch() as running:
+        script = running.script("work.py", WORK)
+        assert running.ask(script).status == 200
+        os.kill(running.members()[victim], signal.SIGKILL)
+        began = time.monotonic()
+        while True:
+            try:
+                if running.ask(script).status == 200:
+                    break
+            except OSError:
+                pass
+            assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 2  # a second, and what a busy machine adds
+        running.wait_for_log("starting anew")
+
+
+def test_a_kill_of_all_three_processes_leaves_no_engine() -> None:
+    with xswitch() as running:
+        for name in ("a", "b"):
+            running.ask(running.script(f"{name}.py", WORK))
+        spin = running.script("spin.py", f"print('{HEAD}', flush=True)\nwhile True: pass")
+        wait = running.asking(spin)
+        wait_until(lambda: any(each["state"] == "busy" for each in running.engines()), 10)
+        family = descendants(running.process.pid)
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        wait_until(lambda: not alive(family), 5, lambda: f"left: {alive(family)}")
+        assert wait().status == 0
+
+
+def test_a_main_module_that_cannot_live_ends_all() -> None:
+    with xswitch() as running:
+        for _ in range(12):
+            if running.process.poll() is not None:
+                break
+            try:
+                os.kill(running.members()["main"], signal.SIGKILL)
+            except (IndexError, OSError):
+                pass
+            time.sleep(0.3)
+        assert running.process.wait(10) == 1
+        running.wait_for_log("giving up")

@@ -1,0 +1,368 @@
+"""Users of X-Switch: each script runs as its owner, and hurts nobody else.
+
+With accounts made for the purpose, so all but the last tests are there only for root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, alive, xswitch
+
+from ewe.xswitch.rules import Refusal, examine
+from ewe.xswitch.settings import Settings
+
+SETTINGS = """time-limit = '3s'
+max-engines-per-user = 3
+[limits]
+memory = '400m'
+processes = 40
+files = 64
+cpu = 60
+"""
+
+
+class User:
+    """An account, with a public_html."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        self.name = name
+        subprocess.run(
+            ["useradd", "--home-dir", str(home), "--shell", "/usr/sbin/nologin", "--user-group", name],
+            check=True,
+        )
+        entry = pwd.getpwnam(name)
+        self.uid, self.gid = entry.pw_uid, entry.pw_gid
+        self.home = home
+        self.public = home / "public_html"
+        self.public.mkdir(parents=True)
+        for directory, mode in ((home, 0o711), (self.public, 0o755)):
+            directory.chmod(mode)
+            os.chown(directory, self.uid, self.gid)
+
+    def write(self, name: str, text: str, mode: int = 0o700) -> Path:
+        """Write a file of hers below public_html, or elsewhere in her home with "../"."""
+        path = self.public / name
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o755)
+            os.chown(path.parent, self.uid, self.gid)
+        path.write_text(text)
+        os.chown(path, self.uid, self.gid)
+        path.chmod(mode)
+        return path
+
+    def processes(self) -> set[int]:
+        """Return what runs as her."""
+        found = set()
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and os.stat(f"/proc/{entry}").st_uid == self.uid:
+                    found.add(int(entry))
+            except OSError:
+                pass
+        return alive(found)
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[tuple[User, User]]:
+    """Alice and bob, who are gone afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="test-users-"))
+    base.chmod(0o755)
+    made = [f"ewe-{name}-{os.getpid()}" for name in ("alice", "bob")]
+    try:
+        alice, bob = (User(name, base / name) for name in made)
+        yield alice, bob
+        assert not alice.processes() | bob.processes()
+    finally:
+        for name in made:
+            subprocess.run(["userdel", name], check=False, capture_output=True)
+        shutil.rmtree(base)
+
+
+@pytest.fixture(scope="module")
+def running(users: tuple[User, User]) -> Iterator[XSwitch]:
+    with xswitch(SETTINGS) as started:
+        yield started
+
+
+def try_out(running: XSwitch, user: User, code: str) -> str:
+    """Run Python code as a user; return what it says, or the name of the error that ends it."""
+    lines = "\n".join("    " + line for line in code.splitlines())
+    script = user.write(
+        "try.py",
+        f'print("{HEAD}")\ntry:\n{lines}\nexcept BaseException as error:\n    print(type(error).__name__)\n',
+    )
+    reply = running.ask(script)
+    assert reply.status == 200, running.log()
+    return reply.text.strip()
+
+
+# Who runs
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("id.py", f'import os\nprint("{HEAD}\\n", *os.getresuid(), *os.getresgid(), *os.getgroups())'),
+        ("id.pl", f'print "{HEAD}\\n$< $> $< $( $)\\n";'),
+        ("id.php", "<?php echo posix_getuid(), ' ', posix_geteuid();"),
+    ],
+)
+def test_a_script_runs_as_its_owner(running: XSwitch, users: tuple[User, User], name: str, text: str) -> None:
+    for user in users:
+        words = running.ask(user.write(name, text)).text.split()
+        numbers = {int(word) for word in words}
+        assert numbers <= {user.uid, user.gid} and int(words[0]) == user.uid, running.log()
+
+
+def test_a_script_of_the_site_runs_as_the_configured_user(running: XSwitch) -> None:
+    script = running.script("id.py", f'import os\nprint("{HEAD}\\n", *os.getresuid())')
+    assert set(running.ask(script).text.split()) == {str(pwd.getpwnam("nobody").pw_uid)}
+
+
+def test_no_privilege_is_regained(running: XSwitch, users: tuple[User, User]) -> None:
+    alice, _ = users
+    assert "NoNewPrivs:\t1" in try_out(running, alice, "print(open('/proc/self/status').read())")
+    assert try_out(running, alice, "import os; os.setuid(0)") == "PermissionError"
+    assert try_out(running, alice, "import os; os.setgroups([0])") == "PermissionError"
+    limits = try_out(running, alice, "print(open('/proc/self/limits').read())")
+    rows = {line[:25].strip(): line[25:].split()[:2] for line in limits.splitlines()}
+    assert rows["Max address space"] == ["419430400"] * 2 and rows["Max processes"] == ["40"] * 2
+    assert rows["Max open files"] == ["64"] * 2 and rows["Max cpu time"] == ["60"] * 2
+    main = running.members()["main"]
+    status = Path(f"/proc/{main}/status").read_text()
+    nobody = pwd.getpwnam("nobody").pw_uid
+    assert f"Uid:\t{nobody}\t{nobody}\t{nobody}\t{nobody}" in status and "CapEff:\t0000000000000000" in status
+
+
+def test_alice_cannot_read_what_is_bobs(running: XSwitch, users: tuple[User, User]) -> None:
+    alice, bob = users
+    secret = bob.write("secret.txt", "of bob", 0o600)
+    assert try_out(running, bob, f"print(open({str(secret)!r}).read())") == "of bob"
+    assert try_out(running, alice, f"print(open({str(secret)!r}).read())") == "PermissionError"
+    assert try_out(running, alice, f"open({str(bob.public)!r} + '/new', 'w')") == "PermissionError"
+
+
+def test_alice_cannot_touch_other_processes(running: XSwitch, users: tuple[User, User]) -> None:
+    alice, bob = users
+    try_out(running, bob, "print(1)")
+    engine = next(each["pid"] for each in running.engines() if each["user"] == bob.name)
+    members = running.members()
+    for pid in (engine, members["main"], members["suexecme"], running.process.pid):
+        assert try_out(running, alice, f"import os; os.kill({pid}, 9)") == "PermissionError"
+        assert (
+            try_out(running, alice, f"import os; print(os.readlink('/proc/{pid}/fd/3'))") == "PermissionError"
+        )
+        assert try_out(running, alice, f"open('/proc/{pid}/mem', 'rb')") == "PermissionError"
+    assert engine in {each["pid"] for each in running.engines()}
+
+
+def test_alice_has_no_socket_but_her_own(running: XSwitch, users: tuple[User, User]) -> None:
+    """Control sockets have no name; the directory for those of PHP is closed; no descriptor is inherited."""
+    alice, bob = users
+    running.ask(bob.write("a.php", "bob"))
+    listing = try_out(
+        running, alice, "import glob, os\nfor d in glob.glob('/tmp/xswitch-*'): print(os.listdir(d))"
+    )
+    assert listing == "PermissionError"
+    code = """import os
+for n in range(20):
+    try: print(n, os.readlink(f"/proc/self/fd/{n}"))
+    except OSError: pass
+"""
+    links = dict(line.split(" ", 1) for line in try_out(running, alice, code).splitlines())
+    assert all(int(number) <= 6 for number, target in links.items() if "socket" in target), links
+    code = """import re, socket
+for path in re.findall(r"/tmp/xswitch-\\S+", open("/proc/net/unix").read()):
+    try: print(socket.socket(socket.AF_UNIX).connect(path))
+    except PermissionError: print("denied")
+"""
+    assert set(try_out(running, alice, code).split()) == {"denied"}
+
+
+def test_alices_socket_modes_hold(users: tuple[User, User]) -> None:
+    alice, _ = users
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    path = directory / "x.sock"
+    with xswitch(listen=f"unix:{path}") as running:
+        assert (
+            try_out(running, alice, f"import socket\nsocket.socket(socket.AF_UNIX).connect({str(path)!r})")
+            == "PermissionError"
+        )
+    shutil.rmtree(directory)
+
+
+# What hurts only her
+
+
+def prompt(running: XSwitch, bob: User) -> float:
+    """Return the seconds that bob waits for a small answer."""
+    script = bob.write("prompt.py", PYTHON_HELLO)
+    began = time.monotonic()
+    assert running.ask(script).text == "hello\n"
+    return time.monotonic() - began
+
+
+def hurts_only_alice(running: XSwitch, alice: User, bob: User, code: str) -> list[Reply]:
+    """Have alice run code in as many engines as she may have; bob must be answered meanwhile."""
+    script = alice.write("hurt.py", code)
+    prompt(running, bob)
+    waits = [running.asking(script) for _ in range(4)]
+    time.sleep(0.5)
+    waited = [prompt(running, bob) for _ in range(5)]
+    replies = [wait() for wait in waits]
+    assert max(waited) < 3, waited
+    wait_until(
+        lambda: len(alice.processes()) <= 3, 10, lambda: f"{len(alice.processes())} processes are left"
+    )
+    assert running.ask(alice.write("fine.py", PYTHON_HELLO)).text == "hello\n", running.log()
+    return replies
+
+
+def test_a_flood_of_hers_does_not_delay_him(users: tuple[User, User]) -> None:
+    """Sixty requests of a tenth of a second wait for her two engines; there is no room for a third but his."""
+    alice, bob = users
+    slow = alice.write("slow.py", f"import time\ntime.sleep(0.1)\nprint('{HEAD}\\nslow')")
+    with xswitch("max-engines = 3\nmax-engines-per-user = 2\npatience = '20s'") as running:
+        waits = [running.asking(slow) for _ in range(60)]
+        wait_until(lambda: running.status()["waiting"].get(alice.name, 0) > 40, 10)
+        waited = [prompt(running, bob) for _ in range(5)]
+        assert running.status()["waiting"].get(alice.name, 0) > 10
+        assert max(waited) < 0.8, waited
+        assert [wait().status for wait in waits] == [200] * 60
+
+
+def test_a_spinning_script(running: XSwitch, users: tuple[User, User]) -> None:
+    replies = hurts_only_alice(running, *users, "while True: pass")
+    assert {reply.status for reply in replies} <= {504, 503}
+
+
+def test_a_script_that_fills_memory(running: XSwitch, users: tuple[User, User]) -> None:
+    replies = hurts_only_alice(running, *users, "kept = []\nwhile True: kept.append(bytearray(10_000_000))")
+    assert {reply.status for reply in replies} == {502}
+    running.wait_for_log("MemoryError")
+
+
+BOMB = """import os, time
+end = time.time() + 10
+while time.time() < end:
+    try: os.fork()
+    except OSError: time.sleep(0.01)
+"""
+ESCAPE = f"""import os, time
+for _ in range(10):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0: time.sleep(30)
+        os._exit(0)
+print("{HEAD}")
+"""
+
+
+@pytest.mark.parametrize("code", [BOMB, ESCAPE], ids=["bomb", "escape"])
+def test_a_script_that_forks(running: XSwitch, users: tuple[User, User], code: str) -> None:
+    hurts_only_alice(running, *users, code)
+
+
+def test_nothing_of_a_user_outlives_a_kill_of_all(users: tuple[User, User]) -> None:
+    """With the supervisor gone only what has left its session on purpose stays."""
+    alice, _ = users
+    with xswitch() as running:
+        leaves = "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(60)\n"
+        script = alice.write("stay.py", f"{leaves}print('{HEAD}', flush=True)\ntime.sleep(60)")
+        wait = running.asking(script)
+        wait_until(lambda: len(alice.processes()) >= 2, 10)
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        wait_until(lambda: alice.processes() == orphans(alice), 5)
+        assert wait().status == 0
+        for pid in orphans(alice):
+            os.kill(pid, signal.SIGKILL)
+
+
+def orphans(user: User) -> set[int]:
+    """Return what of a user's processes leads a session that is no engine's: it called setsid."""
+    return {pid for pid in user.processes() if os.getsid(pid) == pid}
+
+
+# What is refused
+
+
+def refused(path: Path | str, settings: Settings | None = None) -> str:
+    """Return the reason why a script may not run."""
+    with pytest.raises(Refusal) as caught:
+        examine(str(path), settings or Settings())
+    return caught.value.reason
+
+
+def test_every_refusal_has_a_name(users: tuple[User, User]) -> None:
+    alice, bob = users
+    good = alice.write("ok/good.py", "#!/usr/bin/env python3\n")
+    assert examine(str(good), Settings()).account.name == alice.name
+    assert examine(str(good), Settings()).interpreter == "python3"
+    assert "not absolute" in refused("good.py")
+    assert "No such file" in refused(alice.public / "none.py")
+    assert "not a regular file" in refused(alice.public / "ok")
+    assert "below min-uid" in refused(good, Settings(min_uid=alice.uid + 1))
+    assert "not inside" in refused(alice.write("../outside.py", ""))
+    for_root = alice.write("root.py", "")
+    os.chown(for_root, 0, 0)
+    assert "owner is root" in refused(for_root)
+    for_bob = alice.write("bobs.py", "")
+    os.chown(for_bob, bob.uid, bob.gid)
+    assert "not inside" in refused(for_bob)
+    os.chown(for_bob, 4_000_000, bob.gid)
+    assert "does not exist" in refused(for_bob)
+    link = alice.public / "link.py"
+    link.symlink_to(alice.home / "outside.py")
+    assert "not inside" in refused(link)
+    assert "script is writable by others (mode 0770)" in refused(alice.write("group.py", "", 0o770))
+    assert "set-user-id" in refused(alice.write("suid.py", "", 0o4700))
+    (alice.public / "ok").chmod(0o777)
+    assert f"directory {alice.public / 'ok'} is writable by others" in refused(good)
+    os.chown(alice.public / "ok", bob.uid, bob.gid)
+    (alice.public / "ok").chmod(0o755)
+    assert f"belongs to uid {bob.uid}" in refused(good)
+    shutil.rmtree(alice.public / "ok")
+
+
+def test_a_refusal_tells_the_log_and_not_the_client(running: XSwitch, users: tuple[User, User]) -> None:
+    alice, _ = users
+    reply = running.ask(alice.write("group.py", PYTHON_HELLO, 0o770))
+    assert reply.status == 403 and reply.text == "403 Forbidden\n"
+    running.wait_for_log("group.py: the script is writable by others (mode 0770)")
+
+
+def test_a_change_of_modes_is_noticed(running: XSwitch, users: tuple[User, User]) -> None:
+    alice, _ = users
+    script = alice.write("modes.py", PYTHON_HELLO)
+    assert running.ask(script).status == 200
+    script.chmod(0o722)
+    assert running.ask(script).status == 403
+
+
+def test_who_is_not_root_runs_only_his_own(users: tuple[User, User]) -> None:
+    """As alice, with an interpreter that she may read."""
+    alice, bob = users
+    prefix = ("setpriv", f"--reuid={alice.uid}", f"--regid={alice.gid}", "--clear-groups")
+    mine = alice.write("mine.py", PYTHON_HELLO)
+    with xswitch(prefix=prefix) as running:
+        assert running.ask(mine).text == "hello\n", running.log()
+        assert running.ask(bob.write("his.py", PYTHON_HELLO, 0o755)).status == 403
+        running.wait_for_log("only root can become another")
+
+
+if os.geteuid():  # nobody but root makes accounts
+    for _name in [name for name in globals() if name.startswith("test_")]:
+        del globals()[_name]
