@@ -166,6 +166,17 @@ def test_findings() -> None:
     assert verdicts.finding(Table("X", skipped="no servers"), EXPERIMENT).word == "not testable"
 
 
+def test_a_column_that_cannot_be_tested_is_named() -> None:
+    cells = [
+        cell(name, ours, 100, column)
+        for column, ours in (("a", 90), ("b", None))
+        for name in ("apache", "fork")
+    ]
+    found = verdicts.finding(table(*cells), EXPERIMENT)
+    assert found.word == "holds"
+    assert found.sentence == "A: 1 of 1 keeps its order, 1 within a factor of 1.5; b: not testable."
+
+
 def test_many_columns_are_told_together() -> None:
     cells = [
         cell(name, ours, 100, column) for column in "abcde" for name, ours in (("apache", 100), ("fork", 90))

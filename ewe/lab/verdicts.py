@@ -197,7 +197,9 @@ def finding(table: Table, experiment: Experiment | None) -> Finding:
         )
     else:
         counted = "; ".join(
-            (f"{name}: " if len(columns) > 1 and name else "") + tally(columns[name]) for name in tested
+            (f"{name}: " if len(columns) > 1 and name else "") + tally(columns[name])
+            for name, word_there in words.items()
+            if word_there != NO_CLAIM
         )
     return Finding(word, capital(counted) + ".")
 
@@ -216,6 +218,8 @@ def tally(inside: Sequence[Judged]) -> str:
     """Say how many servers of a column keep their place: `2 of 4 keep their order, 1 within a factor of 1.5`."""
     count = Counter(each.verdict for each in inside)
     tested = sum(count[verdict] for verdict in TESTED)
+    if not tested:
+        return NOT_TESTABLE
     kept = sum(count[verdict] for verdict in KEPT)
     text = f"{kept or 'none'} of {tested} {'keeps its' if kept < 2 else 'keep their'} order"
     if count[REPRODUCED]:
