@@ -107,8 +107,10 @@ def test_the_checker_finds_every_rule_kept(command: list[str], capsys: pytest.Ca
 
 def test_the_checker_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An engine that forgets nothing, one that ends at once, and one that is not there."""
-    source = Path(PYTHON[1]).read_text().replace("        forget()\n", "        pass\n")
-    assert check.main([sys.executable, script(tmp_path / "bad.py", source)]) == 1
+    for name in ("python.py", "python_state.py"):
+        source = (ENGINES / name).read_text()
+        script(tmp_path / name, source.replace("        state.forget(FIRST_FREE)\n", "        pass\n"))
+    assert check.main([sys.executable, str(tmp_path / "python.py")]) == 1
     assert "NOT  a script begins with fresh variables" in capsys.readouterr().out
     assert check.main(["--suffix", ".sh", "/bin/true"]) == 1
     assert "1 of 15" in capsys.readouterr().out  # it does end with its sockets

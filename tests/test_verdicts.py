@@ -56,6 +56,7 @@ def verdict(
         (0.004, 0.5, "shape"),
         (3.0, 1.2, "shape"),
         (0.5, 1.05, "changed"),
+        (10 / 11, 5.0, "changed"),
         (0.004, 1.0, "changed"),
         (1.0, 3.0, "changed"),
         (1.05, 0.3, "changed"),
@@ -116,17 +117,60 @@ def test_no_reply_has_no_time_to_judge() -> None:
     assert (found.verdict, found.reason) == ("not testable", "no reply")
 
 
-@pytest.mark.parametrize("busy", ["apache", "serial"])
-def test_a_busy_load_generator_spoils_a_rate(busy: str) -> None:
+def rated(apache: float, serial: float, paper: float, busy: str, value: str = "rate") -> verdicts.Judged:
+    """Return the judgement where the load generators of some servers were too busy."""
     cells = [
-        Cell(name, paper=1, paper_server=name.capitalize(), samples=[Sample("wrk", 1, replies=5, client=0.5)])
-        for name in ("apache", "serial")
-    ]
-    assert verdicts.judge(table(*cells), EXPERIMENT)[1].verdict == "reproduced"
-    next(each for each in cells if each.server == busy).samples[0].client = 0.71
-    found = verdicts.judge(table(*cells), EXPERIMENT)[1]
-    assert found.verdict == "not testable"
-    assert busy in found.reason
+        Cell(name, value=value, paper=printed, paper_server=name.capitalize(),
+             samples=[Sample("wrk", 1, replies=int(rate), client=0.71 if name in busy else 0.7,
+                             service=Times(1, rate, rate, rate, rate, rate, rate))])
+        for name, rate, printed in (("apache", apache, 1), ("serial", serial, paper))
+    ]  # fmt: skip
+    return verdicts.judge(table(*cells), EXPERIMENT)[1]
+
+
+@pytest.mark.parametrize(
+    ("apache", "serial", "paper", "busy", "expected"),
+    [
+        (100, 100, 1.0, "", "reproduced"),
+        (100, 100, 1.0, "serial", "not testable"),
+        (100, 100, 1.0, "apache", "not testable"),
+        (100, 300, 2.0, "serial", "shape"),  # at least 3
+        (100, 200, 2.0, "serial", "shape"),  # the factor is not known
+        (100, 200, 1.0, "serial", "changed"),
+        (100, 140, 1.0, "serial", "not testable"),
+        (100, 200, 0.5, "serial", "inverted"),
+        (100, 115, 0.9, "serial", "not testable"),  # a factor below 1.5 might be all
+        (100, 50, 0.5, "serial", "not testable"),  # at least a half: perhaps more than apache
+        (100, 50, 0.1, "apache", "shape"),  # at most a half
+        (100, 50, 2.0, "apache", "inverted"),
+        (100, 200, 2.0, "apache", "not testable"),
+        (100, 300, 2.0, "apache serial", "not testable"),
+    ],
+)
+def test_a_busy_load_generator_leaves_a_bound(
+    apache: float, serial: float, paper: float, busy: str, expected: str
+) -> None:
+    found = rated(apache, serial, paper, busy)
+    assert found.verdict == expected
+    assert all(name in found.reason for name in busy.split())
+    assert bool(found.reason) is bool(busy)
+
+
+def test_times_under_a_busy_load_generator_say_nothing() -> None:
+    assert rated(100, 300, 2.0, "serial", "service.p50").verdict == "not testable"
+    assert rated(100, 300, 2.0, "", "service.p50").verdict == "reproduced"
+
+
+@given(FIGURE, FIGURE, st.floats(1, 1000), st.sampled_from([1, -1]))
+def test_a_bound_is_no_bolder_than_what_may_be_true(
+    paper: float, bound: float, more: float, sense: int
+) -> None:
+    """Whatever lies beyond the bound, it is on the side that the verdict tells."""
+    found, real = verdicts.bounded(paper, bound, sense), verdicts.compare(paper, bound * more**sense)
+    if found == "shape":
+        assert real in ("shape", "reproduced")
+    elif found != "not testable":
+        assert real == found
 
 
 def test_a_busy_load_generator_does_not_spoil_memory() -> None:

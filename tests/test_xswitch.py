@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -445,8 +446,9 @@ def test_settings_read_anew_add_an_engine_and_keep_the_others() -> None:
         config.write_text("idle = 'soon'")
         os.kill(running.process.pid, signal.SIGHUP)
         running.wait_for_log("settings not read anew")
-        engine = running.directory / "upper.py"
-        engine.write_text((ROOT / "ewe/xswitch/engines/python.py").read_text())
+        engine = running.directory / "python.py"
+        for name in ("python.py", "python_state.py"):
+            engine.with_name(name).write_text((ROOT / "ewe/xswitch/engines" / name).read_text())
         config.write_text(
             good + f'\n[engines.upper]\ncommand = ["python3", "{engine}"]\nextensions = [".up"]\n'
         )
@@ -454,6 +456,41 @@ def test_settings_read_anew_add_an_engine_and_keep_the_others() -> None:
         running.wait_for_log("settings read anew")
         assert running.ask(running.script("x.up", PYTHON_HELLO)).text == "hello\n"
         assert running.ask(python).text == first
+
+
+def test_node_as_the_document_has_it() -> None:
+    document = (ROOT / "docs" / "write-an-engine.md").read_text()
+    program, table = (
+        re.search(rf"```{kind}\n(.*?)```", document, re.DOTALL) for kind in ("javascript", "toml")
+    )
+    assert program and table
+    with xswitch() as running:
+        engine = running.directory / "node.js"
+        engine.write_text(program[1])
+        config = running.directory / "xswitch.toml"
+        config.write_text(
+            config.read_text() + table[1].replace("/usr/local/lib/xswitch/node.js", str(engine))
+        )
+        os.kill(running.process.pid, signal.SIGHUP)
+        running.wait_for_log("settings read anew")
+        script = running.script(
+            "late.js", f"console.log('{HEAD}');\nsetTimeout(() => console.log('later'), 50);\n"
+        )
+        for _ in range(3):
+            assert running.ask(script).text == "later\n", running.log()
+        assert len(running.engines()) == 1
+
+
+def test_a_body_that_an_engine_does_not_wait_for_ends_the_engine(running: XSwitch) -> None:
+    """PHP answers before the body has come; the next request must not find the rest of it."""
+    script = running.script("early.php", "<?php echo 'early'; flush();")
+    for _ in range(3):
+        with running.connect() as connection:
+            connection.send(script, None, CONTENT_LENGTH="200000", CONTENT_TYPE="application/octet-stream")
+            for _ in range(4):
+                connection.sock.sendall(connection.requester.input(bytes(50_000)))
+            connection.sock.sendall(connection.requester.input(b""))
+            assert connection.read().text == "early"
 
 
 def test_unix_sockets_and_stale_ones(tmp_path: Path) -> None:

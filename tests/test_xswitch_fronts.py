@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -52,11 +53,19 @@ AROUND = {
         server.errorlog = "DIR/error.log"
         server.upload-dirs = ( "DIR" )
         BLOCK""",
+    "haproxy": """global
+        defaults
+            mode http
+            timeout connect 5s
+            timeout client 20s
+            timeout server 20s
+        BLOCK""",
 }
 COMMANDS = {
     "nginx": ["/usr/sbin/nginx", "-c"],
     "apache": ["/usr/sbin/apache2", "-D", "FOREGROUND", "-f"],
     "lighttpd": ["/usr/sbin/lighttpd", "-D", "-f"],
+    "haproxy": ["/usr/sbin/haproxy", "-db", "-f"],
 }
 
 
@@ -148,7 +157,7 @@ def behind(alice: User) -> Iterator[XSwitch]:
     shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ["nginx", "apache", "lighttpd"])
 def test_behind(name: str, behind: XSwitch, alice: User) -> None:
     path = behind.address.removeprefix("unix:")
     replacements = {"/run/xswitch.sock": path, "/srv/www": str(behind.site), "/home": str(alice.home.parent)}
@@ -172,28 +181,25 @@ def test_behind(name: str, behind: XSwitch, alice: User) -> None:
         assert (status, text.split()[-1]) == (200, str(alice.uid).encode()), behind.log()
 
 
-def test_two_modules_balanced_by_nginx(alice: User) -> None:
+@pytest.mark.parametrize("name", ["nginx", "haproxy"])
+def test_two_modules_balanced(name: str, alice: User) -> None:
     with xswitch() as one, xswitch() as other:
-        lines = f"server {one.address}; server {other.address};"
-        scripts = [
-            each.script("cgi-bin/which.py", f"import os\nprint('{HEAD}\\n', os.getppid())")
-            for each in (one, other)
-        ]
-        shutil.rmtree(other.site)
-        os.symlink(one.site, other.site)  # both machines see the same files
-        config = other.directory / "xswitch.toml"
+        which = f"import os\nprint('{HEAD}\\n', os.getppid())"
+        one.script("cgi-bin/which.py", which)
+        config = other.directory / "xswitch.toml"  # both machines see the same files
         config.write_text(config.read_text().replace(str(other.site), str(one.site)))
-        os.kill(other.process.pid, 1)
+        os.kill(other.process.pid, signal.SIGHUP)
         other.wait_for_log("settings read anew")
-        assert scripts[0].exists()
-        replacements = {
-            "server unix:/run/xswitch.sock;": lines, "/srv/www": str(one.site), "/home": str(alice.home.parent)
-        }  # fmt: skip
-        with web_server("nginx", replacements) as url:
-            parents = {fetch(f"{url}/cgi-bin/which.py")[1] for _ in range(6)}
-            assert len(parents) == 2
-            os.unlink(other.site)
-            (other.directory / "site").mkdir()
+        replacements = {"/srv/www": str(one.site)}
+        if name == "nginx":
+            lines = f"server {one.address}; server {other.address};"
+            replacements |= {"server unix:/run/xswitch.sock;": lines, "/home": str(alice.home.parent)}
+        else:
+            replacements |= {"192.0.2.1:9000": one.address, "192.0.2.2:9000": other.address}
+        with web_server(name, replacements) as url:
+            answers = [fetch(f"{url}/cgi-bin/which.py") for _ in range(6)]
+            assert {status for status, _ in answers} == {200}
+            assert len({body for _, body in answers}) == 2
 
 
 NETWORK = """set -e

@@ -9,10 +9,14 @@ With p the document's ratio and o ours, a cell is
     inverted      else, and they are on opposite sides of it
     changed       else: one of the two is level with the reference (within 10 %) and the other is not. A
                   difference that the document shows has gone, or one that it does not show has come
-    not testable  there is no o: no measurement, no reply at all where a time was wanted, no reference
-                  server here or in the document (or one that gave no reply), or a load generator that was
-                  busier than 70 % and may have been what was measured (for rates and times; memory and CPU
-                  time do not depend on it)
+    not testable  there is no o: no measurement, no reply at all where a time was wanted, or no reference
+                  server here or in the document (or one that gave no reply)
+
+A load generator that was busier than 70 % may have been what was measured. A rate is then a lower bound: o is
+one where the server's generator was too busy, an upper bound where the reference's was, nothing where both
+were. If the bound shows the order, the verdict is `shape` or `inverted` (which then needs more than a factor
+of 1.5 between p and the bound, as does `changed`), and else not testable. Times under such a load are not
+testable; memory and CPU time do not depend on it.
 
 A cell for which the document printed nothing has no verdict, nor has a table without a reference server. The
 reference is `reference`: both its ratios are 1. A rate of 0 is a figure (its ratio is 0, and beside another
@@ -37,6 +41,7 @@ from ewe.lab.results import Cell, Sample, Table
 
 WITHIN = 1.5  # between the ratios of a reproduced cell
 MANY = 4  # columns of which each is told by itself
+ROUNDING = 1e-9  # 10 of 11 is level
 LEVEL = 1.1  # a ratio this close to 1 is on neither side
 
 REFERENCE = "reference"
@@ -76,7 +81,7 @@ class Finding:
 
 def side(of: float) -> int:
     """Return on which side of the reference a ratio is: -1 below, 1 above, 0 level with it."""
-    if 1 / LEVEL <= of <= LEVEL:
+    if 1 / LEVEL - ROUNDING <= of <= LEVEL + ROUNDING:
         return 0
     return 1 if of > 1 else -1
 
@@ -93,14 +98,21 @@ def compare(paper: float, ours: float) -> str:
     return INVERTED if then == -now else CHANGED
 
 
-def depends_on_client(value: str) -> bool:
-    """Whether a load generator that is too busy spoils this figure."""
-    return value == "rate" or value.startswith(("service.", "response."))
+def bounded(paper: float, bound: float, sense: int) -> str:
+    """Return the verdict where our ratio is at least (sense 1) or at most (sense -1) the bound."""
+    far = min(paper, bound) <= 0 or max(paper, bound) / min(paper, bound) > WITHIN
+    if side(bound) != sense:
+        return NOT_TESTABLE
+    if side(paper) == sense:
+        return SHAPE
+    if not far:
+        return NOT_TESTABLE
+    return INVERTED if side(paper) == -sense else CHANGED
 
 
 def limited(cell: Cell) -> bool:
-    """Whether a cell's figure may be its load generator's."""
-    return depends_on_client(cell.value) and cell.client_limited
+    """Whether a cell's figure may be its load generator's: rates and times depend on that, nothing else does."""
+    return cell.client_limited and (cell.value == "rate" or cell.value.startswith(("service.", "response.")))
 
 
 def groups(cells: Iterable[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
@@ -142,33 +154,36 @@ def judge(table: Table, experiment: Experiment | None) -> list[Judged]:
 def judged(cell: Cell, reference: Cell | None, paper_reference: Cell | None) -> Judged:
     """Return one cell's ratios and its verdict."""
     ours, reason = our_ratio(cell, reference)
-    paper = None
-    if cell.paper is not None and paper_reference is not None and paper_reference.paper:
-        paper = cell.paper / paper_reference.paper
     if cell.paper is None:
         return Judged(cell, None, ours, NOTHING)
-    if cell is reference:
-        return Judged(cell, paper, ours, NOT_TESTABLE if reason else REFERENCE, reason)
-    if paper is None:
+    paper = None
+    if paper_reference is not None and paper_reference.paper:
+        paper = cell.paper / paper_reference.paper
+    else:
         reason = reason or "the document printed no figure for its reference server"
-    if reason or paper is None or ours is None:
+    if paper is None or ours is None or reference is None:
         return Judged(cell, paper, ours, NOT_TESTABLE, reason)
-    return Judged(cell, paper, ours, compare(paper, ours))
+    if cell is reference:
+        return Judged(cell, paper, ours, REFERENCE)
+    busy = [each for each in (cell, reference) if limited(each)]
+    if not busy:
+        return Judged(cell, paper, ours, compare(paper, ours))
+    reason = f"the load generator was the limit (of {' and '.join(each.server for each in busy)})"
+    verdict = NOT_TESTABLE
+    if cell.value == "rate" and len(busy) == 1:
+        verdict = bounded(paper, ours, 1 if busy[0] is cell else -1)
+    return Judged(cell, paper, ours, verdict, reason)
 
 
 def our_ratio(cell: Cell, reference: Cell | None) -> tuple[float | None, str]:
-    """Return our figure over the reference server's, and what forbids to rely on it."""
+    """Return our figure over the reference server's, or why there is none."""
     if cell.median is None:
         return None, cell.failure or ("no reply" if cell.samples else "not measured")
     if reference is None or reference.median is None:
         return None, "the reference server was not measured"
     if reference.median == 0:
         return None, f"the reference server {reference.server} gave no reply"
-    found = cell.median / reference.median
-    for each in (cell, reference):
-        if limited(each):
-            return found, f"the load generator was the limit (of {each.server})"
-    return found, ""
+    return cell.median / reference.median, ""
 
 
 # ---------------------------------------------------------------------------------------------------------

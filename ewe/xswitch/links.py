@@ -99,8 +99,10 @@ class Link:
         """Have it run a request."""
         task: Task = waiter  # type: ignore[assignment]
         self.task = task
+        if task.script != self.script:
+            self.on_errors()  # what is there is of the script before
+        self.count_errors()
         self.script = task.script
-        self.error_lines = 0
         self.used = time.monotonic()
         self.deadline = self.used + self.switch.settings.time_limit
         task.link = self
@@ -142,10 +144,11 @@ class Link:
     def done(self, output: bytes, status: int, last: bool = False) -> None:
         """The answer is whole. last: the engine answers no more."""
         task, self.task = self.task, None
+        if self.outbox.pending or (task is not None and not task.input_over):
+            last = True  # the rest of the body would be in the way of the next request
         self.served += 1
         self.used = time.monotonic()
         self.deadline = float("inf")
-        self.on_errors()
         self.resume()
         if task is not None:
             task.end(output, status)
@@ -181,6 +184,7 @@ class Link:
             return
         self.closed = True
         self.on_errors()
+        self.count_errors()
         if not self.paused:
             self.loop.remove_reader(self.data)
         self.close()
@@ -234,6 +238,13 @@ class Link:
                 text = line[:MAX_LINE].decode("utf-8", "surrogateescape")
                 self.switch.log.warning(f"{self.key[0]} {self.script}: {text}")
 
+    def count_errors(self) -> None:
+        """Say how many lines of standard error were left out, before those of another request come."""
+        if self.error_lines > MAX_LINES:
+            left_out = self.error_lines - MAX_LINES
+            self.switch.log.warning(f"{self.key[0]} {self.script}: {left_out} more lines of standard error")
+        self.error_lines = 0
+
     def memory(self) -> int:
         """Return the bytes that it has in memory, its share of what it has in common with others included."""
         return sum(self.memory_parts())
@@ -272,21 +283,23 @@ class EngineLink(Link):
             self.outbox.send(data)
 
     def on_data(self) -> None:
+        if self.marked():  # mostly it is there: output and mark are written one after the other
+            return
         piece = self.receive()
-        if piece is None:
+        if piece is None or self.closed:
             return
         if self.task is None:
             self.broken("")  # it has ended while it was idle, or wrote where nobody asked
-        elif not piece:
-            self.over()
-        elif (len(piece) == PIECE or not self.marked(piece)) and self.task is not None:
+        elif piece:
             self.task.write(piece)
+        else:
+            self.over()
 
     def on_control(self) -> None:
-        self.marked(b"")
+        self.marked()
 
-    def marked(self, piece: bytes) -> bool:
-        """Take the mark if it is there: piece and all that lies ready are then the rest of the answer."""
+    def marked(self) -> bool:
+        """Take the mark if it is there, and the rest of the answer, which is there too; return whether it was."""
         if self.marks_end:
             return False
         try:
@@ -306,24 +319,24 @@ class EngineLink(Link):
                 raise ProtocolError("the engine wrote a mark where nobody asked")
             status = self.marks.feed(said)
         except ProtocolError as error:
-            if piece and self.task is not None:
-                self.task.write(piece)
             self.broken(str(error))
             return True
         if status is None:
             return False
-        self.finish(piece, status)
+        self.finish(status)
         return True
 
-    def finish(self, piece: bytes, status: int) -> None:
-        """The mark has come: all output is there."""
-        pieces = [piece]
-        while more := self.receive():
-            pieces.append(more)
+    def finish(self, status: int) -> None:
+        """The mark has come: all output is there, up to a piece that is not full."""
+        pieces: list[bytes] = []
+        piece = self.receive()
+        while piece is not None and len(piece) == PIECE:
+            pieces.append(piece)
             if len(pieces) > MAX_DRAIN:
                 self.broken("its output goes on after its mark")
                 return
-        self.done(b"".join(pieces), status, last=more is not None)
+            piece = self.receive()
+        self.done(b"".join((*pieces, piece or b"")), status, last=piece == b"")
 
     def over(self) -> None:
         """The output has ended without a mark: the engine is the script's process, and is ending."""
@@ -338,7 +351,7 @@ class EngineLink(Link):
         super().ended(status)
         if self.closed:
             return
-        self.marked(b"")  # its mark may be on the way
+        self.marked()  # its mark may be on the way
         if self.task is None:
             self.broken("")
         elif self.paused and self.task.writable:

@@ -139,7 +139,10 @@ class Switch:
     def start_engine(self, waiter: Waiter) -> Link | None:
         """Begin an engine for a request, and give it the request; None: that was refused."""
         task: Task = waiter  # type: ignore[assignment]
-        kind = self.settings.engines[task.key[1]]
+        kind = self.settings.engines.get(task.key[1])
+        if kind is None:
+            task.fail(500, f"there is no engine {task.key[1]} any more")
+            return None
         try:
             link, given = (
                 self.engine_link(task, kind) if kind.protocol == "engine" else self.fastcgi_link(task)
@@ -201,28 +204,35 @@ class Switch:
     def bury(self, link: Link) -> None:
         """Have suexecme end an engine, and all that it has left behind."""
         if link.pid:
-            self.order({"order": "bury", "pid": link.pid})
             self.links.pop(link.pid, None)
+            self.bury_process(link.pid)
+
+    def bury_process(self, pid: int) -> None:
+        """The same, again and again until suexecme has room for the order."""
+        try:
+            channel.send(self.orders, {"order": "bury", "pid": pid})
+        except BlockingIOError:
+            self.loop.call_later(TICK, self.bury_process, pid)
+        except OSError:
+            pass  # it has gone, and its engines with it
 
     # Orders and answers
 
     def order(
         self,
         message: dict[str, Any],
-        descriptors: Sequence[int] = (),
-        then: Callable[[dict[str, Any]], None] | None = None,
+        descriptors: Sequence[int],
+        then: Callable[[dict[str, Any]], None],
     ) -> None:
         """Send an order to suexecme; then: called with its answer."""
         self.orders_sent += 1
-        if then is not None:
-            self.replies[self.orders_sent] = then
+        self.replies[self.orders_sent] = then
         try:
             channel.send(self.orders, {**message, "id": self.orders_sent}, descriptors)
         except (OSError, ValueError) as reason:
-            if then is not None:
-                del self.replies[self.orders_sent]
-                text = getattr(reason, "strerror", None) or str(reason)
-                self.loop.call_soon(then, {"refused": f"suexecme cannot be asked: {text}", "status": 503})
+            del self.replies[self.orders_sent]
+            text = getattr(reason, "strerror", None) or str(reason)
+            self.loop.call_soon(then, {"refused": f"suexecme cannot be asked: {text}", "status": 503})
 
     def on_orders(self) -> None:
         """Take what suexecme says."""
@@ -242,10 +252,19 @@ class Switch:
             if (link := self.links.pop(message["ended"], None)) is not None:
                 link.ended(message["status"])
         elif "settings" in message:
-            self.settings = self.pool.settings = from_message(message["settings"])
-            self.found.clear()
+            self.change_settings(from_message(message["settings"]))
         elif (then := self.replies.pop(message["id"], None)) is not None:
             then(message)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Go on with other settings; idle engines whose kind has changed end, the others stay."""
+        before, self.settings = self.settings, settings
+        self.pool.settings = settings
+        self.found.clear()
+        for worker in [worker for workers in self.pool.idle.values() for worker in workers]:
+            language = worker.key[1]
+            if settings.engines.get(language) != before.engines.get(language):
+                self.pool.end(worker)
 
     async def fall(self) -> None:
         """suexecme has gone, and every engine with it: tell all who wait, and end."""

@@ -40,6 +40,7 @@ class EngineKind:
     protocol: str = "engine"
     warm: tuple[str, ...] | None = None
     per_user: int = 0  # engines of this language and one user; 0: as many as of all languages
+    memory: int | None = None  # bytes of addresses instead of those of [limits]; 0: as many as there are
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,6 +94,10 @@ class Settings:
     limits: Limits = LIMITS_OF_AN_ENGINE
     engines: Mapping[str, EngineKind] = field(default_factory=lambda: dict(BUILT_IN))
     directories: Mapping[str, str] = field(default_factory=dict)
+
+    def limits_of(self, kind: EngineKind) -> Limits:
+        """Return the limits of an engine of this kind."""
+        return self.limits if kind.memory is None else self.limits._replace(memory=kind.memory)
 
     def kind_for(self, path: str, interpreter: str) -> EngineKind | None:
         """Return the engine for a script: its directory's, its extension's, or its first line's."""
@@ -173,6 +178,7 @@ LIMITS: dict[str, Reader] = {
 ENGINE: dict[str, Reader] = {
     "command": TEXTS, "extensions": TEXTS, "interpreters": TEXTS,
     "protocol": (protocol, '"engine" or "fastcgi"'), "warm": TEXTS, "per-user": of(COUNT), "environment": TABLE,
+    "memory": of(size(0)),
 }  # fmt: skip
 
 

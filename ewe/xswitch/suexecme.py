@@ -128,7 +128,7 @@ class Suexecme:
             raise Refusal(f"there is no engine {engine}", 500)
         account = examine(path, self.settings).account
         warm = self.warm.get(engine)
-        if warm is not None and (pid := warm.start(account, self.settings.limits, descriptors)):
+        if warm is not None and (pid := warm.start(account, self.settings.limits_of(kind), descriptors)):
             self.engines[pid] = account
             return {"pid": pid}
         pid = self.start_cold(kind, account, descriptors)
@@ -137,7 +137,7 @@ class Suexecme:
 
     def start_cold(self, kind: EngineKind, account: Account, descriptors: list[int]) -> int:
         """Start an engine by its command."""
-        limits = self.settings.limits
+        limits = self.settings.limits_of(kind)
         first, errors, *control = descriptors
         if kind.protocol == "engine":
             numbers = {0: first, 1: first, 2: errors, CONTROL: control[0]}

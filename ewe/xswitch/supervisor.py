@@ -148,9 +148,7 @@ class Supervisor:
         status = 1
         try:
             dies_with(parent)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             status = be()
-            dies_with(parent)
         except Exception:
             self.log.exception("X-Switch failed")
         finally:
@@ -161,7 +159,9 @@ class Supervisor:
         other.close()
         for listener in self.listeners:
             listener.close()
-        Suexecme(orders, self.settings, self.reload, self.log).run()
+        suexecme = Suexecme(orders, self.settings, self.reload, self.log)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # now that it has handlers for them
+        suexecme.run()
         return 0
 
     def be_main(self, orders: socket.socket) -> int:
@@ -176,6 +176,7 @@ class Supervisor:
             os.setresuid(self.uid, self.uid, self.uid)
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         dies_with(parent)  # the kernel has forgotten it with the change of user
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(serve(self.settings, self.listeners, orders, self.log, self.directory))
 

@@ -5,36 +5,30 @@ request's body comes and the script's output goes over the data socket, descript
 the output a mark goes back over the control socket. Where a script leaves something behind that a fresh
 process would not have (a thread, a child that runs), the engine ends instead, as a CGI script's process would.
 
-This file needs nothing but Python's own library, so that any `python3` can run it.
+What it keeps of one script for the next, and how it forgets the rest, is in python_state.py. Both need nothing
+but Python's own library, so that any `python3` can run them.
 """
 
-import _locale
-import _signal
 import atexit
 import builtins
 import ctypes
-import gc
 import io
 import os
 import sys
 import traceback
-import warnings
 from contextvars import Context
-from importlib import machinery
 from types import ModuleType
 from urllib.parse import unquote_to_bytes
+
+import python_state as state
 
 CONTROL, DATA, NOTHING, ERRORS = 3, 4, 5, 6  # descriptors of the engine's own; a script has 0, 1 and 2
 FIRST_FREE = 7
 MARK = b"\4"
 PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
-MAX_CODES = 500  # files whose compiled code is kept
 
 c_library = ctypes.CDLL(None)
-codes = {}  # file -> (its signature, its code)
-known_modules = set()  # names of those that stay
-looked = 0.0  # when they were last compared, on the clock of os.times()
-signatures = {}  # file of an installed module -> (time, size, inode) when it was loaded
+TEXT = sys.stdout.encoding, sys.stdout.errors
 
 
 # The conversation with X-Switch
@@ -43,7 +37,7 @@ signatures = {}  # file of an installed module -> (time, size, inode) when it wa
 def main(lines=b""):
     """Answer requests until X-Switch closes the control socket. lines: of a request that has been read."""
     while lines := lines or receive_lines():
-        if libraries_changed():
+        if state.libraries_changed():
             start_anew(lines)
         command, variables = (
             [unquote_to_bytes(word) if b"%" in word else word for word in line.split(b"\t")]
@@ -55,8 +49,9 @@ def main(lines=b""):
         status = run(script, arguments)
         if not alone():
             sys.exit(status)
+        write_out()  # right before the mark: X-Switch then finds both at once
         os.write(CONTROL, MARK + b"%d\n" % status)
-        forget()
+        state.forget(FIRST_FREE)
         lines = b""
 
 
@@ -152,15 +147,20 @@ def run(script, arguments):
     vars(module).update(__file__=script, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
     sys.argv = [script, *arguments]
-    status = attempt(lambda: Context().run(exec, code_of(script), vars(module)))
+    status = attempt(lambda: Context().run(exec, state.code_of(script), vars(module)))
     if os.getpid() != engine or has_threads():
         sys.exit(status)  # a child that the script has forked, or threads that Python will wait for
     status = attempt(run_atexit) or status
-    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
-        flush(stream)
+    if sys.stdout is not sys.__stdout__:
+        write_out()  # something of the script's own, which needs what it has defined
     vars(module).clear()  # so that what it held is closed, and has said what it has to say
-    flush(sys.stdout)
     return status
+
+
+def write_out():
+    """Write out what the script has said."""
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        state.flush(stream)
 
 
 def attempt(step):
@@ -193,110 +193,12 @@ def exit_status(code):
 def report(error):
     """Have sys.excepthook report an error, without the frames that are ours."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, state.__file__):
         trace = trace.tb_next
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except BaseException:
         traceback.print_exc()
-
-
-def signature(file):
-    """Return what changes when a file does."""
-    status = os.stat(file)
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def code_of(file):
-    """Return the compiled code of a file; it is compiled once for each change."""
-    now = signature(file)
-    known, code = codes.get(file, (None, None))
-    if known != now:
-        with open(file, "rb") as source:
-            code = compile(source.read(), file, "exec", dont_inherit=True)
-        if len(codes) >= MAX_CODES:
-            codes.clear()
-        codes[file] = (now, code)
-    return code
-
-
-# Modules: those that are installed stay; those beside the scripts are as new for each request
-
-
-class Loader(machinery.SourceFileLoader):
-    """Loads a module of the user's own; its code is kept as that of a script is."""
-
-    def get_code(self, fullname):
-        return code_of(self.path)
-
-
-def find_own(directory):
-    """Return the finder for a directory of modules of the user's own; sys.path_hooks calls this."""
-    if is_library(os.path.join(directory, "")):
-        raise ImportError
-    return machinery.FileFinder(
-        directory,
-        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
-        (Loader, machinery.SOURCE_SUFFIXES),
-        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
-    )
-
-
-def is_library(file):
-    """Is this a file of an installed module?"""
-    return file.startswith(LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
-
-
-def sort_modules():
-    """Drop the modules of the user's own; note the files of those that are new and stay."""
-    fresh = [
-        (name, getattr(sys.modules[name], "__file__", None)) for name in sys.modules.keys() - known_modules
-    ]
-    for name, file in fresh:
-        if file is not None and not is_library(file):
-            del sys.modules[name]
-            continue
-        known_modules.add(name)
-        if file is not None and "-packages/" in file:
-            signatures[file] = signature(file)
-    if any(name in sys.modules for name, _ in fresh):
-        gc.collect()
-        gc.freeze()  # no collection looks through what stays
-
-
-def libraries_changed():
-    """Has an installed module changed since it was loaded? Looks once a second."""
-    global looked
-    now = os.times().elapsed
-    if not signatures or now - looked < 1:
-        return False
-    looked = now
-    try:
-        return any(signature(file) != known for file, known in signatures.items())
-    except OSError:
-        return True
-
-
-def start_anew(lines):
-    """Replace this process by a fresh engine, which goes on with the request that was read."""
-    file = os.memfd_create("lines", 0)
-    os.write(file, lines)
-    os.lseek(file, 0, os.SEEK_SET)
-    os.dup2(DATA, 0)
-    os.dup2(ERRORS, 2)
-    os.set_inheritable(CONTROL, True)
-    os.execve(sys.executable, [sys.executable, __file__, str(file)], ENVIRONMENT)
-
-
-# After a script: what it has changed is as it was
-
-
-def flush(stream):
-    """Write out what a stream holds, if it is open and somebody reads."""
-    try:
-        stream.flush()
-    except Exception:
-        pass  # it may be anything that the script has put there
 
 
 def has_threads():
@@ -314,92 +216,27 @@ def alone():
     return False
 
 
-def forget():
-    """Undo what the script has done to the interpreter, once its answer is under way."""
-    for module, names in KEPT:
-        if vars(module).keys() != names.keys():
-            for name in vars(module).keys() - names.keys():
-                delattr(module, name)
-        vars(module).update(names)
-    sys.setrecursionlimit(RECURSION)
-    for kept, items in LISTS:
-        kept[:] = items
-    for name, reset in RESETS.items():
-        if name in sys.modules:
-            reset(sys.modules[name])
-    if len(sys.modules) != len(known_modules) or next(reversed(sys.modules)) not in known_modules:
-        sort_modules()
-    gc.enable()
-    for each in (
-        gc.get_objects()
-    ):  # a file in a cycle: its descriptor may be collected first, then it could not write
-        if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
-            flush(each)
-    gc.collect()
-    os.closerange(FIRST_FREE, 1 << 20)
-
-
-def reset_signals(module):
-    for number, handler in SIGNALS.items():
-        if _signal.getsignal(number) is not handler:
-            _signal.signal(number, handler)
-    module.alarm(0)
-    module.pthread_sigmask(module.SIG_SETMASK, ())
-
-
-def reset_logging(module):
-    module.disable(module.NOTSET)
-    for logger in (module.root, *module.root.manager.loggerDict.values()):
-        if isinstance(logger, module.Logger):
-            logger.handlers[:] = [each for each in logger.handlers if isinstance(each, module.NullHandler)]
-            logger.setLevel(module.WARNING if logger is module.root else module.NOTSET)
-            logger.disabled = False
-
-
-def reset_locale(module):
-    if _locale.setlocale(_locale.LC_ALL) != LOCALE:
-        _locale.setlocale(_locale.LC_ALL, LOCALE)
-
-
-# What to do about a module where a script has imported it
-RESETS = {
-    "signal": reset_signals,
-    "locale": reset_locale,
-    "logging": reset_logging,
-    "random": lambda module: module.seed(),
-    "socket": lambda module: module.setdefaulttimeout(None),
-    "warnings": lambda module: module.filters.__setitem__(slice(None), FILTERS),
-}
-
-
-def remember():
-    """Note how the interpreter is before any script has run."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if path and path != here]
-    sys.path_hooks.insert(0, find_own)
-    known_modules.update(sys.modules)
-    global LIBRARIES, TEXT, LOCALE, SIGNALS, FILTERS, KEPT, RECURSION
-    RECURSION = sys.getrecursionlimit()
-    LIBRARIES = tuple(os.path.join(path, "") for path in sys.path)
-    TEXT = sys.stdout.encoding, sys.stdout.errors
-    LOCALE = _locale.setlocale(_locale.LC_ALL)
-    SIGNALS = {number: _signal.getsignal(number) for number in _signal.valid_signals()}
-    FILTERS = warnings.filters[:]
-    KEPT = [(module, dict(vars(module))) for module in (sys, builtins)]
-    gc.collect()
-    gc.freeze()
+def start_anew(lines):
+    """Replace this process by a fresh engine, which goes on with the request that was read."""
+    file = os.memfd_create("lines", 0)
+    os.write(file, lines)
+    os.lseek(file, 0, os.SEEK_SET)
+    os.dup2(DATA, 0)
+    os.dup2(ERRORS, 2)
+    os.set_inheritable(CONTROL, True)
+    os.execve(sys.executable, [sys.executable, __file__, str(file)], ENVIRONMENT)
 
 
 def serve():
     """Be an engine on the descriptors that X-Switch gives, after remember()."""
-    global ENVIRONMENT, LISTS
+    global ENVIRONMENT
     ENVIRONMENT = dict(os.environb)
-    LISTS = [(kept, kept[:]) for kept in (sys.path, sys.meta_path, sys.path_hooks)]
+    state.remember_paths()
     lines = os.read(int(sys.argv[1]), 1 << 20) if __name__ == "__main__" and len(sys.argv) > 1 else b""
     settle()
     main(lines)
 
 
 if __name__ == "__main__":
-    remember()
+    state.remember()
     serve()

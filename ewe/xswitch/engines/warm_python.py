@@ -36,7 +36,7 @@ def main():
             importlib.import_module(name)
         except ImportError as reason:
             print(f"{name} cannot be loaded beforehand: {reason}", file=sys.stderr)
-    engine.remember()
+    engine.state.remember()
     suexecme = os.getppid()
     orders = socket.socket(fileno=0)
     while True:

@@ -1,0 +1,194 @@
+"""What the Python engine (python.py) keeps of one script for the next: compiled code, and installed modules.
+
+And what it does not keep: remember() notes how the interpreter is before any script has run, forget() makes it so
+again.
+"""
+
+import _locale
+import _signal
+import builtins
+import gc
+import io
+import os
+import sys
+import warnings
+from importlib import machinery
+
+MAX_CODES = 500  # files whose compiled code is kept
+
+codes = {}  # file -> (its signature, its code)
+known_modules = set()  # names of those that stay
+signatures = {}  # file of an installed module -> its signature when it was loaded
+looked = 0.0  # when they were last compared, on the clock of os.times()
+
+
+# Compiled code
+
+
+def signature(file):
+    """Return what changes when a file does."""
+    status = os.stat(file)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def code_of(file):
+    """Return the compiled code of a file; it is compiled once for each change."""
+    now = signature(file)
+    known, code = codes.get(file, (None, None))
+    if known != now:
+        with open(file, "rb") as source:
+            code = compile(source.read(), file, "exec", dont_inherit=True)
+        if len(codes) >= MAX_CODES:
+            codes.clear()
+        codes[file] = (now, code)
+    return code
+
+
+# Modules: those that are installed stay; those beside the scripts are as new for each request
+
+
+class Loader(machinery.SourceFileLoader):
+    """Loads a module of the user's own; its code is kept as that of a script is."""
+
+    def get_code(self, fullname):
+        return code_of(self.path)
+
+
+def find_own(directory):
+    """Return the finder for a directory of modules of the user's own; sys.path_hooks calls this."""
+    if is_library(os.path.join(directory, "")):
+        raise ImportError
+    return machinery.FileFinder(
+        directory,
+        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
+        (Loader, machinery.SOURCE_SUFFIXES),
+        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
+    )
+
+
+def is_library(file):
+    """Is this a file of an installed module?"""
+    return file.startswith(LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
+
+
+def sort_modules():
+    """Drop the modules of the user's own; note the files of those that are new and stay."""
+    fresh = [
+        (name, getattr(sys.modules[name], "__file__", None)) for name in sys.modules.keys() - known_modules
+    ]
+    for name, file in fresh:
+        if file is not None and not is_library(file):
+            del sys.modules[name]
+            continue
+        known_modules.add(name)
+        if file is not None and "-packages/" in file:
+            signatures[file] = signature(file)
+    if any(name in sys.modules for name, _ in fresh):
+        gc.collect()
+        gc.freeze()  # no collection looks through what stays
+
+
+def libraries_changed():
+    """Has an installed module changed since it was loaded? Looks once a second."""
+    global looked
+    now = os.times().elapsed
+    if not signatures or now - looked < 1:
+        return False
+    looked = now
+    try:
+        return any(signature(file) != known for file, known in signatures.items())
+    except OSError:
+        return True
+
+
+# After a script: what it has changed is as it was
+
+
+def flush(stream):
+    """Write out what a stream holds, if it is open and somebody reads."""
+    try:
+        stream.flush()
+    except Exception:
+        pass  # it may be anything that the script has put there
+
+
+def forget(first_free):
+    """Undo what a script has done to the interpreter. first_free: the lowest descriptor that scripts get."""
+    for module, names in KEPT:
+        if vars(module).keys() != names.keys():
+            for name in vars(module).keys() - names.keys():
+                delattr(module, name)
+        vars(module).update(names)
+    sys.setrecursionlimit(RECURSION)
+    for kept, items in LISTS:
+        kept[:] = items
+    for name, reset in RESETS.items():
+        if name in sys.modules:
+            reset(sys.modules[name])
+    if len(sys.modules) != len(known_modules) or next(reversed(sys.modules)) not in known_modules:
+        sort_modules()
+    gc.enable()
+    for each in (
+        gc.get_objects()
+    ):  # a file in a cycle: its descriptor may be collected first, then it could not write
+        if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+            flush(each)
+    gc.collect()
+    os.closerange(first_free, 1 << 20)
+
+
+def reset_signals(module):
+    for number, handler in SIGNALS.items():
+        if _signal.getsignal(number) is not handler:
+            _signal.signal(number, handler)
+    module.alarm(0)
+    module.pthread_sigmask(module.SIG_SETMASK, ())
+
+
+def reset_logging(module):
+    module.disable(module.NOTSET)
+    for logger in (module.root, *module.root.manager.loggerDict.values()):
+        if isinstance(logger, module.Logger):
+            logger.handlers[:] = [each for each in logger.handlers if isinstance(each, module.NullHandler)]
+            logger.setLevel(module.WARNING if logger is module.root else module.NOTSET)
+            logger.disabled = False
+
+
+def reset_locale(module):
+    if _locale.setlocale(_locale.LC_ALL) != LOCALE:
+        _locale.setlocale(_locale.LC_ALL, LOCALE)
+
+
+# What to do about a module where a script has imported it
+RESETS = {
+    "signal": reset_signals,
+    "locale": reset_locale,
+    "logging": reset_logging,
+    "random": lambda module: module.seed(),
+    "socket": lambda module: module.setdefaulttimeout(None),
+    "warnings": lambda module: module.filters.__setitem__(slice(None), FILTERS),
+}
+
+
+def remember():
+    """Note how the interpreter is before any script has run."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.modules.pop(__name__, None)  # no script finds this file by its name
+    sys.path[:] = [path for path in sys.path if path and path != here]
+    sys.path_hooks.insert(0, find_own)
+    known_modules.update(sys.modules)
+    global LIBRARIES, LOCALE, SIGNALS, FILTERS, KEPT, RECURSION
+    RECURSION = sys.getrecursionlimit()
+    LIBRARIES = tuple(os.path.join(path, "") for path in sys.path)
+    LOCALE = _locale.setlocale(_locale.LC_ALL)
+    SIGNALS = {number: _signal.getsignal(number) for number in _signal.valid_signals()}
+    FILTERS = warnings.filters[:]
+    KEPT = [(module, dict(vars(module))) for module in (sys, builtins)]
+    gc.collect()
+    gc.freeze()
+
+
+def remember_paths():
+    """Note where modules are looked for, which a user's own site-packages may have changed since remember()."""
+    global LISTS
+    LISTS = [(kept, kept[:]) for kept in (sys.path, sys.meta_path, sys.path_hooks)]
