@@ -82,14 +82,18 @@ def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return name-value pairs as section 3.4 has them: a length below 128 in one byte, else in four."""
     parts = []
     for name, value in pairs:
-        if len(name) < 128 and len(value) < 128:  # nearly all
-            parts.append(b"%c%c%b%b" % (len(name), len(value), name, value))
-            continue
-        for text in (name, value):
-            length = len(text)
-            parts.append(bytes((length,)) if length < 128 else LONG.pack(length | 0x80000000))
+        name_length, value_length = len(name), len(value)
+        if name_length < 128 and value_length < 128:
+            parts.append(bytes((name_length, value_length)))
+        else:
+            parts += (encoded_length(name_length), encoded_length(value_length))
         parts += (name, value)
     return b"".join(parts)
+
+
+def encoded_length(length: int) -> bytes:
+    """Return a length as a pair has it."""
+    return bytes((length,)) if length < 128 else LONG.pack(length | 0x80000000)
 
 
 def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:

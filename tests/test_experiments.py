@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -15,8 +16,19 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 
+from ewe.lab.bench import LabBench
 from ewe.lab.experiment import Contender, Load
-from ewe.lab.experiments import CATALOG, CHECKS, DOCUMENTS, PUBLISHED, clients, e_slow, ewe_tables, thesis
+from ewe.lab.experiments import (
+    CATALOG,
+    CHECKS,
+    DOCUMENTS,
+    PUBLISHED,
+    clients,
+    e_slow,
+    ewe_tables,
+    thesis,
+    xswitch_tables,
+)
 from ewe.lab.experiments.__main__ import listing
 from ewe.lab.experiments.e_a8 import PRINTED as A8
 from ewe.lab.experiments.e_t2 import PRINTED as T2
@@ -24,6 +36,8 @@ from ewe.lab.experiments.e_t3 import PRINTED as T3
 from ewe.lab.experiments.e_t4 import PRINTED as T4
 from ewe.lab.experiments.e_t5 import PRINTED as T5
 from ewe.lab.processes import processes
+from ewe.lab.programs import missing, technology
+from ewe.lab.progress import Progress
 from ewe.lab.results import Cell, Sample, Table
 from ewe.lab.servers import ewe
 
@@ -38,8 +52,8 @@ SLOW GROW
 """
 IDS = ALL_IDS.split()
 ALL_RUNNABLE = """
-E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-C1 R-C1 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2
-T-ST2w T-ST3 T-HS1 T-HS1p SLOW GROW
+E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F6 X-F7 X-F8 X-T2 X-C1 R-C1 T-A6 T-A7 T-A8
+T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-HS1 T-HS1p SLOW GROW
 """
 RUNNABLE = ALL_RUNNABLE.split()
 ALL_QUICK = """
@@ -60,6 +74,11 @@ def test_every_experiment_is_there_once() -> None:
 def test_an_experiment_runs_or_says_what_it_waits_for() -> None:
     assert sorted(id for id, each in CATALOG.items() if each.run) == sorted(RUNNABLE)
     assert all(bool(each.run) is not bool(each.needs) for each in CATALOG.values())
+
+
+def test_all_that_runs_has_a_quick_duration() -> None:
+    assert all(bool(each.quick_seconds) is bool(each.run) for each in CATALOG.values())
+    assert sum(each.quick_seconds for each in CATALOG.values() if each.quick) < 15 * 60
 
 
 def test_the_quick_ones() -> None:
@@ -131,9 +150,9 @@ def test_what_other_documents_print() -> None:
     assert published("L-T3", "CGI", "10 Mbit/s", 102_400) == 9
     assert published("L-T2", "FastCGI", "", 10_240) == 7.5
     assert published("L-T1", "exec", "") == 5250
-    assert published("X-T2", "X-Switch Python", "average response time") == 42
-    assert published("X-T2", "Apache mod_python", "average response time") == 52
-    assert published("X-T2", "X-Switch Java", "initial response time") == 450
+    assert published("X-F5", "X-Switch Java", "initial response time") == 450
+    assert xswitch_tables.TABLE_2["X-Switch Python"] == (180, 42)
+    assert xswitch_tables.TABLE_2["Apache mod_python"] == (88, 52)
     assert published("X-T1", "Processing engine", "share") == 11.06
     assert published("X-T1", "Processing engine", "seconds") == pytest.approx(6.033242)
     assert published("T-A12", "PHP-FPM with APC", "VmRSS after the main page") == 6484
@@ -383,3 +402,18 @@ def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
     code = f"import sys, ewe.lab.experiments; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=30)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in xswitch_tables.TODAY if not missing(name)])
+def test_technologies_answer(name: str) -> None:
+    """Each that is installed here is started for real, and says what it should."""
+    bench = LabBench(Progress(file=io.StringIO()), quick=True, repeats=1)
+    with bench as lab, technology(lab, name) as (server, path):
+        assert 0 < xswitch_tables.first_answer(server.url.rstrip("/") + path) < 10
+
+
+def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("ewe.lab.programs.php_fpm", lambda: "")
+    assert missing("uwsgi python") == "uwsgi python is left out: apt install uwsgi-plugin-python3"
+    assert "apt install php-fpm" in missing("php-fpm php") and not missing("cgi python")

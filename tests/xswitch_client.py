@@ -245,7 +245,9 @@ def xswitch(
             process.kill()
             process.wait()
         wait_until(lambda: not alive(family - {process.pid}), 5, lambda: f"left behind: {alive(family)}")
-        assert not session_members(process.pid)
+        wait_until(
+            lambda: not session_members(process.pid), 5, lambda: f"left: {session_members(process.pid)}"
+        )
         said = running.log()
         shutil.rmtree(directory)
         assert "error: | Traceback" not in said, said

@@ -264,7 +264,7 @@ def run_experiments(options: argparse.Namespace) -> int:
     parts = []
     length = " --quick" if options.quick else ""
     for each in chosen:
-        seconds = each.minutes * 60 / (3 if options.quick else 1) if each.run else 0.0
+        seconds = each.quick_seconds if options.quick else each.minutes * 60 if each.run else 0.0
         command = f"ewe-lab run {each.id}{length}"
         reason = "" if each.run else each.needs or "it cannot be run yet"
         table = Table(each.id, each.title, skipped=reason, quick=options.quick, command=command)
@@ -305,7 +305,8 @@ def list_experiments(options: argparse.Namespace) -> int:
         marks = "q" if each.quick else " "
         length = f"{each.minutes:4.1f} min" if each.run else "  waits "
         print(f"  {each.id:9} {marks} {length}  {each.title}" + ("" if each.run else f" ({each.needs})"))
-    print("\nq: also in `ewe-lab run --all --quick`, which takes about a third of the time given.")
+    seconds = sum(each.quick_seconds for each in CATALOG.values() if each.quick)
+    print(f"\nq: also in `ewe-lab run --all --quick`, which takes about {seconds / 60:.0f} minutes in all.")
     return 0
 
 
@@ -324,7 +325,7 @@ def show_experiments(options: argparse.Namespace) -> int:
             "then": ", ".join(f"{key}: {value}" for key, value in each.machine.items()),
             "errors": " ".join(each.errata),
             "waits": "" if each.run else each.needs,
-            "takes": f"{each.minutes:g} min, {each.minutes / 3:.1f} min with --quick" if each.run else "",
+            "takes": f"{each.minutes:g} min, {each.quick_seconds:.0f} s with --quick" if each.run else "",
             "again": f"ewe-lab run {each.id}" if each.run else "",
         }
         print("".join(f"  {title + ':':10} {text}\n" for title, text in rows.items() if text))

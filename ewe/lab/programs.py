@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -32,8 +33,8 @@ PROGRAMS = {
     f"print join '', map {{ chr(97 + int rand 26) }} 1 .. {LARGE};\n",
     "wsgi.py": "def application(environ, start_response):\n"
     f"    start_response('200 OK', [('Content-Type', 'text/plain')])\n    return [{HELLO.encode()!r}]\n",
-    "fcgi.pl": "#!/usr/bin/perl\nuse FCGI;\n"
-    f'while (FCGI::accept() >= 0) {{ print "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n"; }}\n',
+    "fcgi.pl": "#!/usr/bin/perl\nuse FCGI;\nmy $request = FCGI::Request();\n"
+    f'while ($request->Accept() >= 0) {{ print "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n"; }}\n',
 }  # fmt: skip
 NGINX = """\
 daemon off; worker_processes 1; {user} pid "{where}/nginx.pid"; error_log "{where}/error.log";
@@ -65,6 +66,7 @@ pm.max_children = {workers}
 """
 WORKERS = 4  # of each that keeps processes
 STARTS_IN = 10.0  # seconds
+WARMS_IN = 1.0  # seconds that warm parents may take to load what they load
 
 
 def directory_of(lab: Bench) -> Path:
@@ -111,10 +113,26 @@ def technology(lab: Bench, name: str, *options: str, program: str = "hello") -> 
         model = "xswitch" if kind == "xswitch" else "asyncio"
         contender = Contender(name, model=model, options=("--cgi-path", str(programs), *options))
         with lab.start(contender, lab.site([])) as server:
+            if kind == "xswitch":
+                wait_for_xswitch(server)
             yield server, path
         return
     with behind_nginx(lab, kind, programs) as server:
         yield server, path
+
+
+def wait_for_xswitch(server: Running) -> None:
+    """Return once X-Switch and its warm parents are up: what counts is the start of an engine. Raises LabError."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    end = time.monotonic() + STARTS_IN
+    while time.monotonic() < end:
+        try:
+            with opener.open(f"{server.url}xswitch-status", timeout=5):
+                time.sleep(WARMS_IN)
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise LabError("X-Switch does not start")
 
 
 @contextmanager
@@ -176,7 +194,6 @@ def fcgi(where: Path, programs: Path) -> Sequence[str]:
         "s=socket.socket(socket.AF_UNIX);s.bind(sys.argv[1]);s.listen(128);os.dup2(s.fileno(),0)\n"
         f"for _ in range({WORKERS}):\n"
         "    if not os.fork(): os.execv(sys.argv[2], [sys.argv[2]])\n"
-        "for _ in range(9):\n"
-        "    os.wait()\n"
+        "while True: os.wait()\n"
     )
     return [sys.executable, "-c", code, str(where / "socket"), str(programs / "fcgi.pl")]

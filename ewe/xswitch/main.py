@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -44,12 +46,11 @@ class Found(NamedTuple):
 class Switch:
     """The main module."""
 
-    def __init__(self, settings: Settings, orders: socket.socket, log: ErrorLog, directory: str) -> None:
-        """orders: to suexecme. directory: ours alone, for the sockets of FastCGI engines."""
+    def __init__(self, settings: Settings, orders: socket.socket, log: ErrorLog) -> None:
+        """orders: to suexecme."""
         self.settings = settings
         self.orders = orders
         self.log = log
-        self.directory = directory
         self.loop = asyncio.get_running_loop()
         self.pool = Pool(settings, self.start_engine)
         self.fronts: set[Front] = set()
@@ -181,23 +182,23 @@ class Switch:
         """Return our end of an engine that speaks FastCGI, and its descriptors.
 
         It is given a listening socket, to which we connect; then its name is removed, so that nobody else can.
+        Until then it is in a directory that only we may enter.
         """
+        directory = tempfile.mkdtemp(prefix="xswitch-")
+        path = os.path.join(directory, "engine")
         listener = socket.socket(socket.AF_UNIX)
         data = socket.socket(socket.AF_UNIX)
-        path = os.path.join(self.directory, str(self.orders_sent))
         try:
             listener.bind(path)
             listener.listen(1)
             data.connect(path)
+            os.unlink(path)
         except OSError:
             listener.close()
             data.close()
             raise
         finally:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
+            shutil.rmtree(directory, ignore_errors=True)
         errors, its_errors = os.pipe2(os.O_CLOEXEC)
         return FastCGILink(self, task.key, data, errors), (listener, its_errors)
 
@@ -345,10 +346,9 @@ async def serve(
     listeners: Sequence[socket.socket],
     orders: socket.socket,
     log: ErrorLog,
-    directory: str,
 ) -> int:
     """Serve until a signal or suexecme's end; return the exit status."""
-    switch = Switch(settings, orders, log, directory)
+    switch = Switch(settings, orders, log)
     loop = switch.loop
     servers = []
     for listener in listeners:

@@ -10,10 +10,8 @@ import asyncio
 import grp
 import os
 import pwd
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 
@@ -98,7 +96,6 @@ class Supervisor:
         self.reload = reload
         self.log = log
         self.uid, self.gid = identity(settings)
-        self.directory = ""
         self.listeners: list[socket.socket] = []
         self.suexecme = self.main = 0
         try:
@@ -112,8 +109,6 @@ class Supervisor:
         """Serve until TERM or INT; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         orphans_come_here()
-        self.directory = tempfile.mkdtemp(prefix="xswitch-")
-        os.chown(self.directory, self.uid, self.gid)
         failures = 0
         try:
             while failures < FAILURES:
@@ -178,7 +173,7 @@ class Supervisor:
         dies_with(parent)  # the kernel has forgotten it with the change of user
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(serve(self.settings, self.listeners, orders, self.log, self.directory))
+            return runner.run(serve(self.settings, self.listeners, orders, self.log))
 
     def watch(self) -> bool:
         """Wait until one of the two has ended, which ends the other; return whether that was asked for."""
@@ -251,8 +246,6 @@ class Supervisor:
                 except OSError:
                     pass
             listener.close()
-        if self.directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def identity(settings: Settings) -> tuple[int, int]:

@@ -13,8 +13,10 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ewe.lab.experiment import Experiment
+from ewe.lab.experiments.durations import QUICK_SECONDS
 from ewe.lab.results import Cell, Table
 from ewe.lab.verdicts import Finding
 
@@ -44,7 +46,7 @@ def gather() -> None:
             found.append(experiment)
             PUBLISHED[experiment.id] = cells
     found.sort(key=lambda each: (DOCUMENTS.index(each.document), natural(each.id)))
-    CATALOG.update((experiment.id, experiment) for experiment in found)
+    CATALOG.update((each.id, replace(each, quick_seconds=QUICK_SECONDS.get(each.id, 0))) for each in found)
 
 
 gather()

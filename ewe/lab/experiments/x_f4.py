@@ -30,9 +30,11 @@ def run(lab: Bench) -> Iterator[Cell]:
 def measure(lab: Bench, name: str, count: int) -> Cell:
     """Measure one point."""
     cell = Cell(name, x=count, value="extra.megabytes", unit="MB/s")
+    settings = lab.directory / "xswitch.toml"  # all are one user's, and their number is what is measured
+    settings.write_text("max-queue-per-user = 1000\n")
     load = Load(users=count, seconds=lab.seconds(2, 4), warm_up=1.5, timeout=20.0, length=LARGE)
     try:
-        with technology(lab, name, program="large") as (server, path):
+        with technology(lab, name, "--xswitch-config", str(settings), program="large") as (server, path):
             sample = lab.load(server, replace(load, path=path))
     except LabError as reason:
         cell.failure = str(reason)

@@ -1,0 +1,8 @@
+"""What each experiment takes with --quick, in seconds, as measured on two cores: for the time left, no more."""
+
+QUICK_SECONDS = {
+    "E-T1": 5, "E-T2": 60, "E-T3": 60, "E-T4": 44, "E-T5": 66, "E-F1": 165, "E-F2": 182, "E-C1": 11, "E-C2": 48,
+    "E-C3": 10, "E-C4": 27, "X-F4": 60, "X-F6": 25, "X-F7": 35, "X-F8": 35, "X-T2": 95, "X-C1": 13, "R-C1": 5,
+    "T-A6": 12, "T-A7": 2, "T-A8": 18, "T-ST1": 40, "T-ST1k": 46, "T-ST1w": 21, "T-ST1b": 43, "T-ST2": 56,
+    "T-ST2w": 19, "T-ST3": 48, "T-HS1": 49, "T-HS1p": 61, "GROW": 77, "SLOW": 38,
+}  # fmt: skip
