@@ -50,6 +50,13 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def waits_for_connections(pid: int) -> bool:
+    """Does a process sleep in poll, epoll or accept?"""
+    links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+    asleep = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    return asleep and any("eventpoll" in link for link in links)
+
+
 def processes(server: Server) -> list[int]:
     """Return the server's processes: its first, and its workers."""
     return [server.pid, *children(server.pid)]
@@ -178,6 +185,8 @@ def test_out_of_descriptors(start: Start, name: str) -> None:
     kept.sendall(GET)
     assert read_response(kept)[0] == 200
     serving = sorted(children(server.pid)) if "prefork" in name else [server.pid]
+    for pid in serving:  # a worker that has not opened all that it needs would end
+        wait_until(lambda pid=pid: waits_for_connections(pid), 10, server.log)  # type: ignore[misc]
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in serving}
     for pid, (_, hard) in limits.items():
         # The limit is about numbers: none above those in use now is to be had.
