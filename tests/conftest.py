@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -135,6 +136,13 @@ def write_program(path: Path, text: str) -> Path:
     return path
 
 
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Leave a test out where a program is not installed; .ci/run installs them all."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = [program for program in programs if not shutil.which(program, path=path)]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
 Start = Callable[..., Server]
 
 
@@ -206,7 +214,7 @@ def session_members(session: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                text = Path(f"/proc/{entry}/stat").read_text()
+                text = Path(f"/proc/{entry}/stat").read_text(errors="replace")
             except OSError:
                 continue
             fields = text.rpartition(")")[2].split()
@@ -221,7 +229,7 @@ def children(pid: int) -> dict[int, str]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                text = Path(f"/proc/{entry}/stat").read_text()
+                text = Path(f"/proc/{entry}/stat").read_text(errors="replace")
             except OSError:
                 continue
             fields = text.rpartition(")")[2].split()

@@ -88,7 +88,7 @@ def is_closed(sock: socket.socket) -> bool:
 def state_of(pid: int) -> tuple[str, int]:
     """Return the state letter of a process and its parent, ("", 0) if there is none."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return "", 0
     return fields[0], int(fields[1])
@@ -1076,4 +1076,4 @@ def test_a_reason_of_its_own_and_what_is_left_behind(server: Server) -> None:
 
 def state(pid: int) -> str:
     """Return the state letter of a process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]

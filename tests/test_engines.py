@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, needs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -364,6 +365,9 @@ leave();
     assert missing.status == 2 and b"No such file" in missing.errors
 
 
+@pytest.mark.skipif(
+    subprocess.run(["perl", "-MCGI", "-e", "1"], capture_output=True).returncode != 0, reason="no CGI.pm"
+)
 def test_cgi_pm_works(perl: Driver, tmp_path: Path) -> None:
     form = script(tmp_path / "form.pl", """#!/usr/bin/perl -w
 use strict;
@@ -428,7 +432,11 @@ def test_a_perl_script_is_compiled_once_for_each_change(perl: Driver, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("language", "name", "interpreter"), [("bash", "shell.sh", "bash"), ("javascript", "node.js", "node")]
+    ("language", "name", "interpreter"),
+    [
+        pytest.param("bash", "shell.sh", "bash", marks=needs("bash")),
+        pytest.param("javascript", "node.js", "node", marks=needs("node")),
+    ],
 )
 def test_the_engines_of_the_document_keep_every_rule(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], language: str, name: str, interpreter: str

@@ -141,7 +141,6 @@ def alice() -> Iterator[pwd.struct_passwd]:
         (home / "public_html" / "cgi-bin").mkdir(parents=True)
         yield account
     finally:
-        subprocess.run(["pkill", "-KILL", "-u", name], check=False)
         subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
 
 

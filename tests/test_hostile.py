@@ -53,7 +53,7 @@ def descriptors(pid: int) -> int:
 def waits_for_connections(pid: int) -> bool:
     """Does a process sleep in poll, epoll or accept?"""
     links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
-    asleep = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    asleep = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "S"
     return asleep and any("eventpoll" in link for link in links)
 
 
@@ -65,7 +65,7 @@ def processes(server: Server) -> list[int]:
 def is_gone(pid: int) -> bool:
     """Has a process ended?"""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
@@ -363,7 +363,7 @@ def test_a_kill_takes_only_what_it_held(start: Start, name: str) -> None:
 
 def server_age(pid: int) -> float:
     """Return the seconds since a process began."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     uptime = float(Path("/proc/uptime").read_text().split()[0])
     return uptime - ticks / os.sysconf("SC_CLK_TCK")
 
@@ -428,7 +428,7 @@ def group_members(group: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
                 if int(fields[2]) == group and fields[0] != "Z":
                     members.append(int(entry))
     return members

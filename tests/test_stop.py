@@ -38,7 +38,7 @@ def begin_sleep(server: Server, seconds: str) -> socket.socket:
 def is_gone(pid_file: Path) -> bool:
     """Has the process whose number is in the file ended?"""
     try:
-        state = Path(f"/proc/{int(pid_file.read_text())}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{int(pid_file.read_text())}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return True
     return state == "Z"
@@ -136,7 +136,7 @@ def test_a_killed_worker_takes_its_programs_along(start: Start, name: str) -> No
     server = start(name)
     with begin_sleep(server, "60") as busy:
         shell = int((server.root / "started").read_text())
-        worker = int(Path(f"/proc/{shell}/stat").read_text().rpartition(")")[2].split()[1])
+        worker = int(Path(f"/proc/{shell}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
         assert worker != server.pid
         os.kill(worker, signal.SIGKILL)
         assert_broken(busy)

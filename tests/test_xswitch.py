@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, wait_until
+from conftest import ROOT, needs, wait_until
 from xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, alive, descendants, xswitch
 
 from ewe.fastcgi import FastCGIError, Requester
@@ -37,6 +37,7 @@ def running() -> Iterator[XSwitch]:
 # What is answered
 
 
+@needs("php-cgi")
 def test_python_perl_and_php_are_answered(running: XSwitch) -> None:
     python = running.script("a.py", PYTHON_HELLO)
     perl = running.script("a.pl", f'print "{HEAD}\\nhello\\n";')
@@ -60,6 +61,7 @@ def test_one_connection_carries_many_requests(running: XSwitch) -> None:
             assert reply.status == 200 and reply.body == body
 
 
+@needs("php-cgi")
 def test_php_reads_forms_and_uploads(running: XSwitch) -> None:
     script = running.script(
         "form.php",
@@ -257,6 +259,7 @@ print("{HEAD}\\n%d" % left.pid)
     wait_until(lambda: not alive({pid}), 5)
 
 
+@needs("php-cgi")
 def test_time_limits() -> None:
     with xswitch("time-limit = '0.5s'\nmax-engines-per-user = 2") as running:
         spin = running.script("spin.py", "while True: pass")

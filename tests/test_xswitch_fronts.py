@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, wait_until
+from conftest import ROOT, needs, wait_until
 from test_xswitch_users import User
 from xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
+
+pytestmark = needs("nginx", "apache2", "lighttpd", "haproxy", "unshare", "nsenter", "ip")
 
 ECHO = f"import sys\nprint('{HEAD}', flush=True)\nsys.stdout.buffer.write(sys.stdin.buffer.read())\n"
 INFO = f"""import os

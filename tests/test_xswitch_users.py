@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from conftest import needs, wait_until
 from xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, alive, xswitch
 
 from ewe.xswitch.rules import Refusal, examine
@@ -115,7 +115,7 @@ def try_out(running: XSwitch, user: User, code: str) -> str:
     [
         ("id.py", f'import os\nprint("{HEAD}\\n", *os.getresuid(), *os.getresgid(), *os.getgroups())'),
         ("id.pl", f'print "{HEAD}\\n$< $> $< $( $)\\n";'),
-        ("id.php", "<?php echo posix_getuid(), ' ', posix_geteuid();"),
+        pytest.param("id.php", "<?php echo posix_getuid(), ' ', posix_geteuid();", marks=needs("php-cgi")),
     ],
 )
 def test_a_script_runs_as_its_owner(running: XSwitch, users: tuple[User, User], name: str, text: str) -> None:

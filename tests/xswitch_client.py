@@ -173,7 +173,7 @@ def descendants(pid: int) -> set[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
             except OSError:
                 continue
             parents[int(entry)] = int(fields[1])
@@ -187,7 +187,7 @@ def alive(pids: set[int]) -> set[int]:
     found = set()
     for pid in pids:
         try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            if Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z":
                 found.add(pid)
         except OSError:
             pass

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ from ewe.processors.base import FLAGS
 
 INSTALL = "pip install 'ewe[lab]'"
 NEEDS = ("locust", "psutil", "jinja2")
+WIDTH = 100  # of what is shown
 T = TypeVar("T")
 
 
@@ -328,7 +330,10 @@ def show_experiments(options: argparse.Namespace) -> int:
             "takes": f"{each.minutes:g} min, {each.quick_seconds:.0f} s with --quick" if each.run else "",
             "again": f"ewe-lab run {each.id}" if each.run else "",
         }
-        print("".join(f"  {title + ':':10} {text}\n" for title, text in rows.items() if text))
+        for title, text in rows.items():
+            if text:
+                print(textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':10} ", subsequent_indent=" " * 13))
+        print()
     return 0
 
 

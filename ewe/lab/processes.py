@@ -95,7 +95,7 @@ def own_seconds(of: Process) -> float:
 
 def core_seconds(core: int) -> float:
     """Return the seconds that a core has been busy since the machine started, with whatever."""
-    for line in Path("/proc/stat").read_text().splitlines():
+    for line in Path("/proc/stat").read_text(errors="replace").splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
             user, nice, system, _idle, _iowait, *others = (int(number) for number in ticks[:8])
