@@ -221,7 +221,9 @@ class Soak:
         for entry in os.listdir("/proc"):
             if entry.isdigit():
                 try:
-                    fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                    fields = (
+                        Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                    )
                     if int(fields[3]) == self.process.pid and not (fields[0] == "Z" and fields[1] == "1"):
                         line = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
                         yield int(entry), int(fields[1]), fields[0], line.decode(errors="replace")

@@ -38,7 +38,12 @@ def begin_sleep(server: Server, seconds: str) -> socket.socket:
 def is_gone(pid_file: Path) -> bool:
     """Has the process whose number is in the file ended?"""
     try:
-        state = Path(f"/proc/{int(pid_file.read_text())}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{int(pid_file.read_text())}/stat")
+            .read_text(errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except (FileNotFoundError, ProcessLookupError):
         return True
     return state == "Z"

@@ -61,6 +61,16 @@ def test_one_connection_carries_many_requests(running: XSwitch) -> None:
             assert reply.status == 200 and reply.body == body
 
 
+def test_an_ewe_that_only_root_may_enter_has_engines_all_the_same() -> None:
+    """An engine reads its own program as its user: of one that lies below /root, say, there is a copy."""
+    with xswitch(copy_mode=0o700) as running:
+        for name, text in (("a.py", PYTHON_HELLO), ("a.pl", f'print "{HEAD}\\nhello\\n";')):
+            assert running.ask(running.script(name, text)).text == "hello\n", running.log()
+        running.process.send_signal(signal.SIGHUP)
+        running.wait_for_log("settings read anew")
+        assert running.ask(running.script("b.pl", f'print "{HEAD}\\nhello\\n";')).text == "hello\n"
+
+
 @needs("php-cgi")
 def test_php_reads_forms_and_uploads(running: XSwitch) -> None:
     script = running.script(

@@ -353,7 +353,7 @@ def test_who_is_not_root_runs_only_his_own(users: tuple[User, User]) -> None:
     alice, bob = users
     prefix = ("setpriv", f"--reuid={alice.uid}", f"--regid={alice.gid}", "--clear-groups")
     mine = alice.write("mine.py", PYTHON_HELLO)
-    with xswitch(prefix=prefix) as running:
+    with xswitch(prefix=prefix, copy_mode=0o755) as running:
         assert running.ask(mine).text == "hello\n", running.log()
         assert running.ask(bob.write("his.py", PYTHON_HELLO, 0o755)).status == 403
         running.wait_for_log("only root can become another")

@@ -196,11 +196,11 @@ def alive(pids: set[int]) -> set[int]:
 
 @contextmanager
 def xswitch(
-    settings: str = "", listen: str = "127.0.0.1:0", prefix: tuple[str, ...] = ()
+    settings: str = "", listen: str = "127.0.0.1:0", prefix: tuple[str, ...] = (), copy_mode: int = 0
 ) -> Iterator[XSwitch]:
     """Run X-Switch with settings in TOML; when the block is left, nothing of it may be left.
 
-    prefix: a command that runs it, such as setpriv.
+    prefix: a command that runs it, such as setpriv. copy_mode: run a copy of ewe, in a directory of that mode.
     """
     directory = Path(tempfile.mkdtemp(prefix="test-xswitch-"))
     directory.chmod(0o755)  # the engines run as nobody
@@ -209,6 +209,11 @@ def xswitch(
     general, bracket, tables = settings.partition("[")
     config.write_text(f'roots = ["{directory}/site"]\n{general}\n{bracket}{tables}')
     log = directory / "log"
+    home = ROOT
+    if copy_mode:
+        home = directory / "copy"
+        shutil.copytree(ROOT / "ewe", home / "ewe", ignore=shutil.ignore_patterns("__pycache__", "lab"))
+        home.chmod(copy_mode)
     command = [
         *prefix,
         "/usr/bin/python3" if prefix else sys.executable,
@@ -221,7 +226,7 @@ def xswitch(
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home, start_new_session=True
         )
     running = XSwitch(process, directory, log)
     family: set[int] = set()

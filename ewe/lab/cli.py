@@ -332,7 +332,11 @@ def show_experiments(options: argparse.Namespace) -> int:
         }
         for title, text in rows.items():
             if text:
-                print(textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':10} ", subsequent_indent=" " * 13))
+                print(
+                    textwrap.fill(
+                        text, WIDTH, initial_indent=f"  {title + ':':10} ", subsequent_indent=" " * 13
+                    )
+                )
         print()
     return 0
 

@@ -10,6 +10,7 @@ import asyncio
 import grp
 import os
 import pwd
+import shutil
 import signal
 import socket
 import time
@@ -20,7 +21,8 @@ from ewe.kinds import parse_address
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.process import PR_SET_NO_NEW_PRIVS, dies_with, orphans_come_here, prctl
-from ewe.xswitch.settings import Settings
+from ewe.xswitch.public import published, relocated
+from ewe.xswitch.settings import ENGINES, Settings
 from ewe.xswitch.suexecme import Suexecme, children
 
 BACKLOG = 1024
@@ -92,10 +94,11 @@ class Supervisor:
 
     def __init__(self, settings: Settings, reload: Callable[[], Settings], log: ErrorLog) -> None:
         """Open the sockets. reload: reads the settings anew. Raises StartError, ConfigError."""
-        self.settings = settings
-        self.reload = reload
-        self.log = log
         self.uid, self.gid = identity(settings)
+        self.programs = published()
+        self.settings = relocated(settings, self.programs)
+        self.reload = lambda: relocated(reload(), self.programs)
+        self.log = log
         self.listeners: list[socket.socket] = []
         self.suexecme = self.main = 0
         try:
@@ -246,6 +249,8 @@ class Supervisor:
                 except OSError:
                     pass
             listener.close()
+        if self.programs != ENGINES:
+            shutil.rmtree(self.programs, ignore_errors=True)
 
 
 def identity(settings: Settings) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ewe.lab.experiment import Bench, Chart, Experiment, Load
 from ewe.lab.processes import LabError
@@ -68,24 +69,19 @@ def measure(lab: Bench, name: str, *options: str) -> tuple[Cell, Cell]:
         try:
             with technology(lab, name.partition(",")[0], *options) as (server, path):
                 first = first_answer(server.url.rstrip("/") + path) * 1e3
-                sample = lab.load(server, load_for(load, path))
+                sample = lab.load(server, replace(load, path=path))
         except LabError as reason:
             for cell in cells:
                 cell.failure = str(reason)
             break
+        if not name.startswith(("xswitch", "cgi")):
+            sample.usage = None  # what was watched is nginx alone, without what works behind it
         sample.extra["first"] = first
         sample.extra["mean"] = sample.service.mean * 1e3 if sample.service else 0.0
         for cell in cells:
             cell.samples.append(sample)
             cell.command, cell.load = server.command, load.words()
     return cells[0], cells[1]
-
-
-def load_for(load: Load, path: str) -> Load:
-    """Return a load for another path."""
-    from dataclasses import replace
-
-    return replace(load, path=path)
 
 
 def run(lab: Bench, names: Sequence[str]) -> Iterator[Cell]:
