@@ -141,11 +141,11 @@ def alice() -> Iterator[pwd.struct_passwd]:
         (home / "public_html" / "cgi-bin").mkdir(parents=True)
         yield account
     finally:
-        subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+        subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
-def test_programs_of_a_user(start: Start, site: Path, alice: pwd.struct_passwd) -> None:
+def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
     """They run as their owner; what is not hers alone does not run; nothing of it is ever sent as a file."""
     public = Path(alice.pw_dir) / "public_html"
     write_program(public / "cgi-bin" / "me.py", HELLO)

@@ -61,6 +61,19 @@ def test_one_connection_carries_many_requests(running: XSwitch) -> None:
             assert reply.status == 200 and reply.body == body
 
 
+def test_the_end_of_an_input_may_come_after_the_answer(running: XSwitch) -> None:
+    """Apache's may: a connection that closes then would be reset, and the answer lost."""
+    script = running.script("quick.py", PYTHON_HELLO)
+    with running.connect() as connection:
+        connection.send(script, body=None, keep=False)
+        assert connection.read().text == "hello\n"
+        for _ in range(3):
+            connection.sock.sendall(connection.requester.input(b"late"))
+            time.sleep(0.05)
+        connection.sock.sendall(connection.requester.input(b""))
+        assert connection.sock.recv(1) == b""
+
+
 def test_an_ewe_that_only_root_may_enter_has_engines_all_the_same() -> None:
     """An engine reads its own program as its user: of one that lies below /root, say, there is a copy."""
     with xswitch(copy_mode=0o700) as running:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ewe.xswitch.main import Switch
     from ewe.xswitch.task import Task
 
+LINGER = 2.0  # seconds that a web server may take to close a connection after its last answer
+
 
 class Front(asyncio.Protocol):
     """One connection; one request at a time."""
@@ -73,9 +75,17 @@ class Front(asyncio.Protocol):
         """Send the last records of a request."""
         self.transport.write(data)
         if not self.responder.keep or self.switch.stopping:
-            self.transport.close()
+            self.leave_off()
         else:
             self.read_on()
+
+    def leave_off(self) -> None:
+        """Close once the web server has: the end of its input may still be on its way, and would be answered with a
+        reset, by which it could lose the answer."""
+        self.read_on()
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+            self.switch.loop.call_later(LINGER, self.transport.abort)
 
     def break_off(self) -> None:
         """Close without the end of the request: the web server then knows that the answer is not whole."""
