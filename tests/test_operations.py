@@ -267,3 +267,15 @@ def test_an_unknown_user_is_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("ewe: ") and done.stderr.count("\n") == 1 and "user" in done.stderr
+
+
+def test_a_unix_socket_outlives_a_worker(start: Start, tmp_path: Path) -> None:
+    """Python 3.13 would remove its name with the first worker that retires."""
+    path = tmp_path / "ewe.sock"
+    server = start("asyncio --workers 2", "--bind", "127.0.0.1:0", "--bind", f"unix:{path}")
+    before = set(children(server.pid))
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: not before & set(children(server.pid)), 10, server.log)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ewe") as client:
+        assert client.get("/").status_code == 200
+    assert server.stop() == 0 and not path.exists()

@@ -7,6 +7,7 @@ Future or a timer in between. With uvloop where it is installed, else with the s
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ from ewe.streams import Stream
 if TYPE_CHECKING:
     from ewe.config import Config
     from ewe.listener import Listener
+
+
+# Python 3.13 removes a Unix socket's name with the server, which other workers may still need.
+KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
 
 class Event(Processor):
@@ -79,7 +84,7 @@ class Event(Processor):
             return self.accepted(name)
 
         if own.family.name == "AF_UNIX":
-            return self.loop.create_unix_server(connection, sock=own)
+            return self.loop.create_unix_server(connection, sock=own, **KEEPS_NAME)
         return self.loop.create_server(connection, sock=own, backlog=self.config.backlog)
 
     def accepted(self, server: tuple[str, int]) -> Any:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -341,6 +342,10 @@ def script_path(params: dict[bytes, bytes]) -> tuple[str, tuple[int, ...]]:
     return path, signature
 
 
+# Python 3.13 would look for a Unix socket's name, where this user may not look, and remove it in the end.
+KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+
+
 async def serve(
     settings: Settings,
     listeners: Sequence[socket.socket],
@@ -352,8 +357,11 @@ async def serve(
     loop = switch.loop
     servers = []
     for listener in listeners:
-        make = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
-        servers.append(await make(lambda: Front(switch), sock=listener))
+        if listener.family == socket.AF_UNIX:
+            server = await loop.create_unix_server(lambda: Front(switch), sock=listener, **KEEPS_NAME)
+        else:
+            server = await loop.create_server(lambda: Front(switch), sock=listener)
+        servers.append(server)
 
     def stop() -> None:
         for server in servers:
