@@ -15,7 +15,17 @@ from ewe import logger
 from ewe.body import Body
 from ewe.dates import http_date
 from ewe.features.errors import error_page
-from ewe.http import NO_BODY, Refused, Region, Request, Response, Source, check_partial_head, parse_request
+from ewe.http import (
+    BODILESS,
+    NO_BODY,
+    Refused,
+    Region,
+    Request,
+    Response,
+    Source,
+    check_partial_head,
+    parse_request,
+)
 from ewe.streams import Disconnected, Stream, Timeout
 
 if TYPE_CHECKING:
@@ -293,7 +303,7 @@ class Sending:
     async def send(self) -> bool:
         """Send all; return whether the connection is kept."""
         body = self.response.body
-        bodiless = self.request.method == "HEAD" or self.response.status in (204, 304)
+        bodiless = self.request.method == "HEAD" or self.response.status in BODILESS
         if isinstance(body, Source):
             if body.raw:
                 self.ends_with_close = True

@@ -6,15 +6,20 @@ import errno
 import os
 import socket
 import stat
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from select import EPOLLEXCLUSIVE, EPOLLIN, epoll
+from typing import Any
 
 from ewe import logger
 from ewe.kinds import parse_address
 from ewe.streams import SLICE, set_timeouts
 
 OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+# For asyncio's servers of Unix sockets: Python 3.13 would remove the name with the server, which other workers
+# may still need, and look for it, where its user may not be allowed to look.
+KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 PAUSE = 0.1  # seconds without accepting when the system has no descriptor or memory left
 COMPLAIN = 10.0  # seconds between two complaints about that
 

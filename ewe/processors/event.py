@@ -7,7 +7,6 @@ Future or a timer in between. With uvloop where it is installed, else with the s
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -15,17 +14,13 @@ from typing import TYPE_CHECKING, Any
 from ewe import logger
 from ewe.conversation import BUSY
 from ewe.eventstream import TICK, Clock, EventStream
-from ewe.listener import OVERLOADED
+from ewe.listener import KEEPS_NAME, OVERLOADED
 from ewe.processors.base import Processor
 from ewe.streams import Stream
 
 if TYPE_CHECKING:
     from ewe.config import Config
     from ewe.listener import Listener
-
-
-# Python 3.13 removes a Unix socket's name with the server, which other workers may still need.
-KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
 
 class Event(Processor):

@@ -11,12 +11,12 @@ import shutil
 import signal
 import socket
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ewe.listener import KEEPS_NAME
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.front import Front
@@ -340,10 +340,6 @@ def script_path(params: dict[bytes, bytes]) -> tuple[str, tuple[int, ...]]:
         params[b"SCRIPT_NAME"] = params.get(b"SCRIPT_NAME", b"").removesuffix(rest)
     params[b"SCRIPT_FILENAME"] = os.fsencode(path)
     return path, signature
-
-
-# Python 3.13 would look for a Unix socket's name, where this user may not look, and remove it in the end.
-KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
 
 async def serve(

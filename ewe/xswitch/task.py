@@ -158,7 +158,10 @@ class Task:
         """Answer with an error; where some of the answer was sent, the connection breaks off instead."""
         self.ended = True
         self.switch.pool.counters[f"status_{status}"] += 1
-        self.switch.log.warning(f"{status} {self.user or '-'} {self.script}: {cause}")
+        say = (
+            self.switch.log.info if field else self.switch.log.warning
+        )  # with a field the web server may know how
+        say(f"{status} {self.user or '-'} {self.script}: {cause}")
         if self.front is None:
             return
         if self.begun:
