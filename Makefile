@@ -8,7 +8,7 @@ ARGS ?=
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test lint format pytest test-all bench lab docs clean
+.PHONY: help serve test lint format pytest test-all bench lab java docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -53,12 +53,15 @@ bench: $(VENV)/.lab ## ewe's models beside nginx (needs nginx and wrk)
 lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the command line of ewe-lab
 	$(VENV)/bin/ewe-lab $(ARGS)
 
+java: $(VENV)/.serve ## the Java engine of X-Switch (needs Maven, a JDK, and the network once)
+	$(VENV)/bin/ewe-xswitch java
+
 docs: $(VENV)/.serve ## docs/settings.md, from the definitions in ewe/config.py
 	$(VENV)/bin/python -m ewe.config > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 
 clean: ## remove all that make and the tools have made
-	rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
+	rm -rf .venv .venv-* ewe/xswitch/engines/java/target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 cgi-bin/hello-c: cgi-bin/hello.c

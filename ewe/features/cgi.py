@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ewe.features.gateway import GatewaySource, Script, arguments, response, variables
 from ewe.features.spool import spooled
+from ewe.features.webapp import is_application
 from ewe.http import Refused, Request, Response
 from ewe.kinds import is_local
 from ewe.programs import prepare
@@ -94,7 +95,7 @@ class CGI:
     # The request: RFC 3875 section 4
 
     def find(self, path: str) -> Script | None:
-        """Return the script that a path leads to: its first part that is an executable file."""
+        """Return the script that a path leads to: its first part that is an executable file, or an application."""
         segments = path[len(PREFIX) :].split("/")
         file = self.directory
         for count, segment in enumerate(segments, 1):
@@ -110,8 +111,9 @@ class CGI:
             except (OSError, ValueError):
                 return None
             if stat.S_ISDIR(mode):
-                continue
-            if not stat.S_ISREG(mode) or not os.access(file, os.X_OK):
+                if self.switch is None or not is_application(file):
+                    continue
+            elif not stat.S_ISREG(mode) or not os.access(file, os.X_OK):
                 return None
             name = PREFIX + "/".join(segments[:count])
             return Script(file, name, path[len(name) :])

@@ -26,6 +26,7 @@ FRESH = 1.0  # seconds for which a file is believed unchanged without a look
 SETTLED = 0.05  # seconds without a change before it is: a kernel's ticks stamp two changes in 10 ms alike
 COST = 1024  # bytes of the cache that an entry takes besides its file
 OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO or a terminal must not hold us
+HIDDEN = re.compile(r"/(?:\.|(?:WEB|META)-INF(?:/|\Z))", re.IGNORECASE)
 WEIGHT = re.compile(r"q=(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")  # RFC 9110 section 12.4.2
 CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
 ALLOW = ("Allow", "GET, HEAD, OPTIONS")
@@ -130,7 +131,7 @@ class Static:
     def serve(self, request: Request, path: str) -> Response | None:
         """Open what is at path, and answer with it; None when there is nothing to serve."""
         if hidden(path):
-            raise Refused(404, "the name begins with a dot")
+            raise Refused(404, "the name begins with a dot, or is WEB-INF or META-INF")
         descriptor = self.open(self.name(path))
         if descriptor is None:
             return None
@@ -294,10 +295,13 @@ GONE = _gone()  # errors of open() that say "there is no such file" in other wor
 
 
 def hidden(path: str) -> bool:
-    """Does a name on the path begin with a dot? .well-known at the root is public: RFC 8615."""
+    """Does a name on the path begin with a dot, or is it private to a web application of Java?
+
+    .well-known at the root is public: RFC 8615.
+    """
     if path == "/.well-known" or path.startswith("/.well-known/"):
         path = path.removeprefix("/.well-known")
-    return "/." in path
+    return HIDDEN.search(path) is not None
 
 
 def whole(file: File, descriptor: int) -> Response:

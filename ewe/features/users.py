@@ -54,9 +54,10 @@ class Users:
         home = self.home(request.path)
         if home is None:
             return None
-        if request.path.startswith(f"/~{home.name}{PROGRAMS}"):  # never sent as a file, whatever it is
-            if self.switch is None:
-                raise Refused(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
+        programs = request.path.startswith(f"/~{home.name}{PROGRAMS}")  # never sent as a file, whatever it is
+        if programs and self.switch is None:
+            raise Refused(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
+        if self.switch is not None and (programs or self.switch.has_application(home, request.path)):
             return await self.switch.run_of(home, request, io)
         return await home.static.respond(request, io)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ewe.features.fastcgi import Responder, ResponderSource
 from ewe.features.gateway import Script, response, variables
 from ewe.features.spool import Spooled, spooled
+from ewe.features.webapp import is_application
 from ewe.http import Refused, Request, Response
 
 if TYPE_CHECKING:
@@ -67,8 +68,13 @@ class XSwitch:
             raise
         return found
 
+    def has_application(self, home: Home, path: str) -> bool:
+        """Does a path lead to a web application of a user's, or into one?"""
+        script = script_of(home, path)
+        return script is not None and is_application(script.file)
+
     async def run_of(self, home: Home, request: Request, io: Stream) -> Response | None:
-        """Answer with a program of a user's own cgi-bin, None if there is none at the path. Raises Refused."""
+        """Answer with a program of a user's own, None if there is none at the path. Raises Refused."""
         script = script_of(home, request.path)
         if script is None:
             return None
@@ -87,7 +93,7 @@ class XSwitch:
 
 
 def script_of(home: Home, path: str) -> Script | None:
-    """Return the script of a user's cgi-bin that a path leads to: its first part that is no directory.
+    """Return the script of a user's that a path leads to: its first part that is no directory or an application.
 
     Whether it may run, and that no link leads out, is for X-Switch to say.
     """
@@ -98,7 +104,7 @@ def script_of(home: Home, path: str) -> Script | None:
         if not segment or segment.startswith("."):
             return None
         file += "/" + segment
-        if not os.path.isdir(file):
+        if not os.path.isdir(file) or is_application(file):
             name = prefix + "/" + "/".join(segments[:count])
             return Script(file, name, path[len(name) :]) if os.path.lexists(file) else None
     return None

@@ -1,4 +1,4 @@
-"""The command `ewe-xswitch`: serve, or ask a running one how it is.
+"""The command `ewe-xswitch`: serve, ask a running one how it is, or build the Java engine.
 
 Exit codes: 0 stopped as asked, 1 could not start or failed, 2 wrong usage or configuration.
 """
@@ -24,7 +24,7 @@ SAID = ("user", "userdir", "min-uid", "time-limit")  # settings that the command
 ASKS_FOR = 5.0  # seconds that `status` waits
 
 DESCRIPTION = """Run CGI scripts as their owners in persistent engines, behind any web server that speaks FastCGI.
-`ewe-xswitch status` tells how a running one is."""
+`ewe-xswitch status` tells how a running one is; `ewe-xswitch java` builds the engine for Java."""
 
 
 class UsageError(Exception):
@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        return status(arguments[1:]) if arguments[:1] == ["status"] else run(arguments)
+        if arguments[:1] == ["status"]:
+            return status(arguments[1:])
+        return java(arguments[1:]) if arguments[:1] == ["java"] else run(arguments)
     except (ConfigError, UsageError) as error:
         return fail(2, error)
     except SystemExit as done:  # argparse has answered --help or --version
@@ -116,6 +118,22 @@ def status(arguments: Sequence[str]) -> int:
         text = getattr(reason, "strerror", None) or str(reason) or "it does not answer"
         return fail(1, Exception(f"{address}: {text}"))
     print(answer.partition("\r\n\r\n")[2], end="")
+    return 0
+
+
+def java(arguments: Sequence[str]) -> int:
+    """Build the Java engine. Raises UsageError."""
+    parser = Parser(
+        prog="ewe-xswitch java",
+        description="Build the engine for Java, once: it needs Maven, a JDK (17 or newer), and the network.",
+    )
+    parser.parse_args(arguments)
+    from ewe.xswitch.java import BuildError, build
+
+    try:
+        print(f"built: {build()}")
+    except BuildError as error:
+        return fail(1, error)
     return 0
 
 

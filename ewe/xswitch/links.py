@@ -90,10 +90,11 @@ class Link:
         self.error_line = b""
         self.error_lines = 0
         self.script = ""
-        os.set_blocking(errors, False)
         data.setblocking(False)
-        self.loop.add_reader(errors, self.on_errors)
         self.loop.add_reader(data, self.on_data)
+        if errors >= 0:
+            os.set_blocking(errors, False)
+            self.loop.add_reader(errors, self.on_errors)
 
     def give(self, waiter: Waiter) -> None:
         """Have it run a request."""
@@ -155,9 +156,28 @@ class Link:
         if last:
             self.end()
         else:
-            self.switch.pool.release(self)
+            self.free()
+
+    def free(self) -> None:
+        """It can take another request."""
+        self.switch.pool.release(self)
+
+    def has_room(self) -> bool:
+        """May it be given another request beside those that it runs?"""
+        return False
 
     # Ends
+
+    def abandon(self) -> None:
+        """Nobody waits for its answer any more."""
+        self.deadline = min(self.deadline, time.monotonic() + self.switch.settings.abandoned)
+
+    def refused(self, status: int, cause: str) -> None:
+        """suexecme does not start it."""
+        task, self.task = self.task, None
+        self.end()
+        if task is not None:
+            task.fail(status, cause)
 
     def expire(self) -> None:
         """Its request has taken too long."""
@@ -192,6 +212,10 @@ class Link:
             self.loop.remove_reader(self.errors)
             os.close(self.errors)
             self.errors = -1
+        self.gone()
+
+    def gone(self) -> None:
+        """It is closed: count it no more."""
         self.switch.bury(self)
         if self in self.switch.pool.workers:
             self.switch.pool.lost(self)

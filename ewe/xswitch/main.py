@@ -24,8 +24,10 @@ from ewe.xswitch.links import EngineLink, FastCGILink, Link
 from ewe.xswitch.pool import Pool, Waiter
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.settings import EngineKind, Settings, from_message
+from ewe.xswitch.shared import SharedLink
 from ewe.xswitch.status import STATUS_PATH, answer_status
 from ewe.xswitch.task import NO_ENGINE, Task
+from ewe.xswitch.webapp import WEB_INF, Applications, NoApplication
 
 TICK = 0.1  # seconds between looks at what takes too long
 LOOKED = 2.0  # seconds that suexecme's word on a script holds while the file is the same
@@ -61,6 +63,7 @@ class Switch:
         ] = {}  # id of an order -> who waits for its answer
         self.orders_sent = 0
         self.found: dict[str, Found] = {}
+        self.applications = Applications()
         self.since = time.monotonic()
         self.stopping = False
         self.failed = False
@@ -80,8 +83,19 @@ class Switch:
         ):
             front.end(answer_status(self, params), 0)
             return None
-        path, signature = script_path(params)
+        file = script_file(params)
+        try:
+            application = self.applications.find(file, params, self.settings)
+        except NoApplication as reason:
+            Task(front, params, file).fail(reason.status, str(reason))
+            return None
+        if application is not None:
+            path = f"{application.directory}/{WEB_INF}"
+            signature = signature_of(path)
+        else:
+            path, signature = script_path(file, params)
         task = Task(front, params, path)
+        task.application = application
         if not task.script:
             task.fail(400, "SCRIPT_FILENAME is missing: the web server must send it")
         elif self.stopping:
@@ -147,7 +161,7 @@ class Switch:
             return None
         try:
             link, given = (
-                self.engine_link(task, kind) if kind.protocol == "engine" else self.fastcgi_link(task)
+                self.engine_link(task, kind) if kind.protocol == "engine" else self.fastcgi_link(task, kind)
             )
         except OSError as reason:
             task.fail(503, f"no sockets for an engine: {reason.strerror}")
@@ -160,10 +174,7 @@ class Switch:
                 if link.closed:
                     self.bury(link)
             elif not link.closed:
-                refused, link.task = link.task, None
-                link.end()
-                if refused is not None:
-                    refused.fail(answer["status"], answer["refused"])
+                link.refused(answer["status"], answer["refused"])
 
         numbers = [each if isinstance(each, int) else each.fileno() for each in given]
         self.order({"order": "start", "path": task.script, "engine": kind.name}, numbers, started)
@@ -179,7 +190,7 @@ class Switch:
         errors, its_errors = os.pipe2(os.O_CLOEXEC)
         return EngineLink(self, task.key, data, control, errors), (its_data, its_errors, its_control)
 
-    def fastcgi_link(self, task: Task) -> tuple[Link, Sequence[socket.socket | int]]:
+    def fastcgi_link(self, task: Task, kind: EngineKind) -> tuple[Link, Sequence[socket.socket | int]]:
         """Return our end of an engine that speaks FastCGI, and its descriptors.
 
         It is given a listening socket, to which we connect; then its name is removed, so that nobody else can.
@@ -191,8 +202,9 @@ class Switch:
         data = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(path)
-            listener.listen(1)
+            listener.listen(kind.connections)
             data.connect(path)
+            door = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
             os.unlink(path)
         except OSError:
             listener.close()
@@ -201,7 +213,11 @@ class Switch:
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         errors, its_errors = os.pipe2(os.O_CLOEXEC)
-        return FastCGILink(self, task.key, data, errors), (listener, its_errors)
+        if kind.connections > 1:
+            link: Link = SharedLink(self, task.key, data, errors, door, kind.connections)
+        else:
+            link = FastCGILink(self, task.key, data, errors)
+        return link, (listener, its_errors)
 
     def bury(self, link: Link) -> None:
         """Have suexecme end an engine, and all that it has left behind."""
@@ -312,15 +328,29 @@ class Switch:
         self.stopped.set()
 
 
-def script_path(params: dict[bytes, bytes]) -> tuple[str, tuple[int, ...]]:
+def script_file(params: dict[bytes, bytes]) -> str:
+    """Return the file that the web server names; Apache says proxy:fcgi://localhost/path."""
+    raw = params.get(b"SCRIPT_FILENAME", b"")
+    if raw.startswith(b"proxy:"):
+        raw = b"/" + raw.partition(b"://")[2].partition(b"/")[2]
+    return os.fsdecode(raw)
+
+
+def signature_of(path: str) -> tuple[int, ...]:
+    """Return what changes when a file or directory does, empty if we cannot see it."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return ()
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, tuple[int, ...]]:
     """Return the script's path, and what changes when the script does (empty if we cannot see it).
 
     What follows its name in the path becomes PATH_INFO, where the web server has left it there.
     """
-    raw = params.get(b"SCRIPT_FILENAME", b"")
-    if raw.startswith(b"proxy:"):  # Apache: proxy:fcgi://localhost/path
-        raw = b"/" + raw.partition(b"://")[2].partition(b"/")[2]
-    whole = path = os.fsdecode(raw)
+    path = whole
     signature: tuple[int, ...] = ()
     for _ in range(MAX_WALK):
         try:

@@ -37,6 +37,9 @@ class Worker(Protocol):
     def give(self, waiter: Waiter) -> None:
         """Have it run a request."""
 
+    def has_room(self) -> bool:
+        """May it be given another request beside those that it runs?"""
+
     def expire(self) -> None:
         """Its request has taken too long: answer, and end it."""
 
@@ -85,9 +88,9 @@ class Pool:
 
     def place(self, waiter: Waiter) -> bool:
         """Give a request to an engine, if there is one or room for one."""
-        idle = self.idle.get(waiter.key)
-        if idle:
-            idle.pop().give(waiter)
+        worker = self.free(waiter.key)
+        if worker is not None:
+            worker.give(waiter)
             return True
         if not self.make_room(waiter.key):
             return False
@@ -99,6 +102,16 @@ class Pool:
         self.of_key[waiter.key] += 1
         self.counters["started"] += 1
         return True
+
+    def free(self, key: Key) -> Worker | None:
+        """Return an engine that can take a request now: an idle one, or one that runs several at once."""
+        idle = self.idle.get(key)
+        if idle:
+            return idle.pop()
+        kind = self.settings.engines.get(key[1])
+        if kind is None or kind.connections == 1:
+            return None
+        return next((worker for worker in self.workers if worker.key == key and worker.has_room()), None)
 
     def make_room(self, key: Key) -> bool:
         """Is there room for another engine of this key, where an idle one may have to go?"""
@@ -143,7 +156,7 @@ class Pool:
 
     def release(self, worker: Worker) -> None:
         """An engine has ended its request: it is idle, or has served enough."""
-        if worker.served >= self.settings.max_requests:
+        if worker.served >= self.settings.max_requests_of(worker.key[1]):
             self.counters["recycled"] += 1
             self.end(worker)
         else:
@@ -217,7 +230,7 @@ class Pool:
             elif idle and now - worker.used > self.settings.idle:
                 self.counters["idle_ended"] += 1
                 self.end(worker)
-            elif idle and worker.memory() > self.settings.max_memory:
+            elif idle and worker.memory() > self.settings.max_memory_of(worker.key[1]):
                 self.counters["recycled"] += 1
                 self.end(worker)
         if self.turns:

@@ -12,7 +12,7 @@ import stat
 import tempfile
 from dataclasses import replace
 
-from ewe.xswitch.settings import ENGINES, Settings
+from ewe.xswitch.settings import ENGINES, JAVA, Settings
 
 
 def is_public(path: str) -> bool:
@@ -32,13 +32,30 @@ def published() -> str:
         if name.endswith((".py", ".pl")):
             copy = shutil.copy(os.path.join(ENGINES, name), directory)
             os.chmod(copy, 0o644)
+    if os.path.isdir(JAVA):
+        copy_tree(JAVA, directory + JAVA.removeprefix(ENGINES))
     return directory
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy a directory, for everybody to read."""
+    umask = os.umask(0o022)
+    try:
+        shutil.copytree(source, target, copy_function=shutil.copyfile)
+    finally:
+        os.umask(umask)
+    for path, _, _ in os.walk(target):
+        os.chmod(path, 0o755)
 
 
 def relocated(settings: Settings, directory: str) -> Settings:
     """Return settings in which the engine programs lie in another directory."""
     engines = {
-        name: replace(kind, command=tuple(word.replace(ENGINES, directory) for word in kind.command))
+        name: replace(
+            kind,
+            command=tuple(word.replace(ENGINES, directory) for word in kind.command),
+            program=kind.program.replace(ENGINES, directory),
+        )
         for name, kind in settings.engines.items()
     }
     return replace(settings, engines=engines)

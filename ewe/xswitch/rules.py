@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
+from ewe.xswitch.webapp import WEB_INF
 
 MAX_FIRST_LINE = 200  # bytes
 
@@ -35,7 +36,10 @@ class Script(NamedTuple):
 
 
 def examine(path: str, settings: Settings) -> Script:
-    """Return whose script this is. Raises Refusal: 404 where there is none, else 403 or 500."""
+    """Return whose script this is. Raises Refusal: 404 where there is none, else 403 or 500.
+
+    For a web application of Java the script is its WEB-INF, by its path without links.
+    """
     if not path.startswith("/") or "\0" in path:
         raise Refusal("the path is not absolute")
     real = os.path.realpath(path)
@@ -43,7 +47,8 @@ def examine(path: str, settings: Settings) -> Script:
         status = os.stat(real)
     except OSError as reason:
         raise Refusal(f"no script: {reason.strerror}", 404) from None
-    if not stat.S_ISREG(status.st_mode):
+    application = stat.S_ISDIR(status.st_mode) and os.path.basename(real) == WEB_INF and real == path
+    if not stat.S_ISREG(status.st_mode) and not application:
         raise Refusal("not a regular file", 404 if stat.S_ISDIR(status.st_mode) else 403)
     for root in settings.roots:
         if inside(real, os.path.realpath(root)):
@@ -111,7 +116,7 @@ def check_way(real: str, top: str, owners: set[int]) -> None:
             raise Refusal(f"{what} belongs to uid {status.st_uid}")
         if status.st_mode & 0o022:
             raise Refusal(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):04o})")
-        if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and at == real:
+        if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and stat.S_ISREG(status.st_mode):
             raise Refusal("the script is set-user-id or set-group-id")
         if at == top:
             return
@@ -119,7 +124,12 @@ def check_way(real: str, top: str, owners: set[int]) -> None:
 
 
 def first_line(path: str) -> str:
-    """Return the name of the program that a #! line names: "python3" for "#!/usr/bin/env python3"."""
+    """Return the name of the program that a #! line names: "python3" for "#!/usr/bin/env python3".
+
+    For a web application, WEB-INF.
+    """
+    if os.path.isdir(path):
+        return WEB_INF
     try:
         with open(path, "rb") as file:
             line = file.readline(MAX_FIRST_LINE)

@@ -18,6 +18,7 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 from ewe.config import ConfigError, nearest, quoted
@@ -25,6 +26,8 @@ from ewe.kinds import BOOL, SIZE, Kind, duration, size, whole
 from ewe.xswitch.process import Limits
 
 ENGINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
+JAVA = f"{ENGINES}/java/target/engine"  # what ewe.xswitch.java builds
+WORK = "{work}"  # in a command: a directory of its user's own, that is there as long as the engine
 PROTOCOLS = ("engine", "fastcgi")
 MODES = whole(0, 0o777, 'an octal mode as text, such as "0660"')
 
@@ -41,6 +44,10 @@ class EngineKind:
     warm: tuple[str, ...] | None = None
     per_user: int = 0  # engines of this language and one user; 0: as many as of all languages
     memory: int | None = None  # bytes of addresses instead of those of [limits]; 0: as many as there are
+    max_memory: int | None = None  # instead of the general one; 0: never replaced for its memory
+    max_requests: int | None = None  # likewise
+    connections: int = 1  # requests that one engine runs at once, a connection each; FastCGI only
+    program: str = ""  # a file without which it does not start, and how it is made
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,7 +70,26 @@ BUILT_IN = {
         "fastcgi",
         environment={"PHP_FCGI_CHILDREN": "0", "PHP_FCGI_MAX_REQUESTS": "0"},
     ),
-}
+    "java": EngineKind(
+        "java",
+        (
+            "java", "-Xmx256m", "-Xss512k", "-XX:MaxMetaspaceSize=128m", "-XX:ReservedCodeCacheSize=32m",
+            "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1",
+            f"-XX:SharedArchiveFile={JAVA}/engine.jsa", "-Xshare:auto", "-Xlog:cds=off",
+            "-XX:-UsePerfData", "-XX:+ErrorFileToStderr", "-XX:+ExitOnOutOfMemoryError",
+            "-Djava.io.tmpdir={work}", "-Djava.awt.headless=true",
+            "-jar", f"{JAVA}/engine.jar",
+        ),
+        interpreters=("WEB-INF",),
+        protocol="fastcgi",
+        per_user=1,  # sessions are in its memory
+        memory=0,
+        max_memory=512 << 20,
+        max_requests=0,
+        connections=8,
+        program=f"{JAVA}/engine.jar",
+    ),
+}  # fmt: skip
 
 
 LIMITS_OF_AN_ENGINE = Limits(cpu=3600, memory=1 << 30, processes=64, files=256)
@@ -98,6 +124,18 @@ class Settings:
     def limits_of(self, kind: EngineKind) -> Limits:
         """Return the limits of an engine of this kind."""
         return self.limits if kind.memory is None else self.limits._replace(memory=kind.memory)
+
+    def max_memory_of(self, language: str) -> float:
+        """Return the bytes that an engine of this language may grow to."""
+        kind = self.engines.get(language)
+        own = None if kind is None else kind.max_memory
+        return (self.max_memory if own is None else own) or inf
+
+    def max_requests_of(self, language: str) -> float:
+        """Return how many requests an engine of this language runs before it is replaced."""
+        kind = self.engines.get(language)
+        own = None if kind is None else kind.max_requests
+        return (self.max_requests if own is None else own) or inf
 
     def kind_for(self, path: str, interpreter: str) -> EngineKind | None:
         """Return the engine for a script: its directory's, its extension's, or its first line's."""
@@ -178,7 +216,7 @@ LIMITS: dict[str, Reader] = {
 ENGINE: dict[str, Reader] = {
     "command": TEXTS, "extensions": TEXTS, "interpreters": TEXTS,
     "protocol": (protocol, '"engine" or "fastcgi"'), "warm": TEXTS, "per-user": of(COUNT), "environment": TABLE,
-    "memory": of(size(0)),
+    "memory": of(size(0)), "max-memory": of(size(0)), "max-requests": of(FROM_ZERO), "connections": of(COUNT),
 }  # fmt: skip
 
 
@@ -216,9 +254,13 @@ def from_toml(table: Mapping[str, object], where: str) -> Settings:
             raise ConfigError(f"{place} must be a table")
         values = read_table(own, ENGINE, place)
         base = engines.get(name) or EngineKind(name, ())
+        if "command" in values:
+            base = replace(base, program="")
         engines[name] = replace(base, **values)
         if not engines[name].command:
             raise ConfigError(f"{place}: command is missing: what starts this engine?")
+        if engines[name].connections > 1 and engines[name].protocol != "fastcgi":
+            raise ConfigError(f'{place}: connections needs protocol = "fastcgi"')
     directories = variables(sub_table(table, "directories", where))
     for directory, name in directories.items():
         if name not in engines:

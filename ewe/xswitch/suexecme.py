@@ -26,8 +26,9 @@ from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.process import CONTROL, Account, become, clean_environment, orphans_come_here, start
 from ewe.xswitch.rules import Refusal, examine
-from ewe.xswitch.settings import EngineKind, Settings, as_message
+from ewe.xswitch.settings import WORK, EngineKind, Settings, as_message
 from ewe.xswitch.warm import WarmParent
+from ewe.xswitch.work import Works
 
 
 class Suexecme:
@@ -42,6 +43,7 @@ class Suexecme:
         self.log = log
         self.engines: dict[int, Account] = {}  # pid of a leader of a session -> whose it is
         self.warm: dict[str, WarmParent] = {}
+        self.works = Works()
         self.wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGHUP):
@@ -126,6 +128,8 @@ class Suexecme:
         kind = self.settings.engines.get(engine)
         if kind is None:
             raise Refusal(f"there is no engine {engine}", 500)
+        if kind.program and not os.path.exists(kind.program):
+            raise Refusal(f"the engine {engine} is not built: run `ewe-xswitch {engine}`", 500)
         account = examine(path, self.settings).account
         warm = self.warm.get(engine)
         if warm is not None and (pid := warm.start(account, self.settings.limits_of(kind), descriptors)):
@@ -144,7 +148,13 @@ class Suexecme:
         else:
             numbers = {0: first, 1: errors, 2: errors}
         environment = {**clean_environment(account), **kind.environment}
-        return start(kind.command, environment, numbers, lambda: become(account, limits))
+        command = kind.command
+        work = self.works.make(account) if any(WORK in word for word in command) else ""
+        if work:
+            command = tuple(word.replace(WORK, work) for word in command)
+        pid = start(command, environment, numbers, lambda: become(account, limits))
+        self.works.belongs(work, pid, account)
+        return pid
 
     # Ends
 
@@ -157,8 +167,10 @@ class Suexecme:
                 return
             if not pid:
                 return
+            self.works.removers.discard(pid)
             if pid in self.engines:
                 del self.engines[pid]
+                self.works.ended(pid)
                 self.tell({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
             for name, warm in list(self.warm.items()):
                 if warm.pid == pid:
@@ -178,10 +190,11 @@ class Suexecme:
 
     def end_orphans(self) -> None:
         """Kill what engines that have ended left behind: orphans become children of this process."""
-        living = {*self.engines, os.getsid(0), *(warm.pid for warm in self.warm.values())}
         for _ in range(
             50
         ):  # one that forks all the time may be ahead for a while, as far as its limit lets it
+            living = {*self.engines, *self.works.removers, os.getsid(0)}
+            living |= {warm.pid for warm in self.warm.values()}
             orphans = [child for child in children() if child not in living and session(child) not in living]
             for orphan in orphans:
                 try:
@@ -204,6 +217,7 @@ class Suexecme:
             warm.close()
         self.warm.clear()
         self.end_orphans()
+        self.works.end()
 
     # Warm parents
 

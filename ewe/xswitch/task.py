@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ewe.xswitch.front import Front
     from ewe.xswitch.links import Link
     from ewe.xswitch.pool import Key
+    from ewe.xswitch.webapp import Application
 
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 MAX_INPUT = 64 * 1024  # bytes of a body that are kept while no engine is there to take them
@@ -38,6 +39,7 @@ class Task:
         self.switch = front.switch
         self.params = params
         self.script = script
+        self.application: Application | None = None  # of Java, whose WEB-INF is the script then
         self.user = self.home = ""
         self.key: Key = ("", "")
         self.since = time.monotonic()
@@ -71,7 +73,7 @@ class Task:
         variables[b"PATH"] = b"/usr/local/bin:/usr/bin:/bin"
         variables[b"HOME"] = os.fsencode(self.home)
         variables[b"USER"] = self.user.encode()
-        return variables
+        return variables if self.application is None else self.application.variables(variables)
 
     def write_lines(self) -> None:
         """Make the two lines of the engine protocol. Raises ProtocolError."""
@@ -183,7 +185,7 @@ class Task:
         else:
             self.writable = True
             self.link.resume()
-            self.link.deadline = min(self.link.deadline, time.monotonic() + self.switch.settings.abandoned)
+            self.link.abandon()
 
 
 def is_good(name: bytes) -> bool:

@@ -1,0 +1,47 @@
+package ewe;
+
+import java.nio.file.Path;
+import java.util.EnumSet;
+import org.eclipse.jetty.fcgi.server.ServerFCGIConnectionFactory;
+import org.eclipse.jetty.http.UriCompliance;
+import org.eclipse.jetty.server.HttpConfiguration;
+import org.eclipse.jetty.server.Server;
+import org.eclipse.jetty.unixdomain.server.UnixDomainServerConnector;
+import org.eclipse.jetty.util.thread.QueuedThreadPool;
+
+/**
+ * The Java engine of X-Switch: Jetty with its FastCGI connector, for the web applications of one user.
+ *
+ * <p>X-Switch hands it a listening Unix socket as descriptor 0, and a directory for what is compiled as
+ * java.io.tmpdir; descriptor 2 is the log. It ends when X-Switch ends it.
+ */
+public final class Engine {
+    private static final int MAX_THREADS = 20; // they count as processes of the user, who may have few
+
+    public static void main(String[] arguments) throws Exception {
+        QueuedThreadPool threads = new QueuedThreadPool(MAX_THREADS, 2);
+        threads.setReservedThreads(0);
+        threads.setName("engine");
+        Server server = new Server(threads);
+
+        HttpConfiguration configuration = new HttpConfiguration();
+        configuration.setSendServerVersion(false);
+        configuration.setSendXPoweredBy(false);
+        configuration.setSendDateHeader(false); // the web server's business
+        // X-Switch has decoded the path once, resolved its dots, and encoded it again: nothing is ambiguous.
+        configuration.setUriCompliance(new UriCompliance("X-Switch", EnumSet.of(
+                UriCompliance.Violation.AMBIGUOUS_EMPTY_SEGMENT,
+                UriCompliance.Violation.AMBIGUOUS_PATH_ENCODING,
+                UriCompliance.Violation.AMBIGUOUS_PATH_PARAMETER)));
+        // No thread of its own to accept: one selector does all.
+        UnixDomainServerConnector connector = new UnixDomainServerConnector(
+                server, null, null, null, 0, 1, new ServerFCGIConnectionFactory(configuration));
+        connector.setInheritChannel(true);
+        connector.setIdleTimeout(0); // X-Switch keeps the time
+        server.addConnector(connector);
+
+        server.setHandler(new Applications(Path.of(System.getProperty("java.io.tmpdir"))));
+        server.start();
+        server.join();
+    }
+}

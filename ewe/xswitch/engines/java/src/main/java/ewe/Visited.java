@@ -1,0 +1,41 @@
+package ewe;
+
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+import org.eclipse.jetty.server.ConnectionMetaData;
+import org.eclipse.jetty.server.Request;
+
+/** A request as the visitor sent it to the web server, not as it came over the socket from there. */
+final class Visited extends Request.Wrapper {
+    Visited(Request request) {
+        super(request);
+    }
+
+    @Override
+    public boolean isSecure() {
+        return "https".equals(getHttpURI().getScheme());
+    }
+
+    @Override
+    public ConnectionMetaData getConnectionMetaData() {
+        return new ConnectionMetaData.Wrapper(super.getConnectionMetaData()) {
+            @Override
+            public SocketAddress getRemoteSocketAddress() {
+                return address("REMOTE_ADDR", "REMOTE_PORT");
+            }
+
+            @Override
+            public SocketAddress getLocalSocketAddress() {
+                return address("SERVER_ADDR", "SERVER_PORT");
+            }
+        };
+    }
+
+    private InetSocketAddress address(String address, String port) {
+        Object host = getAttribute(address);
+        Object number = getAttribute(port);
+        // Unresolved: no name is looked up.
+        return host == null ? null : InetSocketAddress.createUnresolved(
+                (String) host, number == null ? 0 : Integer.parseInt((String) number));
+    }
+}

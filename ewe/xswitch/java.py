@@ -1,0 +1,114 @@
+"""Builds the Java engine with Maven, beside its source, and an archive of its classes that makes it start faster.
+
+Maven fetches Jetty, in the versions that pom.xml pins. The archive (Java calls it AppCDS) is written by a first run
+of the engine, which answers a few requests to the sample application: the classes that it then has are what others
+will need.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ewe import fastcgi
+from ewe.xswitch.settings import BUILT_IN, ENGINES, JAVA, WORK
+from ewe.xswitch.webapp import Application
+
+SOURCE = Path(ENGINES) / "java"
+TAKES = 600.0  # seconds that Maven may take
+ANSWERS_IN = 60.0  # seconds
+PAGES = ("index.html", "page.jsp", "hello", "none")  # of the sample, that the first run is asked for
+NAMED = "-XX:SharedArchiveFile="
+
+
+class BuildError(Exception):
+    """It cannot be built; the text is one line."""
+
+
+def build() -> str:
+    """Build the engine; return where it is. Raises BuildError."""
+    for program, package in (("mvn", "Maven"), ("java", "a JDK"), ("javac", "a JDK")):
+        if shutil.which(program) is None:
+            raise BuildError(
+                f"{program} is not installed: the Java engine is built with Maven and a JDK ({package})"
+            )
+    if not os.access(SOURCE, os.W_OK):
+        raise BuildError(f"{SOURCE} cannot be written: run this as its owner")
+    os.umask(0o022)  # who runs it must read it
+    with open(SOURCE / "pom.xml") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time
+        shutil.rmtree(SOURCE / "target", ignore_errors=True)
+        run(["mvn", "--quiet", "--batch-mode", "package"], SOURCE)
+        train(Path(JAVA))
+    return JAVA
+
+
+def run(command: list[str], directory: Path) -> None:
+    """Run a program; its output is shown where it fails. Raises BuildError."""
+    try:
+        done = subprocess.run(
+            command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TAKES
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{command[0]} has not ended within {TAKES:g} s") from None
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or [
+            "it says nothing"
+        ]
+        raise BuildError(f"{command[0]} failed: {lines[0]}")
+
+
+def train(engine: Path) -> None:
+    """Run the engine with the sample application, and keep the classes that it has loaded. Raises BuildError."""
+    with tempfile.TemporaryDirectory(prefix="xswitch-java-") as name:
+        directory = Path(name)
+        sample = directory / "sample"
+        shutil.copytree(SOURCE / "sample", sample)
+        library = next((engine / "lib").glob("jakarta.servlet-api-*.jar"))
+        source = sample / "WEB-INF/src/Hello.java"
+        run(["javac", "-cp", str(library), "-d", str(sample / "WEB-INF/classes"), str(source)], directory)
+        command = [
+            "-XX:ArchiveClassesAtExit=" + word.removeprefix(NAMED) if word.startswith(NAMED) else word
+            for word in BUILT_IN["java"].command
+            if word != "-Xshare:auto"
+        ]
+        command = [word.replace(WORK, name) for word in command]
+        path = directory / "socket"
+        with socket.socket(socket.AF_UNIX) as listener, open(directory / "log", "w+") as log:
+            listener.bind(str(path))
+            listener.listen()
+            process = subprocess.Popen(command, stdin=listener.fileno(), stdout=log, stderr=log, cwd=name)
+            try:
+                for page in PAGES:
+                    ask(str(path), Application(str(sample), "/sample", f"/{page}".encode()))
+                process.terminate()
+                process.wait(ANSWERS_IN)
+            except (OSError, ValueError, subprocess.TimeoutExpired, fastcgi.FastCGIError) as reason:
+                log.seek(0)
+                said = log.readline().strip()
+                raise BuildError(f"the engine does not answer: {reason} {said}") from None
+            finally:
+                process.kill()
+                process.wait()
+
+
+def ask(path: str, application: Application) -> bytes:
+    """Return what the engine answers to a GET. Raises OSError, ValueError, FastCGIError."""
+    requester = fastcgi.Requester()
+    answer = b""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(ANSWERS_IN)
+        sock.connect(path)
+        sock.sendall(requester.begin(application.variables({}).items()) + requester.input(b""))
+        while requester.running and (piece := sock.recv(65536)):
+            answer += b"".join(
+                event.data for event in requester.feed(piece) if isinstance(event, fastcgi.Output)
+            )
+    if not answer.startswith(b"Status: "):
+        raise ValueError(f"{answer[:80]!r}")
+    return answer

@@ -1,0 +1,188 @@
+"""The main module's end of an engine that runs several requests at once, over a FastCGI connection each.
+
+To the pool it is one engine: with room for more requests, idle once it runs none. What ends one request by force
+ends the whole process, and with it the others, since nothing less ends a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from ewe.xswitch.links import FastCGILink, Link
+
+if TYPE_CHECKING:
+    from ewe.xswitch.main import Switch
+    from ewe.xswitch.pool import Key, Waiter
+    from ewe.xswitch.task import Task
+
+
+class Connection(FastCGILink):
+    """One connection to such an engine."""
+
+    def __init__(self, engine: SharedLink, data: socket.socket) -> None:
+        super().__init__(engine.switch, engine.key, data, -1)
+        self.engine = engine
+        self.has_body = False
+
+    def begin(self, task: Task) -> None:
+        """Write the head, with the end of an empty body: Jetty closes if that is not there when it answers."""
+        self.has_body = task.params.get(b"CONTENT_LENGTH", b"") not in (b"", b"0")
+        if self.has_body:
+            super().begin(task)
+        else:
+            task.take_input()
+            head = self.requester.begin(task.environment().items(), keep=True)
+            self.outbox.send(head + self.requester.input(b""))
+
+    def body(self, data: bytes) -> None:
+        if self.has_body:
+            super().body(data)
+
+    def done(self, output: bytes, status: int, last: bool = False) -> None:
+        """After a body the connection is not used again: Jetty closes it where the servlet has not read all."""
+        super().done(output, status, last or self.has_body)
+
+    def free(self) -> None:
+        self.engine.freed(self)
+
+    def gone(self) -> None:
+        self.engine.dropped(self)
+
+    def abandon(self) -> None:
+        """It may go on until its time limit: others need the engine."""
+
+
+class SharedLink(Link):
+    """The engine. Its own data connection carries no requests; its end tells that the engine has gone."""
+
+    def __init__(
+        self, switch: Switch, key: Key, data: socket.socket, errors: int, door: int, limit: int
+    ) -> None:
+        """door: a descriptor (O_PATH) of its listening socket, which has no name. limit: of connections."""
+        super().__init__(switch, key, data, errors)
+        self.door = door
+        self.limit = limit
+        self.connections: set[Connection] = set()
+        self.unused: list[Connection] = []
+
+    # Requests
+
+    def running(self) -> int:
+        """Return how many requests it runs."""
+        return len(self.connections) - len(self.unused)
+
+    def has_room(self) -> bool:
+        most = self.switch.settings.max_requests_of(self.key[1])
+        return not self.closed and self.running() < self.limit and self.served < most
+
+    def give(self, waiter: Waiter) -> None:
+        task: Task = waiter  # type: ignore[assignment]
+        try:
+            connection = self.unused.pop() if self.unused else self.connect()
+        except OSError as reason:
+            cause = f"no connection to its engine: {reason.strerror}"
+            self.broken(cause)
+            task.died(cause)
+            return
+        if task.script != self.script:
+            self.on_errors()  # what is there is of the application before
+            self.count_errors()
+        self.script = task.script
+        self.task = task
+        self.used = time.monotonic()
+        connection.give(task)
+        self.set_deadline()
+
+    def connect(self) -> Connection:
+        """Open one more connection. Raises OSError."""
+        data = socket.socket(socket.AF_UNIX)
+        try:
+            data.setblocking(False)
+            data.connect(f"/proc/self/fd/{self.door}")
+        except OSError:
+            data.close()
+            raise
+        connection = Connection(self, data)
+        self.connections.add(connection)
+        return connection
+
+    def freed(self, connection: Connection) -> None:
+        """A connection has ended its request."""
+        self.unused.append(connection)
+        self.ended_one()
+
+    def dropped(self, connection: Connection) -> None:
+        """A connection is closed."""
+        self.connections.discard(connection)
+        if connection in self.unused:
+            self.unused.remove(connection)
+        elif not self.closed:
+            self.ended_one()
+
+    def ended_one(self) -> None:
+        """It runs one request less."""
+        self.served += 1
+        self.used = time.monotonic()
+        self.set_deadline()
+        if self.running():
+            self.switch.pool.dispatch()
+        else:
+            self.task = None
+            self.switch.pool.release(self)
+
+    def set_deadline(self) -> None:
+        """Have the pool look when the first of its requests will have taken too long."""
+        self.deadline = min((connection.deadline for connection in self.connections), default=float("inf"))
+
+    def on_data(self) -> None:
+        if self.receive() is not None:
+            self.broken("the engine has ended" if self.status is None else f"ended with status {self.status}")
+
+    # Ends
+
+    def take_tasks(self) -> list[tuple[Task, float]]:
+        """Take the requests that it runs from it, each with its deadline."""
+        taken = []
+        for connection in self.connections:
+            task, connection.task = connection.task, None
+            if task is not None:
+                taken.append((task, connection.deadline))
+        self.task = None
+        return taken
+
+    def expire(self) -> None:
+        now = time.monotonic()
+        tasks = self.take_tasks()
+        self.end()
+        for task, deadline in tasks:
+            if deadline < now:
+                task.fail(504, f"ended after {self.switch.settings.time_limit:g} s (time-limit)")
+            else:
+                task.died("another request took too long, and the engine was ended")
+
+    def refused(self, status: int, cause: str) -> None:
+        tasks = self.take_tasks()
+        self.end()
+        for task, _ in tasks:
+            task.fail(status, cause)
+
+    def broken(self, cause: str) -> None:
+        tasks = self.take_tasks()
+        self.end()
+        for task, _ in tasks:
+            task.died(cause)
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.end()
+        os.close(self.door)
+        super().close()
+
+    def ended(self, status: int) -> None:
+        super().ended(status)
+        if not self.closed:
+            how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            self.broken(how)

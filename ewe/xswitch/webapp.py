@@ -1,0 +1,173 @@
+"""Web applications of Java: directories with a WEB-INF. What a URL names below one is the application's business.
+
+A web server may send the application as the script and the rest as PATH_INFO, or the whole as the script's name;
+here both become the same: whose the application is, suexecme says of its WEB-INF; where it is, in the file system
+and in URLs, and what of it is asked for, the engine is told in parameters of the request.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote_from_bytes
+
+if TYPE_CHECKING:
+    from ewe.xswitch.settings import Settings
+
+WEB_INF = (
+    "WEB-INF"  # the directory by which an application is known, and its pseudo-interpreter in the settings
+)
+PROTECTED = {"web-inf", "meta-inf"}  # nothing below these is for clients: Servlet specification section 10.5
+BELIEVED = 1.0  # seconds that a file is remembered to be of an application, or of none
+MOST = 5000  # files that are remembered
+MAX_WALK = 50  # directories above a file that may be the application's
+
+# What Jetty can read. Where it cannot, its FastCGI connector leaves the request unanswered.
+FIELD = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
+HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+METHOD = re.compile(rb"[A-Za-z]{1,32}")
+PORT = re.compile(rb"[0-9]{1,4}|[1-5][0-9]{4}")
+# Between the client and the web server only.
+HOP = {
+    b"HTTP_CONNECTION", b"HTTP_EXPECT", b"HTTP_KEEP_ALIVE", b"HTTP_TE", b"HTTP_TRAILER",
+    b"HTTP_TRANSFER_ENCODING", b"HTTP_UPGRADE",
+}  # fmt: skip
+IN_PATH = "/;=:@!$&'()*+,~"  # besides letters, digits and -._: what a path may have as it is
+IN_QUERY = IN_PATH + '%?"<>[]\\^`{|}'
+
+
+class NoApplication(Exception):
+    """A request that cannot be an application's. status: for the client; the text is for the log."""
+
+    def __init__(self, status: int, cause: str) -> None:
+        super().__init__(cause)
+        self.status = status
+
+
+class Application(NamedTuple):
+    """An application, and what of it a request asks for.
+
+    directory: without links. context: what its URLs begin with, "" or "/~alice/shop". path: what follows, decoded.
+    """
+
+    directory: str
+    context: str
+    path: bytes
+
+    def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Return the parameters for the engine, which makes its request of them."""
+        own = {
+            name: value
+            for name, value in environment.items()
+            if name not in HOP and (FIELD.fullmatch(name) or not name.startswith(b"HTTP_"))
+        }
+        for name in (b"CONTENT_TYPE", b"CONTENT_LENGTH"):
+            own.pop(b"HTTP_" + name, None)
+            if own.get(name):
+                own[b"HTTP_" + name] = own[name]
+        if not METHOD.fullmatch(own.get(b"REQUEST_METHOD", b"")):
+            own[b"REQUEST_METHOD"] = b"GET"
+        if not HOST.fullmatch(own.get(b"HTTP_HOST", b"")):
+            name = own.get(b"SERVER_NAME", b"")
+            own[b"HTTP_HOST"] = name if HOST.fullmatch(name) else b"localhost"
+        for name in (b"REMOTE_ADDR", b"SERVER_ADDR"):
+            if not is_address(own.get(name, b"")):
+                own.pop(name, None)
+        for name in (b"REMOTE_PORT", b"SERVER_PORT"):
+            if not PORT.fullmatch(own.get(name, b"")):
+                own.pop(name, None)
+        context = os.fsencode(self.context)
+        return {
+            **own,
+            b"SERVER_PROTOCOL": b"HTTP/1.1",
+            b"DOCUMENT_URI": quote_from_bytes(context + self.path, IN_PATH).encode(),
+            b"QUERY_STRING": quote_from_bytes(own.get(b"QUERY_STRING", b""), IN_QUERY).encode(),
+            b"XSWITCH_APPLICATION": os.fsencode(self.directory),
+            b"XSWITCH_CONTEXT": context,
+        }
+
+
+class Applications:
+    """Finds the application of a request; remembers for a second which files are of one."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[float, str]] = {}
+
+    def find(self, file: str, params: Mapping[bytes, bytes], settings: Settings) -> Application | None:
+        """Return the application that a file, there or not, belongs to. Raises NoApplication."""
+        directory = self.directory_of(file, settings)
+        if not directory:
+            return None
+        inner = os.fsencode(file[len(directory) :])
+        context, path = split(params, inner)
+        for segment in path.split(b"/"):
+            name = segment.partition(b";")[0].decode("latin-1").lower()
+            if name in PROTECTED:
+                raise NoApplication(404, f"nothing in {name.upper()} is for clients")
+            if name in (".", ".."):
+                raise NoApplication(400, "its path has dot segments")
+        return Application(os.path.realpath(directory), context, path)
+
+    def directory_of(self, file: str, settings: Settings) -> str:
+        """Return the nearest directory with a WEB-INF that the file is, or is in; "" if there is none."""
+        known = self.known.get(file)
+        now = time.monotonic()
+        if known is None or known[0] < now:
+            if len(self.known) >= MOST:
+                self.known.clear()
+            known = self.known[file] = (now + BELIEVED, nearest(file.rstrip("/"), settings))
+        return known[1]
+
+
+def nearest(directory: str, settings: Settings) -> str:
+    """Return the directory, or the nearest above it, that is an application; "" if none is."""
+    for _ in range(MAX_WALK):
+        if is_application(directory, settings):
+            return directory
+        if directory in ("", "/"):
+            break
+        directory = os.path.dirname(directory)
+    return ""
+
+
+def is_application(directory: str, settings: Settings) -> bool:
+    """Has this directory, below a user's own or below a root, a WEB-INF?"""
+    mine = f"/{settings.userdir.strip('/')}/"
+    if mine not in directory and not any(
+        directory.startswith(root.rstrip("/") + "/") for root in settings.roots
+    ):
+        return False
+    try:
+        return stat.S_ISDIR(os.lstat(f"{directory}/{WEB_INF}").st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def split(params: Mapping[bytes, bytes], inner: bytes) -> tuple[str, bytes]:
+    """Return an application's path in URLs, and the path within it. inner: what follows it in SCRIPT_FILENAME.
+
+    Some web servers leave PATH_INFO in SCRIPT_FILENAME, others take it out. Raises NoApplication.
+    """
+    info = params.get(b"PATH_INFO", b"")
+    url = params.get(b"SCRIPT_NAME", b"") + info
+    for path in (inner + info, inner):
+        if url.startswith(b"/") and url.endswith(path) and path[:1] in (b"", b"/"):
+            context = os.fsdecode(url[: len(url) - len(path)])
+            return context.rstrip("/"), b"/" if context.endswith("/") and not path else path
+    raise NoApplication(
+        500, f"SCRIPT_NAME {url!r} and SCRIPT_FILENAME do not end alike: the web server must send both"
+    )
+
+
+def is_address(text: bytes) -> bool:
+    """Is this an IP address?"""
+    try:
+        ipaddress.ip_address(text.decode("ascii"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,72 @@
+"""A directory of an engine's own: compiled pages, uploads. Its user's, closed to others, gone with the engine.
+
+What removes it runs as that user: however much there is, it costs suexecme no time and can do no harm.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+
+from ewe.xswitch.process import Account, Limits, become, clean_environment, start
+
+PATIENCE = 1.5  # seconds that suexecme waits for removals when it ends
+
+
+class Works:
+    """The directories of all engines."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, tuple[str, Account]] = {}  # pid of an engine -> its directory
+        self.removers: set[int] = set()  # pids
+
+    def make(self, account: Account) -> str:
+        """Make one. Raises OSError."""
+        directory = tempfile.mkdtemp(prefix="xswitch-work-")
+        os.chown(directory, account.uid, account.gid)
+        return directory
+
+    def belongs(self, directory: str, pid: int, account: Account) -> None:
+        """Note whose it is; directory "": the engine has none."""
+        if directory:
+            self.of[pid] = directory, account
+
+    def ended(self, pid: int) -> None:
+        """An engine has ended: remove what was its own."""
+        if pid not in self.of:
+            return
+        directory, account = self.of.pop(pid)
+        command = ("rm", "-rf", "--", directory)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        try:
+            self.removers.add(
+                start(
+                    command,
+                    clean_environment(account),
+                    {0: nothing, 1: nothing, 2: nothing},
+                    lambda: become(account, Limits(cpu=60)),
+                )
+            )
+        except OSError:
+            pass  # no room for a process: it stays
+        finally:
+            os.close(nothing)
+
+    def end(self) -> None:
+        """Remove all that is left, of engines that were killed; wait for it, within reason."""
+        for pid in list(self.of):
+            reaped(pid, 0)
+            self.ended(pid)
+        end = time.monotonic() + PATIENCE
+        while self.removers and time.monotonic() < end:
+            self.removers = {pid for pid in self.removers if not reaped(pid, os.WNOHANG)}
+            time.sleep(0.01)
+
+
+def reaped(pid: int, options: int) -> bool:
+    """Has this child ended? Its status is taken."""
+    try:
+        return os.waitpid(pid, options)[0] != 0
+    except ChildProcessError:
+        return True
