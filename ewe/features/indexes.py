@@ -81,6 +81,7 @@ PAGE = """<!DOCTYPE html>
 <p>{summary}
 </html>
 """
+PRIVATE = ("WEB-INF", "META-INF")  # of web applications of Java
 
 
 class Entry:
@@ -140,7 +141,7 @@ def read(descriptor: int, path: str, root: str) -> list[Entry]:
     directory = os.readlink(f"/proc/self/fd/{descriptor}") + "/" if root else ""
     with os.scandir(descriptor) as items:
         for item in items:
-            if item.name.startswith("."):
+            if item.name.startswith(".") or item.name.upper() in PRIVATE:
                 continue
             try:
                 about = item.stat()

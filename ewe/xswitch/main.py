@@ -176,11 +176,11 @@ class Switch:
             elif not link.closed:
                 link.refused(answer["status"], answer["refused"])
 
+        link.give(task)  # before the order: what listens for it is ours until then
         numbers = [each if isinstance(each, int) else each.fileno() for each in given]
         self.order({"order": "start", "path": task.script, "engine": kind.name}, numbers, started)
         for each in given:
             os.close(each) if isinstance(each, int) else each.close()
-        link.give(task)
         return link
 
     def engine_link(self, task: Task, kind: EngineKind) -> tuple[Link, Sequence[socket.socket | int]]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ewe.xswitch.task import Task
 
 
+SOON = 0.02  # seconds
+
+
 class Connection(FastCGILink):
     """One connection to such an engine."""
 
@@ -45,6 +48,18 @@ class Connection(FastCGILink):
         """After a body the connection is not used again: Jetty closes it where the servlet has not read all."""
         super().done(output, status, last or self.has_body)
 
+    def on_data(self) -> None:
+        if self.engine.pid:
+            super().on_data()
+        else:
+            wait(self)
+
+    def broken(self, cause: str) -> None:
+        if not self.engine.closed:
+            self.engine.on_data()  # where all of it has gone, this is not the one to try again
+        if not self.closed:
+            super().broken(cause)
+
     def free(self) -> None:
         self.engine.freed(self)
 
@@ -53,6 +68,12 @@ class Connection(FastCGILink):
 
     def abandon(self) -> None:
         """It may go on until its time limit: others need the engine."""
+
+
+def wait(link: Link) -> None:
+    """Read on soon: an end before suexecme has answered means that it refuses, and its answer will say why."""
+    link.pause()
+    link.loop.call_later(SOON, link.resume)
 
 
 class SharedLink(Link):
@@ -138,7 +159,9 @@ class SharedLink(Link):
         self.deadline = min((connection.deadline for connection in self.connections), default=float("inf"))
 
     def on_data(self) -> None:
-        if self.receive() is not None:
+        if not self.pid:
+            wait(self)
+        elif self.receive() is not None:
             self.broken("the engine has ended" if self.status is None else f"ended with status {self.status}")
 
     # Ends

@@ -136,9 +136,11 @@ final class Application {
         @Override
         protected void generateAcceptableResponse(ServletContextRequest base, HttpServletRequest request,
                 HttpServletResponse response, int code, String message) throws IOException {
-            boolean failed = request.getAttribute(RequestDispatcher.ERROR_EXCEPTION) != null;
-            super.generateAcceptableResponse(
-                    base, request, response, code, failed ? HttpStatus.getMessage(code) : message);
+            if (request.getAttribute(RequestDispatcher.ERROR_EXCEPTION) != null) {
+                request.removeAttribute(RequestDispatcher.ERROR_EXCEPTION);
+                message = HttpStatus.getMessage(code);
+            }
+            super.generateAcceptableResponse(base, request, response, code, message);
         }
     }
 }
