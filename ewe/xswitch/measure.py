@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ewe.fastcgi import Output, Requester
+from ewe.xswitch.settings import JAVA
 
 FIRSTS = 15  # new engines
 REQUESTS = 1500  # to one engine
@@ -40,6 +41,13 @@ SCRIPTS = {  # 52 bytes each
     ),
     "perl": ("hello.pl", f'use strict;\nuse CGI;\nprint "{HEAD}", "x" x 51, "\\n";\n'),
     "php": ("hello.php", "<?php header('Content-Type: text/plain'); echo str_repeat('x', 51), \"\\n\";\n"),
+    "java": (
+        "shop/WEB-INF/classes/Hello.java",
+        """import jakarta.servlet.annotation.*; import jakarta.servlet.http.*;
+@WebServlet("/hello") public class Hello extends HttpServlet {
+protected void doGet(HttpServletRequest request, HttpServletResponse response) throws java.io.IOException {
+response.setContentType("text/plain"); response.getWriter().println("x".repeat(51)); } }""",
+    ),
 }
 CGI = {"python": ["python3"], "perl": ["perl"], "php": ["php-cgi", "-q"]}
 
@@ -54,7 +62,8 @@ class Client:
 
     def ask(self, script: str, **params: str) -> bytes:
         """Return the answer to a request."""
-        values = {"SCRIPT_FILENAME": script, "REQUEST_METHOD": "GET", "REMOTE_ADDR": "127.0.0.1", **params}
+        values = {"SCRIPT_FILENAME": script, "SCRIPT_NAME": script, "REQUEST_METHOD": "GET"}
+        values |= {"REMOTE_ADDR": "127.0.0.1", **params}
         pairs = [(name.encode(), value.encode()) for name, value in values.items()]
         self.sock.sendall(self.requester.begin(pairs, keep=True) + self.requester.input(b""))
         answer = b""
@@ -144,14 +153,26 @@ def memory(client: Client, language: str) -> str:
     return f"{engine['private'] / 1e6:.1f} + {engine['shared'] / 1e6:.1f}"
 
 
-def measure(language: str, directory: Path, warm: bool) -> list[str]:
-    """Return a row of the table."""
+def write_script(language: str, directory: Path) -> Path:
+    """Write the script of a language; return its path. Raises CalledProcessError."""
     name, text = SCRIPTS[language]
     script = directory / name
+    script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text)
     script.chmod(0o755)
+    if language != "java":
+        return script
+    library = next(Path(JAVA, "lib").glob("jakarta.servlet-api-*.jar"))
+    subprocess.run(["javac", "-cp", library, script], check=True)
+    return directory / "shop" / "hello"
+
+
+def measure(language: str, directory: Path, warm: bool) -> list[str]:
+    """Return a row of the table."""
+    script = write_script(language, directory)
     setting = f"warm = {str(warm).lower()}\n"
-    with running(directory, setting + "max-requests = 1\n") as port:
+    once = "[engines.java]\nmax-requests = 1\n" if language == "java" else "max-requests = 1\n"
+    with running(directory, setting + once) as port:
         client = Client(port)
         firsts = [timed(client, str(script)) for _ in range(FIRSTS)]
         client.sock.close()
@@ -162,17 +183,10 @@ def measure(language: str, directory: Path, warm: bool) -> list[str]:
         used = memory(client, language)
         client.sock.close()
         engines = rate(port, str(script))
-    plain = cgi_rate([*CGI[language], str(script)])
+    plain = cgi_rate([*CGI[language], str(script)]) if language in CGI else 0
     first = statistics.median(firsts)
-    cells = [
-        language,
-        "yes" if warm else "no",
-        f"{first:.1f}",
-        f"{average:.2f}",
-        f"{engines:.0f}",
-        f"{plain:.0f}",
-    ]
-    return [*cells, f"{engines / plain:.0f}", used]
+    cells = [language, "yes" if warm else "no", f"{first:.1f}", f"{average:.2f}", f"{engines:.0f}"]
+    return [*cells, *((f"{plain:.0f}", f"{engines / plain:.0f}") if plain else ("-", "-")), used]
 
 
 def main() -> int:
@@ -183,6 +197,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         for language in SCRIPTS:
+            if language == "java" and not os.path.exists(JAVA):
+                print("java      not built: ewe-xswitch java")
+                continue
             for warm in (False, True) if language == "python" else (False,):
                 row = measure(language, Path(directory), warm)
                 widths = (9, 5, 9, 11, 7, 6, 6, 1)

@@ -31,7 +31,7 @@ MAX_WALK = 50  # directories above a file that may be the application's
 FIELD = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
 HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 METHOD = re.compile(rb"[A-Za-z]{1,32}")
-PORT = re.compile(rb"[0-9]{1,4}|[1-5][0-9]{4}")
+PORT = re.compile(rb"[0-9]{1,5}")
 # Between the client and the web server only.
 HOP = {
     b"HTTP_CONNECTION", b"HTTP_EXPECT", b"HTTP_KEEP_ALIVE", b"HTTP_TE", b"HTTP_TRAILER",
@@ -79,7 +79,7 @@ class Application(NamedTuple):
             if not is_address(own.get(name, b"")):
                 own.pop(name, None)
         for name in (b"REMOTE_PORT", b"SERVER_PORT"):
-            if not PORT.fullmatch(own.get(name, b"")):
+            if not PORT.fullmatch(own.get(name, b"")) or int(own[name]) > 65535:
                 own.pop(name, None)
         context = os.fsencode(self.context)
         return {
@@ -103,13 +103,14 @@ class Applications:
         directory = self.directory_of(file, settings)
         if not directory:
             return None
-        inner = os.fsencode(file[len(directory) :])
-        context, path = split(params, inner)
+        context, path = split(params, os.fsencode(file[len(directory) :]))
+        if {".", ".."} & {*file.split("/"), *os.fsdecode(path).split("/")}:
+            raise NoApplication(400, "its path has dot segments")
         for segment in path.split(b"/"):
             name = segment.partition(b";")[0].decode("latin-1").lower()
             if name in PROTECTED:
                 raise NoApplication(404, f"nothing in {name.upper()} is for clients")
-            if name in (".", ".."):
+            if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
         return Application(os.path.realpath(directory), context, path)
 

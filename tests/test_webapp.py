@@ -1,0 +1,188 @@
+"""Web applications, as X-Switch finds them in what web servers send; no JVM is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ewe.config import ConfigError
+from ewe.xswitch.java import BuildError, build
+from ewe.xswitch.pool import Pool
+from ewe.xswitch.settings import BUILT_IN, EngineKind, Settings, from_toml
+from ewe.xswitch.webapp import Application, Applications, NoApplication, split
+
+
+@pytest.mark.parametrize(
+    ("script_name", "path_info", "inner", "expected"),
+    [
+        ("/~a/shop", "/do/it", b"", ("/~a/shop", b"/do/it")),  # ewe: the application is the script
+        ("/~a/shop", "", b"", ("/~a/shop", b"")),
+        ("/~a/shop/", "", b"", ("/~a/shop", b"/")),
+        ("/~a/shop/do/it", "", b"/do/it", ("/~a/shop", b"/do/it")),  # nginx: the whole path is
+        ("/~a/shop/do", "/it", b"/do", ("/~a/shop", b"/do/it")),  # Apache: up to what is not there
+        ("/~a/shop/do", "/it", b"/do/it", ("/~a/shop", b"/do/it")),
+        ("/~a/x/x", "/x", b"/x", ("/~a/x", b"/x/x")),
+        ("/do", "", b"/do", ("", b"/do")),
+    ],
+)
+def test_what_an_application_and_its_path_are(
+    script_name: str, path_info: str, inner: bytes, expected: tuple[str, bytes]
+) -> None:
+    params = {b"SCRIPT_NAME": script_name.encode(), b"PATH_INFO": path_info.encode()}
+    assert split(params, inner) == expected
+
+
+@pytest.mark.parametrize("script_name", ["", "/other", "shop/do"])
+def test_what_does_not_fit(script_name: str) -> None:
+    with pytest.raises(NoApplication, match="end alike"):
+        split({b"SCRIPT_NAME": script_name.encode()}, b"/do")
+
+
+def test_which_directories_are_applications(tmp_path: Path) -> None:
+    """The nearest with a WEB-INF that is no link, below a root or a user's own directory; nothing above."""
+    site = tmp_path / "site"
+    for inf in ("WEB-INF", "site/WEB-INF", "site/a/WEB-INF", "site/a/b/WEB-INF", "u/public_html/c/WEB-INF"):
+        (tmp_path / inf).mkdir(parents=True)
+    (site / "linked").mkdir()
+    (site / "linked" / "WEB-INF").symlink_to(site / "a" / "WEB-INF")
+    (site / "alias").symlink_to(site / "a")
+    settings = Settings(roots=(str(site),))
+
+    def find(path: str) -> Application | None:
+        return Applications().find(f"{tmp_path}/{path}", {b"SCRIPT_NAME": f"/{path}".encode()}, settings)
+
+    assert find("site/a/x/y") == Application(f"{site}/a", "/site/a", b"/x/y")
+    assert find("site/a/b/x") == Application(f"{site}/a/b", "/site/a/b", b"/x")
+    assert find("site/alias/x") == Application(f"{site}/a", "/site/alias", b"/x")
+    assert find("u/public_html/c") == Application(f"{tmp_path}/u/public_html/c", "/u/public_html/c", b"")
+    for path in ("site/x.py", "site/linked/x", "u/x", "x", "site"):
+        assert find(path) is None
+    for path, status in (("a/web-inf/x", 404), ("a/x/META-INF;a", 404), ("a/x/../y", 400), ("a/./y", 400)):
+        with pytest.raises(NoApplication) as caught:
+            find(f"site/{path}")
+        assert caught.value.status == status
+
+
+def test_only_what_jetty_can_read(tmp_path: Path) -> None:
+    """Its connector leaves a request unanswered where a parameter is not what it expects."""
+    odd = {
+        b"HTTP_X__Y": b"1", b"HTTP_": b"1", b"HTTP_X_": b"1", b"HTTP_EXPECT": b"100-continue", b"HTTP_HOST": b"a b",
+        b"HTTP_CONTENT_LENGTH": b"7", b"CONTENT_LENGTH": b"5", b"CONTENT_TYPE": b"a/b", b"HTTP_COOKIE": b"c=1",
+        b"REMOTE_ADDR": b"unix:", b"REMOTE_PORT": b"70000", b"SERVER_PORT": b"65000", b"SERVER_NAME": b"[::1]",
+        b"REQUEST_METHOD": b"G T", b"SERVER_PROTOCOL": b"HTTP/9", b"QUERY_STRING": b"a=%20b#c d\xff",
+    }  # fmt: skip
+    application = Application("/srv/shop", "/~a/shop", "/a b%/ü?;c=1".encode())
+    assert application.variables(odd) == {
+        b"HTTP_HOST": b"[::1]", b"HTTP_CONTENT_LENGTH": b"5", b"HTTP_CONTENT_TYPE": b"a/b", b"HTTP_COOKIE": b"c=1",
+        b"CONTENT_LENGTH": b"5", b"CONTENT_TYPE": b"a/b", b"SERVER_PORT": b"65000", b"SERVER_NAME": b"[::1]",
+        b"REQUEST_METHOD": b"GET", b"SERVER_PROTOCOL": b"HTTP/1.1", b"QUERY_STRING": b"a=%20b%23c%20d%FF",
+        b"DOCUMENT_URI": b"/~a/shop/a%20b%25/%C3%BC%3F;c=1",
+        b"XSWITCH_APPLICATION": b"/srv/shop", b"XSWITCH_CONTEXT": b"/~a/shop",
+    }  # fmt: skip
+
+
+# Several requests to one engine
+
+
+class Request:
+    def __init__(self) -> None:
+        self.key = ("alice", "java")
+        self.since = 0.0
+        self.engine: Engine | None = None
+
+    def refuse(self, status: int, cause: str) -> None:
+        raise AssertionError(cause)
+
+
+class Engine:
+    """Runs three at once."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.key = ("alice", "java")
+        self.used = 0.0
+        self.deadline = float("inf")
+        self.served = self.running = 0
+        self.retired = False
+
+    def has_room(self) -> bool:
+        return self.running < 3
+
+    def give(self, waiter: object) -> None:
+        assert isinstance(waiter, Request) and self.has_room() and not self.retired
+        self.running += 1
+        waiter.engine = self
+
+    def done(self) -> None:
+        self.running -= 1
+        self.served += 1
+        if self.running:
+            self.pool.dispatch()
+        else:
+            self.pool.release(self)
+
+    def retire(self) -> None:
+        self.retired = True
+
+    def expire(self) -> None:
+        raise AssertionError("nothing takes long")
+
+    def memory(self) -> int:
+        return 300 << 20
+
+
+def test_an_engine_that_runs_several() -> None:
+    """Per user one process: a fourth request waits; limits count processes; it is idle when it runs none."""
+    kinds = {"java": EngineKind("java", ("x",), per_user=1, connections=3, max_memory=0, max_requests=0)}
+    started: list[Engine] = []
+
+    def start(waiter: object) -> Engine:
+        started.append(Engine(pool))
+        started[-1].give(waiter)
+        return started[-1]
+
+    pool = Pool(Settings(engines=kinds, max_requests=2), start)
+    requests = [Request() for _ in range(5)]
+    for request in requests:
+        pool.submit(request)
+    assert len(started) == 1 and pool.waiting == 2 and started[0].running == 3
+    started[0].done()
+    assert pool.waiting == 1 and started[0].running == 3
+    for _ in range(4):
+        started[0].done()
+    assert pool.waiting == 0 and all(request.engine is started[0] for request in requests)
+    assert pool.idle[("alice", "java")] == started
+    pool.tick(100)
+    assert not started[0].retired  # neither its memory nor what it has served
+    pool.tick(1000)
+    assert started[0].retired and not pool.workers
+
+
+# Settings, and the build
+
+
+def test_settings_of_an_engine() -> None:
+    settings = from_toml({"max-memory": "99m", "engines": {"java": {"connections": 2, "max-memory": 0}}}, "x")
+    assert settings.engines["java"].connections == 2
+    assert settings.max_memory_of("java") == float("inf") == settings.max_requests_of("java")
+    assert settings.max_memory_of("python") == 99 << 20 and settings.max_requests_of("none") == 10_000
+    assert BUILT_IN["java"].program  # and another command needs nothing built
+    assert not from_toml({"engines": {"java": {"command": ["x"]}}}, "x").engines["java"].program
+    with pytest.raises(ConfigError, match=r'\[engines.perl\]: connections needs protocol = "fastcgi"'):
+        from_toml({"engines": {"perl": {"connections": 2}}}, "x")
+
+
+def test_a_build_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match=r"^mvn is not installed: .*Maven"):
+        build()
+    for name in ("mvn", "java", "javac"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'no network' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "pom.xml").write_text("")
+    monkeypatch.setattr("ewe.xswitch.java.SOURCE", source)
+    with pytest.raises(BuildError, match=r"^mvn failed: no network$"):
+        build()
