@@ -75,7 +75,7 @@ BUILT_IN = {
         (
             "java", "-Xmx256m", "-Xss512k", "-XX:MaxMetaspaceSize=128m", "-XX:ReservedCodeCacheSize=32m",
             "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CICompilerCount=1",
-            f"-XX:SharedArchiveFile={JAVA}/engine.jsa", "-Xshare:auto", "-Xlog:cds=off",
+            f"-XX:SharedArchiveFile={JAVA}/engine.jsa", "-Xshare:auto", "-Xlog:cds*=off",
             "-XX:-UsePerfData", "-XX:+ErrorFileToStderr", "-XX:+ExitOnOutOfMemoryError",
             "-Djava.io.tmpdir={work}", "-Djava.awt.headless=true",
             "-jar", f"{JAVA}/engine.jar",
