@@ -348,6 +348,29 @@ def test_a_change_of_modes_is_noticed(running: XSwitch, users: tuple[User, User]
     assert running.ask(script).status == 403
 
 
+@pytest.mark.parametrize("name", ["ok.py", pytest.param("ok.php", marks=needs("php-cgi"))])
+def test_a_link_that_leads_elsewhere_after_the_look(users: tuple[User, User], name: str) -> None:
+    """Her link to his script runs as him. Where it leads to hers once his engine is free, hers still does not."""
+    alice, bob = users
+    if name.endswith(".py"):
+        slow, text = f"import time\ntime.sleep(1)\nprint('{HEAD}\\n')", PYTHON_HELLO
+        hers = f"print('{HEAD}\\nhers')"
+    else:
+        slow, text, hers = "<?php sleep(1);", "<?php echo 'hello', PHP_EOL;", "<?php echo 'hers';"
+    link = alice.public / f"link-{name}"
+    link.symlink_to(bob.write(name, text, 0o755))
+    with xswitch("max-engines-per-user = 1") as running:
+        assert running.ask(link).text == "hello\n"
+        busy = running.asking(bob.write(f"slow-{name}", slow))
+        wait_until(lambda: [engine["state"] for engine in running.engines()] == ["busy"], 5)
+        waiting = running.asking(link)
+        wait_until(lambda: running.status()["waiting"] == {bob.name: 1}, 5)
+        link.unlink()
+        link.symlink_to(alice.write(f"hers-{name}", hers, 0o755))
+        assert waiting().text == "hello\n", running.log()
+        busy()
+
+
 def test_who_is_not_root_runs_only_his_own(users: tuple[User, User]) -> None:
     """As alice, with an interpreter that she may read."""
     alice, bob = users

@@ -44,6 +44,7 @@ class Found(NamedTuple):
     user: str
     home: str
     kind: EngineKind | None
+    path: str  # without links: one may lead elsewhere by the time that an engine is free
 
 
 class Switch:
@@ -117,7 +118,7 @@ class Switch:
                 return
             until = time.monotonic() + LOOKED
             kind = self.settings.kind_for(task.script, answer["interpreter"])
-            found = Found(signature, until, answer["user"], answer["home"], kind)
+            found = Found(signature, until, answer["user"], answer["home"], kind, answer["path"])
             if len(self.found) >= MAX_FOUND:
                 self.found.clear()
             self.found[task.script] = found
@@ -133,7 +134,8 @@ class Switch:
             cause = "no engine for it: neither its directory, its extension nor its first line names one"
             task.fail(500, cause, NO_ENGINE)
             return
-        task.user, task.home = found.user, found.home
+        task.user, task.home, task.script = found.user, found.home, found.path
+        task.params[b"SCRIPT_FILENAME"] = os.fsencode(found.path)
         task.key = (found.user, kind.name)
         try:
             if kind.protocol == "engine":

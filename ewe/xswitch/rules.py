@@ -29,10 +29,14 @@ class Refusal(Exception):
 
 
 class Script(NamedTuple):
-    """A script that may run, and as whom. interpreter: the program that its first line names, "" if none."""
+    """A script that may run, and as whom. interpreter: the program that its first line names, "" if none.
+
+    path: without links, so that nobody but who may change the script can lead it elsewhere.
+    """
 
     account: Account
     interpreter: str
+    path: str
 
 
 def examine(path: str, settings: Settings) -> Script:
@@ -72,7 +76,7 @@ def for_owner(real: str, uid: int, settings: Settings) -> Script:
     if not inside(real, directory):
         raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
     check_way(real, directory, {uid})
-    return Script(account, first_line(real))
+    return Script(account, first_line(real), real)
 
 
 def for_site(real: str, root: str, settings: Settings) -> Script:
@@ -88,7 +92,7 @@ def for_site(real: str, root: str, settings: Settings) -> Script:
     if account.uid == 0:
         raise Refusal("scripts of the site would run as root: set user", 500)
     check_way(real, root, {0, account.uid})
-    return Script(account, first_line(real))
+    return Script(account, first_line(real), real)
 
 
 def account_of(uid: int) -> Account:

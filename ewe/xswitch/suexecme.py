@@ -7,9 +7,9 @@ One loop, started before anything listens. The main module asks over a nameless 
                                                             errors, control (or listening socket, errors)
     {"order": "bury", "pid": N}                             end an engine and all that it has left behind
 
-Answers carry the id: {"user", "uid", "interpreter"}, {"pid"} or {"refused", "status"}. {"ended", "status"}
-comes when an engine has ended, {"settings"} when they were read anew (HUP). Commands, users and limits come
-from the settings that were read here, never from the main module.
+Answers carry the id: {"user", "uid", "home", "interpreter", "path"}, {"pid"} or {"refused", "status"}.
+{"ended", "status"} comes when an engine has ended, {"settings"} when they were read anew (HUP). Commands, users
+and limits come from the settings that were read here, never from the main module.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Suexecme:
             "uid": script.account.uid,
             "home": script.account.home,
             "interpreter": script.interpreter,
+            "path": script.path,
         }
 
     def start(self, path: str, engine: str, descriptors: list[int]) -> dict[str, Any]:
