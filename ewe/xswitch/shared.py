@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ewe.xswitch.task import Task
 
 
-SOON = 0.02  # seconds
+SOON = 0.05  # seconds
 
 
 class Connection(FastCGILink):
@@ -55,8 +55,15 @@ class Connection(FastCGILink):
             wait(self)
 
     def broken(self, cause: str) -> None:
-        if not self.engine.closed:
-            self.engine.on_data()  # where all of it has gone, this is not the one to try again
+        """Its process may be ending: then all of it is broken in a moment, and not the one to try again."""
+        if self.task is None or self.engine.closed:
+            super().broken(cause)
+        else:
+            self.pause()
+            self.loop.call_later(SOON, self.settle, cause)
+
+    def settle(self, cause: str) -> None:
+        """Its process has not ended."""
         if not self.closed:
             super().broken(cause)
 
