@@ -44,10 +44,11 @@ class EngineKind:
     warm: tuple[str, ...] | None = None
     per_user: int = 0  # engines of this language and one user; 0: as many as of all languages
     memory: int | None = None  # bytes of addresses instead of those of [limits]; 0: as many as there are
+    processes: int | None = None  # likewise; threads count
     max_memory: int | None = None  # instead of the general one; 0: never replaced for its memory
     max_requests: int | None = None  # likewise
     connections: int = 1  # requests that one engine runs at once, a connection each; FastCGI only
-    program: str = ""  # a file without which it does not start, and how it is made
+    program: str = ""  # a file that `ewe-xswitch NAME` builds, without which it does not start
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,6 +85,7 @@ BUILT_IN = {
         protocol="fastcgi",
         per_user=1,  # sessions are in its memory
         memory=0,
+        processes=256,
         max_memory=512 << 20,
         max_requests=0,
         connections=8,
@@ -123,7 +125,8 @@ class Settings:
 
     def limits_of(self, kind: EngineKind) -> Limits:
         """Return the limits of an engine of this kind."""
-        return self.limits if kind.memory is None else self.limits._replace(memory=kind.memory)
+        own = {"memory": kind.memory, "processes": kind.processes}
+        return self.limits._replace(**{name: limit for name, limit in own.items() if limit is not None})
 
     def max_memory_of(self, language: str) -> float:
         """Return the bytes that an engine of this language may grow to."""
@@ -216,7 +219,8 @@ LIMITS: dict[str, Reader] = {
 ENGINE: dict[str, Reader] = {
     "command": TEXTS, "extensions": TEXTS, "interpreters": TEXTS,
     "protocol": (protocol, '"engine" or "fastcgi"'), "warm": TEXTS, "per-user": of(COUNT), "environment": TABLE,
-    "memory": of(size(0)), "max-memory": of(size(0)), "max-requests": of(FROM_ZERO), "connections": of(COUNT),
+    "memory": of(size(0)), "processes": of(FROM_ZERO), "max-memory": of(size(0)), "max-requests": of(FROM_ZERO),
+    "connections": of(COUNT),
 }  # fmt: skip
 
 

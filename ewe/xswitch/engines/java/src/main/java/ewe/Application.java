@@ -4,12 +4,14 @@ import jakarta.servlet.RequestDispatcher;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.eclipse.jetty.ee10.servlet.ErrorPageErrorHandler;
@@ -46,14 +48,18 @@ final class Application {
     }
 
     /** Return what answers requests, null if it cannot be deployed as it is. Others wait while it is deployed. */
-    synchronized Handler handler() throws IOException {
+    synchronized Handler handler() {
         long now = System.nanoTime();
         if (deployed == null || now - looked > LOOK) {
             looked = now;
-            Map<Path, String> files = files();
-            if (!files.equals(deployed)) {
-                deployed = files;
-                replace(deploy());
+            try {
+                Map<Path, String> files = files();
+                if (!files.equals(deployed)) {
+                    deployed = files;
+                    replace(deploy());
+                }
+            } catch (IOException | UncheckedIOException moving) {
+                LOG.warn("{} cannot be read just now: {}", directory, moving.toString());
             }
         }
         return handler;
@@ -81,7 +87,7 @@ final class Application {
     }
 
     private static Stream<Path> below(Path directory) throws IOException {
-        return Files.isDirectory(directory) ? Files.walk(directory) : Stream.empty();
+        return Files.isDirectory(directory) ? Files.walk(directory.toRealPath()) : Stream.empty();
     }
 
     private GracefulHandler deploy() {
@@ -113,8 +119,10 @@ final class Application {
     private void replace(GracefulHandler next) {
         GracefulHandler before = handler;
         handler = next;
-        if (before != null) {
-            before.shutdown().orTimeout(GRACE, TimeUnit.SECONDS).whenComplete((done, late) -> stop(before));
+        if (before != null) { // not at once: a request may be on its way into it
+            CompletableFuture.delayedExecutor(LOOK, TimeUnit.NANOSECONDS).execute(() -> before.shutdown()
+                    .orTimeout(GRACE, TimeUnit.SECONDS)
+                    .whenComplete((done, late) -> stop(before)));
         }
     }
 

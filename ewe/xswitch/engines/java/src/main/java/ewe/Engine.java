@@ -41,7 +41,12 @@ public final class Engine {
         server.addConnector(connector);
 
         server.setHandler(new Applications(Path.of(System.getProperty("java.io.tmpdir"))));
-        server.start();
+        try {
+            server.start();
+        } catch (Throwable fault) { // threads that run already would keep it alive
+            fault.printStackTrace();
+            System.exit(1);
+        }
         server.join();
     }
 }
