@@ -212,7 +212,9 @@ def xswitch(
     home = ROOT
     if copy_mode:
         home = directory / "copy"
-        shutil.copytree(ROOT / "ewe", home / "ewe", ignore=shutil.ignore_patterns("__pycache__", "lab", "target"))
+        shutil.copytree(
+            ROOT / "ewe", home / "ewe", ignore=shutil.ignore_patterns("__pycache__", "lab", "target")
+        )
         home.chmod(copy_mode)
     command = [
         *prefix,
