@@ -360,7 +360,6 @@ def test_a_link_that_leads_elsewhere_after_the_look(users: tuple[User, User], na
     link = alice.public / f"link-{name}"
     link.symlink_to(bob.write(name, text, 0o755))
     with xswitch("max-engines-per-user = 1") as running:
-        assert running.ask(link).text == "hello\n"
         busy = running.asking(bob.write(f"slow-{name}", slow))
         wait_until(lambda: [engine["state"] for engine in running.engines()] == ["busy"], 5)
         waiting = running.asking(link)
