@@ -72,8 +72,8 @@ class Switch:
 
     # A request comes
 
-    def accept(self, front: Front, params: dict[bytes, bytes]) -> Task | None:
-        """Take a request: find out what its script is, and whose."""
+    def accept(self, front: Front, params: dict[bytes, bytes], body: Sequence[bytes]) -> Task | None:
+        """Take a request: find out what its script is, and whose. body: what has come of it, b"" its end."""
         self.pool.counters["requests"] += 1
         if params.get(b"SCRIPT_NAME", b"") + params.get(b"PATH_INFO", b"") == STATUS_PATH or (
             params.get(b"DOCUMENT_URI") == STATUS_PATH
@@ -82,6 +82,8 @@ class Switch:
             return None
         path, signature = script_path(params)
         task = Task(front, params, path)
+        for piece in body:
+            task.on_input(piece)
         if not task.script:
             task.fail(400, "SCRIPT_FILENAME is missing: the web server must send it")
         elif self.stopping:
