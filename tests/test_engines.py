@@ -246,12 +246,15 @@ def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) ->
     )
     assert b"SyntaxError" in python.ask(script(tmp_path / "syntax.py", "if:\n")).errors
     assert python.ask(script(tmp_path / "words.py", "import sys; sys.exit('oh')")).errors == b"oh\n"
-    hook = script(tmp_path / "hook.py", """import sys
+    hook = script(
+        tmp_path / "hook.py",
+        """import sys
 def tell(kind, value, where):
     print("Status: 500\\n\\n<p>", kind.__name__)
 sys.excepthook = tell
 1/0
-""")
+""",
+    )
     assert python.ask(hook).output == b"Status: 500\n\n<p> ZeroDivisionError\n"
     assert b"Traceback" in python.ask(wrong).errors
 

@@ -300,7 +300,9 @@ def test_time_limits() -> None:
 
 def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
     with xswitch("time-limit = '1s'") as running, running.connect() as connection:
-        connection.send(running.script("large.py", f"print('{HEAD}')\nfor _ in range(60): print('x' * 100_000)"))
+        connection.send(
+            running.script("large.py", f"print('{HEAD}')\nfor _ in range(60): print('x' * 100_000)")
+        )
         time.sleep(2)
         assert len(connection.read().body) == 60 * 100_001
 

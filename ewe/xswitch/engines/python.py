@@ -86,7 +86,8 @@ def settle():
 def prepare(script, variables):
     """Give the process the environment, directory, descriptors and streams that a script expects."""
     global c_variables
-    c_variables = (ctypes.c_char_p * (len(variables) + 1))(*variables)  # kept as long as the C library has them
+    # kept as long as the C library has them
+    c_variables = (ctypes.c_char_p * (len(variables) + 1))(*variables)
     ENVIRON.value = ctypes.addressof(c_variables)
     environment = dict([variable.split(b"=", 1) for variable in variables])
     os.environ, os.environb = environ, environb
