@@ -129,7 +129,8 @@ import builtins, decimal, locale, logging, os, random, signal, socket, sys, warn
 builtins.left = sys.left = left = 1
 del builtins.abs
 sys.path.insert(0, "/left"); sys.excepthook = None; sys.setrecursionlimit(77)
-os.environ["LEFT"] = "1"; os.putenv("PUT", "1"); os.umask(0o777); os.chdir("/")
+os.environ["LEFT"] = "1"; os.putenv("PUT", "1"); os.environ = dict(os.environ)
+os.umask(0o777); os.chdir("/")
 signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.alarm(1)
 logging.basicConfig(level=1); logging.getLogger("left").addHandler(logging.StreamHandler())
 random.seed(1); socket.setdefaulttimeout(1); warnings.simplefilter("error"); decimal.getcontext().prec = 3
