@@ -80,7 +80,7 @@ class Settings:
     min_uid: int = 1000
     userdir: str = "public_html"
     roots: tuple[str, ...] = ()
-    max_engines: int = 64
+    max_engines: int = 256
     max_engines_per_user: int = 8
     max_queue: int = 1000
     max_queue_per_user: int = 200
