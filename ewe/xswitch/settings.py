@@ -49,12 +49,17 @@ WARM = (
     "collections", "csv", "datetime", "functools", "hashlib", "html", "http.cookies", "json", "math", "re",
     "sqlite3", "string", "subprocess", "time", "typing", "urllib.parse",
 )  # fmt: skip
+WARM_PERL = (
+    "CGI", "Cwd", "Data::Dumper", "Encode", "Fcntl", "File::Basename", "File::Spec", "File::Temp", "JSON::PP",
+    "List::Util", "MIME::Base64", "POSIX", "Scalar::Util", "Storable", "Time::HiRes", "Time::Local",
+)  # fmt: skip
+WARM_ENGINES = (".py", ".pl")  # what has a warm parent, by the end of its program's name
 
 BUILT_IN = {
     "python": EngineKind(
         "python", ("python3", f"{ENGINES}/python.py"), (".py",), ("python", "python3"), warm=WARM
     ),
-    "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",)),
+    "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",), warm=WARM_PERL),
     "php": EngineKind(
         "php",
         ("php-cgi",),
@@ -219,6 +224,12 @@ def from_toml(table: Mapping[str, object], where: str) -> Settings:
         engines[name] = replace(base, **values)
         if not engines[name].command:
             raise ConfigError(f"{place}: command is missing: what starts this engine?")
+        if engines[name].warm is not None and not engines[name].command[-1].endswith(WARM_ENGINES):
+            if "warm" in own:
+                raise ConfigError(
+                    f"{place}: warm: only an engine in Python (.py) or Perl (.pl) can be forked"
+                )
+            engines[name] = replace(engines[name], warm=None)
     directories = variables(sub_table(table, "directories", where))
     for directory, name in directories.items():
         if name not in engines:

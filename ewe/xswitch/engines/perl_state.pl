@@ -28,8 +28,8 @@ my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
 
 # Words of a script that may leave something behind in its code, or that must be compiled to have their effect
 my $UNSURE = qr{
-    \b(?:state|package|tie|bless\s*\\|BEGIN|UNITCHECK|CHECK|INIT|END|format|local\s*\$\^W|__WARN__|reset)\b
-    | \bsub\s+\w*(?:::|')\w | \beval\b(?!\s*\{) | \*(?:\{|\w[\w:]*\s*=[^=~])
+    \b(?:state|package|tie|BEGIN|UNITCHECK|CHECK|INIT|END|format|local\s*\$\^W|__WARN__|reset)\b
+    | \bbless\s*\(?\\ | \bsub\s+\w*(?:::|')\w | \beval\b(?!\s*\{) | \*(?:\{|\w[\w:]*\s*=[^=~])
     | [/\}\)\]][a-z]*o[a-z]*\s*[;,)\]\}&|?:] | [/\w\)]\s*\.\.\.?\s*/ | /[a-z]*\s*\.\. | \bm\?
 }x;
 my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # where names may be made at run time, without `use strict`
