@@ -62,7 +62,7 @@ BUILT_IN = {
     "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",), warm=WARM_PERL),
     "php": EngineKind(
         "php",
-        ("php-cgi",),
+        ("php-cgi", "-d", "opcache.revalidate_freq=0"),  # a change is noticed at once, not after 2 seconds
         (".php",),
         ("php", "php-cgi"),
         "fastcgi",
