@@ -25,6 +25,7 @@ SCRIPTS = {
         f"print \"{HEAD}\\n\", exists $INC{{'Data/Dumper.pm'}} ? 'True' : 'False', ' ', getppid, \" $$\";",
     ),
 }
+SLEEP = {"python": ("s.py", "import time\ntime.sleep(60)\n"), "perl": ("s.pl", "sleep 60")}
 PROGRAMS = {"python": b"warm_python.py", "perl": b"warm_perl.pl"}
 languages = pytest.mark.parametrize("language", SCRIPTS)
 
@@ -70,8 +71,16 @@ def test_engines_are_forked_and_outlive_their_parent(language: str) -> None:
         wait_until(lambda: not running.engines(), 5)
         forked, third = ask(running, language)
         assert forked
-        os.kill(running.members()["suexecme"], signal.SIGKILL)
-        wait_until(lambda: not alive({third}), 5)
+        sleeping = running.asking(running.script(*SLEEP[language]))
+        wait_until(lambda: running.engines()[0]["state"] == "busy", 5)
+        suexecme = running.members()["suexecme"]
+        running.process.send_signal(signal.SIGSTOP)  # so that nobody but the kernel ends it
+        os.kill(suexecme, signal.SIGKILL)
+        try:
+            wait_until(lambda: not alive({third}), 5)
+        finally:
+            running.process.send_signal(signal.SIGCONT)
+        assert sleeping().status in (0, 502)
 
 
 @languages
@@ -82,20 +91,25 @@ def test_no_parent_where_none_is_wanted(language: str) -> None:
 
 
 def test_what_cannot_be_loaded_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
-    """The environment of a forked engine is that of its table, also where modules are looked for."""
+    """Modules are looked for as the engine's table says; what they have opened is no script's."""
     tmp_path.chmod(0o755)
-    (tmp_path / "Mine.pm").write_text("package Mine; sub name { 'mine' } 1;\n")
+    (tmp_path / "Mine.pm").write_text(
+        "package Mine; open $_, '<', __FILE__ for @files[0 .. 9]; sub name { 'mine' } 1;\n"
+    )
     (tmp_path / "Broken.pm").write_text("package Broken; 0 +;\n")
     table = f"""[engines.perl]
 warm = ["Mine", "No::Such", "Broken", "Data::Dumper"]
 environment = {{ PERL5LIB = "{tmp_path}" }}
 """
+    text = f"""print "{HEAD}\\n", exists $INC{{'Mine.pm'}} ? Mine::name() : 'not there';
+opendir my $all, "/proc/$$/fd";
+print grep {{ /Mine/ }} map {{ readlink "/proc/$$/fd/$_" }} readdir $all;
+"""
     with xswitch(table) as running:
+        assert running.ask(running.script("m.pl", text)).text == "mine", running.log()
         assert ask(running, "perl")[0]
         running.wait_for_log("No::Such cannot be loaded beforehand: Can't locate No/Such.pm in @INC")
         running.wait_for_log("Broken cannot be loaded beforehand: syntax error at ")
-        text = f'print "{HEAD}\\n", exists $INC{{"Mine.pm"}} ? Mine::name() : "not there";'
-        assert running.ask(running.script("m.pl", text)).text == "mine"
 
 
 def test_only_python_and_perl_can_be_forked() -> None:

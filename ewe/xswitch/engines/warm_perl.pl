@@ -99,7 +99,6 @@ sub begin {
     call('prctl', $SUBREAPER, 1, 0, 0, 0);
     call('prctl', $PDEATHSIG, POSIX::SIGKILL(), 0, 0, 0);
     POSIX::_exit(0) if getppid != $suexecme;
-    %ENV = %{ $order->{environment} };
     XSwitch::serve();
 }
 
