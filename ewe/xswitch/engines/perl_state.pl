@@ -190,7 +190,7 @@ sub run_ends {
 # Undo what a script has done to the interpreter. First: the lowest descriptor that scripts get.
 sub forget {
     my ($first_free) = @_;
-    forget_modules() if grep { !$modules{$_} } keys %INC;
+    forget_modules() if keys %INC != keys %modules;
     forget_packages() if keys %main:: != $count;
     if (grep { defined } values %SIG) { defined $SIG{$_} && delete $SIG{$_} for keys %SIG }
     delete @SIG{qw(__WARN__ __DIE__)};
@@ -204,7 +204,7 @@ sub forget {
 # Installed modules stay; those of the user's own go.
 sub forget_modules {
     for my $key (grep { !$modules{$_} } keys %INC) {
-        if (is_library($INC{$key} // '')) { $modules{$key} = $INC{$key}; next }
+        next if is_library($INC{$key} // '');
         my @path = split m{/}, $key =~ s/\.pm\z//r;
         my $stash = \%main::;
         while (@path > 1 && $stash) { my $glob = $stash->{ (shift @path) . '::' }; $stash = $glob && *{$glob}{HASH} }
@@ -212,6 +212,7 @@ sub forget_modules {
         delete $INC{$key};
         $current->{unsure} = 1 if $current;
     }
+    %modules = %INC;
 }
 
 # So do the packages of modules; those that a script itself has made go.
