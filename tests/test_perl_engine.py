@@ -5,7 +5,9 @@ From the third request on a script may run from its compiled form: so each is as
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,27 @@ def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
         assert said == [b"(eval)", *[b"XSwitch::State::script" if stays else b"(eval)"] * 3]
         file.write_text(f"{HEAD} print 'changed'")
         assert engine.ask(str(file)).output.endswith(b"changed")
+
+
+def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:
+    """By another program in the same process, which has the environment of the first and the request."""
+    library = tmp_path / "library"
+    library.mkdir()
+    module = library / "Installed.pm"
+    module.write_text("package Installed; our $loaded; sub value { return 'one' . ++$loaded } 1;\n")
+    use = tmp_path / "use.pl"
+    use.write_text(
+        f"use strict; use Installed; {HEAD} print Installed::value(), ' ', <STDIN>, \" @ARGV $$\";"
+    )
+    with Driver(PERL, {**os.environ, "PERL5LIB": str(library)}) as engine:
+        for count in (1, 2, 3):
+            said = engine.ask(str(use), ["a b"], body=b"kept").output
+            assert said.endswith(f"\n\none{count} kept a b {engine.pid}".encode())
+        module.write_text("package Installed; sub value { return 'two' } 1;\n")
+        time.sleep(1.1)
+        answer = engine.ask(str(use), ["a b"], body=b"kept")
+        assert answer.output.endswith(f"\n\ntwo kept a b {engine.pid}".encode()), answer
+        assert engine.ask(str(use), ["c"]).output.endswith(f"\n\ntwo  c {engine.pid}".encode())
 
 
 def test_uploads_are_let_go(tmp_path: Path) -> None:

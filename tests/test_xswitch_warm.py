@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,16 +93,22 @@ def test_no_parent_where_none_is_wanted(language: str) -> None:
         assert parent_of(running, language) == 0
 
 
-def test_what_cannot_be_loaded_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
+@pytest.fixture
+def library() -> Iterator[Path]:
+    """A directory of modules that everybody may read."""
+    with tempfile.TemporaryDirectory(prefix="test-library-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def test_what_cannot_be_loaded_is_said_and_the_rest_is_there(library: Path) -> None:
     """Modules are looked for as the engine's table says; what they have opened is no script's."""
-    tmp_path.chmod(0o755)
-    (tmp_path / "Mine.pm").write_text(
-        "package Mine; open $_, '<', __FILE__ for @files[0 .. 9]; sub name { 'mine' } 1;\n"
-    )
-    (tmp_path / "Broken.pm").write_text("package Broken; 0 +;\n")
+    mine = library / "Mine.pm"
+    mine.write_text("package Mine; open $_, '<', __FILE__ for @files[0 .. 9]; sub name { 'mine' } 1;\n")
+    (library / "Broken.pm").write_text("package Broken; 0 +;\n")
     table = f"""[engines.perl]
 warm = ["Mine", "No::Such", "Broken", "Data::Dumper"]
-environment = {{ PERL5LIB = "{tmp_path}" }}
+environment = {{ PERL5LIB = "{library}" }}
 """
     text = f"""print "{HEAD}\\n", exists $INC{{'Mine.pm'}} ? Mine::name() : 'not there';
 opendir my $all, "/proc/$$/fd";
@@ -110,6 +119,13 @@ print grep {{ /Mine/ }} map {{ readlink "/proc/$$/fd/$_" }} readdir $all;
         assert ask(running, "perl")[0]
         running.wait_for_log("No::Such cannot be loaded beforehand: Can't locate No/Such.pm in @INC")
         running.wait_for_log("Broken cannot be loaded beforehand: syntax error at ")
+        mine.write_text("package Mine; sub name { 'changed' } 1;\n")
+        time.sleep(1.1)
+        use = running.script("u.pl", f'use Mine; print "{HEAD}\\n", Mine::name();')
+        for connection in range(2):  # an engine that was there, and a new one
+            assert running.ask(use).text == "changed", (connection, running.log())
+            os.kill(int(running.engines()[0]["pid"]), signal.SIGKILL)
+            wait_until(lambda: not running.engines(), 5)
 
 
 def test_only_python_and_perl_can_be_forked() -> None:

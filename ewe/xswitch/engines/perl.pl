@@ -22,13 +22,15 @@ my ($CONTROL, $DATA, $NOTHING, $ERRORS, $FIRST_FREE) = (3 .. 7);
 my $PIPE = 65536;    # bytes that a pipe holds: a body up to this size needs no file
 
 my ($engine, $status, $leaving);
-my ($control, $data, @handles);
+my ($control, $data, @handles, %environment);
 my $seeds = '';
 
 # ----------------------------------------------------------------------------- the conversation with X-Switch
 
 sub main {
-    while (my $lines = receive_lines()) {
+    my ($lines) = @_;
+    while ($lines ||= receive_lines()) {
+        start_anew($lines) if XSwitch::State::libraries_changed();
         my ($command, $variables) = split /\n/, $lines;
         my ($file, @arguments) = words($command);
         @ARGV = @arguments;
@@ -39,6 +41,7 @@ sub main {
         POSIX::_exit($status) unless alone();
         syswrite $control, "\4$status\n";
         XSwitch::State::forget($FIRST_FREE);
+        $lines = '';
     }
 }
 
@@ -166,14 +169,29 @@ sub alone {
     return $pid < 0;
 }
 
+# Replace this process by a fresh engine, which goes on with the request that was read.
+sub start_anew {
+    my ($lines) = @_;
+    open my $kept, '+>', undef or die "temporary file: $!";
+    syswrite $kept, $lines;
+    sysseek $kept, 0, 0;
+    fcntl $_, 2, 0 for $kept, $control;    # F_SETFD: programs inherit it
+    POSIX::dup2(@$_) for [$DATA, 0], [$DATA, 1], [$ERRORS, 2];
+    %ENV = %environment;
+    exec $^X, __FILE__, fileno $kept or die "$^X: $!";
+}
+
 # Be an engine on the descriptors that X-Switch gives, to the end of this process.
 sub serve {
-    $engine = $$;
+    my ($kept) = @_;
+    ($engine, %environment) = ($$, %ENV);
+    my $lines = '';
+    if ($kept && open my $source, '<&=', $kept) { sysread $source, $lines, 1 << 18 }
     settle();
     XSwitch::State::remember();
-    main();
+    main($lines);
     POSIX::_exit(0);
 }
 
-serve() unless caller;
+serve(@ARGV) unless caller;
 1;

@@ -42,12 +42,13 @@ my ($current, $present);   # the script that runs; the one whose names are in ma
 my @module_ends;           # END blocks of modules that stay
 my (%names, $count);       # names in main:: that are no script's; how many are in main:: now
 my (%modules, @libraries);
+my (%signatures, $looked); # file of an installed module -> its signature when it was loaded; when they were compared
 my $no_signals = POSIX::SigSet->new;
 
 # Note how the interpreter is before any script has run.
 sub remember {
     @libraries = grep { !ref && m{\A/} } @INC;
-    %modules = %INC;
+    note_modules();
     %names = map { $_ => 1 } keys(%main::), qw(a b ARGVOUT);    # perl itself holds on to the last
     $count = keys %main::;
 }
@@ -67,7 +68,7 @@ sub code_of {
 }
 
 sub find {
-    my $signature = join ' ', (Time::HiRes::stat($file))[9, 7, 1];
+    my $signature = signature($file);
     my $script = $scripts{$file};
     return $script if $script && $script->{signature} eq $signature;
     my $text = '';
@@ -212,8 +213,22 @@ sub forget_modules {
         delete $INC{$key};
         $current->{unsure} = 1 if $current;
     }
-    %modules = %INC;
+    note_modules();
 }
+
+sub note_modules {
+    %modules = %INC;
+    $signatures{$_} //= signature($_) for grep { defined } values %INC;
+}
+
+# Has an installed module changed since it was loaded? Looks once a second.
+sub libraries_changed {
+    return 0 if ($looked // 0) == time;
+    $looked = time;
+    return grep { $signatures{$_} ne signature($_) } keys %signatures;
+}
+
+sub signature { return join ' ', map { $_ // '' } (Time::HiRes::stat($_[0]))[9, 7, 1] }
 
 # So do the packages of modules; those that a script itself has made go.
 sub forget_packages {

@@ -45,6 +45,7 @@ sub main {
         eval "package XSwitch::Warm::Names; use $module; 1"
             or print STDERR "$module cannot be loaded beforehand: ", $@ =~ s/ \(you may .*//sr, "\n";
     }
+    XSwitch::State::note_modules();
     my $suexecme = getppid;
     while (my ($text, @descriptors) = receive()) {
         my $order = JSON::PP::decode_json($text);
@@ -99,6 +100,7 @@ sub begin {
     call('prctl', $SUBREAPER, 1, 0, 0, 0);
     call('prctl', $PDEATHSIG, POSIX::SIGKILL(), 0, 0, 0);
     POSIX::_exit(0) if getppid != $suexecme;
+    %ENV = %{ $order->{environment} };
     XSwitch::serve();
 }
 
