@@ -146,7 +146,7 @@ def test_system_calls_have_their_numbers(machine: str, header: str) -> None:
         pytest.skip(f"not installed: {file}")
     known = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", file.read_text()))
     source = (ROOT / "ewe/xswitch/engines/warm_perl.pl").read_text()
-    table = re.search(rf"\b{machine} => {{(.*?)}}", source)
+    table = re.search(rf"\b{machine} => {{(.*?)}}", source, re.DOTALL)
     close_range = re.search(r"\$CLOSE_RANGE = (\d+)", source)
     assert table and close_range
     numbers = dict(re.findall(r"(\w+) => (\d+)", table[1]))

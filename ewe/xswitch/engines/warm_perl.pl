@@ -15,8 +15,12 @@ use JSON::PP ();
 use POSIX ();
 
 my %NUMBERS = (    # the kernel's, as in <asm/unistd.h>
-    x86_64 => { recvmsg => 47, setgroups => 116, setresuid => 117, setresgid => 119, prctl => 157, prlimit64 => 302 },
-    aarch64 => { recvmsg => 212, setgroups => 159, setresuid => 147, setresgid => 149, prctl => 167, prlimit64 => 261 },
+    x86_64 => {
+        recvmsg => 47, setgroups => 116, setresuid => 117, setresgid => 119, prctl => 157, prlimit64 => 302,
+    },
+    aarch64 => {
+        recvmsg => 212, setgroups => 159, setresuid => 147, setresgid => 149, prctl => 167, prlimit64 => 261,
+    },
 );
 my $CLOSE_RANGE = 436;    # everywhere
 my %RESOURCES = (cpu => 0, core => 4, processes => 6, files => 7, memory => 9);    # <sys/resource.h>
@@ -78,9 +82,9 @@ sub receive {
     my $place = pack 'P Q', $text, $MAX_ORDER;
     my $message = pack 'Q L x4 P Q P Q l x4', 0, 0, $place, 1, $control, 64, 0;
     my $length = call('recvmsg', 0, $message, $MSG_CMSG_CLOEXEC) or return;
-    my ($size, $level, $type) = unpack 'Q l l', $control;
-    my @descriptors = $size && $level == $SOL_SOCKET && $type == $SCM_RIGHTS ? unpack 'x16 l' . ($size - 16) / 4, $control : ();
-    return (substr($text, 0, $length), @descriptors);
+    my ($size, $level, $type) = unpack 'Q l l', $control;    # a cmsghdr, and what it brings
+    my $count = $size && $level == $SOL_SOCKET && $type == $SCM_RIGHTS ? ($size - 16) / 4 : 0;
+    return (substr($text, 0, $length), unpack "x16 l$count", $control);
 }
 
 # Be an engine, to the end of this process.
