@@ -44,6 +44,7 @@ BEGIN_BODY = struct.Struct(">HB5x")  # role, flags
 END_BODY = struct.Struct(">IB3x")  # application's status, protocol's status
 LONG = struct.Struct(">I")
 PADDING = tuple(bytes(count) for count in range(8))
+SHORT = tuple(bytes((length,)) for length in range(128))  # lengths in pairs
 # What GET_VALUES may ask, section 4.1: no limit that a web server must heed, and no multiplexing.
 VALUES = {b"FCGI_MAX_CONNS": b"1024", b"FCGI_MAX_REQS": b"1024", b"FCGI_MPXS_CONNS": b"0"}
 
@@ -52,12 +53,8 @@ class FastCGIError(Exception):
     """The peer does not speak FastCGI, or goes beyond a limit; the text is one line. The connection is lost."""
 
 
-class Record(NamedTuple):
-    """One record. id: of the request, 0 for the connection's management."""
-
-    type: int
-    id: int
-    content: bytes
+# One record: its type, the id of the request (0: the connection's management), its content
+Record = tuple[int, int, bytes]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -80,20 +77,19 @@ def stream(kind: int, request_id: int, data: bytes) -> bytes:
 
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return name-value pairs as section 3.4 has them: a length below 128 in one byte, else in four."""
-    parts = []
+    parts: list[bytes] = []
     for name, value in pairs:
         name_length, value_length = len(name), len(value)
         if name_length < 128 and value_length < 128:
-            parts.append(bytes((name_length, value_length)))
+            parts += (SHORT[name_length], SHORT[value_length], name, value)
         else:
-            parts += (encoded_length(name_length), encoded_length(value_length))
-        parts += (name, value)
+            parts += (encoded_length(name_length), encoded_length(value_length), name, value)
     return b"".join(parts)
 
 
 def encoded_length(length: int) -> bytes:
     """Return a length as a pair has it."""
-    return bytes((length,)) if length < 128 else LONG.pack(length | 0x80000000)
+    return SHORT[length] if length < 128 else LONG.pack(length | 0x80000000)
 
 
 def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -103,16 +99,12 @@ def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
     end = len(data)
     try:
         while at < end:
-            name_length = data[at]
-            at += 1
-            if name_length > 127:
-                name_length = LONG.unpack_from(data, at - 1)[0] & 0x7FFFFFFF
-                at += 3
-            value_length = data[at]
-            at += 1
-            if value_length > 127:
-                value_length = LONG.unpack_from(data, at - 1)[0] & 0x7FFFFFFF
-                at += 3
+            name_length, value_length = data[at], data[at + 1]
+            if name_length < 128 and value_length < 128:
+                at += 2
+            else:
+                name_length, at = decode_length(data, at)
+                value_length, at = decode_length(data, at)
             value_at = at + name_length
             name = data[at:value_at]
             at = value_at + value_length
@@ -122,6 +114,14 @@ def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
     if at > end:
         raise FastCGIError("a name-value pair goes beyond the end of its stream")
     return pairs
+
+
+def decode_length(data: bytes, at: int) -> tuple[int, int]:
+    """Return the length at a place, and where it ends. Raises IndexError, struct.error."""
+    length = data[at]
+    if length < 128:
+        return length, at + 1
+    return LONG.unpack_from(data, at)[0] & 0x7FFFFFFF, at + 4
 
 
 class Decoder:
@@ -143,7 +143,7 @@ class Decoder:
             next_at = at + 8 + length + padding
             if next_at > end:
                 break
-            records.append(Record(kind, request_id, data[at + 8 : at + 8 + length]))
+            records.append((kind, request_id, data[at + 8 : at + 8 + length]))
             at = next_at
         if end > at and data[at] != VERSION:
             raise FastCGIError(f"a record of version {data[at]}, not {VERSION}: this is not FastCGI 1.0")

@@ -102,7 +102,8 @@ class ErrorLog:
 
     def end(self) -> None:
         """Log a line without an end, and how many were not logged."""
-        self.take(b"")
+        if self.begun:
+            self.take(b"")
         if self.lines > MAX_LINES:
             logger.errors.warning(f"{self.name}: {self.lines - MAX_LINES} more lines of standard error")
 

@@ -7,13 +7,12 @@ several such processes alive; both make processors from a Blueprint.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ewe import logger, systemd
+from ewe import descriptors, logger, systemd
 from ewe.blueprint import Blueprint
 from ewe.identity import become
 from ewe.kinds import is_local
@@ -62,7 +61,7 @@ def serve_with_companion(config: Config, reread: Callable[[], Config] | None) ->
 def opened(blueprint: Blueprint) -> Iterator[list[socket.socket]]:
     """Open the listening sockets and write the pid file; remove what has a name in the end. Raises StartError."""
     config = blueprint.config
-    raise_descriptor_limit()
+    descriptors.allow_all()
     addresses = config.bind or systemd.inherited(os.environ) or (f"{bracketed(config.host)}:{config.port}",)
     sockets = open_sockets(addresses, config.backlog, config.write_timeout)
     try:
@@ -96,15 +95,6 @@ def banner(sockets: list[socket.socket], blueprint: Blueprint) -> None:
     words, workers = blueprint.words, blueprint.workers
     count = f", {workers} workers" if workers > 1 and "processes" not in words else ""
     print(f"ewe: {where} ({words}{count}; pid {os.getpid()}; Ctrl-C stops)", file=sys.stderr, flush=True)
-
-
-def raise_descriptor_limit() -> None:
-    """Allow as many open files as the system lets us."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):
-        pass  # a system whose "unlimited" is not what it grants
 
 
 def write_pid(path: str | None) -> None:

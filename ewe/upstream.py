@@ -78,6 +78,7 @@ class Upstream:
     def __init__(self, sock: socket.socket, waits: ProgramWaits) -> None:
         self.socket = sock
         self.waits = waits
+        self.asked = False  # something was sent, and nothing has come since
 
     def is_open(self) -> bool:
         """Is an idle connection still good? One that its server closed, or on which it spoke, is not."""
@@ -108,7 +109,11 @@ class Upstream:
                 except BrokenPipeError:  # it reads no more, but may have said something
                     outgoing = memoryview(b"")
             data: bytes | None = None
-            if sent == 0:
+            if sent:
+                self.asked = True
+            elif self.asked:  # so soon there is hardly an answer: wait first
+                self.asked = False
+            else:
                 try:
                     data = self.socket.recv(RECEIVE)
                 except BlockingIOError:

@@ -129,7 +129,8 @@ import builtins, decimal, locale, logging, os, random, signal, socket, sys, warn
 builtins.left = sys.left = left = 1
 del builtins.abs
 sys.path.insert(0, "/left"); sys.excepthook = None; sys.setrecursionlimit(77)
-os.environ["LEFT"] = "1"; os.putenv("PUT", "1"); os.umask(0o777); os.chdir("/")
+os.environ["LEFT"] = "1"; os.putenv("PUT", "1"); os.environ = dict(os.environ)
+os.umask(0o777); os.chdir("/")
 signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.alarm(1)
 logging.basicConfig(level=1); logging.getLogger("left").addHandler(logging.StreamHandler())
 random.seed(1); socket.setdefaulttimeout(1); warnings.simplefilter("error"); decimal.getcontext().prec = 3
@@ -246,12 +247,15 @@ def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) ->
     )
     assert b"SyntaxError" in python.ask(script(tmp_path / "syntax.py", "if:\n")).errors
     assert python.ask(script(tmp_path / "words.py", "import sys; sys.exit('oh')")).errors == b"oh\n"
-    hook = script(tmp_path / "hook.py", """import sys
+    hook = script(
+        tmp_path / "hook.py",
+        """import sys
 def tell(kind, value, where):
     print("Status: 500\\n\\n<p>", kind.__name__)
 sys.excepthook = tell
 1/0
-""")
+""",
+    )
     assert python.ask(hook).output == b"Status: 500\n\n<p> ZeroDivisionError\n"
     assert b"Traceback" in python.ask(wrong).errors
 

@@ -20,7 +20,6 @@ from ewe.fastcgi import (
     FastCGIError,
     Input,
     Output,
-    Record,
     Requester,
     Responder,
     decode_pairs,
@@ -79,7 +78,7 @@ def test_records_come_back_cut_anywhere(records: list[tuple[int, int, bytes]], c
     data = b"".join(record(*each) for each in records)
     decoder = Decoder()
     found = [each for piece in in_pieces(data, cuts) for each in decoder.feed(piece)]
-    assert found == [Record(*each) for each in records]
+    assert found == [tuple(each) for each in records]
     assert decoder.buffer == b""
 
 
@@ -87,8 +86,8 @@ def test_records_come_back_cut_anywhere(records: list[tuple[int, int, bytes]], c
 def test_a_stream_is_as_many_records_as_it_takes(size: int) -> None:
     data = random.Random(size).randbytes(size)
     records = Decoder().feed(stream(fastcgi.STDIN, 7, data))
-    assert b"".join(each.content for each in records) == data
-    assert all(each.content and each[:2] == (fastcgi.STDIN, 7) for each in records)
+    assert b"".join(content for _, _, content in records) == data
+    assert all(each[2] and each[:2] == (fastcgi.STDIN, 7) for each in records)
 
 
 def test_another_version_is_refused_at_its_first_byte() -> None:
@@ -144,14 +143,14 @@ def test_a_second_request_on_a_busy_connection_is_refused() -> None:
     application.feed(Requester().begin([]))
     assert application.feed(record(fastcgi.BEGIN_REQUEST, 2, b"\0\1\0\0\0\0\0\0")) == []
     (refusal,) = Decoder().feed(application.take_reply())
-    assert refusal == Record(fastcgi.END_REQUEST, 2, b"\0\0\0\0\1\0\0\0")
+    assert refusal == (fastcgi.END_REQUEST, 2, b"\0\0\0\0\1\0\0\0")
     assert application.id == 1
 
 
 def test_another_role_is_refused() -> None:
     application = Responder()
     application.feed(record(fastcgi.BEGIN_REQUEST, 1, b"\0\3\0\0\0\0\0\0") + record(fastcgi.PARAMS, 1))
-    assert Decoder().feed(application.take_reply())[0].content[4] == fastcgi.UNKNOWN_ROLE
+    assert Decoder().feed(application.take_reply())[0][2][4] == fastcgi.UNKNOWN_ROLE
 
 
 def test_management_records_are_answered() -> None:
@@ -159,9 +158,9 @@ def test_management_records_are_answered() -> None:
     asked = encode_pairs([(b"FCGI_MPXS_CONNS", b""), (b"FCGI_NO_SUCH", b"")])
     application.feed(record(fastcgi.GET_VALUES, 0, asked) + record(77, 0))
     values, unknown = Decoder().feed(application.take_reply())
-    assert values.type == fastcgi.GET_VALUES_RESULT
-    assert decode_pairs(values.content) == [(b"FCGI_MPXS_CONNS", b"0")]
-    assert unknown == Record(fastcgi.UNKNOWN_TYPE, 0, bytes([77]) + bytes(7))
+    assert values[0] == fastcgi.GET_VALUES_RESULT
+    assert decode_pairs(values[2]) == [(b"FCGI_MPXS_CONNS", b"0")]
+    assert unknown == (fastcgi.UNKNOWN_TYPE, 0, bytes([77]) + bytes(7))
 
 
 BEGIN = record(fastcgi.BEGIN_REQUEST, 1, b"\0\1\1\0\0\0\0\0")

@@ -25,6 +25,7 @@ FLOORS = {
     "ewe.kinds": -0.3,
     "ewe.config": 0,
     "ewe.dates": 0,
+    "ewe.descriptors": 0,
     "ewe.chunked": 0.3,
     "ewe.logger": 0.3,
     "ewe.programs": 0.6,

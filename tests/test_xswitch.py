@@ -298,6 +298,15 @@ def test_time_limits() -> None:
         assert running.status()["counters"]["timed_out"] == 3
 
 
+def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
+    with xswitch("time-limit = '1s'") as running, running.connect() as connection:
+        connection.send(
+            running.script("large.py", f"print('{HEAD}')\nfor _ in range(60): print('x' * 100_000)")
+        )
+        time.sleep(2)
+        assert len(connection.read().body) == 60 * 100_001
+
+
 def test_a_client_that_leaves_frees_the_engine(running: XSwitch) -> None:
     script = running.script("sleep.py", SLEEP)
     for _ in range(3):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from conftest import wait_until
@@ -140,3 +142,22 @@ def test_a_main_module_that_cannot_live_ends_all() -> None:
             time.sleep(0.3)
         assert running.process.wait(10) == 1
         running.wait_for_log("giving up")
+
+
+def test_a_killed_parent_leaves_nothing() -> None:
+    """suexecme tidies up: engines, what a script has left behind, and copies of the engines' programs."""
+    leaves = "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(60)\n"
+    with xswitch(copy_mode=0o700) as running:
+        waits = running.asking(
+            running.script("leaves.py", f"{leaves}print('{HEAD}\\n', flush=True)\ntime.sleep(60)")
+        )
+        wait_until(lambda: len(descendants(running.process.pid)) >= 6, 10, running.log)
+        members = descendants(running.process.pid)
+        commands = "".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace") for pid in members)
+        copies = {Path(name) for name in re.findall(r"/[^\0]*/xswitch-engines-[^/\0]+", commands)}
+        os.kill(running.process.pid, signal.SIGKILL)
+        assert waits().status == 0
+        wait_until(partial(has_ended, members), 10, lambda: f"left: {alive(members)} of {members}")
+        if os.geteuid() == 0:
+            assert copies
+            wait_until(lambda: not any(copy.exists() for copy in copies), 5, f"left of {copies}")

@@ -219,7 +219,7 @@ class ResponderSource(GatewaySource):
         if self.upstream is not None:
             self.upstream.close()
             self.upstream = None
-        if self.body.descriptor >= 0:
+        if not self.body.closed:
             self.errors.end()
         self.body.close()
 

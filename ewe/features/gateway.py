@@ -6,9 +6,10 @@ The same whether the program is started for the request (ewe.features.cgi) or wa
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import __version__, logger
 from ewe.http import BODILESS, Refused, Request, Response, Source, parse_fields, unescape
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ewe.streams import Stream
 
 MAX_HEAD = 64 * 1024  # bytes of a program's head
+SHORT_HEAD = 512  # bytes of one that is remembered
 HEAD_END = re.compile(rb"\n\r?\n")
 FIRST_END = re.compile(rb"\A\r?\n")  # a head that is empty
 STATUS = re.compile(r"([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
@@ -79,12 +81,12 @@ def variables(
         values["CONTENT_LENGTH"] = str(length)
     if (kind := request.values.get("content-type")) is not None:
         values["CONTENT_TYPE"] = kind
-    for name, value in request.values.items():
-        if name not in WITHHELD and FIELD_NAME.fullmatch(name):
-            values["HTTP_" + name.upper().replace("-", "_")] = value
-    if request.host:
-        values["HTTP_HOST"] = request.host  # the target's, where it has one: RFC 9112 section 3.2.2
     environment = {name.encode(): value.encode("latin-1", "replace") for name, value in values.items()}
+    for field, text in request.values.items():
+        if variable := variable_of(field):
+            environment[variable] = text.encode("latin-1", "replace")
+    if request.host:  # the target's, where it has one: RFC 9112 section 3.2.2
+        environment[b"HTTP_HOST"] = request.host.encode("latin-1", "replace")
     paths = {
         "SCRIPT_NAME": script.name,
         "SCRIPT_FILENAME": script.file,
@@ -94,6 +96,14 @@ def variables(
         paths["PATH_INFO"] = script.path_info
         paths["PATH_TRANSLATED"] = document_root + script.path_info
     return environment | {name.encode(): os.fsencode(path) for name, path in paths.items()}
+
+
+@functools.lru_cache(maxsize=1024)
+def variable_of(field: str) -> bytes:
+    """Return the variable of a field, by its lower-case name; b"" where no program sees it."""
+    if field in WITHHELD or not FIELD_NAME.fullmatch(field):
+        return b""
+    return b"HTTP_" + field.upper().replace("-", "_").encode()
 
 
 def arguments(request: Request) -> list[bytes]:
@@ -119,70 +129,90 @@ async def response(request: Request, script: Script, source: GatewaySource, limi
     """Return the response whose head and body a source brings. Raises Refused: 502, and what read() raises."""
     if os.path.basename(script.file).startswith("nph-"):
         return await non_parsed(source)
-    fields = parse_head(await source.read_head(), script.name, limits)
-    values = {name.lower(): value for name, value in fields}
-    location = values.get("location")
-    status = values.get("status")
-    if location is not None and status is None and LOCAL.fullmatch(location):
+    head = parse_head(await source.read_head(), script.name, limits)
+    if head.target is not None:
         await source.discard()  # the program may go on for a while: Location first, then the work
         await source.close()
-        return Response(200, target=location)
-    passed = tuple((name, value) for name, value in fields if name.lower() not in NOT_PASSED_ON)
-    if "content-length" in values:
-        source.length = content_length(fields, script.name)
-    number, reason = response_status(status, location, script.name)
+        return Response(200, target=head.target)
+    if head.length is not None:
+        source.length = head.length
+    number = head.status
     if number == 205:  # it has no content, and says so with a length of 0: RFC 9110 section 15.3.6
         await source.discard()
         await source.close()
-        return Response(number, passed, reason=reason)
+        return Response(number, head.fields, reason=head.reason)
     if source.finished and source.length in (None, len(source.left_over)) and request.method != "HEAD":
         whole, source.left_over = source.left_over, b""  # it has all come with the head: its length is known
-        return Response(number, passed, b"" if number in BODILESS else whole, reason=reason)
-    found = Response(number, passed, source, reason=reason)
+        return Response(number, head.fields, b"" if number in BODILESS else whole, reason=head.reason)
+    found = Response(number, head.fields, source, reason=head.reason)
     source.unwanted = request.method == "HEAD" or number in BODILESS
     return found
 
 
-def parse_head(head: bytes, name: str, limits: Limits) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a program's head; lines end in LF or CRLF (section 6.2). Raises Refused(502)."""
+class Head(NamedTuple):
+    """What a program's head says. target: of a local redirect. fields: those that are passed on."""
+
+    status: int
+    reason: str | None
+    target: str | None
+    length: int | None
+    fields: tuple[tuple[str, str], ...]
+
+
+def parse_head(head: bytes, name: str, limits: Limits) -> Head:
+    """Return what a program's head says; lines end in LF or CRLF (section 6.2). Raises Refused(502)."""
+    try:
+        return (parsed_head if len(head) <= SHORT_HEAD else parsed_head.__wrapped__)(head, limits)
+    except Refused as refused:
+        raise Refused(502, f"{name}: {refused.cause}") from None
+
+
+@functools.lru_cache(maxsize=512)  # most programs write the same head again and again
+def parsed_head(head: bytes, limits: Limits) -> Head:
+    """Return what a head says. Raises Refused."""
     text = head.decode("latin-1").replace("\r\n", "\n").replace("\n", "\r\n")
     try:
         parse_fields(text, limits)
     except Refused as refused:
-        raise Refused(502, f"{name}: in its head {refused.cause}") from None
+        raise Refused(502, f"in its head {refused.cause}") from None
     fields = []
     for line in text.split("\r\n")[:-1]:
         own, _, value = line.partition(":")
         fields.append((own, value.strip(" \t")))
-    own_names = [own.lower() for own, _ in fields]
-    if not {"content-type", "location", "status"} & set(own_names):
-        raise Refused(502, f"{name}: its head has neither Content-Type, Location nor Status")
+    names = [own.lower() for own, _ in fields]
+    if not {"content-type", "location", "status"} & set(names):
+        raise Refused(502, "its head has neither Content-Type, Location nor Status")
     for once in ("content-type", "location", "status", "content-length"):
-        if own_names.count(once) > 1:
-            raise Refused(502, f"{name}: its head has {once} more than once")
-    return tuple(fields)
+        if names.count(once) > 1:
+            raise Refused(502, f"its head has {once} more than once")
+    values = {name: value for name, (_, value) in zip(names, fields, strict=True)}
+    location, status = values.get("location"), values.get("status")
+    if location is not None and status is None and LOCAL.fullmatch(location):
+        return Head(200, None, location, None, ())
+    passed = tuple(field for name, field in zip(names, fields, strict=True) if name not in NOT_PASSED_ON)
+    length = content_length(values["content-length"]) if "content-length" in values else None
+    return Head(*response_status(status, location), None, length, passed)
 
 
-def response_status(status: str | None, location: str | None, name: str) -> tuple[int, str | None]:
+def response_status(status: str | None, location: str | None) -> tuple[int, str | None]:
     """Return the status, and the reason that the program gives for it, of a document or client redirect.
 
     Sections 6.2.1, 6.2.3, 6.2.4 and 6.3.3. Raises Refused(502).
     """
     if location is not None and not (ABSOLUTE.fullmatch(location) or status is not None):
-        raise Refused(502, f"{name}: Location {location[:80]!r} is neither a path nor a URL")
+        raise Refused(502, f"Location {location[:80]!r} is neither a path nor a URL")
     if status is None:
         return 200 if location is None else 302, None
     match = STATUS.fullmatch(status)
     if match is None:
-        raise Refused(502, f"{name}: Status {status[:40]!r} is malformed")
+        raise Refused(502, f"Status {status[:40]!r} is malformed")
     return int(match[1]), match[2]
 
 
-def content_length(fields: tuple[tuple[str, str], ...], name: str) -> int:
-    """Return the Content-Length that a program declares."""
-    value = next(value for own, value in fields if own.lower() == "content-length")
+def content_length(value: str) -> int:
+    """Return the Content-Length that a program declares. Raises Refused(502)."""
     if not (value.isascii() and value.isdigit() and len(value) < 19):
-        raise Refused(502, f"{name}: Content-Length {value[:40]!r} is malformed")
+        raise Refused(502, f"Content-Length {value[:40]!r} is malformed")
     return int(value)
 
 

@@ -6,6 +6,7 @@ request, and a slow client costs no program.
 
 from __future__ import annotations
 
+import functools
 import os
 
 from ewe.http import BodyReader, Refused
@@ -14,17 +15,31 @@ from ewe.http import BodyReader, Refused
 class Spooled:
     """A request body in a file. descriptor: at its start, ready to be read. length: in bytes."""
 
-    __slots__ = ("descriptor", "length")
+    __slots__ = ("closed", "descriptor", "length", "shared")
 
-    def __init__(self, descriptor: int, length: int) -> None:
+    def __init__(self, descriptor: int, length: int, shared: bool = False) -> None:
+        """shared: the descriptor is not this body's own."""
         self.descriptor = descriptor
         self.length = length
+        self.shared = shared
+        self.closed = False
+
+    def copy(self) -> Spooled:
+        """Return the same body once more, to be closed for itself."""
+        own = self.descriptor if self.shared else os.dup(self.descriptor)
+        return Spooled(own, self.length, self.shared)
 
     def close(self) -> None:
         """Let the file go."""
-        if self.descriptor >= 0:
+        if not self.closed and not self.shared:
             os.close(self.descriptor)
-            self.descriptor = -1
+        self.closed = True
+
+
+@functools.cache
+def nothing() -> int:
+    """Return the descriptor that all empty bodies share; it stays open."""
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 async def spooled(body: BodyReader, memory: int) -> Spooled:
@@ -33,7 +48,7 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
     Raises Refused: what reading it raises, 507 when the disk is full.
     """
     if body.length == 0:
-        return Spooled(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        return Spooled(nothing(), 0, shared=True)
     in_memory = body.length is None or body.length <= memory
     descriptor = -1
     length = 0

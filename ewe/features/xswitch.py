@@ -55,8 +55,8 @@ class XSwitch:
         Raises Refused: 502 and 503 where it cannot be reached, 504 where it is silent.
         """
         params = variables(request, io, script, body.length, root)
-        own = Spooled(os.dup(body.descriptor), body.length)
-        source = ResponderSource(self.responder, io, params, own, script.name, self.config.program_timeout)
+        timeout = self.config.program_timeout
+        source = ResponderSource(self.responder, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
             found = await response(request, script, source, self.limits)

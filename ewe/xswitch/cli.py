@@ -87,6 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     if not settings.listen:
         raise UsageError("nothing to listen on: say --listen unix:PATH or --listen HOST:PORT")
+    from ewe import descriptors
     from ewe.logger import ErrorLog
     from ewe.xswitch.supervisor import StartError, Supervisor
 
@@ -94,6 +95,7 @@ def run(arguments: Sequence[str]) -> int:
         log = ErrorLog(options.log)
     except OSError as reason:
         raise ConfigError(f"--log {options.log}: {reason.strerror}") from None
+    descriptors.allow_all()
     try:
         return Supervisor(settings, read, log).run()
     except StartError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ewe.fastcgi import Aborted, Began, FastCGIError, Input, Responder
+from ewe.fastcgi import Aborted, Began, FastCGIError, Responder
 
 if TYPE_CHECKING:
     from ewe.xswitch.main import Switch
@@ -35,17 +35,20 @@ class Front(asyncio.Protocol):
         self.leave()
 
     def data_received(self, data: bytes) -> None:
+        began: Began | None = None
+        body: list[bytes] = []  # what has come of it with the request's beginning: all, mostly
         try:
             for event in self.responder.feed(data):
                 if isinstance(event, Began):
-                    task = self.switch.accept(self, event.params)
-                    self.task = None if task is None or task.ended else task
-                elif isinstance(event, Input):
-                    if self.task is not None:
-                        self.task.on_input(event.data)
+                    began = event
                 elif isinstance(event, Aborted):
+                    began = None
                     self.leave()
                     self.finish(self.responder.end())
+                elif began is not None:
+                    body.append(event.data)
+                elif self.task is not None:
+                    self.task.on_input(event.data)
         except FastCGIError as error:
             self.switch.log.warning(f"a web server's connection closed: {error}")
             self.leave()
@@ -53,6 +56,9 @@ class Front(asyncio.Protocol):
             return
         if self.responder.reply:
             self.transport.write(self.responder.take_reply())
+        if began is not None:
+            task = self.switch.accept(self, began.params, body)
+            self.task = None if task is None or task.ended else task
 
     def leave(self) -> None:
         """The web server no longer wants the answer."""

@@ -1,4 +1,4 @@
-"""The main module's end of an engine: of one that speaks the engine protocol, and of one that speaks FastCGI."""
+"""The main module's end of an engine, and of one that speaks the engine protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from ewe import fastcgi
 from ewe.xswitch.protocol import MarkReader, ProtocolError
 
 if TYPE_CHECKING:
@@ -83,6 +82,7 @@ class Link:
         self.task: Task | None = None
         self.since = self.used = time.monotonic()
         self.deadline = float("inf")
+        self.left = 0.0  # until the deadline, while it is paused
         self.served = 0
         self.closed = False
         self.paused = False
@@ -131,16 +131,18 @@ class Link:
             return b""
 
     def pause(self) -> None:
-        """Read no more for now: the client is slower."""
+        """Read no more for now, and stop the clock: the client is slower, which is not the script's fault."""
         if not self.paused and not self.closed:
             self.paused = True
             self.loop.remove_reader(self.data)
+            self.left, self.deadline = self.deadline - time.monotonic(), float("inf")
 
     def resume(self) -> None:
         """Read on."""
         if self.paused and not self.closed:
             self.paused = False
             self.loop.add_reader(self.data, self.on_data)
+            self.deadline = time.monotonic() + self.left
 
     def done(self, output: bytes, status: int, last: bool = False) -> None:
         """The answer is whole. last: the engine answers no more."""
@@ -149,8 +151,8 @@ class Link:
             last = True  # the rest of the body would be in the way of the next request
         self.served += 1
         self.used = time.monotonic()
-        self.deadline = float("inf")
         self.resume()
+        self.deadline = float("inf")
         if task is not None:
             task.end(output, status)
         if last:
@@ -295,6 +297,7 @@ class EngineLink(Link):
         self.commands = Outbox(self.loop, control, self)
         self.marks = MarkReader()
         self.marks_end = False
+        self.marked_now = False  # the mark was taken when the output came: its own event is no news
         self.loop.add_reader(control, self.on_control)
 
     def begin(self, task: Task) -> None:
@@ -307,7 +310,8 @@ class EngineLink(Link):
             self.outbox.send(data)
 
     def on_data(self) -> None:
-        if self.marked():  # mostly it is there: output and mark are written one after the other
+        self.marked_now = self.marked()  # mostly it is there: it is written right after the output
+        if self.marked_now:
             return
         piece = self.receive()
         if piece is None or self.closed:
@@ -320,7 +324,10 @@ class EngineLink(Link):
             self.over()
 
     def on_control(self) -> None:
-        self.marked()
+        if self.marked_now:
+            self.marked_now = False  # if there is more, the event comes again
+        else:
+            self.marked()
 
     def marked(self) -> bool:
         """Take the mark if it is there, and the rest of the answer, which is there too; return whether it was."""
@@ -364,8 +371,9 @@ class EngineLink(Link):
 
     def over(self) -> None:
         """The output has ended without a mark: the engine is the script's process, and is ending."""
-        self.loop.remove_reader(self.data)
-        self.paused = True
+        deadline = self.deadline
+        self.pause()
+        self.deadline = deadline  # this is not the client's doing
         if self.status is not None:
             self.settle()
         else:
@@ -406,52 +414,3 @@ class EngineLink(Link):
         self.commands.close()
         self.control.close()
         super().close()
-
-
-class FastCGILink(Link):
-    """An engine that speaks FastCGI: php-cgi, or any other."""
-
-    def __init__(self, switch: Switch, key: Key, data: socket.socket, errors: int) -> None:
-        super().__init__(switch, key, data, errors)
-        self.requester = fastcgi.Requester()
-
-    def begin(self, task: Task) -> None:
-        self.outbox.send(self.requester.begin(task.environment().items(), keep=True))
-        for piece in task.take_input():
-            self.body(piece)
-
-    def body(self, data: bytes) -> None:
-        if self.requester.running:
-            self.outbox.send(self.requester.input(data))
-
-    def on_data(self) -> None:
-        piece = self.receive()
-        if piece is None:
-            return
-        if not piece or self.task is None:
-            how = "it closed its connection" if self.status is None else f"ended with status {self.status}"
-            self.broken(how)
-            return
-        output = []
-        try:
-            for event in self.requester.feed(piece):
-                if isinstance(event, fastcgi.Output):
-                    output.append(event.data)
-                elif isinstance(event, fastcgi.Errors):
-                    self.log_errors(event.data.splitlines())
-                elif event.protocol_status != fastcgi.REQUEST_COMPLETE:
-                    self.broken(f"it refused the request (protocol status {event.protocol_status})")
-                    return
-                else:
-                    self.done(b"".join(output), event.app_status)
-                    return
-        except fastcgi.FastCGIError as error:
-            self.broken(str(error))
-            return
-        if output:
-            self.task.write(b"".join(output))
-
-    def ended(self, status: int) -> None:
-        super().ended(status)
-        if not self.closed and self.task is None:
-            self.broken("")

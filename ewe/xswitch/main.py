@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from ewe.listener import KEEPS_NAME
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
+from ewe.xswitch.fastcgi_link import FastCGILink
 from ewe.xswitch.front import Front
-from ewe.xswitch.links import EngineLink, FastCGILink, Link
+from ewe.xswitch.links import EngineLink, Link
 from ewe.xswitch.pool import Pool, Waiter
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.settings import EngineKind, Settings, from_message
@@ -76,8 +77,8 @@ class Switch:
 
     # A request comes
 
-    def accept(self, front: Front, params: dict[bytes, bytes]) -> Task | None:
-        """Take a request: find out what its script is, and whose."""
+    def accept(self, front: Front, params: dict[bytes, bytes], body: Sequence[bytes]) -> Task | None:
+        """Take a request: find out what its script is, and whose. body: what has come of it, b"" its end."""
         self.pool.counters["requests"] += 1
         if params.get(b"SCRIPT_NAME", b"") + params.get(b"PATH_INFO", b"") == STATUS_PATH or (
             params.get(b"DOCUMENT_URI") == STATUS_PATH
@@ -97,6 +98,8 @@ class Switch:
             path, signature = script_path(file, params)
         task = Task(front, params, path)
         task.application = application
+        for piece in body:
+            task.on_input(piece)
         if not task.script:
             task.fail(400, "SCRIPT_FILENAME is missing: the web server must send it")
         elif self.stopping:

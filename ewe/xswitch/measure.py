@@ -146,11 +146,16 @@ def cgi_rate(command: list[str]) -> float:
 
 
 def memory(client: Client, language: str) -> str:
-    """Return the private and shared memory of an idle engine."""
+    """Return the private and shared memory of an idle engine in MB: what a fork shares counts as shared."""
     answer = client.ask("", SCRIPT_NAME="/xswitch-status", QUERY_STRING="json")
     engines = json.loads(answer.partition(b"\r\n\r\n")[2])["engines"]
-    engine = next(each for each in engines if each["language"] == language)
-    return f"{engine['private'] / 1e6:.1f} + {engine['shared'] / 1e6:.1f}"
+    pid = next(each["pid"] for each in engines if each["language"] == language)
+    rows = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
+    private, shared = (
+        sum(int(row[1]) for row in rows if row[0].startswith(kind)) * 1024 / 1e6
+        for kind in ("Private_", "Shared_")
+    )
+    return f"{private:.1f} + {shared:.1f}"
 
 
 def write_script(language: str, directory: Path) -> Path:
@@ -200,7 +205,7 @@ def main() -> int:
             if language == "java" and not os.path.exists(JAVA):
                 print("java      not built: ewe-xswitch java")
                 continue
-            for warm in (False, True) if language == "python" else (False,):
+            for warm in (False, True) if language in ("python", "perl") else (False,):
                 row = measure(language, Path(directory), warm)
                 widths = (9, 5, 9, 11, 7, 6, 6, 1)
                 print(

@@ -14,6 +14,7 @@ from typing import Protocol
 from ewe.xswitch.settings import Settings
 
 Key = tuple[str, str]  # user, language
+WEIGH = 1.0  # seconds between looks at how much memory engines have
 
 
 class Waiter(Protocol):
@@ -64,6 +65,7 @@ class Pool:
         self.queues: dict[str, dict[Key, deque[Waiter]]] = {}
         self.turns: deque[str] = deque()  # users who wait, whose turn is next first
         self.waiting = 0
+        self.weighed = 0.0  # when the engines' memory was looked at
         self.counters: Counter[str] = Counter()
 
     # Requests
@@ -222,6 +224,9 @@ class Pool:
         """End what has taken too long: waiting, running, idling, growing. Called a few times a second."""
         for waiter in [queue[0] for queues in self.queues.values() for queue in queues.values()]:
             self.lose_patience(waiter.key, now)
+        weighs = now - self.weighed >= WEIGH
+        if weighs:
+            self.weighed = now
         for worker in list(self.workers):
             idle = worker in self.idle.get(worker.key, ())
             if not idle and now > worker.deadline:
@@ -230,7 +235,7 @@ class Pool:
             elif idle and now - worker.used > self.settings.idle:
                 self.counters["idle_ended"] += 1
                 self.end(worker)
-            elif idle and worker.memory() > self.settings.max_memory_of(worker.key[1]):
+            elif idle and weighs and worker.memory() > self.settings.max_memory_of(worker.key[1]):
                 self.counters["recycled"] += 1
                 self.end(worker)
         if self.turns:

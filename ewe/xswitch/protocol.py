@@ -36,7 +36,7 @@ def encoded(words: Iterable[bytes]) -> bytes:
 def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[bytes, bytes]) -> bytes:
     """Return the two lines of a request. Raises ProtocolError: no process can have a NUL in them, or too long."""
     command = (file, *arguments)
-    variables = [name + b"=" + value for name, value in environment.items()]
+    variables = [*map(b"=".join, environment.items())]
     lines = encoded(command) + encoded(variables)
     if lines.count(b"\t") != len(command) + len(variables) - (2 if variables else 1):
         raise ProtocolError("a NUL in the request's arguments or headers")

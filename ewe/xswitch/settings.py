@@ -57,15 +57,20 @@ WARM = (
     "collections", "csv", "datetime", "functools", "hashlib", "html", "http.cookies", "json", "math", "re",
     "sqlite3", "string", "subprocess", "time", "typing", "urllib.parse",
 )  # fmt: skip
+WARM_PERL = (
+    "CGI", "Cwd", "Data::Dumper", "Encode", "Fcntl", "File::Basename", "File::Spec", "File::Temp", "JSON::PP",
+    "List::Util", "MIME::Base64", "POSIX", "Scalar::Util", "Storable", "Time::HiRes", "Time::Local",
+)  # fmt: skip
+WARM_ENGINES = (".py", ".pl")  # what has a warm parent, by the end of its program's name
 
 BUILT_IN = {
     "python": EngineKind(
         "python", ("python3", f"{ENGINES}/python.py"), (".py",), ("python", "python3"), warm=WARM
     ),
-    "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",)),
+    "perl": EngineKind("perl", ("perl", f"{ENGINES}/perl.pl"), (".pl",), ("perl",), warm=WARM_PERL),
     "php": EngineKind(
         "php",
-        ("php-cgi",),
+        ("php-cgi", "-d", "opcache.revalidate_freq=0"),  # a change is noticed at once, not after 2 seconds
         (".php",),
         ("php", "php-cgi"),
         "fastcgi",
@@ -108,7 +113,7 @@ class Settings:
     min_uid: int = 1000
     userdir: str = "public_html"
     roots: tuple[str, ...] = ()
-    max_engines: int = 64
+    max_engines: int = 256
     max_engines_per_user: int = 8
     max_queue: int = 1000
     max_queue_per_user: int = 200
@@ -265,6 +270,12 @@ def from_toml(table: Mapping[str, object], where: str) -> Settings:
             raise ConfigError(f"{place}: command is missing: what starts this engine?")
         if engines[name].connections > 1 and engines[name].protocol != "fastcgi":
             raise ConfigError(f'{place}: connections needs protocol = "fastcgi"')
+        if engines[name].warm is not None and not engines[name].command[-1].endswith(WARM_ENGINES):
+            if "warm" in own:
+                raise ConfigError(
+                    f"{place}: warm: only an engine in Python (.py) or Perl (.pl) can be forked"
+                )
+            engines[name] = replace(engines[name], warm=None)
     directories = variables(sub_table(table, "directories", where))
     for directory, name in directories.items():
         if name not in engines:

@@ -11,7 +11,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from ewe.xswitch.links import FastCGILink, Link
+from ewe.xswitch.fastcgi_link import FastCGILink
+from ewe.xswitch.links import Link
 
 if TYPE_CHECKING:
     from ewe.xswitch.main import Switch

@@ -18,6 +18,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,10 @@ from ewe.xswitch.rules import Refusal, examine
 from ewe.xswitch.settings import WORK, EngineKind, Settings, as_message
 from ewe.xswitch.warm import WarmParent
 from ewe.xswitch.work import Works
+
+ROUNDS = (
+    200  # of killing orphans: one that forks all the time may be ahead for a while, as far as its limit goes
+)
 
 
 class Suexecme:
@@ -191,9 +196,8 @@ class Suexecme:
 
     def end_orphans(self) -> None:
         """Kill what engines that have ended left behind: orphans become children of this process."""
-        for _ in range(
-            50
-        ):  # one that forks all the time may be ahead for a while, as far as its limit lets it
+        killed: set[int] = set()
+        for _ in range(ROUNDS):
             living = {*self.engines, *self.works.removers, os.getsid(0)}
             living |= {warm.pid for warm in self.warm.values()}
             orphans = [child for child in children() if child not in living and session(child) not in living]
@@ -205,6 +209,9 @@ class Suexecme:
             self.reap()
             if not orphans:
                 return
+            if killed.issuperset(orphans):  # they are dying; what they have started comes here when they have
+                time.sleep(0.001)
+            killed.update(orphans)
 
     def end_all(self) -> None:
         """Kill every engine, and all that they have left."""

@@ -101,6 +101,7 @@ class Supervisor:
         self.log = log
         self.listeners: list[socket.socket] = []
         self.suexecme = self.main = 0
+        self.pid = os.getpid()
         try:
             for address in settings.listen:
                 self.listeners.append(bind(address, settings))
@@ -139,13 +140,11 @@ class Supervisor:
 
     def fork(self, be: Callable[[], int]) -> int:
         """Return the pid of a child that does this and ends."""
-        parent = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         status = 1
         try:
-            dies_with(parent)
             status = be()
         except Exception:
             self.log.exception("X-Switch failed")
@@ -153,13 +152,15 @@ class Supervisor:
             os._exit(status)
 
     def be_suexecme(self, orders: socket.socket, other: socket.socket) -> int:
-        """Be suexecme."""
+        """Be suexecme. It ends when the main module does, and so outlives us by as long as it takes to tidy up."""
         other.close()
         for listener in self.listeners:
             listener.close()
         suexecme = Suexecme(orders, self.settings, self.reload, self.log)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # now that it has handlers for them
         suexecme.run()
+        if os.getppid() != self.pid:  # the parent was killed: nobody else will
+            self.remove_programs()
         return 0
 
     def be_main(self, orders: socket.socket) -> int:
@@ -167,13 +168,12 @@ class Supervisor:
         from ewe.xswitch.main import serve  # now: the user may not be allowed to read where Python lies
 
         factory = loop_factory()
-        parent = os.getppid()
         if os.geteuid() == 0:
             os.setgroups([self.gid])
             os.setresgid(self.gid, self.gid, self.gid)
             os.setresuid(self.uid, self.uid, self.uid)
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        dies_with(parent)  # the kernel has forgotten it with the change of user
+        dies_with(self.pid)  # now: the kernel forgets it with a change of user
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         with asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(serve(self.settings, self.listeners, orders, self.log))
@@ -249,6 +249,10 @@ class Supervisor:
                 except OSError:
                     pass
             listener.close()
+        self.remove_programs()
+
+    def remove_programs(self) -> None:
+        """Remove the copies of the engines, if there are any."""
         if self.programs != ENGINES:
             shutil.rmtree(self.programs, ignore_errors=True)
 

@@ -65,9 +65,9 @@ class Task:
 
     def environment(self) -> dict[bytes, bytes]:
         """Return what the script's environment will be."""
-        variables = {
-            name: value for name, value in self.params.items() if name in good_names or is_good(name)
-        }
+        variables = self.params.copy()
+        if not variables.keys() <= good_names:
+            variables = {name: value for name, value in variables.items() if is_good(name)}
         variables.setdefault(b"GATEWAY_INTERFACE", b"CGI/1.1")
         variables.setdefault(b"REDIRECT_STATUS", b"200")  # php-cgi asks for it
         variables[b"PATH"] = b"/usr/local/bin:/usr/bin:/bin"
@@ -190,6 +190,8 @@ class Task:
 
 def is_good(name: bytes) -> bool:
     """May a script have a variable of this name? Good names are remembered."""
+    if name in good_names:
+        return True
     if NAME.fullmatch(name) is None:
         return False
     if len(good_names) < MAX_NAMES:

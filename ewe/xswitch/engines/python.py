@@ -27,7 +27,9 @@ FIRST_FREE = 7
 MARK = b"\4"
 PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 
-c_library = ctypes.CDLL(None)
+ENVIRON = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")  # of the C library: what child processes get
+room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
+environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
 TEXT = sys.stdout.encoding, sys.stdout.errors
 
 
@@ -39,13 +41,9 @@ def main(lines=b""):
     while lines := lines or receive_lines():
         if state.libraries_changed():
             start_anew(lines)
-        command, variables = (
-            [unquote_to_bytes(word) if b"%" in word else word for word in line.split(b"\t")]
-            for line in lines.split(b"\n")[:2]
-        )
-        environment = dict(variable.split(b"=", 1) for variable in variables)
-        script, *arguments = map(os.fsdecode, command)
-        prepare(script, environment)
+        command, variables, _ = lines.split(b"\n")
+        script, *arguments = map(os.fsdecode, words(command))
+        prepare(script, words(variables))
         status = run(script, arguments)
         if not alone():
             sys.exit(status)
@@ -59,11 +57,18 @@ def receive_lines():
     """Return the two lines of the next request, b"" at the end."""
     lines = b""
     while lines.count(b"\n") < 2:
-        piece = os.read(CONTROL, 256 * 1024)
-        if not piece:
+        length = os.readv(CONTROL, [room])
+        if not length:
             return b""
-        lines += piece
+        lines += room[:length]
     return lines
+
+
+def words(line):
+    """Return the words of a line."""
+    if b"%" not in line:
+        return line.split(b"\t")
+    return [unquote_to_bytes(word) for word in line.split(b"\t")]
 
 
 def settle():
@@ -78,22 +83,25 @@ def settle():
 # Before a script: what a new process would have
 
 
-def prepare(script, environment):
+def prepare(script, variables):
     """Give the process the environment, directory, descriptors and streams that a script expects."""
-    c_library.clearenv()
-    for name, value in environment.items():
-        os.putenv(name, value)
-    os.environ._data.clear()
-    os.environ._data.update(environment)
+    global c_variables
+    # kept as long as the C library has them
+    c_variables = (ctypes.c_char_p * (len(variables) + 1))(*variables)
+    ENVIRON.value = ctypes.addressof(c_variables)
+    environment = dict([variable.split(b"=", 1) for variable in variables])
+    os.environ, os.environb = environ, environb
+    environ._data = environb._data = environment
     os.umask(0o022)
-    os.chdir(os.path.dirname(script))
+    directory = os.path.dirname(script)
+    os.chdir(directory)
     open_input(int(environment.get(b"CONTENT_LENGTH") or 0))
     os.dup2(DATA, 1)
     os.dup2(ERRORS, 2)
     sys.stdin = sys.__stdin__ = text(io.BufferedReader(io.FileIO(0, "r", closefd=False)))
     sys.stdout = sys.__stdout__ = text(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
     sys.stderr = sys.__stderr__ = text_errors()
-    sys.path.insert(0, os.path.dirname(script))
+    sys.path.insert(0, directory)
 
 
 def text(binary):

@@ -13,13 +13,14 @@ import os
 import sys
 import warnings
 from importlib import machinery
+from time import monotonic
 
 MAX_CODES = 500  # files whose compiled code is kept
 
 codes = {}  # file -> (its signature, its code)
 known_modules = set()  # names of those that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
-looked = 0.0  # when they were last compared, on the clock of os.times()
+looked = 0.0  # when they were last compared
 
 
 # Compiled code
@@ -91,7 +92,7 @@ def sort_modules():
 def libraries_changed():
     """Has an installed module changed since it was loaded? Looks once a second."""
     global looked
-    now = os.times().elapsed
+    now = monotonic()
     if not signatures or now - looked < 1:
         return False
     looked = now
@@ -115,10 +116,10 @@ def flush(stream):
 def forget(first_free):
     """Undo what a script has done to the interpreter. first_free: the lowest descriptor that scripts get."""
     for module, names in KEPT:
-        if vars(module).keys() != names.keys():
+        vars(module).update(names)
+        if len(vars(module)) != len(names):
             for name in vars(module).keys() - names.keys():
                 delattr(module, name)
-        vars(module).update(names)
     sys.setrecursionlimit(RECURSION)
     for kept, items in LISTS:
         kept[:] = items

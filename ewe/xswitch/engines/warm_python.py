@@ -67,13 +67,13 @@ def begin(process, engine, order, descriptors, suexecme):
     data, errors, control = descriptors
     try:
         process.arrange({0: data, 1: data, 2: errors, process.CONTROL: control})
-        process.become(account, process.Limits(*order["limits"]))
+        process.become(account, process.Limits(**order["limits"]))
         while os.getppid() != suexecme:  # until the process between has gone
             time.sleep(0.0002)
         process.orphans_come_here()
         process.dies_with(suexecme)
         os.environ.clear()
-        os.environ.update(process.clean_environment(account))
+        os.environ.update(order["environment"])
         site.USER_BASE = site.USER_SITE = None
         if os.path.isdir(site.getusersitepackages()):
             site.addsitedir(site.getusersitepackages())

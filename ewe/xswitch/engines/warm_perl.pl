@@ -1,0 +1,139 @@
+# The warm parent of Perl engines: warm_perl.pl ENGINE-FILE MODULE ...
+#
+# Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see ewe/xswitch/warm.py):
+# the child takes its descriptors, limits and user, and is an engine, without an interpreter having to start. It is
+# forked twice, so that suexecme is its parent, learns of its end, and takes it along.
+#
+# It does what process.py does for engines that are started by their command. Perl has no words of its own for
+# descriptors beside a message, limits and prctl(2): here they are system calls, by number.
+
+package XSwitch::Warm;
+
+use strict;
+use warnings;
+use JSON::PP ();
+use POSIX ();
+
+my %NUMBERS = (    # the kernel's, as in <asm/unistd.h>
+    x86_64 => {
+        recvmsg => 47, setgroups => 116, setresuid => 117, setresgid => 119, prctl => 157, prlimit64 => 302,
+    },
+    aarch64 => {
+        recvmsg => 212, setgroups => 159, setresuid => 147, setresgid => 149, prctl => 167, prlimit64 => 261,
+    },
+);
+my $CLOSE_RANGE = 436;    # everywhere
+my %RESOURCES = (cpu => 0, core => 4, processes => 6, files => 7, memory => 9);    # <sys/resource.h>
+my ($PDEATHSIG, $DUMPABLE, $SUBREAPER, $NO_NEW_PRIVS) = (1, 4, 36, 38);    # <sys/prctl.h>
+my ($SOL_SOCKET, $SCM_RIGHTS, $MSG_CMSG_CLOEXEC) = (1, 1, 0x40000000);    # <sys/socket.h>
+my ($CONTROL, $CANNOT_START, $MAX_ORDER) = (3, 127, 65536);
+
+my $machine = (POSIX::uname())[4];
+my $numbers = $NUMBERS{$machine} or die "no warm parent on $machine: its system calls are not known\n";
+syscall($CLOSE_RANGE, 1 << 30, 1 << 30, 0) == 0 or die "no warm parent on this kernel: close_range: $!\n";
+
+# Make a system call. A number is passed as such, a text by its address.
+sub call {
+    my $name = shift;
+    my $result = syscall($numbers->{$name}, @_);
+    die "$name: $!\n" if $result < 0;
+    return $result;
+}
+
+# Fork for each order, until suexecme has gone.
+sub main {
+    my ($engine, @modules) = @ARGV;
+    require($engine =~ m{\A/} ? $engine : "./$engine");
+    delete $INC{$engine};
+    for my $module (@modules) {
+        eval "package XSwitch::Warm::Names; use $module; 1"
+            or print STDERR "$module cannot be loaded beforehand: ", $@ =~ s/ \(you may .*//sr, "\n";
+    }
+    XSwitch::State::note_modules();
+    my $suexecme = getppid;
+    while (my ($text, @descriptors) = receive()) {
+        my $order = JSON::PP::decode_json($text);
+        my $between = fork;
+        if (defined $between && !$between) {
+            my $child = fork;
+            POSIX::_exit(0) if $child || !answer($child) || !@descriptors;
+            eval { begin($order, $suexecme, @descriptors) };
+            syswrite STDERR, "the engine cannot be started: $@";
+            POSIX::_exit($CANNOT_START);
+        }
+        answer($between) unless defined $between;
+        waitpid $between, 0 if $between;
+        POSIX::close($_) for @descriptors;
+    }
+}
+
+# Tell suexecme the pid of a new process, which is this one; 0 where none could be made.
+sub answer {
+    my ($made) = @_;
+    my $text = sprintf '{"pid":%d}', defined $made ? $$ : 0;
+    POSIX::write(0, $text, length $text);
+    return defined $made;
+}
+
+# Return the next packet and the descriptors beside it; nothing when suexecme has gone: recvmsg(2).
+sub receive {
+    my ($text, $control) = ('', '');
+    vec($text, $MAX_ORDER - 1, 8) = vec($control, 63, 8) = 0;    # room of their own, which the kernel fills
+    my $place = pack 'P Q', $text, $MAX_ORDER;
+    my $message = pack 'Q L x4 P Q P Q l x4', 0, 0, $place, 1, $control, 64, 0;
+    my $length = call('recvmsg', 0, $message, $MSG_CMSG_CLOEXEC) or return;
+    my ($size, $level, $type) = unpack 'Q l l', $control;    # a cmsghdr, and what it brings
+    my $count = $size && $level == $SOL_SOCKET && $type == $SCM_RIGHTS ? ($size - 16) / 4 : 0;
+    return (substr($text, 0, $length), unpack "x16 l$count", $control);
+}
+
+# Be an engine, to the end of this process.
+sub begin {
+    my ($order, $suexecme, $data, $errors, $control) = @_;
+    my ($name, $uid, $gid, $groups, $home) = @{ $order->{account} };
+    POSIX::setsid();
+    POSIX::dup2(@$_) // die "descriptors: $!\n" for [$data, 0], [$data, 1], [$errors, 2], [$control, $CONTROL];
+    syscall($CLOSE_RANGE, $CONTROL + 1, 0x7fffffff, 0) == 0 or die "close_range: $!\n";
+    POSIX::sigprocmask(POSIX::SIG_SETMASK(), POSIX::SigSet->new);
+    umask 022;
+    limit(%{ $order->{limits} }, core => 0);
+    become($name, $uid, $gid, @$groups);
+    call('prctl', $DUMPABLE, 1, 0, 0, 0);    # /proc/self is the user's own again
+    chdir $home or chdir '/';
+    select undef, undef, undef, 0.0002 while getppid != $suexecme;    # until the process between has gone
+    call('prctl', $SUBREAPER, 1, 0, 0, 0);
+    call('prctl', $PDEATHSIG, POSIX::SIGKILL(), 0, 0, 0);
+    POSIX::_exit(0) if getppid != $suexecme;
+    %ENV = %{ $order->{environment} };
+    XSwitch::serve();
+}
+
+# Set limits; 0: none, but that of core files is 0.
+sub limit {
+    my (%limits) = @_;
+    for my $name (grep { $limits{$_} || $_ eq 'core' } keys %limits) {
+        my $old = pack 'Q2', 0, 0;
+        call('prlimit64', 0, $RESOURCES{$name}, 0, $old);
+        my $most = (unpack 'Q2', $old)[1];
+        my $amount = $limits{$name} < $most ? $limits{$name} : $most;
+        call('prlimit64', 0, $RESOURCES{$name}, pack('Q2', $amount, $amount), 0);
+    }
+}
+
+# Take groups and user for good, and look whether that is so.
+sub become {
+    my ($name, $uid, $gid, @groups) = @_;
+    if ($> == 0) {
+        call('setgroups', scalar @groups, pack 'L*', @groups);
+        call('setresgid', (0 + $gid) x 3);
+        call('setresuid', (0 + $uid) x 3);
+    }
+    call('prctl', $NO_NEW_PRIVS, 1, 0, 0, 0);
+    open my $file, '<', '/proc/self/status' or die "/proc/self/status: $!\n";
+    my %status = map { /(\w+):\s*(.*)/ } <$file>;
+    my @ids = split ' ', "$status{Uid} $status{Gid}";
+    die "could not become $name\n" if "@ids" ne join ' ', ($uid) x 4, ($gid) x 4;
+    die "privileges are left\n" if $uid && $status{CapEff} =~ /[^0]/ || $status{NoNewPrivs} != 1;
+}
+
+main();
