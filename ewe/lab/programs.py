@@ -8,6 +8,7 @@ uWSGI for Python, php-fpm for PHP, a FastCGI program for Perl, all behind nginx.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
-from typing import IO
+from typing import IO, Any
 
 from ewe.lab.experiment import Bench, Contender, Running
 from ewe.lab.fronts import Behind, nginx
@@ -127,6 +128,17 @@ def wait_for_xswitch(server: Running) -> None:
         except OSError:
             time.sleep(0.05)
     raise LabError("X-Switch does not start")
+
+
+def status_of(server: Running) -> dict[str, Any]:
+    """Return what the X-Switch of a server tells about itself. Raises LabError."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{server.url}xswitch-status?json", timeout=5) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+    except (OSError, ValueError) as reason:
+        raise LabError(f"X-Switch does not say how it is: {reason}") from None
 
 
 @contextmanager

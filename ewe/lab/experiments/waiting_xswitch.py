@@ -22,18 +22,4 @@ WAITING: tuple[Waiting, ...] = (
             for index, column in enumerate((FIRST, MEAN))
         ),
     ),
-    (
-        Experiment(
-            id="X-C2",
-            document="X-Switch",
-            source="section 3.3",
-            title="Engines for many users",
-            claim="Engines belong to users, are started on demand, and ended when there are too many.",
-            varies="users, engines",
-            measures="starts, evictions, response time",
-            needs="accounts made for the purpose",
-            machine=MACHINE,
-        ),
-        (),
-    ),
 )

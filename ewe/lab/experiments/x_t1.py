@@ -9,9 +9,7 @@ CPU times need no differences but two: the front end, X-Switch and the engine ar
 
 from __future__ import annotations
 
-import json
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ from ewe.lab.processes import (
     tree,
     two_cores,
 )
-from ewe.lab.programs import HELLO, directory_of, missing, switch, technology
+from ewe.lab.programs import HELLO, directory_of, missing, status_of, switch, technology
 from ewe.lab.results import Cell, Sample, Table, Usage
 from ewe.lab.variants import NOTHING
 from ewe.lab.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
@@ -168,12 +166,7 @@ def variables(script: str, path: str) -> dict[str, str]:
 
 def grouped(server: Running) -> dict[str, tuple[int, ...]]:
     """Return the processes of `ewe -x` by layer: the front end has mod_x in it, the engine the script."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{server.url}xswitch-status?json", timeout=5) as answer:
-            engines = {int(each["pid"]) for each in json.loads(answer.read())["engines"]}
-    except (OSError, ValueError, KeyError) as reason:
-        raise LabError(f"X-Switch does not say which its engines are: {reason}") from None
+    engines = {int(each["pid"]) for each in status_of(server)["engines"]}
     family = {each.pid for each in tree(server.pid)}
     behind = {each.pid for child in family if is_switch(child, server.pid) for each in tree(child)}
     return {
