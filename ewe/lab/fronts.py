@@ -14,6 +14,7 @@ from pathlib import Path
 from ewe.lab.peers import APACHE_MODULES, LIMITS, root
 from ewe.lab.processes import tool
 
+KEPT = 16  # connections that nginx keeps: each has a process to itself, so there must be as many
 PHP_MODULES = "libphp*.so"  # its name has PHP's version in it
 
 
@@ -81,7 +82,7 @@ def nginx(behind: Behind) -> list[str]:
         user="user root;" if root() else "",
         address=behind.address,
         by=behind.by,
-        keepalive="keepalive 16;" if behind.keeps else "",
+        keepalive=f"keepalive {KEPT};" if behind.keeps else "",
         keep_conn="fastcgi_keep_conn on;" if behind.keeps else "",
         params="\n".join(params).format(script=behind.script, port=behind.port),
     )

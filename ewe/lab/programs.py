@@ -22,7 +22,7 @@ from subprocess import Popen
 from typing import IO, Any
 
 from ewe.lab.experiment import Bench, Contender, Running
-from ewe.lab.fronts import Behind, nginx
+from ewe.lab.fronts import KEPT, Behind, nginx
 from ewe.lab.load.child import environment
 from ewe.lab.processes import LabError, one_line, running, text_of, two_cores
 from ewe.lab.servers import Server, free_port, wait_for_port
@@ -61,6 +61,7 @@ pm.max_children = {children}
 """
 WORKERS = 4  # of each that keeps processes
 STARTS_IN = 10.0  # seconds
+ACCEPTS = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
 WARMS_IN = 1.0  # seconds that warm parents may take to load what they load
 
 
@@ -165,12 +166,20 @@ def switch(lab: Bench) -> Iterator[tuple[int, Path]]:
 
 
 def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name: str) -> None:
-    """Return once there is a socket. Raises LabError."""
+    """Return once somebody listens at a Unix socket. Raises LabError."""
     end = time.monotonic() + STARTS_IN
-    while not socket.exists():
+    while not listens_at(socket):
         if started.poll() is not None or time.monotonic() > end:
             raise LabError(f"{name} does not start: {one_line(text_of(output))}")
         time.sleep(0.02)
+
+
+def listens_at(socket: Path) -> bool:
+    """Whether anybody listens at a Unix socket. It is not connected to for that."""
+    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+        if line.endswith(f" {socket}") and line.split()[3] == ACCEPTS:
+            return True
+    return False
 
 
 @contextmanager
@@ -181,7 +190,7 @@ def behind_nginx(lab: Bench, kind: str, programs: Path) -> Iterator[Running]:
     socket = where / "socket"
     scripts = {"php-fpm": "hello.php", "uwsgi": "wsgi.py", "fcgi": "fcgi.pl"}
     commands = {
-        "php-fpm": lambda: fpm(where, str(socket)),
+        "php-fpm": lambda: fpm(where, str(socket), KEPT),
         "uwsgi": lambda: uwsgi(socket, programs / "wsgi.py", "--fastcgi-socket"),
         "fcgi": lambda: fcgi(socket, programs / "fcgi.pl"),
     }
@@ -220,7 +229,7 @@ def fcgi(socket: Path, program: Path) -> Sequence[str]:
     code = (
         "import os,socket,sys\n"
         "s=socket.socket(socket.AF_UNIX);s.bind(sys.argv[1]);s.listen(128);os.dup2(s.fileno(),0)\n"
-        f"for _ in range({WORKERS}):\n"
+        f"for _ in range({KEPT}):\n"
         "    if not os.fork(): os.execv(sys.argv[2], [sys.argv[2]])\n"
         "while True: os.wait()\n"
     )

@@ -26,12 +26,13 @@ PRINTED = {
         "lighttpd cgi": (CGI, 100.0),
     },
 }  # fmt: skip
+TEST = Dynamic(WAYS, PRINTED, {NO_KEEP: ("Cherokee", 4_500.0)})
 EXPERIMENT = experiment(
     "T-DT1",
     "figures 4.11 and 4.12",
     "PHP",
     "mod_php answers twice as much as FastCGI, and CGI next to nothing.",
-    Dynamic(WAYS, PRINTED, {NO_KEEP: ("Cherokee", 4_500.0)}),
+    TEST,
     reference="nginx php-fpm",
     paper_reference=NGINX,
     minutes=4.5,

@@ -20,12 +20,13 @@ def printed(mod_php: float, fastcgi: float, cgi: float) -> dict[str, tuple[str, 
     return {way.name: figures[way.by] for way in WAYS}
 
 
+TEST = Dynamic(WAYS, {NO_KEEP: printed(7_000, 2_600, 100), KEEP: printed(10_000, 3_000, 100)})
 EXPERIMENT = experiment(
     "T-DT1a",
     "figures 4.13 and A.9",
     "PHP under Apache",
     "mod_php reaches 10,000, “333 %” of FastCGI; keep-alive helps mod_php alone.",
-    Dynamic(WAYS, {NO_KEEP: printed(7_000, 2_600, 100), KEEP: printed(10_000, 3_000, 100)}),
+    TEST,
     reference="event php-fpm",
     paper_reference=FASTCGI,
     minutes=4.0,

@@ -48,18 +48,19 @@ def check(table: Table) -> Finding:
     )
 
 
+TEST = Dynamic(
+    WAYS,
+    {NO_KEEP: {}, KEEP: {}},
+    {NO_KEEP: ("Cherokee, TCP", 4_000.0)},
+    clients=(10, 50, 100, 250, 500, 1000),
+    quick=(32, 250),
+)
 EXPERIMENT = experiment(
     "T-DT1c",
     "figures A.12 and A.13",
     "PHP over Unix and TCP sockets",
     "Over Unix sockets Cherokee collapses above 100 clients, over TCP it does not.",
-    Dynamic(
-        WAYS,
-        {NO_KEEP: {}, KEEP: {}},
-        {NO_KEEP: ("Cherokee, TCP", 4_000.0)},
-        clients=(10, 50, 100, 250, 500, 1000),
-        quick=(32, 250),
-    ),
+    TEST,
     reference="",
     paper_reference="",
     minutes=5.0,

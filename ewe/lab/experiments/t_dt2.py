@@ -18,12 +18,13 @@ PRINTED = {
     "lighttpd fastcgi": (FASTCGI, 1_500.0),
     "lighttpd cgi": (CGI, 100.0),
 }
+TEST = Dynamic(WAYS, {NO_KEEP: PRINTED, KEEP: PRINTED}, notes=(FLUP,))
 EXPERIMENT = experiment(
     "T-DT2",
     "figures 4.16 and 4.17",
     "Python",
     "uWSGI is far ahead of FastCGI, and CGI answers about 100; keep-alive changes nothing.",
-    Dynamic(WAYS, {NO_KEEP: PRINTED, KEEP: PRINTED}, notes=(FLUP,)),
+    TEST,
     reference="nginx uwsgi",
     paper_reference=NGINX,
     minutes=3.5,

@@ -25,17 +25,18 @@ PRINTED = {
     **{way.name: ("Lighttpd FastCGI", 1_800.0) for way in LIGHTTPD},
 }
 WITHOUT = PRINTED | {way.name: ("Lighttpd FastCGI", 1_700.0) for way in LIGHTTPD}
+TEST = Dynamic(
+    (*APACHE, *NGINX, *LIGHTTPD, *EWE),
+    {NO_KEEP: WITHOUT, KEEP: PRINTED},
+    clients=(10, 100, 250),
+    notes=(FLUP, ONE_CORE),
+)
 EXPERIMENT = experiment(
     "T-DT2s",
     "figures 4.18 to 4.20 and A.14 to A.18",
     "Python, server by server",
     "Apache event is the best of Apache's; nginx stays at 6,000 with 250 clients whatever its processes.",
-    Dynamic(
-        (*APACHE, *NGINX, *LIGHTTPD, *EWE),
-        {NO_KEEP: WITHOUT, KEEP: PRINTED},
-        clients=(10, 100, 250),
-        notes=(FLUP, ONE_CORE),
-    ),
+    TEST,
     reference="nginx 1",
     paper_reference="Nginx uWSGI",
     minutes=8.0,

@@ -120,11 +120,12 @@ def experiment(
     errata: tuple[str, ...] = (),
 ) -> Experiment:
     """Return one of the dynamic tests."""
+    over = f" over {reference}'s" if reference else ""
     charts: list[Chart] = []
     for column in test.printed:
         top = (BEST + column,)
         charts += [
-            Chart("bars", f"Best replies a second over {reference}'s, {column}", columns=top),
+            Chart("bars", f"Best replies a second{over}, {column}", "" if reference else "rate", top),
             Chart("bars", f"CPU time for a reply, in µs, {column}", "micros", top),
             Chart(
                 "lines",

@@ -24,6 +24,7 @@ from ewe.lab.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 
 CAPS = (4, 8, 16)  # engines of all users together
 USERS = (2, 4, 8, 16, 32)
+REQUESTS = (150, 600)  # of each point, quick and full
 SETTINGS = "max-engines = {cap}\nwarm = true\n"
 PROGRAM = "who.py"
 TEXT = f"{PYTHON}import os\nprint('Content-Type: text/plain\\n')\nprint('user', os.getuid())\n"
@@ -56,7 +57,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def measure(lab: Bench, cap: int, users: Sequence[User], prefix: Sequence[str]) -> Cell:
     """Measure one point."""
     cell = Cell(f"{cap} engines", "", len(users), "extra.evicted", "%")
-    count = int(lab.seconds(150, 600))
+    count = int(lab.seconds(*REQUESTS))
     cell.load = f"{count} requests one at a time"
     settings = lab.directory / "xswitch.toml"
     settings.write_text(SETTINGS.format(cap=cap))
@@ -148,7 +149,14 @@ EXPERIMENT = Experiment(
     measures="starts, evictions, response time",
     minutes=1.5,
     charts=(
-        Chart("lines", "Requests that started an engine, in percent", "extra.started", x="users", y="%", log_x=True),
+        Chart(
+            "lines",
+            "Requests that started an engine, in percent",
+            "extra.started",
+            x="users",
+            y="%",
+            log_x=True,
+        ),
         Chart("lines", "Response time, mean", "service.mean", x="users", log_x=True, log_y=True),
         Chart("lines", "Response time, p99", "service.p99", x="users", log_x=True, log_y=True),
     ),

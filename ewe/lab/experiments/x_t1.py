@@ -66,6 +66,7 @@ REMARKS = (
     "The engine's CPU time is that under X-Switch; by itself (run 4) it may differ.",
 )
 LANGUAGES = {"Perl": "pl", "Python": "py"}
+REQUESTS = (1_500, 10_000)  # of each run, quick and full
 ROUNDS = 3  # of all runs, in turn: a busy moment of the machine does not hit one alone
 LOOPS = 10  # times as many requests in a loop, where each takes a microsecond
 PERL_LOOP = """\
@@ -115,7 +116,7 @@ class Stand:
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the layers, in each language that is here."""
-    count = int(lab.seconds(1_500, 10_000))
+    count = int(lab.seconds(*REQUESTS))
     for language in LANGUAGES:
         if lacking := missing(f"xswitch {language.lower()}"):
             lab.notes.append(lacking)
