@@ -210,6 +210,9 @@ def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> N
         assert done.stdout == f"{users[0].name}\n", done.stderr
         with pytest.raises(KeyError):
             pwd.getpwuid(61001)
+        command = [*prefix, "cat", "/etc/group", "/proc/self/mountinfo"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        assert "root:x:0:" in done.stdout and " /etc " in done.stdout, done.stderr
 
 
 @if_root

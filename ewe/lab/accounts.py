@@ -3,9 +3,10 @@
     with accounts(directory, 16) as (users, prefix):
         subprocess.run([*prefix, "ewe", ...])
 
-What is started behind the prefix sees an /etc/passwd with more users, which lies over the machine's own in a mount
-namespace of its own. Nothing outside sees it, and it vanishes with the last process, however that ends. It takes
-root: nobody else may become other users.
+What is started behind the prefix sees an /etc of its own, in a mount namespace: /etc/passwd has more users there,
+all else leads to the machine's. Nothing outside sees it, and it vanishes with the last process, however that ends.
+(The whole directory, since a mount over the file alone goes when somebody changes an account of the machine: then
+another file takes its name.) It takes root: nobody else may become other users.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from pathlib import Path
 from ewe.lab.processes import LabError, find_tool, one_line
 
 FIRST = 61_001  # the number of the first; Debian gives none of these away
-OVERLAY = 'mount --bind "$0" /etc/passwd && exec "$@"'
+NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+OVERLAY = 'mount --bind /etc "$0" && mount --bind "$1" /etc && shift && exec "$@"'
 TRIED_IN = 10  # seconds
 
 
@@ -49,17 +52,19 @@ def impossible() -> str:
         return "accounts for the purpose need root: only root may run programs as others"
     if not find_tool("unshare") or not find_tool("mount"):
         return "accounts for the purpose need unshare and mount: apt install util-linux mount"
-    done = subprocess.run(
-        [*prefix_of("/etc/passwd"), "true"], capture_output=True, text=True, timeout=TRIED_IN
-    )
+    command = [*NAMESPACE, "mount --bind /etc /etc"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TRIED_IN)
     if done.returncode:
         return f"no mount namespace can be made here: {one_line(done.stderr)}"
     return ""
 
 
-def prefix_of(passwd: str) -> list[str]:
-    """Return the words before a command that is to see this file as /etc/passwd."""
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", OVERLAY, passwd]
+def own_etc(own: Path, machine: Path, passwd: str) -> None:
+    """Make what is to lie over /etc: this text as passwd, and a way to all else, by where /etc itself will be."""
+    own.mkdir()
+    for name in set(os.listdir("/etc")) - {"passwd"}:
+        (own / name).symlink_to(machine / name)
+    (own / "passwd").write_text(passwd)
 
 
 @contextmanager
@@ -78,8 +83,13 @@ def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[User], list
     homes.mkdir(exist_ok=True)
     users = [User(f"lab{number}", number, homes / f"lab{number}") for number in numbers]
     lines = [f"{user.name}:x:{user.number}:{user.number}::{user.home}:/usr/sbin/nologin" for user in users]
-    passwd = directory / "passwd"
-    passwd.write_text(Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
     for user in users:
         user.home.mkdir(exist_ok=True)
-    yield users, prefix_of(str(passwd))
+    # Not within the directory, which will be removed with all that is in it: this one is removed only if it is empty.
+    machine = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
+    try:
+        machine.chmod(0o755)
+        own_etc(directory / "etc", machine, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
+        yield users, [*NAMESPACE, OVERLAY, str(machine), str(directory / "etc")]
+    finally:
+        machine.rmdir()

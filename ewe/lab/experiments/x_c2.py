@@ -33,7 +33,7 @@ IN_TURN = (
     "users and room for m engines, the share n - m of n finds no engine of its own."
 )
 VANISH = (
-    "The users exist in /etc/passwd of the server's mount namespace alone; the machine has no more accounts."
+    "The users exist in the server's mount namespace alone: the machine has no more accounts than before."
 )
 
 
