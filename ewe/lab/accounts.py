@@ -85,7 +85,7 @@ def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[User], list
     lines = [f"{user.name}:x:{user.number}:{user.number}::{user.home}:/usr/sbin/nologin" for user in users]
     for user in users:
         user.home.mkdir(exist_ok=True)
-    # Not within the directory, which will be removed with all that is in it: this one is removed only if it is empty.
+    # Not within the directory, which is removed with all that is in it: this one is removed only if it is empty.
     machine = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
     try:
         machine.chmod(0o755)
