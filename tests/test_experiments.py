@@ -54,7 +54,8 @@ SLOW GROW
 IDS = ALL_IDS.split()
 ALL_RUNNABLE = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F6 X-F7 X-F8 X-T1 X-T2 X-C1 X-C2 R-C1 T-A6 T-A7 T-A8
-T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-HS1 T-HS1p SLOW GROW
+T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-DT3 T-DT4
+T-HS1 T-HS1p SLOW GROW
 """
 RUNNABLE = ALL_RUNNABLE.split()
 ALL_QUICK = """
@@ -404,7 +405,9 @@ def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in xswitch_tables.TODAY if not missing(name)])
+@pytest.mark.parametrize(
+    "name", [name for name in (*xswitch_tables.TODAY, "tomcat java") if not missing(name)]
+)
 def test_technologies_answer(name: str) -> None:
     """Each that is installed here is started for real, and says what it should."""
     bench = LabBench(Progress(file=io.StringIO()), quick=True, repeats=1)

@@ -19,6 +19,8 @@ from ewe.lab.experiments import (
     t_dt1w,
     t_dt2,
     t_dt2s,
+    t_dt3,
+    t_dt4,
     thesis_dynamic,
 )
 from ewe.lab.experiments.thesis import BEST, KEEP, NO_KEEP
@@ -38,6 +40,8 @@ MODULES = {
     "T-DT1c": t_dt1c,
     "T-DT2": t_dt2,
     "T-DT2s": t_dt2s,
+    "T-DT3": t_dt3,
+    "T-DT4": t_dt4,
 }
 
 
@@ -125,12 +129,14 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
     monkeypatch.setattr(ways, "php_fpm", lambda: "")
     monkeypatch.setattr(fronts, "mod_php", lambda: "")
+    monkeypatch.setattr(ways, "tomcat_lacks", lambda: "tomcat10 default-jdk-headless")
     lacks = {
         Way("nginx", "php-fpm", "php"): "nginx-light php-fpm",
         Way("apache-prefork", "mod_php", "php"): "apache2 libapache2-mod-php",
         Way("apache-event", "uwsgi", "python", label="apache uwsgi"): "apache2 uwsgi-plugin-python3",
         Way("lighttpd", "cgi", "php"): "lighttpd php-cgi",
         Way("ewe", "xswitch", "php"): "php-cgi",
+        Way("tomcat", "jsp", "java"): "tomcat10 default-jdk-headless",
     }
     for way, packages in lacks.items():
         assert way.missing == f"{way.name} is left out: apt install {packages}"
@@ -167,6 +173,8 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
             Way("lighttpd", "php-cgi", "php"),
             Way("lighttpd", "fastcgi", "python", children=1),
             Way("lighttpd", "cgi", "python"),
+            Way("tomcat", "servlet", "java"),
+            Way("tomcat", "jsp", "java"),
             Way("ewe", "php-fpm", "php"),
             Way("ewe", "cgi", "php"),
         )

@@ -3,7 +3,8 @@
     with technology(lab, "xswitch python") as (server, path): ...
 
 X-Switch keeps the interpreters, CGI starts one each time, and beside them stand what is native to each language:
-uWSGI for Python, php-fpm for PHP, a FastCGI program for Perl, all behind nginx. Raises LabError.
+uWSGI for Python, php-fpm for PHP, a FastCGI program for Perl, all behind nginx, and Tomcat for Java. Raises
+LabError.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from ewe.lab.fronts import KEPT, Behind, nginx
 from ewe.lab.load.child import environment
 from ewe.lab.processes import LabError, one_line, running, text_of, two_cores
 from ewe.lab.servers import Server, free_port, wait_for_port
+from ewe.lab.tomcat import missing as tomcat_lacks
+from ewe.lab.tomcat import tomcat
 
 HELLO = "hello world, from a program that keeps nothing over\n"  # 52 bytes, as in table 1 of X-Switch
 LARGE = 43_000  # bytes of random text, as in its figure 4
 PAGE_PHP = "Hello, World!\n"  # 14 bytes, as in DT-1 of the thesis
 PAGE_PYTHON = "x" * 749 + "\n"  # 750 bytes, as in DT-2
+PAGE_SERVLET, PAGE_JSP = "x" * 669 + "\n", "x" * 372 + "\n"  # 670 and 373 bytes, as in DT-3 and DT-4
 PYTHON = "#!/usr/bin/python3\n"
 PROGRAMS = {
     "hello.py": f"{PYTHON}print('Content-Type: text/plain\\n')\nprint({HELLO[:-1]!r})\n",
@@ -85,6 +89,8 @@ def missing(name: str) -> str:
         "fcgi perl": ("perl", "libfcgi-perl"),
         "perl": ("perl", "perl"),
     }
+    if name.startswith("tomcat") and (packages := tomcat_lacks()):
+        return f"{name} is left out: apt install {packages}"
     for part, (program, package) in needs.items():
         if part in name and not (program and shutil.which(program)):
             return f"{name} is left out: apt install {package}"
@@ -103,18 +109,23 @@ def technology(lab: Bench, name: str, *options: str, program: str = "hello") -> 
     """Serve a program by a technology; yield the server and the path. options: of ewe's. Raises LabError."""
     programs = directory_of(lab)
     kind, _, language = name.partition(" ")
+    if kind == "tomcat":
+        where = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
+        with tomcat(where, servlets={"hello": HELLO}, pages={}) as server:
+            yield server, "/hello"
+        return
     extension = {"python": "py", "perl": "pl", "php": "php"}[language]
     path = f"/cgi-bin/{program}.{extension}"
     if kind in ("xswitch", "cgi"):
         model = "xswitch" if kind == "xswitch" else "asyncio"
         contender = Contender(name, model=model, options=("--cgi-path", str(programs), *options))
-        with lab.start(contender, lab.site([])) as server:
+        with lab.start(contender, lab.site([])) as started:
             if kind == "xswitch":
-                wait_for_xswitch(server)
-            yield server, path
+                wait_for_xswitch(started)
+            yield started, path
         return
-    with behind_nginx(lab, kind, programs) as server:
-        yield server, path
+    with behind_nginx(lab, kind, programs) as nginx_server:
+        yield nginx_server, path
 
 
 def wait_for_xswitch(server: Running) -> None:

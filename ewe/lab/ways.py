@@ -22,8 +22,10 @@ from ewe.lab.fronts import Behind
 from ewe.lab.load.child import environment
 from ewe.lab.processes import find_tool, running, two_cores
 from ewe.lab.programs import (
+    PAGE_JSP,
     PAGE_PHP,
     PAGE_PYTHON,
+    PAGE_SERVLET,
     WORKERS,
     directory_of,
     fpm,
@@ -33,9 +35,12 @@ from ewe.lab.programs import (
     wait_for_socket,
 )
 from ewe.lab.servers import Server, free_port, wait_for_port
+from ewe.lab.tomcat import missing as tomcat_lacks
+from ewe.lab.tomcat import tomcat
 
 EXTENSIONS = {"php": "php", "python": "py"}
-PAGES = {"php": PAGE_PHP, "python": PAGE_PYTHON}
+PAGES = {"php": PAGE_PHP, "python": PAGE_PYTHON, "servlet": PAGE_SERVLET, "jsp": PAGE_JSP}
+JSP = '<%@ page contentType="text/plain" %><% for (int i = 1; i < {length}; i++) out.print("x"); %>\n'
 STAYS = ("php-fpm", "php-cgi", "uwsgi", "fastcgi")  # what runs the program is there before the web server
 PACKAGES = {  # what has to be there: program, package
     "nginx": ("nginx", "nginx-light"), "apache": ("apache2", "apache2"), "lighttpd": ("lighttpd", "lighttpd"),
@@ -47,9 +52,10 @@ MOST = {"apache-prefork": 256, "apache-worker": 400}  # that keep their connecti
 
 @dataclass(frozen=True)
 class Way:
-    """A way. front: nginx, apache-prefork, apache-worker, apache-event, lighttpd or ewe. by: mod_php, php-fpm,
-    php-cgi (FastCGI), uwsgi, fastcgi (in Python), cgi or xswitch. language: php or python. processes: of the web
-    server; children: that run the program; tcp: between the two, where it can be. label: its name in tables.
+    """A way. front: nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat or ewe. by: mod_php,
+    php-fpm, php-cgi (FastCGI), uwsgi, fastcgi (in Python), cgi, xswitch, servlet or jsp. language: php, python or
+    java. processes: of the web server; children: that run the program; tcp: between the two, where it can be.
+    label: its name in tables.
     """
 
     front: str
@@ -68,7 +74,7 @@ class Way:
     @property
     def page(self) -> str:
         """What it answers."""
-        return PAGES[self.language]
+        return PAGES[self.by if self.language == "java" else self.language]
 
     def most(self, keep_alive: bool) -> int:
         """Return how many clients at once it can have."""
@@ -89,6 +95,8 @@ class Way:
             lacking.append("php-fpm")
         if self.by == "mod_php" and not fronts.mod_php():
             lacking.append("libapache2-mod-php")
+        if self.front == "tomcat" and (packages := tomcat_lacks()):
+            lacking.append(packages)
         return f"{self.name} is left out: apt install {' '.join(lacking)}" if lacking else ""
 
 
@@ -97,6 +105,10 @@ def served(lab: Bench, way: Way) -> Iterator[tuple[Running, str]]:
     """Serve the page of a way's language; yield the server and the path. Raises LabError."""
     if way.front == "ewe" and way.by in ("xswitch", "cgi"):
         with by_ewe(lab, way) as found:
+            yield found
+        return
+    if way.front == "tomcat":
+        with by_tomcat(lab, way) as found:
             yield found
         return
     programs = directory_of(lab)
@@ -138,6 +150,15 @@ def by_ewe(lab: Bench, way: Way) -> Iterator[tuple[Running, str]]:
     program = page_of(way).partition(".")[0]
     with technology(lab, f"{way.by} {way.language}", *options, program=program) as found:
         yield found
+
+
+@contextmanager
+def by_tomcat(lab: Bench, way: Way) -> Iterator[tuple[Running, str]]:
+    """Serve a servlet's page or a JSP page."""
+    where = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
+    page = JSP.replace("{length}", str(len(PAGE_JSP)))
+    with tomcat(where, servlets={"page": PAGE_SERVLET}, pages={"page.jsp": page}) as server:
+        yield server, "/page" if way.by == "servlet" else "/page.jsp"
 
 
 def command_of(way: Way, behind: Behind) -> list[str]:

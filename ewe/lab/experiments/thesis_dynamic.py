@@ -79,8 +79,9 @@ def measure(lab: Bench, test: Dynamic, way: Way) -> Iterator[Cell]:
 def load_of(lab: Bench, way: Way, column: str, count: int, path: str) -> Load:
     """Return the load of one point."""
     seconds = lab.seconds(2, 4) if way.by == "cgi" else lab.seconds(0.8, 2)
+    warm_up = lab.seconds(2, 3) if way.language == "java" else lab.seconds(0.3, 0.5)  # until it is compiled
     return Load(
-        "ceiling", users=count, keep_alive=column == KEEP, seconds=seconds, warm_up=lab.seconds(0.3, 0.5),
+        "ceiling", users=count, keep_alive=column == KEEP, seconds=seconds, warm_up=warm_up,
         path=path, length=len(way.page),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The thesis: what waits for PHP, Python and Java behind the servers, and for the blog's load."""
+"""The thesis: what waits for PHP and Python behind the servers, and for the blog's load."""
 
 from ewe.lab.experiment import Experiment
 from ewe.lab.experiments.thesis import AB, KEEP, MACHINE, NO_KEEP
@@ -81,32 +81,6 @@ WAITING: tuple[Waiting, ...] = (
         varies="way to call Python",
         measures="VmRSS of a worker",
         errata=(),
-    ),
-    waits(
-        "T-DT3",
-        "figures A.19 and A.20",
-        "Servlets beside HTML and PHP",
-        "A servlet is faster than any PHP on kept connections.",
-        "Tomcat with a servlet and a JSP page",
-        joined(
-            (
-                cells({"Servlet": 10_000, "mod_php": 7_000}, NO_KEEP),
-                cells({"Servlet": 18_400, "mod_php": 10_000}, KEEP),
-            )
-        ),
-    ),
-    waits(
-        "T-DT4",
-        "figures A.21 and A.22",
-        "JSP beside servlets and PHP",
-        "A JSP page is as fast as a servlet without keep-alive, and faster with it.",
-        "Tomcat with a servlet and a JSP page",
-        joined(
-            (
-                cells({"JSP": 10_000, "mod_php": 7_000}, NO_KEEP),
-                cells({"JSP": 22_400, "mod_php": 10_000}, KEEP),
-            )
-        ),
     ),
     waits(
         "T-HS2",
