@@ -64,6 +64,7 @@ pm = static
 pm.max_children = {children}
 """
 WORKERS = 4  # of each that keeps processes
+BACKLOG = 1024  # connections that wait for a process
 STARTS_IN = 10.0  # seconds
 ACCEPTS = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
 WARMS_IN = 1.0  # seconds that warm parents may take to load what they load
@@ -154,7 +155,7 @@ def status_of(server: Running) -> dict[str, Any]:
 
 
 @contextmanager
-def switch(lab: Bench) -> Iterator[tuple[int, Path]]:
+def switch(lab: Bench, *options: str) -> Iterator[tuple[int, Path]]:
     """Run an X-Switch without a web server; yield its process and its socket. Raises LabError."""
     where = Path(tempfile.mkdtemp(prefix="switch-", dir=lab.directory))
     socket = where / "socket"
@@ -166,6 +167,7 @@ def switch(lab: Bench) -> Iterator[tuple[int, Path]]:
         f"unix:{socket}",
         "--root",
         str(directory_of(lab)),
+        *options,
     ]
     with (
         tempfile.TemporaryFile() as output,
@@ -230,9 +232,14 @@ def uwsgi(
 ) -> Sequence[str]:
     """Return the command of uWSGI, which speaks FastCGI, too."""
     return [
-        "uwsgi_python3", protocol, str(socket), "--wsgi-file", str(program), "--listen", "100",
+        "uwsgi_python3", protocol, str(socket), "--wsgi-file", str(program), "--listen", backlog(),
         "--processes", str(children), "--master", "--disable-logging", "--need-app", "--die-on-term",
     ]  # fmt: skip
+
+
+def backlog() -> str:
+    """Return how many connections may wait: what the system allows, beyond which uWSGI would not start."""
+    return str(min(BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text())))
 
 
 def fcgi(socket: Path, program: Path) -> Sequence[str]:

@@ -27,7 +27,7 @@ EXPERIMENT = experiment(
     TEST,
     reference="nginx uwsgi",
     paper_reference=NGINX,
-    minutes=3.5,
+    minutes=4.2,
     quick=True,
     errata=(
         "With keep-alive no figures are given, only that nothing changes: the same stand in both columns.",

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ewe.lab.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.experiments.thesis import AB, BEST, CLIENTS, KEEP, MACHINE, NO_KEEP, READ_OFF, best
+from ewe.lab.experiments.thesis import AB, BEST, CLIENTS, KEEP, MACHINE, NO_KEEP, READ_OFF, best, height
 from ewe.lab.processes import LabError
 from ewe.lab.results import Cell
 from ewe.lab.ways import MOST_PROCESSES, Way, served
 
 QUICK = (32,)
+AGAIN = 2  # more measurements of the best point, in full
 CGI_CLIENTS = f"CGI is asked by at most {MOST_PROCESSES} clients at once, since each of them is a process."
 CHEROKEE = "Cherokee is in no current distribution: its printed figures are shown, and cannot be tested."
 FLUP = (
@@ -71,7 +72,11 @@ def measure(lab: Bench, test: Dynamic, way: Way) -> Iterator[Cell]:
                     cells.append(cell)
                 if len(cells) > 1:
                     yield from cells
-                yield beside(test, column, way, best(cells, None))
+                top = beside(test, column, way, best(cells, None))
+                if not lab.quick:
+                    load = load_of(lab, way, column, int(max(cells, key=height).x or 0), path)
+                    top.samples = [*top.samples, *(lab.load(server, load) for _ in range(AGAIN))]
+                yield top
     except LabError as reason:
         yield Cell(way.name, failure=str(reason))
 
