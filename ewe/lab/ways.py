@@ -27,6 +27,7 @@ from ewe.lab.programs import (
     PAGE_PYTHON,
     PAGE_SERVLET,
     WORKERS,
+    backlog,
     directory_of,
     fpm,
     php_fpm,
@@ -187,6 +188,7 @@ def application(
         command = list(fpm(where, listen, way.children))
     elif way.by == "php-cgi":
         env |= {"PHP_FCGI_CHILDREN": str(way.children), "PHP_FCGI_MAX_REQUESTS": "0"}
+        env["PHP_FCGI_BACKLOG"] = backlog()
         command = ["php-cgi", "-b", listen]
     elif way.by == "uwsgi":
         command = list(uwsgi(socket, programs / "page_wsgi.py", children=way.children))

@@ -10,10 +10,10 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ewe.lab.experiment import Bench, Chart, Experiment, Load
+from ewe.lab.experiment import Bench, Chart, Experiment, Load, Running
 from ewe.lab.experiments.thesis import AB, BEST, CLIENTS, KEEP, MACHINE, NO_KEEP, READ_OFF, best, height
 from ewe.lab.processes import LabError
-from ewe.lab.results import Cell
+from ewe.lab.results import Cell, Sample
 from ewe.lab.ways import MOST_PROCESSES, Way, served
 
 QUICK = (32,)
@@ -58,27 +58,39 @@ def run(lab: Bench, test: Dynamic) -> Iterator[Cell]:
 
 
 def measure(lab: Bench, test: Dynamic, way: Way) -> Iterator[Cell]:
-    """Measure a way: every number of clients, with and without keep-alive, on one run of it."""
-    counts = test.quick if lab.quick else test.clients
+    """Measure a way: every number of clients, with and without keep-alive; then its best points."""
+    swept: dict[str, list[Cell]] = {}
     try:
         with served(lab, way) as (server, path):
             probe(server.url.rstrip("/") + path, way.page)
             for column in test.printed:
-                cells = []
-                for count in sorted({min(count, way.most(column == KEEP)) for count in counts}):
-                    load = load_of(lab, way, column, count, path)
-                    cell = Cell(way.name, column, count, command=server.command, load=load.words())
-                    cell.samples.append(lab.load(server, load))
-                    cells.append(cell)
-                if len(cells) > 1:
-                    yield from cells
-                top = beside(test, column, way, best(cells, None))
-                if not lab.quick:
-                    load = load_of(lab, way, column, int(max(cells, key=height).x or 0), path)
-                    top.samples = [*top.samples, *(lab.load(server, load) for _ in range(AGAIN))]
-                yield top
+                swept[column] = list(sweep(lab, test, way, column, server, path))
+                if len(swept[column]) > 1:
+                    yield from swept[column]
+        for column, cells in swept.items():
+            top = beside(test, column, way, best(cells, None))
+            if not lab.quick:
+                top.samples = [*top.samples, *again(lab, way, column, max(cells, key=height))]
+            yield top
     except LabError as reason:
         yield Cell(way.name, failure=str(reason))
+
+
+def sweep(lab: Bench, test: Dynamic, way: Way, column: str, server: Running, path: str) -> Iterator[Cell]:
+    """Measure a way that runs, with every number of clients."""
+    counts = test.quick if lab.quick else test.clients
+    for count in sorted({min(count, way.most(column == KEEP)) for count in counts}):
+        load = load_of(lab, way, column, count, path)
+        cell = Cell(way.name, column, count, command=server.command, load=load.words())
+        cell.samples.append(lab.load(server, load))
+        yield cell
+
+
+def again(lab: Bench, way: Way, column: str, of: Cell) -> Iterator[Sample]:
+    """Measure a point again, each time with all begun anew: a thousand clients leave their traces."""
+    for _ in range(AGAIN):
+        with served(lab, way) as (server, path):
+            yield lab.load(server, load_of(lab, way, column, int(of.x or 0), path))
 
 
 def load_of(lab: Bench, way: Way, column: str, count: int, path: str) -> Load:
