@@ -117,6 +117,8 @@ def test_lighttpd_with_and_without_processes(tmp_path: Path) -> None:
     fronts.lighttpd(behind(tmp_path, address="unix:/run/x"))
     text = (tmp_path / "lighttpd.conf").read_text()
     assert '"socket" => "/run/x"' in text and '".php"' in text and "max-worker" not in text
+    fronts.lighttpd(behind(tmp_path, address="127.0.0.1:9000"))
+    assert '"host" => "127.0.0.1", "port" => 9000' in (tmp_path / "lighttpd.conf").read_text()
     fronts.lighttpd(behind(tmp_path, "page.py", by="cgi", processes=2))
     text = (tmp_path / "lighttpd.conf").read_text()
     assert 'cgi.assign = ( ".py" => "" )' in text and "server.max-worker = 2" in text

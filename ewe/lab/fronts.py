@@ -177,7 +177,9 @@ def lighttpd(behind: Behind) -> list[str]:
     if behind.by == "cgi":
         handler = f'cgi.assign = ( "{extension}" => "" )'  # its first line says what runs it
     else:
-        options = f'"socket" => "{behind.path}", "check-local" => "disable"'
+        host, _, port = behind.address.rpartition(":")
+        where = f'"socket" => "{behind.path}"' if host == "unix" else f'"host" => "{host}", "port" => {port}'
+        options = f'{where}, "check-local" => "disable"'
         handler = f'fastcgi.server = ( "{extension}" => (( {options} )) )'
     text = LIGHTTPD.format(
         module=behind.by,

@@ -56,7 +56,7 @@ class Way:
     """A way. front: nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat or ewe. by: mod_php,
     php-fpm, php-cgi (FastCGI), uwsgi, fastcgi (in Python), cgi, xswitch, servlet or jsp. language: php, python or
     java. processes: of the web server; children: that run the program; tcp: between the two, where it can be.
-    label: its name in tables.
+    backlog: connections that may wait for php-cgi, 0: as many as the system allows. label: its name in tables.
     """
 
     front: str
@@ -65,6 +65,7 @@ class Way:
     processes: int = 1
     children: int = WORKERS
     tcp: bool = False
+    backlog: int = 0
     label: str = ""
 
     @property
@@ -188,7 +189,7 @@ def application(
         command = list(fpm(where, listen, way.children))
     elif way.by == "php-cgi":
         env |= {"PHP_FCGI_CHILDREN": str(way.children), "PHP_FCGI_MAX_REQUESTS": "0"}
-        env["PHP_FCGI_BACKLOG"] = backlog()
+        env["PHP_FCGI_BACKLOG"] = str(way.backlog or backlog())
         command = ["php-cgi", "-b", listen]
     elif way.by == "uwsgi":
         command = list(uwsgi(socket, programs / "page_wsgi.py", children=way.children))
