@@ -10,8 +10,8 @@ from ewe.lab.ways import Way
 CHILDREN = (1, 4, 16)
 BACKLOG = 128  # of php-cgi, unless it is told another
 FULL = (
-    "lighttpd's php-cgi lets 128 connections wait, as by default. Over a Unix socket the next is refused at once, "
-    "and lighttpd takes php-cgi for dead; over TCP it waits. Cherokee may have met the same."
+    "lighttpd's php-cgi lets 128 connections wait, as by default. Over a Unix socket the kernel turns the next "
+    "away at once (EAGAIN), and lighttpd answers with an error; over TCP it waits. Cherokee may have met the same."
 )
 FEW = 100  # clients, above which Cherokee lost its performance
 COLLAPSE = 0.5  # of the best rate
