@@ -207,3 +207,32 @@ def test_lines_do_without_what_a_logarithm_has_no_place_for() -> None:
     ]
     found = lines.collect(Chart("lines", "t", log_x=True, log_y=True), cells)
     assert found == [lines.Line("fork", ((2, 5.0),))]
+
+
+def test_bars_made_of_servers_beside_the_printed_ones() -> None:
+    cells = [
+        Cell(
+            layer,
+            language,
+            value="extra.share",
+            unit="%",
+            paper=printed if language == "Perl" else None,
+            samples=[Sample("pinger", 1, extra={"share": share, "cpu": share * 3})],
+        )
+        for language in ("Perl", "Python")
+        for layer, share, printed in (
+            ("front end", 30.0, 60.0),
+            ("engine", 70.4, 40.0),
+            ("script", -0.4, 0.0),
+        )
+    ]
+    table = Table("X-T1", cells=cells)
+    drawn = draw(Chart("stacked", "Layers", y="percent", across=True), table, None, "c")
+    check(drawn)
+    assert ["Perl, printed", "front end", "60 %"] in drawn.rows
+    assert ["Perl, here", "engine", "70.4 %"] in drawn.rows and ["Python", "engine", "70.4 %"] in drawn.rows
+    texts = [text for *_, text in boxes(ET.fromstring(drawn.svg))]
+    assert texts.count("100 %") == 1 and "100 % printed" in texts and "100 % here" in texts
+    assert "60" in texts and texts.count("70") == 2  # in the bars themselves
+    other = draw(Chart("stacked", "CPU", "extra.cpu", y="µs", across=True), table, None, "c")
+    assert ["Perl", "front end", "90 µs"] in other.rows  # nothing is printed of another figure, nor its unit

@@ -27,6 +27,7 @@ from ewe.lab.experiments import (
     e_slow,
     ewe_tables,
     thesis,
+    x_t1,
     xswitch_tables,
 )
 from ewe.lab.experiments.__main__ import listing
@@ -52,8 +53,9 @@ SLOW GROW
 """
 IDS = ALL_IDS.split()
 ALL_RUNNABLE = """
-E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F6 X-F7 X-F8 X-T2 X-C1 R-C1 T-A6 T-A7 T-A8
-T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-HS1 T-HS1p SLOW GROW
+E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F6 X-F7 X-F8 X-T1 X-T2 X-C1 X-C2 R-C1 T-A6 T-A7 T-A8
+T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-DT3 T-DT4
+T-HS1 T-HS1p SLOW GROW
 """
 RUNNABLE = ALL_RUNNABLE.split()
 ALL_QUICK = """
@@ -153,8 +155,7 @@ def test_what_other_documents_print() -> None:
     assert published("X-F5", "X-Switch Java", "initial response time") == 450
     assert xswitch_tables.TABLE_2["X-Switch Python"] == (180, 42)
     assert xswitch_tables.TABLE_2["Apache mod_python"] == (88, 52)
-    assert published("X-T1", "Processing engine", "share") == 11.06
-    assert published("X-T1", "Processing engine", "seconds") == pytest.approx(6.033242)
+    assert x_t1.TABLE_1[x_t1.ENGINE] == (11.06, 6.033242)
     assert published("T-A12", "PHP-FPM with APC", "VmRSS after the main page") == 6484
     assert published("T-A10", "uWSGI", "VmRSS") == 2588
     assert A8["nginx"] == ((7196, 47240), (7276, 57616))
@@ -163,11 +164,11 @@ def test_what_other_documents_print() -> None:
 
 def test_the_seconds_of_layers_add_up() -> None:
     """Which shows that two percentages are swapped: an erratum that the report prints."""
-    seconds = {cell.server: cell.paper for cell in PUBLISHED["X-T1"] if cell.column == "seconds"}
-    total = sum(seconds.values())
-    assert total == pytest.approx(61.0, abs=0.001)
-    assert seconds["Processing engine"] / total * 100 == pytest.approx(9.89, abs=0.005)
-    assert published("X-T1", "Processing engine", "share") == 11.06
+    assert sum(seconds for _, seconds in x_t1.TABLE_1.values()) == pytest.approx(61.0, abs=0.001)
+    assert x_t1.printed_share(x_t1.ENGINE) == 9.89 and x_t1.TABLE_1[x_t1.ENGINE][0] == 11.06
+    assert x_t1.printed_share(x_t1.SWITCH) == 11.06 and x_t1.TABLE_1[x_t1.SWITCH][0] == 9.89
+    for layer in (x_t1.FRONT, x_t1.MOD_X, x_t1.SCRIPT):
+        assert x_t1.printed_share(layer) == pytest.approx(x_t1.TABLE_1[layer][0], abs=0.01)
     assert "swapped" in CATALOG["X-T1"].errata[0]
 
 
@@ -404,7 +405,9 @@ def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in xswitch_tables.TODAY if not missing(name)])
+@pytest.mark.parametrize(
+    "name", [name for name in (*xswitch_tables.TODAY, "tomcat java") if not missing(name)]
+)
 def test_technologies_answer(name: str) -> None:
     """Each that is installed here is started for real, and says what it should."""
     bench = LabBench(Progress(file=io.StringIO()), quick=True, repeats=1)

@@ -183,7 +183,8 @@ class LabBench:
 
     def load(self, server: Running, load: Load) -> Sample:
         """Run a load once on its core, and watch the server meanwhile."""
-        with on_core(self.watch_core), Watch(server.pid, self.server_core, self.load_core) as watch:
+        cores = (self.server_core, self.load_core)
+        with on_core(self.watch_core), Watch(server.pid, *cores, server.also) as watch:
             sample = run(load, server.url, self.load_core, watch, self.prefix)
             sample.usage = watch.usage()
             sample.core = watch.share(1)

@@ -4,7 +4,8 @@
               are ratios to the reference server on a logarithmic axis, and grow from it to either side; without
               them they are figures, from zero, or on a logarithmic axis if they are far apart
     lines     a line for each server against x, named at its end (ewe.lab.lines)
-    stacked   a bar for each server, made of the columns' figures
+    stacked   a bar for each server, made of the columns' figures, or for each column, made of the servers'; with
+              printed figures the document's above ours
     errors    for each server what part of its sessions ended in an error, by kind, the document's above ours
     timeline  what one cell's middle sample did in each second (ewe.lab.lines)
 
@@ -24,6 +25,7 @@ from ewe.lab.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, 
 from ewe.lab.verdicts import judge
 
 ROW, BAR, GAP = 14, 10, 9  # from bar to bar, a bar's height, between groups
+LABELLED = 19  # from bar to bar, where figures stand in them
 FAR = 30  # figures that differ by this factor need a logarithmic axis
 PATTERNS = 4  # fills of columns before they begin again
 PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")  # in a paper_note
@@ -32,12 +34,14 @@ PRINTED_OF = re.compile(r"of (\d[\d,]*)")
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar. kind: its class; text: what stands at its end; parts: of a stacked one, (share, class)."""
+    """One bar. kind: its class; text: what stands at its end; parts: of a stacked one, (share, class); labels: what
+    stands in them, where there is room."""
 
     value: float
     kind: str
     text: str
     parts: tuple[tuple[float, str], ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass
@@ -175,16 +179,26 @@ def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, b
     """Draw one bar from the origin to its figure, with its text beyond the end."""
     end = axis(bar.value) if bar.value > 0 else axis.start
     if bar.parts:
-        at = 0.0
-        for share, kind in bar.parts:
-            picture.rect(axis(at), y, axis(at + share) - axis(at), BAR, kind)
-            at += share
+        draw_parts(picture, bar, axis, y)
     elif bar.value > 0 or both:
         picture.rect(min(origin, end), y, abs(end - origin), BAR, bar.kind)
     if both and end < origin - 0.5:
         picture.write(end - 4, y + 9, bar.text, size=SMALL, anchor="end")
     else:
         picture.write(max(end, origin) + 4, y + 9, bar.text, size=SMALL)
+
+
+def draw_parts(picture: Picture, bar: Bar, axis: Scale, y: float) -> None:
+    """Draw the parts of a bar, one after the other; with labels it is higher."""
+    at = 0.0
+    for index, (share, kind) in enumerate(bar.parts):
+        start, end = axis(at), axis(at + share)
+        picture.rect(start, y, end - start, BAR + 4 if bar.labels else BAR, kind)
+        if bar.labels and width(bar.labels[index], SMALL) < end - start - 2:
+            inside = "" if "faint" in kind else "inside"
+            middle = (start + end) / 2
+            picture.write(middle, y + 11, bar.labels[index], size=SMALL, anchor="middle", kind=inside)
+        at += share
 
 
 def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value: str) -> None:
@@ -218,32 +232,62 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
 
 
 def stacked(chart: Chart, cells: Sequence[Cell], name: str) -> Drawn:
-    """Draw a bar for each server, made of what its columns measured."""
-    columns = unique([cell.column for cell in cells])
+    """Draw bars that are made of parts, with the document's above ours."""
+    parts = unique([part_of(chart, cell) for cell in cells])
+    kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}
     groups: dict[str, list[Bar]] = {}
     rows = []
-    for server in unique([cell.server for cell in cells]):
-        parts = []
-        for cell in cells:
-            value = figures.of_cell(cell, chart.value) if cell.server == server else None
-            if value is not None:
-                parts.append((value, f"s{columns.index(cell.column) % 10}"))
-                rows.append([server, cell.column, shown_as(cell, chart.value, value)])
-        if total := sum(value for value, _ in parts):
-            groups[server] = [Bar(total, "", shown_as(cells[0], chart.value, total), tuple(parts))]
+    for whole in unique([whole_of(chart, cell) for cell in cells]):
+        inside = [cell for cell in cells if whole_of(chart, cell) == whole]
+        ours = [(cell, value) for cell in inside if (value := figures.of_cell(cell, chart.value)) is not None]
+        printed = [(cell, cell.paper) for cell in inside if cell.paper is not None and is_own(chart, cell)]
+        for found, whose in ((printed, "printed"), (ours, "here" if printed else "")):
+            if sum(value for _, value in found) > 0:
+                faint = " faint" if whose == "printed" else ""
+                bar = stack_of(
+                    chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], whose
+                )
+                groups.setdefault(whole, []).append(bar)
+                rows += [
+                    [f"{whole}, {whose}".strip(", "), part_of(chart, cell), in_stack(chart, cell, value)]
+                    for cell, value in found
+                ]
     if not groups:
         return Drawn()
     what = chart.y or figures.title_of(chart.value or cells[0].value, cells[0].unit)
     told = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {what}: {told}.")
-    draw_stack(
-        picture,
-        groups,
-        [(f"s{i % 10}", column) for i, column in enumerate(columns)],
-        what,
-        chart.value or cells[0].value,
-    )
-    return Drawn(picture.svg(), ["server", "part", what], rows)
+    legend = [(kind, part) for part, kind in kinds.items()]
+    draw_stack(picture, groups, legend, what, chart.value or cells[0].value)
+    return Drawn(picture.svg(), ["setting" if chart.across else "server", "part", what], rows)
+
+
+def whole_of(chart: Chart, cell: Cell) -> str:
+    """Return the bar that a cell is a part of."""
+    return cell.column if chart.across else cell.server
+
+
+def part_of(chart: Chart, cell: Cell) -> str:
+    """Return the part of a bar that a cell is."""
+    return cell.server if chart.across else cell.column
+
+
+def is_own(chart: Chart, cell: Cell) -> bool:
+    """Is what the chart shows the cell's own figure, for which the document has printed one?"""
+    return chart.value in ("", cell.value)
+
+
+def in_stack(chart: Chart, cell: Cell, value: float) -> str:
+    """Return a figure as text; what is not the cell's own has the unit that the axis names."""
+    return figures.as_text(chart.value or cell.value, value, cell.unit if is_own(chart, cell) else chart.y)
+
+
+def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[str], whose: str) -> Bar:
+    """Return a bar made of cells' figures. What is below zero, as a difference of two runs may be, has no room."""
+    parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
+    total = in_stack(chart, found[0][0], sum(value for _, value in found))
+    labels = tuple(figures.whole(value) for _, value in found)
+    return Bar(sum(share for share, _ in parts), "", f"{total} {whose}".strip(), parts, labels)
 
 
 def draw_stack(
@@ -253,16 +297,17 @@ def draw_stack(
     left = min(120.0, max(width(server) for server in groups) + 10)
     room = max(width(bar.text, SMALL) for group in groups.values() for bar in group) + 8
     axis = scale([bar.value for group in groups.values() for bar in group], left, WIDTH - room)
+    row = LABELLED if any(bar.labels for group in groups.values() for bar in group) else ROW
     top = draw_legend(picture, legend)
-    bottom = top + sum(len(group) * ROW + GAP for group in groups.values())
+    bottom = top + sum(len(group) * row + GAP for group in groups.values())
     ticks_below(picture, axis, top, bottom, value)
     y = top + GAP / 2
     for server, group in groups.items():
-        at = y + len(group) * ROW / 2 + 4
+        at = y + len(group) * row / 2 + 4
         picture.write(left - 8, at, shortened(server, left - 10), anchor="end", kind="name")
         for bar in group:
             draw_bar(picture, bar, axis, left, y, False)
-            y += ROW
+            y += row
         y += GAP
     picture.line(left, top, left, bottom, "axis")
     picture.write(WIDTH / 2, bottom + 32, shortened(what, WIDTH - 8, NORMAL), anchor="middle", kind="dim")

@@ -160,6 +160,10 @@ class Running(Protocol):
     def command(self) -> str:
         """What ran it."""
 
+    @property
+    def also(self) -> tuple[int, ...]:
+        """Processes that work for it without being its children: an application's behind a web server."""
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -172,6 +176,7 @@ class Chart:
     columns: tuple[str, ...] = ()  # (): all
     x: str = ""  # the axis's title
     y: str = ""
+    across: bool = False  # stacked: a bar for each column, of the servers' figures
     log_x: bool = False
     log_y: bool = False
 

@@ -39,6 +39,11 @@ def number(value: float | None) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and abs(value) >= 100 else trimmed(text)
 
 
+def whole(value: float) -> str:
+    """Return a figure without decimals, for where there is little room."""
+    return f"{value:,.0f}"
+
+
 def trimmed(text: str) -> str:
     """Return a decimal fraction without zeros that say nothing: `5.00` is `5`, `5.10` stays `5.1`."""
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -63,24 +63,24 @@ def processes() -> list[Process]:
     return [each for each in found if each is not None]
 
 
-def tree(root: int) -> list[Process]:
-    """Return a process and all that descend from it."""
+def tree(*roots: int) -> list[Process]:
+    """Return processes and all that descend from them."""
     everyone = processes()
-    found = [each for each in everyone if each.pid == root]
+    found = [each for each in everyone if each.pid in roots]
     for parent in found:  # grows meanwhile
         found += [each for each in everyone if each.parent == parent.pid]
     return found
 
 
-def cpu_seconds(root: int) -> float:
-    """Return the CPU seconds (user and system) that a process and its descendants have used so far.
+def cpu_seconds(*roots: int) -> float:
+    """Return the CPU seconds (user and system) that processes and their descendants have used so far.
 
     Those that have ended count too, once their parent has waited for them. A zombie can still be asked.
     """
     for _ in range(5):
-        family = tree(root)
+        family = tree(*roots)
         total = sum(own_seconds(each) + each.waited for each in family)
-        if [each.pid for each in tree(root)] == [each.pid for each in family]:
+        if [each.pid for each in tree(*roots)] == [each.pid for each in family]:
             break  # else one may have been counted twice, or not at all
     return total
 

@@ -3,11 +3,13 @@
     with technology(lab, "xswitch python") as (server, path): ...
 
 X-Switch keeps the interpreters, CGI starts one each time, and beside them stand what is native to each language:
-uWSGI for Python, php-fpm for PHP, a FastCGI program for Perl, all behind nginx. Raises LabError.
+uWSGI for Python, php-fpm for PHP, a FastCGI program for Perl, all behind nginx, and Tomcat for Java. Raises
+LabError.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -15,15 +17,24 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
+from typing import IO, Any
 
 from ewe.lab.experiment import Bench, Contender, Running
+from ewe.lab.fronts import KEPT, Behind, nginx
+from ewe.lab.load.child import environment
 from ewe.lab.processes import LabError, one_line, running, text_of, two_cores
 from ewe.lab.servers import Server, free_port, wait_for_port
+from ewe.lab.tomcat import missing as tomcat_lacks
+from ewe.lab.tomcat import tomcat
 
 HELLO = "hello world, from a program that keeps nothing over\n"  # 52 bytes, as in table 1 of X-Switch
 LARGE = 43_000  # bytes of random text, as in its figure 4
+PAGE_PHP = "Hello, World!\n"  # 14 bytes, as in DT-1 of the thesis
+PAGE_PYTHON = "x" * 749 + "\n"  # 750 bytes, as in DT-2
+PAGE_SERVLET, PAGE_JSP = "x" * 669 + "\n", "x" * 372 + "\n"  # 670 and 373 bytes, as in DT-3 and DT-4
 PYTHON = "#!/usr/bin/python3\n"
 PROGRAMS = {
     "hello.py": f"{PYTHON}print('Content-Type: text/plain\\n')\nprint({HELLO[:-1]!r})\n",
@@ -33,39 +44,29 @@ PROGRAMS = {
     f"print join '', map {{ chr(97 + int rand 26) }} 1 .. {LARGE};\n",
     "wsgi.py": "def application(environ, start_response):\n"
     f"    start_response('200 OK', [('Content-Type', 'text/plain')])\n    return [{HELLO.encode()!r}]\n",
+    "page.php": PAGE_PHP,
+    "page-cgi.php": f"#!/usr/bin/php-cgi -dcgi.force_redirect=0\n{PAGE_PHP}",
+    "page.py": f"{PYTHON}print('Content-Type: text/plain\\n')\nprint('x' * {len(PAGE_PYTHON) - 1})\n",
+    "page_wsgi.py": "def application(environ, start_response):\n"
+    "    start_response('200 OK', [('Content-Type', 'text/plain')])\n"
+    f"    return [b'x' * {len(PAGE_PYTHON) - 1} + b'\\n']\n",
     "fcgi.pl": "#!/usr/bin/perl\nuse FCGI;\nmy $request = FCGI::Request();\n"
     f'while ($request->Accept() >= 0) {{ print "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n"; }}\n',
 }  # fmt: skip
-NGINX = """\
-daemon off; worker_processes 1; {user} pid "{where}/nginx.pid"; error_log "{where}/error.log";
-events {{ worker_connections 1024; }}
-http {{
-  access_log off; keepalive_requests 1000000000;
-  client_body_temp_path "{where}/body"; proxy_temp_path "{where}/proxy"; uwsgi_temp_path "{where}/uwsgi";
-  fastcgi_temp_path "{where}/fastcgi"; scgi_temp_path "{where}/scgi";
-  upstream behind {{ server unix:{where}/socket; {keepalive} }}
-  server {{ listen 127.0.0.1:{port}; location / {{
-    fastcgi_pass behind; {keep_conn}
-    fastcgi_param SCRIPT_FILENAME "{script}"; fastcgi_param SCRIPT_NAME $uri; fastcgi_param PATH_INFO "";
-    fastcgi_param REQUEST_METHOD $request_method; fastcgi_param QUERY_STRING $query_string;
-    fastcgi_param CONTENT_LENGTH $content_length; fastcgi_param SERVER_PROTOCOL $server_protocol;
-    fastcgi_param SERVER_NAME localhost; fastcgi_param SERVER_PORT {port}; fastcgi_param REMOTE_ADDR $remote_addr;
-    fastcgi_param REQUEST_URI $request_uri; fastcgi_param GATEWAY_INTERFACE CGI/1.1;
-  }} }}
-}}
-"""
 FPM = """\
 [global]
 error_log = {where}/fpm.log
 daemonize = no
 [www]
 {user}
-listen = {where}/socket
+listen = {listen}
 pm = static
-pm.max_children = {workers}
+pm.max_children = {children}
 """
 WORKERS = 4  # of each that keeps processes
+BACKLOG = 1024  # connections that wait for a process
 STARTS_IN = 10.0  # seconds
+ACCEPTS = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
 WARMS_IN = 1.0  # seconds that warm parents may take to load what they load
 
 
@@ -89,6 +90,8 @@ def missing(name: str) -> str:
         "fcgi perl": ("perl", "libfcgi-perl"),
         "perl": ("perl", "perl"),
     }
+    if name.startswith("tomcat") and (packages := tomcat_lacks()):
+        return f"{name} is left out: apt install {packages}"
     for part, (program, package) in needs.items():
         if part in name and not (program and shutil.which(program)):
             return f"{name} is left out: apt install {package}"
@@ -107,18 +110,23 @@ def technology(lab: Bench, name: str, *options: str, program: str = "hello") -> 
     """Serve a program by a technology; yield the server and the path. options: of ewe's. Raises LabError."""
     programs = directory_of(lab)
     kind, _, language = name.partition(" ")
+    if kind == "tomcat":
+        where = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
+        with tomcat(where, servlets={"hello": HELLO}, pages={}) as server:
+            yield server, "/hello"
+        return
     extension = {"python": "py", "perl": "pl", "php": "php"}[language]
     path = f"/cgi-bin/{program}.{extension}"
     if kind in ("xswitch", "cgi"):
         model = "xswitch" if kind == "xswitch" else "asyncio"
         contender = Contender(name, model=model, options=("--cgi-path", str(programs), *options))
-        with lab.start(contender, lab.site([])) as server:
+        with lab.start(contender, lab.site([])) as started:
             if kind == "xswitch":
-                wait_for_xswitch(server)
-            yield server, path
+                wait_for_xswitch(started)
+            yield started, path
         return
-    with behind_nginx(lab, kind, programs) as server:
-        yield server, path
+    with behind_nginx(lab, kind, programs) as nginx_server:
+        yield nginx_server, path
 
 
 def wait_for_xswitch(server: Running) -> None:
@@ -135,65 +143,112 @@ def wait_for_xswitch(server: Running) -> None:
     raise LabError("X-Switch does not start")
 
 
+def status_of(server: Running) -> dict[str, Any]:
+    """Return what the X-Switch of a server tells about itself. Raises LabError."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{server.url}xswitch-status?json", timeout=5) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+    except (OSError, ValueError) as reason:
+        raise LabError(f"X-Switch does not say how it is: {reason}") from None
+
+
+@contextmanager
+def switch(lab: Bench, *options: str) -> Iterator[tuple[int, Path]]:
+    """Run an X-Switch without a web server; yield its process and its socket. Raises LabError."""
+    where = Path(tempfile.mkdtemp(prefix="switch-", dir=lab.directory))
+    socket = where / "socket"
+    command = [
+        sys.executable,
+        "-m",
+        "ewe.xswitch",
+        "--listen",
+        f"unix:{socket}",
+        "--root",
+        str(directory_of(lab)),
+        *options,
+    ]
+    with (
+        tempfile.TemporaryFile() as output,
+        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+    ):
+        wait_for_socket(started, socket, output, "X-Switch")
+        time.sleep(WARMS_IN)
+        yield started.pid, socket
+
+
+def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name: str) -> None:
+    """Return once somebody listens at a Unix socket. Raises LabError."""
+    end = time.monotonic() + STARTS_IN
+    while not listens_at(socket):
+        if started.poll() is not None or time.monotonic() > end:
+            raise LabError(f"{name} does not start: {one_line(text_of(output))}")
+        time.sleep(0.02)
+
+
+def listens_at(socket: Path) -> bool:
+    """Whether anybody listens at a Unix socket. It is not connected to for that."""
+    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+        if line.endswith(f" {socket}") and line.split()[3] == ACCEPTS:
+            return True
+    return False
+
+
 @contextmanager
 def behind_nginx(lab: Bench, kind: str, programs: Path) -> Iterator[Running]:
     """Run uWSGI, php-fpm or a FastCGI program behind nginx, all on the server's core."""
     core = two_cores()[0]
     where = Path(tempfile.mkdtemp(prefix="behind-", dir=lab.directory))
-    root = os.geteuid() == 0
+    socket = where / "socket"
     scripts = {"php-fpm": "hello.php", "uwsgi": "wsgi.py", "fcgi": "fcgi.pl"}
-    with ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
-        command = {"php-fpm": fpm, "uwsgi": uwsgi, "fcgi": fcgi}[kind](where, programs)
-        started = stack.enter_context(running(command, output, core, cwd=where))
-        end = time.monotonic() + STARTS_IN
-        while not (where / "socket").exists():
-            if started.poll() is not None or time.monotonic() > end:
-                raise LabError(f"{kind} does not start: {one_line(text_of(output))}")
-            time.sleep(0.02)
-        (where / "socket").chmod(0o666)
-        port = free_port()
+    commands = {
+        "php-fpm": lambda: fpm(where, str(socket), KEPT),
+        "uwsgi": lambda: uwsgi(socket, programs / "wsgi.py", "--fastcgi-socket"),
+        "fcgi": lambda: fcgi(socket, programs / "fcgi.pl"),
+    }
+    with tempfile.TemporaryFile() as output, running(commands[kind](), output, core, cwd=where) as started:
+        wait_for_socket(started, socket, output, kind)
+        socket.chmod(0o666)
         keeps = kind != "uwsgi"  # its FastCGI ends each connection with its request
-        (where / "nginx.conf").write_text(
-            NGINX.format(
-                where=where,
-                port=port,
-                script=programs / scripts[kind],
-                user="user root;" if root else "",
-                keepalive="keepalive 16;" if keeps else "",
-                keep_conn="fastcgi_keep_conn on;" if keeps else "",
-            )
-        )
-        nginx = stack.enter_context(
-            running(["nginx", "-p", str(where), "-c", str(where / "nginx.conf")], output, core, cwd=where)
-        )
-        wait_for_port(nginx, port, output, "nginx")
-        yield Server(nginx.pid, f"http://127.0.0.1:{port}/", f"nginx before {kind}")
+        behind = Behind(where, free_port(), programs / scripts[kind], f"unix:{socket}", keeps=keeps)
+        with running(nginx(behind), output, core, cwd=where) as web:
+            wait_for_port(web, behind.port, output, "nginx")
+            url = f"http://127.0.0.1:{behind.port}/"
+            yield Server(web.pid, url, f"nginx before {kind}", (started.pid,))
 
 
-def fpm(where: Path, programs: Path) -> Sequence[str]:
-    """Return the command of php-fpm."""
+def fpm(where: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
+    """Return the command of php-fpm. listen: a path, or host and port."""
     root = os.geteuid() == 0
     user = "user = root\ngroup = root" if root else ""
-    (where / "fpm.conf").write_text(FPM.format(where=where, user=user, workers=WORKERS))
+    text = FPM.format(where=where, user=user, listen=listen, children=children)
+    (where / "fpm.conf").write_text(text)
     return [php_fpm(), "-y", str(where / "fpm.conf"), "-F", *(["-R"] if root else [])]
 
 
-def uwsgi(where: Path, programs: Path) -> Sequence[str]:
-    """Return the command of uWSGI, which speaks FastCGI here, as X-Switch does."""
+def uwsgi(
+    socket: Path, program: Path, protocol: str = "--uwsgi-socket", children: int = WORKERS
+) -> Sequence[str]:
+    """Return the command of uWSGI, which speaks FastCGI, too."""
     return [
-        "uwsgi_python3", "--fastcgi-socket", str(where / "socket"), "--wsgi-file", str(programs / "wsgi.py"),
-        "--processes", str(WORKERS), "--master", "--disable-logging", "--need-app", "--die-on-term",
+        "uwsgi_python3", protocol, str(socket), "--wsgi-file", str(program), "--listen", backlog(),
+        "--processes", str(children), "--master", "--disable-logging", "--need-app", "--die-on-term",
     ]  # fmt: skip
 
 
-def fcgi(where: Path, programs: Path) -> Sequence[str]:
+def backlog() -> str:
+    """Return how many connections may wait: what the system allows, beyond which uWSGI would not start."""
+    return str(min(BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text())))
+
+
+def fcgi(socket: Path, program: Path) -> Sequence[str]:
     """Return the command that runs a FastCGI program on a socket, in several processes."""
     code = (
         "import os,socket,sys\n"
         "s=socket.socket(socket.AF_UNIX);s.bind(sys.argv[1]);s.listen(128);os.dup2(s.fileno(),0)\n"
-        f"for _ in range({WORKERS}):\n"
+        f"for _ in range({KEPT}):\n"
         "    if not os.fork(): os.execv(sys.argv[2], [sys.argv[2]])\n"
         "while True: os.wait()\n"
     )
-    return [sys.executable, "-c", code, str(where / "socket"), str(programs / "fcgi.pl")]
+    return [sys.executable, "-c", code, str(socket), str(program)]

@@ -30,11 +30,15 @@ STARTS_IN = 10.0  # seconds a server may take to start
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. url: with the slash; command: in short, for a report."""
+    """A running server. url: with the slash; command: in short, for a report.
+
+    also: what works for it and is not its child.
+    """
 
     pid: int
     url: str
     command: str = ""
+    also: tuple[int, ...] = ()
 
 
 @contextmanager

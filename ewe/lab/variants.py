@@ -13,14 +13,18 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ewe import orphans
+from ewe.config import Config
 from ewe.conversation import converse
+from ewe.http import Request, Response
 from ewe.listener import Listener
+from ewe.processors.event import Event
 from ewe.processors.fork import Fork
 from ewe.processors.thread import Thread
 from ewe.site import Site
 from ewe.streams import Stream
 
 REAPS_EVERY = 0.005  # seconds between two looks for children at a stop
+NOTHING = b"hello world, from a handler that has nothing to do.\n"  # 52 bytes, as programs.HELLO
 
 
 class BuildingThread(Thread):
@@ -35,6 +39,21 @@ class BuildingFork(Fork):
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
         return converse(stream, Site(self.config, holds_idle=True))
+
+
+class Null(Event):
+    """An event loop whose site answers everything at once, with as many bytes as a program that is measured."""
+
+    def __init__(self, site: Site, config: Config) -> None:
+        super().__init__(site, config)
+        site.mounts.insert(0, ("/", Nothing()))
+
+
+class Nothing:
+    """A handler that does nothing but answer: X-Switch's table 1 has it in the place of mod_x."""
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        return Response(200, (("Content-Type", "text/plain"),), NOTHING)
 
 
 class LazyFork(Fork):

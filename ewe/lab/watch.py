@@ -47,8 +47,11 @@ class Reading:
 class Watch:
     """Looks at a process and its descendants between begin() and end()."""
 
-    def __init__(self, pid: int, core: int | None = None, beside: int | None = None) -> None:
-        self.pid = pid
+    def __init__(
+        self, pid: int, core: int | None = None, beside: int | None = None, also: tuple[int, ...] = ()
+    ) -> None:
+        """also: what works for the server without being its child."""
+        self.pids = (pid, *also)
         self.cores = (core, beside)
         self.readings: list[Reading] = []
         self.switches: dict[tuple[int, int], tuple[int, int]] = {}  # (process, thread): context switches
@@ -92,7 +95,7 @@ class Watch:
     def look(self) -> None:
         """Add a reading."""
         with self.lock:
-            at, cpu = time.monotonic(), cpu_seconds(self.pid)
+            at, cpu = time.monotonic(), cpu_seconds(*self.pids)
             family = list(self.family())
             for each in family:
                 self.switches.update(switches(each.pid))
@@ -111,7 +114,7 @@ class Watch:
 
     def family(self) -> Iterator[psutil.Process]:
         """Yield the processes that are alive."""
-        for each in tree(self.pid):
+        for each in tree(*self.pids):
             if each.state not in "ZX":
                 try:
                     yield psutil.Process(each.pid)

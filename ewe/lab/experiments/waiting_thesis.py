@@ -1,4 +1,4 @@
-"""The thesis: what waits for PHP, Python and Java behind the servers, and for the blog's load."""
+"""The thesis: what waits for PHP and Python behind the servers, and for the blog's load."""
 
 from ewe.lab.experiment import Experiment
 from ewe.lab.experiments.thesis import AB, KEEP, MACHINE, NO_KEEP
@@ -7,7 +7,6 @@ from ewe.lab.results import Cell
 
 PHP = "PHP behind the servers (mod_php, FastCGI, CGI)"
 PYTHON = "Python behind the servers (uWSGI, FastCGI, CGI)"
-BOUND = "The wire's bound for PHP is printed as 8,390,857; by its own terms it is 8,392,857."
 RSS, BEFORE, AFTER = "VmRSS", "VmRSS before the main page", "VmRSS after the main page"
 ACCELERATORS = {  # kB, before and after the main page was loaded
     "mod_php": (5012, 8308),
@@ -49,87 +48,6 @@ def waits(
 
 WAITING: tuple[Waiting, ...] = (
     waits(
-        "T-DT1",
-        "figures 4.11 and 4.12",
-        "PHP",
-        "mod_php answers twice as much as FastCGI, and CGI next to nothing.",
-        PHP,
-        joined(
-            (
-                cells(
-                    {
-                        "Apache mod_php": 7_000,
-                        "Cherokee": 4_500,
-                        "Nginx and Lighttpd": 3_500,
-                        "Apache FastCGI": 3_000,
-                        "CGI": 100,
-                    },
-                    NO_KEEP,
-                ),
-                cells(
-                    {
-                        "Apache mod_php": 10_000,
-                        "Nginx and Lighttpd": 4_000,
-                        "Apache FastCGI": 3_000,
-                        "CGI": 100,
-                    },
-                    KEEP,
-                ),
-            )
-        ),
-        quick=True,
-        errata=(AB, BOUND),
-    ),
-    waits(
-        "T-DT1a",
-        "figures 4.13 and A.9",
-        "PHP under Apache",
-        "mod_php reaches 10,000, “333 %” of FastCGI.",
-        PHP,
-        joined(
-            (
-                cells({"mod_php": 7_000, "FastCGI": 2_600, "CGI": 100}, NO_KEEP),
-                cells({"mod_php": 10_000}, KEEP),
-            )
-        ),
-        varies="mod_php, FastCGI, CGI; Apache's models",
-    ),
-    waits(
-        "T-DT1w",
-        "figures 4.14, 4.15, A.10 and A.11",
-        "PHP and the number of processes",
-        "More processes bring lighttpd and nginx up to 1,500 a second.",
-        PHP,
-        joined(
-            (
-                cells(
-                    {
-                        "Lighttpd 1": 4_500,
-                        "Lighttpd more": 6_000,
-                        "Nginx 1": 3_800,
-                        "Nginx 2": 4_200,
-                        "Nginx more": 5_100,
-                    },
-                    KEEP,
-                ),
-                cells(
-                    {"Lighttpd 1": 4_000, "Lighttpd more": 5_000, "Nginx 1": 4_000, "Nginx more": 4_500},
-                    NO_KEEP,
-                ),
-            )
-        ),
-        varies="server processes",
-    ),
-    waits(
-        "T-DT1c",
-        "figures A.12 and A.13",
-        "PHP over Unix and TCP sockets",
-        "Over Unix sockets Cherokee collapses above 100 clients, over TCP it does not.",
-        "php-fpm behind nginx, in the place of Cherokee",
-        cells({"Cherokee, TCP": 4_000}, NO_KEEP),
-        varies="kind of socket, threads",
-    ),
-    waits(
         "T-A9",
         "table A.9",
         "The memory of PHP",
@@ -139,24 +57,6 @@ WAITING: tuple[Waiting, ...] = (
         varies="way to call PHP",
         measures="VmRSS of a process",
         errata=(),
-    ),
-    waits(
-        "T-DT2",
-        "figures 4.16 and 4.17",
-        "Python",
-        "uWSGI is far ahead of FastCGI, and CGI answers about 100; keep-alive changes nothing.",
-        PYTHON,
-        cells({"Nginx uWSGI": 8_000, "Apache uWSGI": 5_000, "FastCGI": 1_500, "CGI": 100}, NO_KEEP),
-        quick=True,
-    ),
-    waits(
-        "T-DT2s",
-        "figures 4.18 to 4.20 and A.14 to A.18",
-        "Python, server by server",
-        "Apache event is the best of Apache's; nginx stays at 6,000 with 250 clients whatever its processes.",
-        PYTHON,
-        cells({"Nginx uWSGI, 250 clients": 6_000, "Lighttpd FastCGI": 1_800}, KEEP),
-        varies="server, processes, threads",
     ),
     waits(
         "T-A10",
@@ -181,32 +81,6 @@ WAITING: tuple[Waiting, ...] = (
         varies="way to call Python",
         measures="VmRSS of a worker",
         errata=(),
-    ),
-    waits(
-        "T-DT3",
-        "figures A.19 and A.20",
-        "Servlets beside HTML and PHP",
-        "A servlet is faster than any PHP on kept connections.",
-        "Tomcat with a servlet and a JSP page",
-        joined(
-            (
-                cells({"Servlet": 10_000, "mod_php": 7_000}, NO_KEEP),
-                cells({"Servlet": 18_400, "mod_php": 10_000}, KEEP),
-            )
-        ),
-    ),
-    waits(
-        "T-DT4",
-        "figures A.21 and A.22",
-        "JSP beside servlets and PHP",
-        "A JSP page is as fast as a servlet without keep-alive, and faster with it.",
-        "Tomcat with a servlet and a JSP page",
-        joined(
-            (
-                cells({"JSP": 10_000, "mod_php": 7_000}, NO_KEEP),
-                cells({"JSP": 22_400, "mod_php": 10_000}, KEEP),
-            )
-        ),
     ),
     waits(
         "T-HS2",

@@ -74,8 +74,6 @@ def measure(lab: Bench, name: str, *options: str) -> tuple[Cell, Cell]:
             for cell in cells:
                 cell.failure = str(reason)
             break
-        if not name.startswith(("xswitch", "cgi")):
-            sample.usage = None  # what was watched is nginx alone, without what works behind it
         sample.extra["first"] = first
         sample.extra["mean"] = sample.service.mean * 1e3 if sample.service else 0.0
         for cell in cells:

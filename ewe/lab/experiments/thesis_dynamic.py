@@ -1,0 +1,166 @@
+"""The thesis's dynamic tests: pages of PHP and Python, by the ways there are to run them.
+
+As in the static tests a sweep over the clients is drawn as measured, and the best point of each way stands
+beside the printed figure, which is the text's.
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ewe.lab.experiment import Bench, Chart, Experiment, Load, Running
+from ewe.lab.experiments.thesis import AB, BEST, CLIENTS, KEEP, MACHINE, NO_KEEP, READ_OFF, best, height
+from ewe.lab.processes import LabError
+from ewe.lab.results import Cell, Sample
+from ewe.lab.ways import MOST_PROCESSES, Way, served
+
+QUICK = (32,)
+AGAIN = 2  # more measurements of the best point, in full
+CGI_CLIENTS = f"CGI is asked by at most {MOST_PROCESSES} clients at once, since each of them is a process."
+CHEROKEE = "Cherokee is in no current distribution: its printed figures are shown, and cannot be tested."
+FLUP = (
+    "The thesis ran Python's FastCGI with flup, which is in no current distribution; a program of the lab's on "
+    "ewe's own FastCGI stands in."
+)
+Printed = tuple[str, float]  # the document's name of a server, requests a second
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """One dynamic test. printed: by column, by way's name; gone: printed for what no longer exists, by column.
+
+    clients: at once, in full and with --quick.
+    """
+
+    ways: Sequence[Way]
+    printed: Mapping[str, Mapping[str, Printed]]
+    gone: Mapping[str, Printed] | None = None
+    clients: Sequence[int] = CLIENTS
+    quick: Sequence[int] = QUICK
+    notes: tuple[str, ...] = ()
+
+
+def run(lab: Bench, test: Dynamic) -> Iterator[Cell]:
+    """Measure every way that is here."""
+    lab.notes += [READ_OFF, *test.notes]
+    if any(way.by == "cgi" for way in test.ways):
+        lab.notes.append(CGI_CLIENTS)
+    for way in test.ways:
+        if way.missing:
+            lab.notes.append(way.missing)
+        else:
+            yield from measure(lab, test, way)
+    for column, (name, figure) in (test.gone or {}).items():
+        lab.notes += [CHEROKEE] if CHEROKEE not in lab.notes else []
+        yield Cell(name.lower(), BEST + column, paper=figure, paper_server=name)
+
+
+def measure(lab: Bench, test: Dynamic, way: Way) -> Iterator[Cell]:
+    """Measure a way: every number of clients, with and without keep-alive; then its best points."""
+    swept: dict[str, list[Cell]] = {}
+    try:
+        with served(lab, way) as (server, path):
+            probe(server.url.rstrip("/") + path, way.page)
+            for column in test.printed:
+                swept[column] = list(sweep(lab, test, way, column, server, path))
+                if len(swept[column]) > 1:
+                    yield from swept[column]
+        for column, cells in swept.items():
+            top = beside(test, column, way, best(cells, None))
+            if not lab.quick:
+                top.samples = [*top.samples, *again(lab, way, column, max(cells, key=height))]
+            yield top
+    except LabError as reason:
+        yield Cell(way.name, failure=str(reason))
+
+
+def sweep(lab: Bench, test: Dynamic, way: Way, column: str, server: Running, path: str) -> Iterator[Cell]:
+    """Measure a way that runs, with every number of clients."""
+    counts = test.quick if lab.quick else test.clients
+    for count in sorted({min(count, way.most(column == KEEP)) for count in counts}):
+        load = load_of(lab, way, column, count, path)
+        cell = Cell(way.name, column, count, command=server.command, load=load.words())
+        cell.samples.append(lab.load(server, load))
+        yield cell
+
+
+def again(lab: Bench, way: Way, column: str, of: Cell) -> Iterator[Sample]:
+    """Measure a point again, each time with all begun anew: a thousand clients leave their traces."""
+    for _ in range(AGAIN):
+        with served(lab, way) as (server, path):
+            yield lab.load(server, load_of(lab, way, column, int(of.x or 0), path))
+
+
+def load_of(lab: Bench, way: Way, column: str, count: int, path: str) -> Load:
+    """Return the load of one point."""
+    seconds = lab.seconds(2, 4) if way.by == "cgi" else lab.seconds(0.8, 2)
+    warm_up = lab.seconds(2, 3) if way.language == "java" else lab.seconds(0.3, 0.5)  # until it is compiled
+    return Load(
+        "ceiling", users=count, keep_alive=column == KEEP, seconds=seconds, warm_up=warm_up,
+        path=path, length=len(way.page),
+    )  # fmt: skip
+
+
+def beside(test: Dynamic, column: str, way: Way, cell: Cell) -> Cell:
+    """Give a cell what the document printed for it."""
+    name, figure = test.printed[column].get(way.name, ("", 0.0))
+    if name:
+        cell.paper, cell.paper_server = figure, name
+    return cell
+
+
+def probe(url: str, page: str) -> None:
+    """Ask once, and check the answer. Raises LabError."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=20) as answer:
+            body = answer.read().decode("latin-1")
+    except OSError as reason:
+        raise LabError(f"a first request failed: {reason}") from None
+    if body != page:
+        raise LabError(f"a first request brought {len(body)} bytes, {body[:40]!r}, not {len(page)}")
+
+
+def experiment(
+    id: str,
+    figures: str,
+    title: str,
+    claim: str,
+    test: Dynamic,
+    *,
+    reference: str,
+    paper_reference: str,
+    minutes: float,
+    varies: str = "way to run it, clients at once",
+    quick: bool = False,
+    errata: tuple[str, ...] = (),
+) -> Experiment:
+    """Return one of the dynamic tests."""
+    over = f" over {reference}'s" if reference else ""
+    charts: list[Chart] = []
+    for column in test.printed:
+        top = (BEST + column,)
+        charts += [
+            Chart("bars", f"Best replies a second{over}, {column}", "" if reference else "rate", top),
+            Chart("bars", f"CPU time for a reply, in µs, {column}", "micros", top),
+            Chart(
+                "lines",
+                f"Replies a second, {column}",
+                "",
+                (column,),
+                "clients at once",
+                log_x=True,
+                log_y=True,
+            ),
+        ]
+    return Experiment(
+        id=id, document="thesis", source=figures, title=title, claim=claim, varies=varies,
+        measures="replies a second", quick=quick, minutes=minutes, reference=reference,
+        paper_reference=paper_reference, charts=tuple(charts), errata=(AB, *errata),
+        run=lambda lab: run(lab, test), machine=MACHINE,
+    )  # fmt: skip
+
+
+__all__ = ["KEEP", "NO_KEEP", "Dynamic", "experiment"]

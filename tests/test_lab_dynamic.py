@@ -1,0 +1,234 @@
+"""Programs behind web servers, as in the thesis: what is configured, what is missing, what is measured."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ewe.lab import fronts, ways
+from ewe.lab.bench import LabBench
+from ewe.lab.experiments import (
+    CATALOG,
+    t_dt1,
+    t_dt1a,
+    t_dt1c,
+    t_dt1w,
+    t_dt2,
+    t_dt2s,
+    t_dt3,
+    t_dt4,
+    thesis_dynamic,
+)
+from ewe.lab.experiments.thesis import BEST, KEEP, NO_KEEP
+from ewe.lab.experiments.thesis_dynamic import Dynamic
+from ewe.lab.fronts import Behind
+from ewe.lab.peers import APACHE_MODULES
+from ewe.lab.processes import processes
+from ewe.lab.progress import Progress
+from ewe.lab.results import Cell, Sample, Table
+from ewe.lab.verdicts import NOT_TESTABLE, judge
+from ewe.lab.ways import Way, served
+
+MODULES = {
+    "T-DT1": t_dt1,
+    "T-DT1a": t_dt1a,
+    "T-DT1w": t_dt1w,
+    "T-DT1c": t_dt1c,
+    "T-DT2": t_dt2,
+    "T-DT2s": t_dt2s,
+    "T-DT3": t_dt3,
+    "T-DT4": t_dt4,
+}
+
+
+@contextmanager
+def quick_lab() -> Iterator[LabBench]:
+    with LabBench(Progress(file=io.StringIO()), quick=True, repeats=1) as lab:
+        yield lab
+
+
+# The tests of the thesis
+
+
+@pytest.mark.parametrize("id", MODULES)
+def test_printed_figures_have_a_way_each(id: str) -> None:
+    test: Dynamic = MODULES[id].TEST
+    names = [way.name for way in test.ways]
+    assert len(names) == len(set(names))
+    for column, printed in test.printed.items():
+        assert set(printed) <= set(names), column
+        if CATALOG[id].reference:
+            assert printed[CATALOG[id].reference][0] == CATALOG[id].paper_reference
+
+
+@pytest.mark.parametrize("id", MODULES)
+def test_loads_are_bounded(id: str) -> None:
+    test: Dynamic = MODULES[id].TEST
+    assert all(0 < count <= 1000 for count in (*test.clients, *test.quick))
+    for way in test.ways:
+        assert 1 <= way.children <= 16 and 1 <= way.processes <= 8
+        assert way.most(True) <= 10 if way.by == "cgi" else way.most(False) >= 1000
+
+
+def test_what_is_printed() -> None:
+    assert t_dt1.TEST.printed[NO_KEEP]["apache mod_php"] == ("Apache mod_php", 7_000)
+    assert t_dt1.TEST.printed[KEEP]["apache mod_php"] == ("Apache mod_php", 10_000)
+    assert t_dt1w.TEST.printed[KEEP]["nginx 8"] == ("Nginx 8", 5_100)
+    assert t_dt1w.TEST.printed[NO_KEEP]["lighttpd 1"] == ("Lighttpd 1", 4_000)
+    assert t_dt2.TEST.printed[KEEP]["nginx uwsgi"] == ("Nginx uWSGI", 8_000)
+    assert t_dt2s.TEST.printed[NO_KEEP]["lighttpd 4"] == ("Lighttpd FastCGI", 1_700)
+
+
+# What is configured
+
+
+def behind(tmp_path: Path, name: str = "page.php", **more: object) -> Behind:
+    return Behind(tmp_path, 8080, tmp_path / name, **more)  # type: ignore[arg-type]
+
+
+def test_nginx_speaks_either_protocol(tmp_path: Path) -> None:
+    fronts.nginx(behind(tmp_path, address="unix:/run/x", by="uwsgi", processes=4))
+    text = (tmp_path / "nginx.conf").read_text()
+    assert "worker_processes 4;" in text and "server unix:/run/x;" in text and "uwsgi_pass behind;" in text
+    assert "fastcgi_param" not in text and f'uwsgi_param SCRIPT_FILENAME "{tmp_path}/page.php";' in text
+    fronts.nginx(behind(tmp_path, address="127.0.0.1:9000", keeps=True))
+    text = (tmp_path / "nginx.conf").read_text()
+    assert "server 127.0.0.1:9000; keepalive" in text and "fastcgi_pass behind; fastcgi_keep_conn on;" in text
+
+
+def test_apache_loads_what_a_way_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fronts, "mod_php", lambda: "/there/libphp8.2.so")
+    for by, words in {
+        "mod_php": ("LoadModule php_module /there/libphp8.2.so", "SetHandler application/x-httpd-php"),
+        "fastcgi": ("LoadModule proxy_fcgi_module", '"proxy:unix:/run/x|fcgi://localhost/"'),
+        "uwsgi": ("LoadModule proxy_uwsgi_module", '"proxy:unix:/run/x|uwsgi://localhost/"'),
+        "cgi": (f"LoadModule cgid_module {APACHE_MODULES}/mod_cgid.so", "SetHandler cgi-script"),
+    }.items():
+        fronts.apache("prefork", behind(tmp_path, address="unix:/run/x", by=by))
+        text = (tmp_path / "apache.conf").read_text()
+        assert all(word in text for word in (*words, "mpm_prefork_module", 'LocationMatch "^/page\\.php$"'))
+
+
+def test_lighttpd_with_and_without_processes(tmp_path: Path) -> None:
+    fronts.lighttpd(behind(tmp_path, address="unix:/run/x"))
+    text = (tmp_path / "lighttpd.conf").read_text()
+    assert '"socket" => "/run/x"' in text and '".php"' in text and "max-worker" not in text
+    fronts.lighttpd(behind(tmp_path, address="127.0.0.1:9000"))
+    assert '"host" => "127.0.0.1", "port" => 9000' in (tmp_path / "lighttpd.conf").read_text()
+    fronts.lighttpd(behind(tmp_path, "page.py", by="cgi", processes=2))
+    text = (tmp_path / "lighttpd.conf").read_text()
+    assert 'cgi.assign = ( ".py" => "" )' in text and "server.max-worker = 2" in text
+
+
+# What is missing
+
+
+def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "find_tool", lambda name: None)
+    monkeypatch.setattr(ways, "php_fpm", lambda: "")
+    monkeypatch.setattr(fronts, "mod_php", lambda: "")
+    monkeypatch.setattr(ways, "tomcat_lacks", lambda: "tomcat10 default-jdk-headless")
+    lacks = {
+        Way("nginx", "php-fpm", "php"): "nginx-light php-fpm",
+        Way("apache-prefork", "mod_php", "php"): "apache2 libapache2-mod-php",
+        Way("apache-event", "uwsgi", "python", label="apache uwsgi"): "apache2 uwsgi-plugin-python3",
+        Way("lighttpd", "cgi", "php"): "lighttpd php-cgi",
+        Way("ewe", "xswitch", "php"): "php-cgi",
+        Way("tomcat", "jsp", "java"): "tomcat10 default-jdk-headless",
+    }
+    for way, packages in lacks.items():
+        assert way.missing == f"{way.name} is left out: apt install {packages}"
+    assert not Way("ewe", "cgi", "python").missing
+
+
+def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "find_tool", lambda name: None)
+    test = Dynamic((Way("nginx", "uwsgi", "python"),), {KEEP: {}}, {KEEP: ("Cherokee", 4_500.0)})
+    with quick_lab() as lab:
+        cells = list(thesis_dynamic.run(lab, test))
+        assert any("apt install" in note for note in lab.notes) and thesis_dynamic.CHEROKEE in lab.notes
+    assert [(cell.server, cell.paper, cell.samples, cell.failure) for cell in cells] == [
+        ("cherokee", 4_500, [], "")
+    ]
+    (verdict,) = judge(Table("T-DT1", cells=cells), CATALOG["T-DT1"])
+    assert verdict.verdict == NOT_TESTABLE
+
+
+# For real
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        way
+        for way in (
+            Way("nginx", "php-fpm", "php", tcp=True),
+            Way("nginx", "uwsgi", "python", processes=2),
+            Way("apache-prefork", "mod_php", "php"),
+            Way("apache-event", "php-fpm", "php"),
+            Way("apache-prefork", "cgi", "php"),
+            Way("apache-worker", "uwsgi", "python"),
+            Way("lighttpd", "php-cgi", "php"),
+            Way("lighttpd", "fastcgi", "python", children=1),
+            Way("lighttpd", "cgi", "python"),
+            Way("tomcat", "servlet", "java"),
+            Way("tomcat", "jsp", "java"),
+            Way("ewe", "php-fpm", "php"),
+            Way("ewe", "cgi", "php"),
+        )
+        if not way.missing
+    ],
+    ids=lambda way: f"{way.name} {way.language}",
+)
+def test_ways_answer(way: Way) -> None:
+    """Each that is installed here serves its page, and leaves no process behind."""
+    with quick_lab() as lab:
+        with served(lab, way) as (server, path):
+            thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
+            started = {server.pid, *server.also}
+            assert bool(server.also) is (way.by in ways.STAYS)
+        assert not started & {each.pid for each in processes() if each.state not in "ZX"}
+
+
+@pytest.mark.skipif(bool(Way("nginx", "php-fpm", "php").missing), reason="nginx and php-fpm are not here")
+def test_a_way_is_measured_with_all_that_works_for_it() -> None:
+    way = Way("nginx", "php-fpm", "php")
+    test = Dynamic((way,), {KEEP: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
+    with quick_lab() as lab:
+        cells = list(thesis_dynamic.run(lab, test))
+    assert [(cell.column, cell.x, cell.failure) for cell in cells] == [
+        (KEEP, 2, ""), (KEEP, 4, ""), (BEST + KEEP, None, ""),
+    ]  # fmt: skip
+    top = cells[-1]
+    assert (top.paper, top.paper_server) == (4_000, "Nginx and Lighttpd")
+    sample = top.samples[0]
+    assert sample.replies > 20 and not sample.errors
+    assert sample.usage is not None and sample.usage.processes == 7  # nginx: 2, php-fpm: 1 and its 4
+    assert (sample.micros or 0) > 5
+
+
+def over(kind: str, few: float, many: float) -> list[Cell]:
+    return [
+        Cell(f"{kind}, 4 php-fpm", NO_KEEP, x, samples=[Sample("wrk", 1, replies=int(rate))])
+        for x, rate in ((50, few), (250, many))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unix", "tcp", "word"),
+    [
+        (50, 900, "holds"),
+        (900, 900, "holds in part"),
+        (900, 100, "does not hold"),
+        (50, 100, "holds in part"),
+    ],
+)
+def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
+    assert (
+        t_dt1c.check(Table("T-DT1c", cells=[*over("Unix", 1000, unix), *over("TCP", 1000, tcp)])).word == word
+    )
+    assert t_dt1c.check(Table("T-DT1c", cells=over("Unix", 1000, unix))).word == "not testable"
