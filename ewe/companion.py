@@ -56,7 +56,8 @@ class Companion:
         assert config.userdir is not None
         command = [
             sys.executable, "-m", "ewe.xswitch", "--listen", f"fd://{self.socket.fileno()}",
-            "--root", os.path.realpath(config.cgi_path), "--userdir", config.userdir,
+            "--root", os.path.realpath(config.cgi_path), "--root", os.path.realpath(config.documentroot),
+            "--userdir", config.userdir,
             "--min-uid", str(config.min_uid), "--time-limit", f"{config.program_timeout:g}",
         ]  # fmt: skip
         if self.user is not None:

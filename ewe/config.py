@@ -177,6 +177,9 @@ class Config:
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
                       " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated",
                       group="programs")
+    fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open: faster, but a responder that"
+                           " answers one connection at a time, as each child of php-fpm, is held by it",
+                           group="programs")
     xswitch = Setting(None, unset(TEXT), "X-Switch, which runs programs in engines that stay: unix:PATH or"
                       " HOST:PORT; empty: the xswitch model starts one of its own, others do without",
                       group="programs")

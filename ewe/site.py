@@ -63,6 +63,10 @@ class Site:
             from ewe.features.fastcgi import FastCGI
 
             self.mounts += [("/", FastCGI(each, config, self.static, self.limits)) for each in config.fastcgi]
+        if switch is not None:
+            from ewe.features.pages import SitePages
+
+            self.mounts.append(("/", SitePages(switch, self.static.root, config.defaultindex)))
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response to a request. Raises Refused, and what a feature could not foresee."""

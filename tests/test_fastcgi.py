@@ -129,7 +129,8 @@ def application(tmp_path: Path) -> Iterator[Callable[[], Application]]:
 
 @pytest.fixture
 def server(start: Start, variant: str, tmp_path: Path) -> Server:
-    return start(variant, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", "--program-timeout", "1s")
+    options = ("--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", "--fastcgi-keep", "--program-timeout", "1s")
+    return start(variant, *options)
 
 
 def test_requests_and_answers(server: Server, application: Callable[[], Application]) -> None:
@@ -193,13 +194,20 @@ def test_a_responder_that_was_restarted(server: Server, application: Callable[[]
             assert client.post("/app/echo", content=LARGE).content == LARGE
 
 
-def test_connections_are_kept(start: Start, application: Callable[[], Application], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "connections"), [((), 20), (("--fastcgi-keep",), 1)])
+def test_connections_are_kept_where_that_is_wanted(
+    start: Start,
+    application: Callable[[], Application],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    connections: int,
+) -> None:
     app = application()
-    server = start("asyncio", "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}")
+    server = start("asyncio", "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
     with httpx.Client(base_url=server.url) as client:
         for _ in range(20):
             assert client.post("/app/echo", content=b"abc").content == b"abc"
-    assert len(app.seen) == 20 and len(app.connections) == 1
+    assert len(app.seen) == 20 and len(app.connections) == connections
 
 
 def test_a_client_that_leaves(server: Server, application: Callable[[], Application]) -> None:
@@ -294,6 +302,11 @@ def test_php_fpm(start: Start, model: str, tmp_path: Path) -> None:
             assert (answer.status_code, answer.text, answer.headers["x-own"]) == (201, "AB/info", "yes")
             answer = client.post("/page.php", files={"file": LARGE[:1_000_000]})
             assert answer.text == hashlib.md5(LARGE[:1_000_000]).hexdigest()
+        clients = [httpx.Client(base_url=server.url) for _ in range(1 if model == "serial" else 4)]
+        for client in clients * 3:  # more than there are children, none of which may be held
+            assert client.get("/page.php?a=A").text == "A"
+        for client in clients:
+            client.close()
     finally:
         fpm.send_signal(signal.SIGTERM)
         fpm.wait(10)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Server, Start, children, wait_until, write_program
+from conftest import Server, Start, children, needs, wait_until, write_program
 from xswitch_client import xswitch
 
 LARGE = os.urandom(2_000_000)
@@ -23,6 +23,9 @@ ECHO = (
     "sys.stdout.buffer.write(sys.stdin.buffer.read())\n"
 )
 PERL = '#!/usr/bin/env perl\nprint "Content-Type: text/plain\\n\\n$ENV{PATH_INFO}|$ENV{QUERY_STRING}";\n'
+PAGE = """page <?php
+echo $_SERVER['SCRIPT_NAME'], ' ', $_SERVER['PATH_INFO'] ?? '-', ' ', strlen(file_get_contents('php://input'));
+"""
 SHELL = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nplain '; cat\n"
 
 
@@ -144,6 +147,35 @@ def alice() -> Iterator[pwd.struct_passwd]:
         subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)
 
 
+@needs("php-cgi")
+def test_pages_of_the_site(start: Start, site: Path) -> None:
+    """PHP lies among the files, is the index of a directory that has no other, and is never sent as it is."""
+    server = start("xswitch")
+    for name in ("page.php", "a/index.php", "b/index.php", "loose.php"):
+        write_program(server.root / name, PAGE)
+    (server.root / "loose.php").chmod(0o666)
+    (server.root / "b" / "index.html").write_text("b's own")
+    (server.root / "dir.php").mkdir()
+    (server.root / "dir.php" / "notes.txt").write_text("notes")
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        for path, said in (
+            ("page.php", "page /page.php - 0"),
+            ("page.php/some/where", "page /page.php /some/where 0"),
+            ("a/", "page /a/index.php - 0"),
+            ("b/", "b's own"),
+            ("dir.php/notes.txt", "notes"),
+        ):
+            answer = client.get(path)
+            assert (answer.status_code, answer.text) == (200, said)
+        assert client.post("page.php", content=b"12345").text == "page /page.php - 5"
+        refused = client.get("loose.php")
+        assert refused.status_code == 403 and "<?php" not in refused.text
+        assert client.get("none.php").status_code == 404
+        (server.root / "page.php").write_text("<?php echo 'other';")
+        assert client.get("page.php").text == "other"
+    server.wait_for_log("writable by others")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
 def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
     """They run as their owner; what is not hers alone does not run; nothing of it is ever sent as a file."""
@@ -151,6 +183,7 @@ def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) 
     write_program(public / "cgi-bin" / "me.py", HELLO)
     write_program(public / "cgi-bin" / "loose.py", HELLO).chmod(0o777)
     (public / "index.html").write_text("alice's own")
+    write_program(public / "page.php", "<?php echo posix_getuid();").chmod(0o600)  # it holds a password
     for path in (public, *public.rglob("*")):
         os.chown(path, alice.pw_uid, alice.pw_gid)
     write_program(public / "cgi-bin" / "roots.py", HELLO)
@@ -166,5 +199,6 @@ def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) 
                 "secret" not in answer.text and "import" not in answer.text and "writable" not in answer.text
             )
         assert client.get("cgi-bin/").status_code == 404
+        assert client.get("page.php").text == str(alice.pw_uid)
     server.wait_for_log("writable by others")
     assert re.search(r"refused .*roots\.py", server.log())

@@ -73,8 +73,8 @@ def alice() -> Iterator[pwd.struct_passwd]:
     try:
         home = Path(account.pw_dir)
         home.chmod(0o755)
-        (home / "public_html" / "cgi-bin").mkdir(parents=True)
-        install(home / "public_html" / "cgi-bin" / "wiki")
+        (home / "public_html").mkdir()
+        install(home / "public_html" / "wiki")
         subprocess.run(["chown", "-R", f"{name}:", str(home / "public_html")], check=True)
         yield account
     finally:
@@ -91,9 +91,11 @@ def field(page: str, name: str) -> str:
 @pytest.mark.skipif(os.geteuid() != 0 or not WIKI.exists(), reason="needs root and the package dokuwiki")
 def test_a_wiki_works_for_its_owner(alice: pwd.struct_passwd, start: Start) -> None:
     server = start("xswitch")
-    wiki = Path(alice.pw_dir) / "public_html" / "cgi-bin" / "wiki"
-    path = f"/~{alice.pw_name}/cgi-bin/wiki/doku.php"
+    wiki = Path(alice.pw_dir) / "public_html" / "wiki"
+    path = f"/~{alice.pw_name}/wiki/doku.php"
     with httpx.Client(base_url=server.url, timeout=30) as client:
+        index = client.get(f"/~{alice.pw_name}/wiki/")  # index.php, which leads to the first page
+        assert index.status_code == 302 and "/wiki/doku.php" in index.headers["location"], index
         page = client.get(path, params={"id": "start"})
         assert page.status_code == 200 and "Wiki of alice" in page.text, (page, server.log())
         log_in(client, path)
@@ -101,6 +103,10 @@ def test_a_wiki_works_for_its_owner(alice: pwd.struct_passwd, start: Start) -> N
         upload(client, path, wiki)
         style = client.get(path.replace("doku.php", "lib/exe/css.php"))
         assert style.headers["content-type"].startswith("text/css") and len(style.text) > 1000
+        image = client.get(
+            path.replace("doku.php", "lib/images/larger.gif")
+        )  # beside the pages, by ewe itself
+        assert image.content == (wiki / "lib" / "images" / "larger.gif").read_bytes()
     assert "error" not in server.log(), server.log()
 
 

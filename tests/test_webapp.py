@@ -49,8 +49,9 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
     (site / "alias").symlink_to(site / "a")
     settings = Settings(roots=(str(site),))
 
-    def find(path: str) -> Application | None:
-        return Applications().find(f"{tmp_path}/{path}", {b"SCRIPT_NAME": f"/{path}".encode()}, settings)
+    def find(path: str, method: bytes = b"GET") -> Application | None:
+        params = {b"REQUEST_METHOD": method, b"SCRIPT_NAME": f"/{path}".encode()}
+        return Applications().find(f"{tmp_path}/{path}", params, settings)
 
     assert find("site/a/x/y") == Application(f"{site}/a", "/site/a", b"/x/y")
     assert find("site/a/b/x") == Application(f"{site}/a/b", "/site/a/b", b"/x")
@@ -58,6 +59,8 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
     assert find("u/public_html/c") == Application(f"{tmp_path}/u/public_html/c", "/u/public_html/c", b"")
     for path in ("site/x.py", "site/linked/x", "u/x", "x", "site"):
         assert find(path) is None
+    with pytest.raises(NoApplication, match="method"):
+        find("site/a/x", b"M-SEARCH")
     for path, status in (("a/web-inf/x", 404), ("a/x/META-INF;a", 404), ("a/x/../y", 400), ("a/./y", 400)):
         with pytest.raises(NoApplication) as caught:
             find(f"site/{path}")
@@ -70,7 +73,7 @@ def test_only_what_jetty_can_read(tmp_path: Path) -> None:
         b"HTTP_X__Y": b"1", b"HTTP_": b"1", b"HTTP_X_": b"1", b"HTTP_EXPECT": b"100-continue", b"HTTP_HOST": b"a b",
         b"HTTP_CONTENT_LENGTH": b"7", b"CONTENT_LENGTH": b"5", b"CONTENT_TYPE": b"a/b", b"HTTP_COOKIE": b"c=1",
         b"REMOTE_ADDR": b"unix:", b"REMOTE_PORT": b"70000", b"SERVER_PORT": b"65000", b"SERVER_NAME": b"[::1]",
-        b"REQUEST_METHOD": b"G T", b"SERVER_PROTOCOL": b"HTTP/9", b"QUERY_STRING": b"a=%20b#c d\xff",
+        b"REQUEST_METHOD": b"GET", b"SERVER_PROTOCOL": b"HTTP/9", b"QUERY_STRING": b"a=%20b#c d\xff",
     }  # fmt: skip
     application = Application("/srv/shop", "/~a/shop", "/a b%/ü?;c=1".encode())
     assert application.variables(odd) == {

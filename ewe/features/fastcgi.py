@@ -3,7 +3,7 @@
     respond: find the script -> spool the body -> connect -> records both ways -> read the head, as of a program
 
 The body is spooled first, so that no slow client holds a responder; then both directions go at once, for a
-responder may answer before it has read all. Connections are kept for the next request. The records are
+responder may answer before it has read all. The records are
 ewe.fastcgi's, the head is ewe.features.gateway's.
 """
 
@@ -34,10 +34,15 @@ PIECE = 32 * 1024  # bytes of a body made into records at once
 
 
 class Responder:
-    """One responder, and the idle connections to it. Raises ValueError for an address that is none."""
+    """One responder, and the idle connections to it. Raises ValueError for an address that is none.
 
-    def __init__(self, address: str) -> None:
+    keeps: connections stay open for later requests. A responder that answers one connection at a time, as each
+    child of php-fpm does, is held by one that is kept, and others wait for it.
+    """
+
+    def __init__(self, address: str, keeps: bool) -> None:
         self.place = Place(address)
+        self.keeps = keeps
         self.idle: list[Upstream] = []  # append and pop are atomic: threads share it without a lock
 
     def kept(self) -> Upstream | None:
@@ -65,7 +70,7 @@ class Responder:
 
     def keep(self, upstream: Upstream) -> None:
         """Take a connection back whose request has ended."""
-        if len(self.idle) < IDLE:
+        if self.keeps and len(self.idle) < IDLE:
             self.idle.append(upstream)
         else:
             upstream.close()
@@ -139,7 +144,7 @@ class ResponderSource(GatewaySource):
         self.requester = Requester()
         self.offset = 0
         self.input_over = False
-        begin = self.requester.begin(self.params.items(), keep=True)
+        begin = self.requester.begin(self.params.items(), self.responder.keeps)
         self.outgoing = memoryview(begin + self.next_input())
 
     async def read(self) -> bytes:
@@ -231,7 +236,7 @@ class FastCGI:
         """setting: as config.fastcgi has it. Raises ValueError where its address is unknown."""
         self.where, address = parse_responder(setting)
         try:
-            self.responder = Responder(address)
+            self.responder = Responder(address, config.fastcgi_keep)
         except ValueError as reason:
             raise ValueError(f"{reason} (fastcgi)") from None
         self.config = config

@@ -12,6 +12,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from ewe.features.pages import Pages, script_of
 from ewe.features.static import Static
 from ewe.http import Refused, Request, Response
 
@@ -29,12 +30,13 @@ BELIEVED = 60.0  # seconds
 class Home:
     """One user's directory. name: `alice`; root: its path."""
 
-    __slots__ = ("checked", "name", "root", "static")
+    __slots__ = ("checked", "name", "pages", "root", "static")
 
-    def __init__(self, name: str, root: str, static: Static) -> None:
+    def __init__(self, name: str, root: str, config: Config) -> None:
         self.name = name
         self.root = root
-        self.static = static
+        self.static = Static(config, root, f"/~{name}")
+        self.pages = Pages(root, f"/~{name}", config.defaultindex)
         self.checked = time.monotonic()
 
 
@@ -54,11 +56,13 @@ class Users:
         home = self.home(request.path)
         if home is None:
             return None
-        programs = request.path.startswith(f"/~{home.name}{PROGRAMS}")  # never sent as a file, whatever it is
-        if programs and self.switch is None:
-            raise Refused(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
-        if self.switch is not None and (programs or self.switch.has_application(home, request.path)):
-            return await self.switch.run_of(home, request, io)
+        if request.path.startswith(f"/~{home.name}{PROGRAMS}"):  # never sent as a file, whatever it is
+            if self.switch is None:
+                raise Refused(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
+            script = script_of(home.root, f"/~{home.name}", request.path)
+            return None if script is None else await self.switch.run(script, request, io, home.root)
+        if self.switch is not None and (page := home.pages.find(request.path)) is not None:
+            return await self.switch.run(page, request, io, home.root)
         return await home.static.respond(request, io)
 
     def home(self, path: str) -> Home | None:
@@ -91,4 +95,4 @@ class Users:
         root = os.path.join(account.pw_dir, self.directory)
         if not os.path.isdir(root):
             return None
-        return Home(name, root, Static(self.config, root, f"/~{name}"))
+        return Home(name, root, self.config)

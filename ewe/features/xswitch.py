@@ -1,23 +1,21 @@
 """X-Switch, seen from the web server: the paper's mod_x. Programs go to a server that keeps their interpreters.
 
 It is a FastCGI responder (config.xswitch) like any other, but for two things: a script of the site that it has
-no engine for is run here as a plain CGI program, and each user's own cgi-bin (/~alice/cgi-bin/) is its business.
+no engine for is run here as a plain CGI program; and each user's own cgi-bin (/~alice/cgi-bin/) is its business, as
+are pages that are programs (ewe.features.pages).
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from ewe.features.fastcgi import Responder, ResponderSource
 from ewe.features.gateway import Script, response, variables
 from ewe.features.spool import Spooled, spooled
-from ewe.features.webapp import is_application
 from ewe.http import Refused, Request, Response
 
 if TYPE_CHECKING:
     from ewe.config import Config
-    from ewe.features.users import Home
     from ewe.http import Limits
     from ewe.streams import Stream
 
@@ -31,7 +29,7 @@ class XSwitch:
     def __init__(self, config: Config, limits: Limits) -> None:
         assert config.xswitch is not None
         try:
-            self.responder = Responder(config.xswitch)
+            self.responder = Responder(config.xswitch, keeps=True)
         except ValueError as reason:
             raise ValueError(f"{reason} (xswitch)") from None
         self.config = config
@@ -68,43 +66,17 @@ class XSwitch:
             raise
         return found
 
-    def has_application(self, home: Home, path: str) -> bool:
-        """Does a path lead to a web application of a user's, or into one?"""
-        script = script_of(home, path)
-        return script is not None and is_application(script.file)
-
-    async def run_of(self, home: Home, request: Request, io: Stream) -> Response | None:
-        """Answer with a program of a user's own, None if there is none at the path. Raises Refused."""
-        script = script_of(home, request.path)
-        if script is None:
-            return None
+    async def run(self, script: Script, request: Request, io: Stream, root: str) -> Response:
+        """Answer with a program that nobody but X-Switch may run, a user's or a page. Raises Refused."""
         if request.method == "TRACE":
             raise Refused(
                 405, "TRACE to a program", (("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),)
             )
         body = await spooled(request.body, self.config.spool)
         try:
-            found = await self.answer(request, io, script, body, home.root)
+            found = await self.answer(request, io, script, body, root)
         finally:
             body.close()
         if found is None:
             raise Refused(500, f"{script.name}: X-Switch has no engine for it")
         return found
-
-
-def script_of(home: Home, path: str) -> Script | None:
-    """Return the script of a user's that a path leads to: its first part that is no directory or an application.
-
-    Whether it may run, and that no link leads out, is for X-Switch to say.
-    """
-    prefix = f"/~{home.name}"
-    segments = path[len(prefix) :].split("/")[1:]
-    file = home.root
-    for count, segment in enumerate(segments, 1):
-        if not segment or segment.startswith("."):
-            return None
-        file += "/" + segment
-        if not os.path.isdir(file) or is_application(file):
-            name = prefix + "/" + "/".join(segments[:count])
-            return Script(file, name, path[len(name) :]) if os.path.lexists(file) else None
-    return None

@@ -104,7 +104,8 @@ def ask(path: str, application: Application) -> bytes:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(ANSWERS_IN)
         sock.connect(path)
-        sock.sendall(requester.begin(application.variables({}).items()) + requester.input(b""))
+        params = application.variables({b"REQUEST_METHOD": b"GET"})
+        sock.sendall(requester.begin(params.items()) + requester.input(b""))
         while requester.running and (piece := sock.recv(65536)):
             answer += b"".join(
                 event.data for event in requester.feed(piece) if isinstance(event, fastcgi.Output)

@@ -90,7 +90,6 @@ BUILT_IN = {
         protocol="fastcgi",
         per_user=1,  # sessions are in its memory
         memory=0,
-        processes=256,
         max_memory=512 << 20,
         max_requests=0,
         connections=8,
@@ -99,7 +98,7 @@ BUILT_IN = {
 }  # fmt: skip
 
 
-LIMITS_OF_AN_ENGINE = Limits(cpu=3600, memory=1 << 30, processes=64, files=256)
+LIMITS_OF_AN_ENGINE = Limits(cpu=3600, memory=1 << 30, processes=256, files=256)
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,6 @@ class Application(NamedTuple):
             own.pop(b"HTTP_" + name, None)
             if own.get(name):
                 own[b"HTTP_" + name] = own[name]
-        if not METHOD.fullmatch(own.get(b"REQUEST_METHOD", b"")):
-            own[b"REQUEST_METHOD"] = b"GET"
         if not HOST.fullmatch(own.get(b"HTTP_HOST", b"")):
             name = own.get(b"SERVER_NAME", b"")
             own[b"HTTP_HOST"] = name if HOST.fullmatch(name) else b"localhost"
@@ -103,6 +101,9 @@ class Applications:
         directory = self.directory_of(file, settings)
         if not directory:
             return None
+        method = params.get(b"REQUEST_METHOD", b"")
+        if not METHOD.fullmatch(method):
+            raise NoApplication(501, f"Jetty cannot read the method {method[:40]!r}")
         context, path = split(params, os.fsencode(file[len(directory) :]))
         if {".", ".."} & {*file.split("/"), *os.fsdecode(path).split("/")}:
             raise NoApplication(400, "its path has dot segments")

@@ -1,0 +1,80 @@
+"""Pages that are programs, among the files of a site that has X-Switch: PHP pages, and web applications of Java.
+
+They lie where other pages do, not in a cgi-bin, and must never be sent as they are. Where the server of a site
+without X-Switch gets its PHP from is the setting `fastcgi`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from ewe.features.gateway import Script
+from ewe.features.webapp import is_application
+
+if TYPE_CHECKING:
+    from ewe.features.xswitch import XSwitch
+    from ewe.http import Request, Response
+    from ewe.streams import Stream
+
+EXTENSION = ".php"
+INDEX = "index.php"
+BELIEVED = 1.0  # seconds that a path is remembered
+MOST = 1000  # paths remembered; then all are forgotten at once
+
+
+def script_of(root: str, prefix: str, path: str, index: str = "index.html") -> Script | None:
+    """Return what a path below a prefix leads to: its first part that is no directory, or is an application.
+
+    A directory's index.php is meant where its name ends the path, unless there is an `index`. Whether it may run,
+    and that no link leads out, is for X-Switch to say.
+    """
+    segments = path[len(prefix) :].split("/")[1:]
+    file = root
+    for count, segment in enumerate(segments, 1):
+        if not segment and count == len(segments) and os.path.isfile(f"{file}/{INDEX}"):
+            return None if os.path.isfile(f"{file}/{index}") else Script(f"{file}/{INDEX}", path + INDEX, "")
+        if not segment or segment.startswith("."):
+            return None
+        file += "/" + segment
+        if not os.path.isdir(file) or is_application(file):
+            name = prefix + "/" + "/".join(segments[:count])
+            return Script(file, name, path[len(name) :]) if os.path.lexists(file) else None
+    return None
+
+
+class Pages:
+    """The pages below one document root. prefix: what their URLs begin with. index: of a directory, without PHP."""
+
+    def __init__(self, root: str, prefix: str, index: str) -> None:
+        self.root = root
+        self.prefix = prefix
+        self.index = index
+        self.known: dict[str, tuple[float, Script | None]] = {}
+
+    def find(self, path: str) -> Script | None:
+        """Return the page that a path leads to, None if it leads to none."""
+        until, script = self.known.get(path, (0.0, None))
+        now = time.monotonic()
+        if until < now:
+            script = script_of(self.root, self.prefix, path, self.index)
+            if script is not None and not script.file.endswith(EXTENSION) and not is_application(script.file):
+                script = None
+            if len(self.known) >= MOST:
+                self.known.clear()
+            self.known[path] = (now + BELIEVED, script)
+        return script
+
+
+class SitePages:
+    """Answers with the pages of the site's own document root."""
+
+    def __init__(self, switch: XSwitch, root: str, index: str) -> None:
+        self.switch = switch
+        self.pages = Pages(root, "", index)
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with what a page says, None if the path leads to none. Raises Refused."""
+        script = self.pages.find(request.path)
+        return None if script is None else await self.switch.run(script, request, io, self.pages.root)
