@@ -28,7 +28,8 @@ from ewe.lab.load.child import environment
 from ewe.lab.processes import LabError, one_line, running, text_of, two_cores
 from ewe.lab.servers import Server, free_port, wait_for_port
 from ewe.lab.tomcat import missing as tomcat_lacks
-from ewe.lab.tomcat import tomcat
+from ewe.lab.tomcat import tomcat, write_application
+from ewe.xswitch.settings import JAVA
 
 HELLO = "hello world, from a program that keeps nothing over\n"  # 52 bytes, as in table 1 of X-Switch
 LARGE = 43_000  # bytes of random text, as in its figure 4
@@ -63,6 +64,7 @@ listen = {listen}
 pm = static
 pm.max_children = {children}
 """
+EXTENSIONS = {"python": "py", "perl": "pl", "php": "php"}
 WORKERS = 4  # of each that keeps processes
 BACKLOG = 1024  # connections that wait for a process
 STARTS_IN = 10.0  # seconds
@@ -81,6 +83,15 @@ def directory_of(lab: Bench) -> Path:
     return where
 
 
+def application_of(lab: Bench) -> str:
+    """Make a web application in the cgi-bin; return its name. Raises LabError."""
+    where = directory_of(lab) / "servlets"
+    if not where.exists():
+        library = next(Path(JAVA, "lib").glob("jakarta.servlet-api-*.jar"))
+        write_application(where, {"hello": HELLO}, library)
+    return where.name
+
+
 def missing(name: str) -> str:
     """Say what a technology lacks here, and what brings it; "" if it can run."""
     needs = {
@@ -90,6 +101,8 @@ def missing(name: str) -> str:
         "fcgi perl": ("perl", "libfcgi-perl"),
         "perl": ("perl", "perl"),
     }
+    if name == "xswitch java" and not Path(JAVA).exists():
+        return f"{name} is left out: ewe-xswitch java builds the engine"
     if name.startswith("tomcat") and (packages := tomcat_lacks()):
         return f"{name} is left out: apt install {packages}"
     for part, (program, package) in needs.items():
@@ -115,8 +128,10 @@ def technology(lab: Bench, name: str, *options: str, program: str = "hello") -> 
         with tomcat(where, servlets={"hello": HELLO}, pages={}) as server:
             yield server, "/hello"
         return
-    extension = {"python": "py", "perl": "pl", "php": "php"}[language]
-    path = f"/cgi-bin/{program}.{extension}"
+    if language == "java":
+        path = f"/cgi-bin/{application_of(lab)}/hello"
+    else:
+        path = f"/cgi-bin/{program}.{EXTENSIONS[language]}"
     if kind in ("xswitch", "cgi"):
         model = "xswitch" if kind == "xswitch" else "asyncio"
         contender = Contender(name, model=model, options=("--cgi-path", str(programs), *options))

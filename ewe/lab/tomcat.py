@@ -89,25 +89,29 @@ def tomcat(where: Path, *, servlets: Mapping[str, str], pages: Mapping[str, str]
 def prepared(where: Path, port: int, servlets: Mapping[str, str], pages: Mapping[str, str]) -> list[str]:
     """Write all it needs; return the command."""
     root = where / "webapps" / "ROOT"
-    classes = root / "WEB-INF" / "classes"
-    for directory in (classes, where / "conf", where / "temp", where / "logs"):
+    for directory in (root, where / "conf", where / "temp", where / "logs"):
         directory.mkdir(parents=True, exist_ok=True)
     (where / "conf" / "server.xml").write_text(SERVER.format(port=port, threads=THREADS))
     (where / "conf" / "web.xml").write_text(JSP)
-    names = {path: f"Servlet{number}" for number, path in enumerate(servlets)}
-    entries = (SERVLET.format(name=name, path=path) for path, name in names.items())
-    (root / "WEB-INF" / "web.xml").write_text(APPLICATION.format(servlets="".join(entries)))
+    write_application(root, servlets, HOME / "lib" / "servlet-api.jar")
     for name, text in pages.items():
         (root / name).write_text(text)
-    compiled(
-        {name: CODE.format(name=name, text=java_bytes(servlets[path])) for path, name in names.items()},
-        classes,
-    )
     jars = ":".join(str(HOME / "bin" / name) for name in ("bootstrap.jar", "tomcat-juli.jar"))
     return [
         tool("java"), f"-Dcatalina.home={HOME}", f"-Dcatalina.base={where}", f"-Djava.io.tmpdir={where}/temp",
         "-Xmx256m", "-cp", jars, "org.apache.catalina.startup.Bootstrap", "start",
     ]  # fmt: skip
+
+
+def write_application(root: Path, servlets: Mapping[str, str], library: Path) -> None:
+    """Write a web application. servlets: what each path answers; library: their interface. Raises LabError."""
+    classes = root / "WEB-INF" / "classes"
+    classes.mkdir(parents=True)
+    names = {path: f"Servlet{number}" for number, path in enumerate(servlets)}
+    entries = (SERVLET.format(name=name, path=path) for path, name in names.items())
+    (root / "WEB-INF" / "web.xml").write_text(APPLICATION.format(servlets="".join(entries)))
+    sources = {name: CODE.format(name=name, text=java_bytes(servlets[path])) for path, name in names.items()}
+    compile_classes(sources, classes, library)
 
 
 def java_bytes(text: str) -> str:
@@ -116,15 +120,15 @@ def java_bytes(text: str) -> str:
     return f'"{escaped}".getBytes()'
 
 
-def compiled(sources: Mapping[str, str], classes: Path) -> None:
-    """Compile servlets."""
+def compile_classes(sources: Mapping[str, str], classes: Path, library: Path) -> None:
+    """Compile servlets. Raises LabError."""
     if not sources:
         return
     files = []
     for name, text in sources.items():
         (classes / f"{name}.java").write_text(text)
         files.append(str(classes / f"{name}.java"))
-    command = [tool("javac"), "-cp", str(HOME / "lib" / "servlet-api.jar"), "-d", str(classes), *files]
+    command = [tool("javac"), "-cp", str(library), "-d", str(classes), *files]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILES_IN)
     if done.returncode:
         raise LabError(f"javac: {one_line(done.stdout + done.stderr)}")

@@ -31,6 +31,8 @@ TABLE_2 = {  # initial and average response time, ms
 }
 USERS = 10  # JMeter's threads, without a pause
 TODAY = {  # our technology: the document's
+    "xswitch java": "X-Switch Java",
+    "tomcat java": "Apache Tomcat",
     "xswitch python": "X-Switch Python",
     "uwsgi python": "Apache mod_python",
     "cgi python": "",
