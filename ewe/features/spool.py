@@ -6,10 +6,11 @@ request, and a slow client costs no program.
 
 from __future__ import annotations
 
-import functools
 import os
 
 from ewe.http import BodyReader, Refused
+
+NOTHING = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # all empty bodies share it
 
 
 class Spooled:
@@ -36,19 +37,13 @@ class Spooled:
         self.closed = True
 
 
-@functools.cache
-def nothing() -> int:
-    """Return the descriptor that all empty bodies share; it stays open."""
-    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-
 async def spooled(body: BodyReader, memory: int) -> Spooled:
     """Read a body to its end into a file; up to `memory` bytes of it stay in memory.
 
     Raises Refused: what reading it raises, 507 when the disk is full.
     """
     if body.length == 0:
-        return Spooled(nothing(), 0, shared=True)
+        return Spooled(NOTHING, 0, shared=True)
     in_memory = body.length is None or body.length <= memory
     descriptor = -1
     length = 0

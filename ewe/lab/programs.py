@@ -18,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 from typing import IO, Any
@@ -37,6 +38,29 @@ PAGE_PHP = "Hello, World!\n"  # 14 bytes, as in DT-1 of the thesis
 PAGE_PYTHON = "x" * 749 + "\n"  # 750 bytes, as in DT-2
 PAGE_SERVLET, PAGE_JSP = "x" * 669 + "\n", "x" * 372 + "\n"  # 670 and 373 bytes, as in DT-3 and DT-4
 PYTHON = "#!/usr/bin/python3\n"
+# hello.py by WSGI, unmodified: what a server must do at least that is to run CGI scripts in its own interpreter
+WSGI_SCRIPT = """\
+import io, os, sys
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hello.py")
+with open(SCRIPT) as file:
+    CODE = compile(file.read(), SCRIPT, "exec")
+
+
+def application(environ, start_response):
+    os.environ.clear()
+    os.environ.update({name: value for name, value in environ.items() if isinstance(value, str)})
+    before, sys.stdout = sys.stdout, io.TextIOWrapper(io.BytesIO())
+    try:
+        exec(CODE, {"__name__": "__main__", "__file__": SCRIPT})
+        sys.stdout.flush()
+        answer = sys.stdout.buffer.getvalue()
+    finally:
+        sys.stdout = before
+    head, _, body = answer.partition(b"\\n\\n")
+    start_response("200 OK", [tuple(line.split(": ", 1)) for line in head.decode().splitlines()])
+    return [body]
+"""
 PROGRAMS = {
     "hello.py": f"{PYTHON}print('Content-Type: text/plain\\n')\nprint({HELLO[:-1]!r})\n",
     "hello.pl": f'#!/usr/bin/perl\nprint "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n";\n',
@@ -45,6 +69,7 @@ PROGRAMS = {
     f"print join '', map {{ chr(97 + int rand 26) }} 1 .. {LARGE};\n",
     "wsgi.py": "def application(environ, start_response):\n"
     f"    start_response('200 OK', [('Content-Type', 'text/plain')])\n    return [{HELLO.encode()!r}]\n",
+    "wsgi_script.py": WSGI_SCRIPT,
     "page.php": PAGE_PHP,
     "page-cgi.php": f"#!/usr/bin/php-cgi -dcgi.force_redirect=0\n{PAGE_PHP}",
     "page.py": f"{PYTHON}print('Content-Type: text/plain\\n')\nprint('x' * {len(PAGE_PYTHON) - 1})\n",
@@ -108,7 +133,7 @@ def missing(name: str) -> str:
     for part, (program, package) in needs.items():
         if part in name and not (program and shutil.which(program)):
             return f"{name} is left out: apt install {package}"
-    if name.startswith(("uwsgi", "php-fpm", "fcgi")) and not shutil.which("nginx"):
+    if name.startswith(("uwsgi", "php-fpm", "fcgi", "nginx")) and not shutil.which("nginx"):
         return f"{name} is left out: apt install nginx-light"
     return ""
 
@@ -132,6 +157,13 @@ def technology(lab: Bench, name: str, *options: str, program: str = "hello") -> 
         path = f"/cgi-bin/{application_of(lab)}/hello"
     else:
         path = f"/cgi-bin/{program}.{EXTENSIONS[language]}"
+    if kind == "nginx+xswitch":
+        with (
+            switch(lab) as (pid, socket),
+            nginx_before(lab, socket, programs / path.rpartition("/")[2]) as web,
+        ):
+            yield replace(web, also=(pid,)), path
+        return
     if kind in ("xswitch", "cgi"):
         model = "xswitch" if kind == "xswitch" else "asyncio"
         contender = Contender(name, model=model, options=("--cgi-path", str(programs), *options))
@@ -211,26 +243,41 @@ def listens_at(socket: Path) -> bool:
 
 
 @contextmanager
-def behind_nginx(lab: Bench, kind: str, programs: Path) -> Iterator[Running]:
+def behind_nginx(lab: Bench, kind: str, programs: Path) -> Iterator[Server]:
     """Run uWSGI, php-fpm or a FastCGI program behind nginx, all on the server's core."""
-    core = two_cores()[0]
     where = Path(tempfile.mkdtemp(prefix="behind-", dir=lab.directory))
     socket = where / "socket"
-    scripts = {"php-fpm": "hello.php", "uwsgi": "wsgi.py", "fcgi": "fcgi.pl"}
+    scripts = {
+        "php-fpm": "hello.php",
+        "uwsgi": "wsgi.py",
+        "uwsgi-script": "wsgi_script.py",
+        "fcgi": "fcgi.pl",
+    }
+    program = programs / scripts[kind]
     commands = {
         "php-fpm": lambda: fpm(where, str(socket), KEPT),
-        "uwsgi": lambda: uwsgi(socket, programs / "wsgi.py", "--fastcgi-socket"),
-        "fcgi": lambda: fcgi(socket, programs / "fcgi.pl"),
+        "uwsgi": lambda: uwsgi(socket, program, "--fastcgi-socket"),
+        "uwsgi-script": lambda: uwsgi(socket, program, "--fastcgi-socket"),
+        "fcgi": lambda: fcgi(socket, program),
     }
+    core = two_cores()[0]
     with tempfile.TemporaryFile() as output, running(commands[kind](), output, core, cwd=where) as started:
         wait_for_socket(started, socket, output, kind)
-        socket.chmod(0o666)
-        keeps = kind != "uwsgi"  # its FastCGI ends each connection with its request
-        behind = Behind(where, free_port(), programs / scripts[kind], f"unix:{socket}", keeps=keeps)
-        with running(nginx(behind), output, core, cwd=where) as web:
-            wait_for_port(web, behind.port, output, "nginx")
-            url = f"http://127.0.0.1:{behind.port}/"
-            yield Server(web.pid, url, f"nginx before {kind}", (started.pid,))
+        keeps = not kind.startswith("uwsgi")  # its FastCGI ends each connection with its request
+        with nginx_before(lab, socket, program, keeps) as web:
+            yield replace(web, command=f"nginx before {kind}", also=(started.pid,))
+
+
+@contextmanager
+def nginx_before(lab: Bench, socket: Path, script: Path, keeps: bool = True) -> Iterator[Server]:
+    """Run nginx on the server's core, before what speaks FastCGI at a socket. keeps: its connections stay."""
+    where = Path(tempfile.mkdtemp(prefix="nginx-", dir=lab.directory))
+    socket.chmod(0o666)
+    behind = Behind(where, free_port(), script, f"unix:{socket}", keeps=keeps)
+    command, core = nginx(behind), two_cores()[0]
+    with tempfile.TemporaryFile() as output, running(command, output, core, cwd=where) as web:
+        wait_for_port(web, behind.port, output, "nginx")
+        yield Server(web.pid, f"http://127.0.0.1:{behind.port}/", "nginx before X-Switch")
 
 
 def fpm(where: Path, listen: str, children: int = WORKERS) -> Sequence[str]:

@@ -2,4 +2,4 @@
 
 from ewe.lab.experiments.xswitch_tables import figure
 
-EXPERIMENT = figure(6, "PHP", "mod_php", "xswitch php", "php-fpm php")
+EXPERIMENT = figure(6, "PHP", "mod_php", "xswitch php", "nginx+xswitch php", "php-fpm php")

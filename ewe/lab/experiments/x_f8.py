@@ -2,4 +2,7 @@
 
 from ewe.lab.experiments.xswitch_tables import figure
 
-EXPERIMENT = figure(8, "Python", "mod_python", "xswitch python", "uwsgi python", "cgi python")
+EXPERIMENT = figure(
+    8, "Python", "mod_python",
+    "xswitch python", "nginx+xswitch python", "uwsgi python", "uwsgi-script python", "cgi python",
+)  # fmt: skip

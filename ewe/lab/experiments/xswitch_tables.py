@@ -34,12 +34,15 @@ TODAY = {  # our technology: the document's
     "xswitch java": "X-Switch Java",
     "tomcat java": "Apache Tomcat",
     "xswitch python": "X-Switch Python",
+    "nginx+xswitch python": "",
     "uwsgi python": "Apache mod_python",
+    "uwsgi-script python": "",
     "cgi python": "",
     "xswitch perl": "X-Switch Perl",
     "fcgi perl": "FastCGI Perl",
     "cgi perl": "",
     "xswitch php": "X-Switch PHP",
+    "nginx+xswitch php": "",
     "php-fpm php": "Apache mod_php",
 }
 
