@@ -577,3 +577,44 @@ def test_random_bytes_on_the_wire_do_no_harm(running: XSwitch) -> None:
 def test_the_address_of_a_kept_connection_is_typed() -> None:
     with pytest.raises(ConnectionRefusedError):
         Connection("127.0.0.1:1")
+
+
+SHARED = """\
+import socket, struct, threading
+
+def record(kind, content):
+    return struct.pack(">BBHHBB", 1, kind, 1, len(content), 0, 0) + content
+
+def serve(sock):
+    came = b""
+    while data := sock.recv(65536):
+        came += data
+        if came.endswith(record(5, b"")):
+            came = b""
+            sock.sendall(record(6, b"Content-Type: a/b\\n\\n") + record(6, b"x" * 60_000) * 100)
+            sock.sendall(record(6, b"") + record(3, bytes(8)))
+
+listener = socket.socket(fileno=0)
+while True:
+    threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
+"""
+
+
+def test_slow_clients_do_not_use_up_the_time_limit_of_an_engine_that_they_share() -> None:
+    with xswitch("time-limit = '1s'") as running:
+        engine = running.script("engine.py", SHARED)
+        text = (running.directory / "xswitch.toml").read_text()
+        table = (
+            "[engines.shared]\ncommand = ['python3', '{}']\nextensions = ['.shared']\nprotocol = 'fastcgi'\n"
+        )
+        table += "connections = 4\nper-user = 1\n"
+        (running.directory / "xswitch.toml").write_text(text + table.format(engine))
+        running.process.send_signal(signal.SIGHUP)
+        running.wait_for_log("settings read anew")
+        script = running.script("a.shared", "")
+        with running.connect() as slow:
+            slow.send(script)
+            time.sleep(2)
+            assert len(running.ask(script).body) == 6_000_000, running.log()
+            assert len(slow.read().body) == 6_000_000, running.log()
+        assert len(running.engines()) == 1

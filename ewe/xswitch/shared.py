@@ -49,6 +49,14 @@ class Connection(FastCGILink):
         """After a body the connection is not used again: Jetty closes it where the servlet has not read all."""
         super().done(output, status, last or self.has_body)
 
+    def pause(self) -> None:
+        super().pause()
+        self.engine.set_deadline()
+
+    def resume(self) -> None:
+        super().resume()
+        self.engine.set_deadline()
+
     def on_data(self) -> None:
         if self.engine.pid:
             super().on_data()
