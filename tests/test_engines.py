@@ -408,6 +408,7 @@ print $q->header('text/plain'), length $data, ' ', unpack('%32C*', $data), "\\n"
         + b"\r\n--B--\r\n"
     )
     variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "multipart/form-data; boundary=B"}
+    variables["TMPDIR"] = str(tmp_path)
     for _ in range(2):
         assert text(perl.ask(upload, environment=variables, body=body)) == f"{len(content)} {sum(content)}\n"
 
