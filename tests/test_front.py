@@ -6,7 +6,6 @@ import os
 import pwd
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import Server, Start, children, needs, wait_until, write_program
-from xswitch_client import xswitch
+from xswitch_client import account, xswitch
 
 LARGE = os.urandom(2_000_000)
 HELLO = "#!/usr/bin/env python3\nimport os\nprint('Content-Type: text/plain\\n')\nprint(os.getpid(), os.getuid())\n"
@@ -134,17 +133,9 @@ def test_a_user_without_x_switch(start: Start) -> None:
 
 @pytest.fixture
 def alice() -> Iterator[pwd.struct_passwd]:
-    """An account made for the purpose, with a public_html."""
-    name = f"ewe-a{os.getpid() % 100000}"
-    subprocess.run(["useradd", "--create-home", "--shell", "/bin/false", name], check=True)
-    account = pwd.getpwnam(name)
-    try:
-        home = Path(account.pw_dir)
-        home.chmod(0o755)
-        (home / "public_html" / "cgi-bin").mkdir(parents=True)
-        yield account
-    finally:
-        subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)
+    with account() as made:
+        (Path(made.pw_dir) / "public_html" / "cgi-bin").mkdir()
+        yield made
 
 
 @needs("php-cgi")
@@ -170,7 +161,13 @@ def test_pages_of_the_site(start: Start, site: Path) -> None:
         assert client.post("page.php", content=b"12345").text == "page /page.php - 5"
         refused = client.get("loose.php")
         assert refused.status_code == 403 and "<?php" not in refused.text
+        assert client.get("dir.php").status_code == 301 and "notes.txt" in client.get("dir.php/").text
         assert client.get("none.php").status_code == 404
+        write_program(server.root / "none.php", PAGE)  # within the second that an absence would be believed
+        assert client.get("none.php").text == "page /none.php - 0"
+        (server.root / ".well-known").mkdir()
+        write_program(server.root / ".well-known" / "page.php", PAGE)
+        assert client.get(".well-known/page.php").status_code == 404
         (server.root / "page.php").write_text("<?php echo 'other';")
         assert client.get("page.php").text == "other"
     server.wait_for_log("writable by others")

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import Start, needs
-from xswitch_client import XSwitch, xswitch
+from xswitch_client import XSwitch, account, xswitch
 
 WIKI = Path("/usr/share/dokuwiki")
 PASSWORD = "correct horse"
@@ -66,19 +66,12 @@ def install(directory: Path) -> None:
 
 @pytest.fixture
 def alice() -> Iterator[pwd.struct_passwd]:
-    """An account made for the purpose, with a wiki."""
-    name = f"ewe-w{os.getpid() % 100000}"
-    subprocess.run(["useradd", "--create-home", "--shell", "/bin/false", name], check=True)
-    account = pwd.getpwnam(name)
-    try:
-        home = Path(account.pw_dir)
-        home.chmod(0o755)
-        (home / "public_html").mkdir()
-        install(home / "public_html" / "wiki")
-        subprocess.run(["chown", "-R", f"{name}:", str(home / "public_html")], check=True)
-        yield account
-    finally:
-        subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)
+    """An account with a wiki."""
+    with account() as made:
+        wiki = Path(made.pw_dir) / "public_html" / "wiki"
+        install(wiki)
+        subprocess.run(["chown", "-R", f"{made.pw_name}:", str(wiki)], check=True)
+        yield made
 
 
 def field(page: str, name: str) -> str:

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, needs, wait_until
 from xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, alive, descendants, xswitch
 
 from ewe.fastcgi import FastCGIError, Requester
+from ewe.xswitch.links import STALLED, EngineLink
 
 SLEEP = f"""import os, sys, time
 time.sleep(float(os.environ["QUERY_STRING"].removeprefix("t=")))
@@ -296,6 +298,15 @@ def test_time_limits() -> None:
         assert running.ask(running.script("ok.py", PYTHON_HELLO)).text == "hello\n"
         running.wait_for_log("504 nobody" if os.geteuid() == 0 else "504 ")
         assert running.status()["counters"]["timed_out"] == 3
+
+
+def test_a_client_that_takes_nothing_has_a_limit_too() -> None:
+    link = EngineLink.__new__(EngineLink)
+    vars(link).update(loop=Mock(), data=None, closed=False, paused=False, deadline=time.monotonic() + 5)
+    link.pause()
+    assert STALLED - 1 < link.deadline - time.monotonic() <= STALLED
+    link.resume()
+    assert 4 < link.deadline - time.monotonic() <= 5
 
 
 def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -258,3 +259,19 @@ def xswitch(
         said = running.log()
         shutil.rmtree(directory)
         assert "error: | Traceback" not in said, said
+
+
+@contextmanager
+def account() -> Iterator[pwd.struct_passwd]:
+    """An account made for the purpose, with an empty public_html of its own; only root can."""
+    name = f"ewe-a{os.getpid() % 100000}"
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/false", name], check=True)
+    made = pwd.getpwnam(name)
+    try:
+        public = Path(made.pw_dir) / "public_html"
+        public.parent.chmod(0o755)
+        public.mkdir()
+        os.chown(public, made.pw_uid, made.pw_gid)
+        yield made
+    finally:
+        subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)

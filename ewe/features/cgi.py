@@ -12,7 +12,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from ewe.features.gateway import GatewaySource, Script, arguments, response, variables
+from ewe.features.gateway import GatewaySource, Script, arguments, refuse_trace, response, variables
 from ewe.features.spool import spooled
 from ewe.features.webapp import is_application
 from ewe.http import Refused, Request, Response
@@ -63,10 +63,7 @@ class CGI:
         script = self.find(request.path)
         if script is None:
             return None
-        if request.method == "TRACE":
-            raise Refused(
-                405, "TRACE to a program", (("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),)
-            )
+        refuse_trace(request)
         body = await spooled(request.body, self.spool)
         try:
             if self.switch is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ewe import fastcgi
 from ewe.fastcgi import Ended, Errors, FastCGIError, Output, Requester
-from ewe.features.gateway import GatewaySource, Script, response, variables
+from ewe.features.gateway import GatewaySource, Script, refuse_trace, response, variables
 from ewe.features.spool import Spooled, spooled
 from ewe.http import Refused, Request, Response
 from ewe.kinds import parse_responder
@@ -248,10 +248,7 @@ class FastCGI:
         script = self.extended(request.path) if self.where[0] == "." else self.below(request.path)
         if script is None:
             return None
-        if request.method == "TRACE":
-            raise Refused(
-                405, "TRACE to a responder", (("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),)
-            )
+        refuse_trace(request)
         return await ask(self.responder, request, io, script, self.static.root, self.config, self.limits)
 
     def below(self, path: str) -> Script | None:

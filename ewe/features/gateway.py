@@ -26,6 +26,7 @@ STATUS = re.compile(r"([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 NPH_STATUS = re.compile(rb"HTTP/[0-9]\.[0-9] ([1-5][0-9]{2})[ \r\n]")
 LOCAL = re.compile(r"/[\x21-\x7e]*")
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]+")
+ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 DISCARD = 1024 * 1024  # bytes of a body nobody wants that are read, before the program is ended
 # The connection is the server's business (RFC 3875 section 6.3), and so are these; Content-Length is the
 # length of the Source.
@@ -113,6 +114,12 @@ def arguments(request: Request) -> list[bytes]:
         return []
     words = [os.fsencode(unescape(word)) for word in query.split("+")]
     return [] if any(b"\0" in word for word in words) else words
+
+
+def refuse_trace(request: Request) -> None:
+    """Refuse what no program answers: RFC 9110 section 9.3.8 leaves TRACE to the server. Raises Refused(405)."""
+    if request.method == "TRACE":
+        raise Refused(405, "TRACE to a program", (ALLOW,))
 
 
 def split_host(host: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ewe.features.gateway import Script
 from ewe.features.webapp import is_application
+from ewe.http import Refused
 
 if TYPE_CHECKING:
     from ewe.features.xswitch import XSwitch
@@ -54,17 +55,28 @@ class Pages:
         self.known: dict[str, tuple[float, Script | None]] = {}
 
     def find(self, path: str) -> Script | None:
-        """Return the page that a path leads to, None if it leads to none."""
+        """Return the page that a path leads to, None if it leads to none. Raises Refused(404)."""
+        if (
+            EXTENSION in path
+        ):  # never remembered: what was nothing a moment ago must not be sent as a file now
+            return self.look(path)
         until, script = self.known.get(path, (0.0, None))
         now = time.monotonic()
         if until < now:
-            script = script_of(self.root, self.prefix, path, self.index)
-            if script is not None and not script.file.endswith(EXTENSION) and not is_application(script.file):
-                script = None
+            script = self.look(path)
             if len(self.known) >= MOST:
                 self.known.clear()
             self.known[path] = (now + BELIEVED, script)
         return script
+
+    def look(self, path: str) -> Script | None:
+        """Do what find() says."""
+        script = script_of(self.root, self.prefix, path, self.index)
+        if script is not None and (script.file.endswith(EXTENSION) or is_application(script.file)):
+            return script
+        if path.endswith(EXTENSION) and not os.path.isdir(self.root + path[len(self.prefix) :]):
+            raise Refused(404, "no such page")
+        return None
 
 
 class SitePages:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.features.fastcgi import Responder, ResponderSource
-from ewe.features.gateway import Script, response, variables
+from ewe.features.gateway import Script, refuse_trace, response, variables
 from ewe.features.spool import Spooled, spooled
 from ewe.http import Refused, Request, Response
 
@@ -68,10 +68,7 @@ class XSwitch:
 
     async def run(self, script: Script, request: Request, io: Stream, root: str) -> Response:
         """Answer with a program that nobody but X-Switch may run, a user's or a page. Raises Refused."""
-        if request.method == "TRACE":
-            raise Refused(
-                405, "TRACE to a program", (("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),)
-            )
+        refuse_trace(request)
         body = await spooled(request.body, self.config.spool)
         try:
             found = await self.answer(request, io, script, body, root)

@@ -20,6 +20,7 @@ MAX_OUTBOX = 64 * 1024  # bytes that wait for an engine before its client is no 
 MAX_DRAIN = 64  # pieces that may be there when the mark comes; a socket holds far less
 MAX_LINES = 1000  # lines of standard error of one request that go to the log
 MAX_LINE = 2000  # bytes of such a line
+STALLED = 300.0  # seconds that a web server may take nothing of an answer before its engine is ended
 LINGER = 2.0  # seconds that what an engine left behind may go on writing once it has ended
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -131,11 +132,12 @@ class Link:
             return b""
 
     def pause(self) -> None:
-        """Read no more for now, and stop the clock: the client is slower, which is not the script's fault."""
+        """Read no more for now: the client is slower, which does not use up the script's time."""
         if not self.paused and not self.closed:
             self.paused = True
             self.loop.remove_reader(self.data)
-            self.left, self.deadline = self.deadline - time.monotonic(), float("inf")
+            now = time.monotonic()
+            self.left, self.deadline = self.deadline - now, now + STALLED
 
     def resume(self) -> None:
         """Read on."""

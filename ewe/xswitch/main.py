@@ -344,9 +344,13 @@ def script_file(params: dict[bytes, bytes]) -> str:
 def signature_of(path: str) -> tuple[int, ...]:
     """Return what changes when a file or directory does, empty if we cannot see it."""
     try:
-        status = os.stat(path)
+        return signed(os.stat(path))
     except (OSError, ValueError):
         return ()
+
+
+def signed(status: os.stat_result) -> tuple[int, ...]:
+    """Return what of a file's status changes when the file does."""
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
@@ -367,7 +371,7 @@ def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, tuple[int,
             return whole, ()
         if not stat.S_ISREG(status.st_mode):
             return whole, ()
-        signature = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        signature = signed(status)
         break
     rest = os.fsencode(whole[len(path) :])
     if rest:
