@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -155,6 +156,53 @@ print(sorted(map(int, os.listdir("/proc/self/fd")))[:8], __name__, random.random
     assert "PUT= 0022" in first
     assert "False False False 1 False\n" in first
     assert "\u00fc" in first
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        'sys.stdout.reconfigure(newline="\\r\\n"); sys.stderr.reconfigure(newline="\\r\\n")',
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'ascii'); sys.stderr = sys.stdout",
+        "sys.stdout.buffer.raw.close()",
+        "sys.stdout.write = sys.stderr.write = None",
+        "os.close(1); os.close(2); sys.stdout.write('left')",
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); sys.stdout.write('left')",
+        "io.TextIOWrapper(sys.stdout.buffer)",
+    ],
+)
+def test_standard_output_is_as_new(python: Driver, tmp_path: Path, spoil: str) -> None:
+    code = "print('one\\ntwo \\u00fc'); print('error', file=sys.stderr); print(type(sys.stdout.buffer).__name__)"
+    look = script(tmp_path / "look.py", f"import sys\nprint({HEAD!r}, end='')\n{code}\n")
+    bad = script(tmp_path / "bad.py", f"import io, os, sys\nprint({HEAD!r}, flush=True)\n{spoil}\n")
+    before = python.ask(look)
+    assert (before.errors, before.status) == (b"error\n", 0)
+    for _ in range(2):
+        python.ask(bad)
+        assert python.ask(look) == before
+
+
+def test_numbers_that_a_script_has_chosen_are_nobody_elses(python: Driver, tmp_path: Path) -> None:
+    chosen = "random.seed(7)", "random.setstate(random.Random(7).getstate())", "from random import seed; seed(7)"
+    known = random.Random(7).random()
+    draw = script(tmp_path / "draw.py", f"import random\nprint({HEAD!r}, random.random())\n")
+    drawn = [text(python.ask(draw))]
+    for each in chosen * 2:
+        choose = f"import random\n{each}\nprint({HEAD!r}, random.random())\n"
+        assert float(text(python.ask(script(tmp_path / "choose.py", choose)))) == known
+        drawn.append(text(python.ask(draw)))
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_what_a_library_makes_for_itself_is_not_looked_through_each_time(
+    python: Driver, tmp_path: Path
+) -> None:
+    make = script(
+        tmp_path / "make.py", f"import string\nstring.kept = [[] for _ in range(9999)]\nprint({HEAD!r})\n"
+    )
+    count = script(tmp_path / "count.py", f"import gc\nprint({HEAD!r}, len(gc.get_objects()))\n")
+    python.ask(make)
+    assert int(text(python.ask(count))) < 200
 
 
 def test_modules_beside_the_script_are_fresh_and_changes_are_seen(python: Driver, tmp_path: Path) -> None:

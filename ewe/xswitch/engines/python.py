@@ -31,6 +31,7 @@ ENVIRON = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")  # of the C libra
 room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
 environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
 TEXT = sys.stdout.encoding, sys.stdout.errors
+outputs = {}  # descriptor -> what writes there
 
 
 # The conversation with X-Switch
@@ -50,6 +51,7 @@ def main(lines=b""):
         write_out()  # right before the mark: X-Switch then finds both at once
         os.write(CONTROL, MARK + b"%d\n" % status)
         state.forget(FIRST_FREE)
+        keep_outputs()
         lines = b""
 
 
@@ -98,21 +100,38 @@ def prepare(script, variables):
     open_input(int(environment.get(b"CONTENT_LENGTH") or 0))
     os.dup2(DATA, 1)
     os.dup2(ERRORS, 2)
-    sys.stdin = sys.__stdin__ = text(io.BufferedReader(io.FileIO(0, "r", closefd=False)))
-    sys.stdout = sys.__stdout__ = text(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
-    sys.stderr = sys.__stderr__ = text_errors()
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), *TEXT)
+    sys.stdout = sys.__stdout__ = output(1, *TEXT)
+    sys.stderr = sys.__stderr__ = output(2, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
     sys.path.insert(0, directory)
 
 
-def text(binary):
-    """Return the text layer that Python gives standard input and output."""
-    return io.TextIOWrapper(binary, *TEXT)
+class Output(io.TextIOWrapper):
+    """Standard output or error as Python makes it, which shows whether a script has changed how it writes."""
+
+    def reconfigure(self, **changes):
+        self.reconfigured = True
+        super().reconfigure(**changes)
 
 
-def text_errors():
-    """Return the text layer that Python gives standard error."""
-    binary = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
-    return io.TextIOWrapper(binary, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
+def output(number, *text, **buffering):
+    """Return standard output or error: that of the script before, where it is kept."""
+    if number not in outputs:
+        binary = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+        outputs[number] = Output(binary, *text, **buffering)
+    return outputs[number]
+
+
+def keep_outputs():
+    """Keep standard output and error for the next script, if this one has left them empty and as they were."""
+    for number, each in list(outputs.items()):
+        try:
+            each.flush()
+            changed = vars(each)
+        except Exception:  # it is closed, has lost its buffer, or nobody reads
+            changed = True
+        if changed:
+            del outputs[number]
 
 
 def open_input(length):

@@ -16,6 +16,8 @@ from importlib import machinery
 from time import monotonic
 
 MAX_CODES = 500  # files whose compiled code is kept
+MANY = 200  # objects that a script has left: to look through them costs 10 us
+FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
 codes = {}  # file -> (its signature, its code)
 known_modules = set()  # names of those that stay
@@ -116,10 +118,11 @@ def flush(stream):
 def forget(first_free):
     """Undo what a script has done to the interpreter. first_free: the lowest descriptor that scripts get."""
     for module, names in KEPT:
-        vars(module).update(names)
-        if len(vars(module)) != len(names):
-            for name in vars(module).keys() - names.keys():
-                delattr(module, name)
+        now = vars(module)
+        if now != names:
+            now.update(names)
+            for name in now.keys() - names.keys():
+                del now[name]
     sys.setrecursionlimit(RECURSION)
     for kept, items in LISTS:
         kept[:] = items
@@ -129,12 +132,15 @@ def forget(first_free):
     if len(sys.modules) != len(known_modules) or next(reversed(sys.modules)) not in known_modules:
         sort_modules()
     gc.enable()
-    for each in (
-        gc.get_objects()
-    ):  # a file in a cycle: its descriptor may be collected first, then it could not write
-        if type(each) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+    objects = gc.get_objects()
+    for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
+        if type(each) in FILES:
             flush(each)
+    many = len(objects) > MANY
+    each = objects = None
     gc.collect()
+    if many:
+        gc.freeze()  # what is left stays, as what a module has made for itself
     os.closerange(first_free, 1 << 20)
 
 
@@ -160,12 +166,31 @@ def reset_locale(module):
         _locale.setlocale(_locale.LC_ALL, LOCALE)
 
 
+def reset_random(module):
+    """Seed it anew where a script has chosen its numbers; that takes 10 us, so seed() and setstate() tell."""
+    if getattr(module.seed, "called", True) or getattr(module.setstate, "called", True):
+        module.seed, module.setstate = Telling(module._inst.seed), Telling(module._inst.setstate)
+        module._inst.seed()
+
+
+class Telling:
+    """A function that tells whether it was called."""
+
+    def __init__(self, function):
+        self.function = function
+        self.called = False
+
+    def __call__(self, *arguments, **named):
+        self.called = True
+        return self.function(*arguments, **named)
+
+
 # What to do about a module where a script has imported it
 RESETS = {
     "signal": reset_signals,
     "locale": reset_locale,
     "logging": reset_logging,
-    "random": lambda module: module.seed(),
+    "random": reset_random,
     "socket": lambda module: module.setdefaulttimeout(None),
     "warnings": lambda module: module.filters.__setitem__(slice(None), FILTERS),
 }
@@ -185,6 +210,7 @@ def remember():
     SIGNALS = {number: _signal.getsignal(number) for number in _signal.valid_signals()}
     FILTERS = warnings.filters[:]
     KEPT = [(module, dict(vars(module))) for module in (sys, builtins)]
+    compile("", "", "exec")  # the first call makes hundreds of objects
     gc.collect()
     gc.freeze()
 
