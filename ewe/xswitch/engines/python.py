@@ -16,7 +16,9 @@ import io
 import os
 import sys
 import traceback
+from array import array
 from contextvars import Context
+from itertools import accumulate
 from types import ModuleType
 from urllib.parse import unquote_to_bytes
 
@@ -28,6 +30,8 @@ MARK = b"\4"
 PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 
 ENVIRON = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")  # of the C library: what child processes get
+strings = ctypes.c_char_p()
+strings_address = ctypes.c_void_p.from_buffer(strings)
 room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
 environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
 TEXT = sys.stdout.encoding, sys.stdout.errors
@@ -87,10 +91,7 @@ def settle():
 
 def prepare(script, variables):
     """Give the process the environment, directory, descriptors and streams that a script expects."""
-    global c_variables
-    # kept as long as the C library has them
-    c_variables = (ctypes.c_char_p * (len(variables) + 1))(*variables)
-    ENVIRON.value = ctypes.addressof(c_variables)
+    set_c_environment(variables)
     environment = dict([variable.split(b"=", 1) for variable in variables])
     os.environ, os.environb = environ, environb
     environ._data = environb._data = environment
@@ -104,6 +105,16 @@ def prepare(script, variables):
     sys.stdout = sys.__stdout__ = output(1, *TEXT)
     sys.stderr = sys.__stderr__ = output(2, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
     sys.path.insert(0, directory)
+
+
+def set_c_environment(variables):
+    """Give the C library its environment: pointers to NAME=value, each of them ended by a NUL, and a null."""
+    global pointers  # kept as long as the C library has them, as is the text
+    strings.value = b"\0".join(variables) + b"\0"
+    lengths = [len(each) + 1 for each in variables]
+    pointers = array("L", accumulate(lengths, initial=strings_address.value))
+    pointers[-1] = 0
+    ENVIRON.value = pointers.buffer_info()[0]
 
 
 class Output(io.TextIOWrapper):

@@ -17,12 +17,15 @@ from time import monotonic
 
 MAX_CODES = 500  # files whose compiled code is kept
 MANY = 200  # objects that a script has left: to look through them costs 10 us
+SET = "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__", "argv"  # of sys, for each script
+YOUNG_ALONE = sys.version_info < (3, 14)  # can be collected
 FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
 codes = {}  # file -> (its signature, its code)
 known_modules = set()  # names of those that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
 looked = 0.0  # when they were last compared
+old = 0  # how often objects had become old when the script before had ended
 
 
 # Compiled code
@@ -117,12 +120,11 @@ def flush(stream):
 
 def forget(first_free):
     """Undo what a script has done to the interpreter. first_free: the lowest descriptor that scripts get."""
-    for module, names in KEPT:
-        now = vars(module)
-        if now != names:
-            now.update(names)
-            for name in now.keys() - names.keys():
-                del now[name]
+    for name, value in OURS:
+        setattr(sys, name, value)
+    for module, names, values in KEPT:
+        if not same(list(vars(module).values()), values):
+            restore(vars(module), names)
     sys.setrecursionlimit(RECURSION)
     for kept, items in LISTS:
         kept[:] = items
@@ -138,10 +140,32 @@ def forget(first_free):
             flush(each)
     many = len(objects) > MANY
     each = objects = None
-    gc.collect()
+    collect()
     if many:
         gc.freeze()  # what is left stays, as what a module has made for itself
     os.closerange(first_free, 1 << 20)
+
+
+def same(values, known):
+    """Are these the same objects? Much faster than to look at names, whose text would have to be read."""
+    try:
+        return values == known
+    except Exception:  # one of the script's own, which cannot be compared
+        return False
+
+
+def restore(variables, names):
+    """Make a module's variables what they were."""
+    variables.update(names)
+    for name in variables.keys() - names.keys():
+        del variables[name]
+
+
+def collect():
+    """Let go of what refers to itself. What was there when the script began is not looked through again."""
+    global old
+    gc.collect(1 if gc.get_count()[2] == old and YOUNG_ALONE else 2)
+    old = gc.get_count()[2]
 
 
 def reset_signals(module):
@@ -203,13 +227,14 @@ def remember():
     sys.path[:] = [path for path in sys.path if path and path != here]
     sys.path_hooks.insert(0, find_own)
     known_modules.update(sys.modules)
-    global LIBRARIES, LOCALE, SIGNALS, FILTERS, KEPT, RECURSION
+    global LIBRARIES, LOCALE, SIGNALS, FILTERS, KEPT, OURS, RECURSION
     RECURSION = sys.getrecursionlimit()
     LIBRARIES = tuple(os.path.join(path, "") for path in sys.path)
     LOCALE = _locale.setlocale(_locale.LC_ALL)
     SIGNALS = {number: _signal.getsignal(number) for number in _signal.valid_signals()}
     FILTERS = warnings.filters[:]
-    KEPT = [(module, dict(vars(module))) for module in (sys, builtins)]
+    KEPT = [(module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)]
+    OURS = [(name, vars(sys)[name]) for name in SET]
     compile("", "", "exec")  # the first call makes hundreds of objects
     gc.collect()
     gc.freeze()
