@@ -32,15 +32,25 @@ class ProgramWaits(Protocol):
     """How a model waits for the pipes of a program; see ewe.streams."""
 
     async def wait(
-        self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
+        self,
+        descriptors: Sequence[int],
+        since: float,
+        seconds: float,
+        writable: int = -1,
+        stays: bool = False,
     ) -> list[int]:
         """Wait until one of the descriptors can be read, or `writable` written; return those.
 
         Empty: the time is over.
 
-        since: when the program was last heard of, on time.monotonic(). Raises Disconnected when the client
-        left, or has closed its side and the program has been silent for HALF_CLOSED seconds.
+        since: when the program was last heard of, on time.monotonic(). stays: they will be waited for again and
+        again, and forget() comes before they are closed. Raises Disconnected when the client left, or has closed
+        its side and the program has been silent for HALF_CLOSED seconds.
         """
+        ...
+
+    def forget(self, descriptor: int) -> None:
+        """A descriptor that stayed is about to be closed."""
         ...
 
     def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:

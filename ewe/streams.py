@@ -383,7 +383,12 @@ class PollWaits:
         self.left_at: float | None = None  # when the client was first seen to have closed its side
 
     async def wait(
-        self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
+        self,
+        descriptors: Sequence[int],
+        since: float,
+        seconds: float,
+        writable: int = -1,
+        stays: bool = False,
     ) -> list[int]:
         from select import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, poll
 
@@ -413,6 +418,9 @@ class PollWaits:
                 poller.modify(client, 0)
             elif now >= expires:
                 return []
+
+    def forget(self, descriptor: int) -> None:
+        """Nothing stays here between two waits."""
 
     def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
         """Wait here, then call function."""

@@ -122,9 +122,10 @@ class Upstream:
                 return outgoing[sent:], data
             left = since + seconds - time.monotonic()
             writable = descriptor if outgoing else -1
-            if left <= 0 or not await self.waits.wait([descriptor], since, left, writable):
+            if left <= 0 or not await self.waits.wait([descriptor], since, left, writable, True):
                 raise Timeout
 
     def close(self) -> None:
         """Close the connection."""
+        self.waits.forget(self.socket.fileno())
         self.socket.close()

@@ -29,13 +29,16 @@ FIRST_FREE = 7
 MARK = b"\4"
 PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 
-ENVIRON = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ")  # of the C library: what child processes get
+library = ctypes.CDLL(None)  # of C
+ENVIRON = ctypes.c_void_p.in_dll(library, "environ")  # what child processes get
+waitpid = library.waitpid
+waitpid.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_int
 strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
 room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
 environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
 TEXT = sys.stdout.encoding, sys.stdout.errors
-outputs = {}  # descriptor -> what writes there
+streams = {}  # descriptor -> its text layer
 
 
 # The conversation with X-Switch
@@ -55,7 +58,7 @@ def main(lines=b""):
         write_out()  # right before the mark: X-Switch then finds both at once
         os.write(CONTROL, MARK + b"%d\n" % status)
         state.forget(FIRST_FREE)
-        keep_outputs()
+        keep_streams()
         lines = b""
 
 
@@ -101,9 +104,9 @@ def prepare(script, variables):
     open_input(int(environment.get(b"CONTENT_LENGTH") or 0))
     os.dup2(DATA, 1)
     os.dup2(ERRORS, 2)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), *TEXT)
-    sys.stdout = sys.__stdout__ = output(1, *TEXT)
-    sys.stderr = sys.__stderr__ = output(2, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
+    sys.stdin = sys.__stdin__ = stream(0, *TEXT)
+    sys.stdout = sys.__stdout__ = stream(1, *TEXT)
+    sys.stderr = sys.__stderr__ = stream(2, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
     sys.path.insert(0, directory)
 
 
@@ -117,32 +120,50 @@ def set_c_environment(variables):
     ENVIRON.value = pointers.buffer_info()[0]
 
 
-class Output(io.TextIOWrapper):
-    """Standard output or error as Python makes it, which shows whether a script has changed how it writes."""
+class Text(io.TextIOWrapper):
+    """A stream as Python makes the standard ones, which shows whether a script has changed how it works."""
 
     def reconfigure(self, **changes):
-        self.reconfigured = True
+        self.changed = True
         super().reconfigure(**changes)
 
 
-def output(number, *text, **buffering):
-    """Return standard output or error: that of the script before, where it is kept."""
-    if number not in outputs:
-        binary = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
-        outputs[number] = Output(binary, *text, **buffering)
-    return outputs[number]
+class Input(io.FileIO):
+    """Standard input, which shows whether a script has read of it."""
+
+    untouched = True
+
+    def readinto(self, buffer):
+        self.untouched = False
+        return super().readinto(buffer)
+
+    def readall(self):
+        self.untouched = False
+        return super().readall()
 
 
-def keep_outputs():
-    """Keep standard output and error for the next script, if this one has left them empty and as they were."""
-    for number, each in list(outputs.items()):
+def stream(number, *text, **buffering):
+    """Return standard input, output or error: that of the script before, where it is kept."""
+    if number not in streams:
+        binary = (
+            io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+            if number
+            else io.BufferedReader(Input(number, closefd=False))
+        )
+        streams[number] = Text(binary, *text, **buffering)
+    return streams[number]
+
+
+def keep_streams():
+    """Keep standard input, output and error for the next script, if this one has left them empty and as they were."""
+    for number, each in list(streams.items()):
         try:
             each.flush()
-            changed = vars(each)
+            good = not vars(each) and (number or each.buffer.raw.untouched)
         except Exception:  # it is closed, has lost its buffer, or nobody reads
-            changed = True
-        if changed:
-            del outputs[number]
+            good = False
+        if not good:
+            del streams[number]
 
 
 def open_input(length):
@@ -245,13 +266,10 @@ def has_threads():
 
 
 def alone():
-    """Have all processes that the script started ended?"""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return True
-    return False
+    """Have all processes that the script started ended? os.waitpid would need an exception to say that none is left."""
+    while (ended := waitpid(-1, None, os.WNOHANG)) > 0:
+        pass
+    return ended < 0
 
 
 def start_anew(lines):
