@@ -91,8 +91,13 @@ def start(
 
 
 def arrange(descriptors: Mapping[int, int]) -> None:
-    """Lead a session; have these descriptors and no other; signals as a program expects them."""
+    """Lead a session; have these descriptors and no other; signals as a program expects them.
+
+    Scheduled as work in batches, which gets as much of the processor, but does not interrupt whoever wakes it:
+    the main module hands out what it has at hand, then engines run, with half the switches between them.
+    """
     os.setsid()
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     last = max(descriptors)
     copies = {its: duplicate(ours, last + 1) for its, ours in descriptors.items()}
     for its, copy in copies.items():
