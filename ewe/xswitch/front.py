@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 from ewe.fastcgi import Aborted, Began, FastCGIError, Responder
+from ewe.xswitch.outbox import Outbox
 
 if TYPE_CHECKING:
     from ewe.xswitch.main import Switch
     from ewe.xswitch.task import Task
 
+PIECE = 64 * 1024  # bytes read at once
 LINGER = 2.0  # seconds that a web server may take to close a connection after its last answer
+STALLED = 300.0  # seconds that it may take to read the rest of that
 
 
-class Front(asyncio.Protocol):
+class Front:
     """One connection; one request at a time."""
 
-    transport: asyncio.Transport
-
-    def __init__(self, switch: Switch) -> None:
+    def __init__(self, switch: Switch, sock: socket.socket) -> None:
         self.switch = switch
+        self.loop = switch.loop
+        self.socket = sock
+        self.outbox = Outbox(self.loop, sock, self.pause_writing, self.resume_writing)
         self.responder = Responder()
         self.task: Task | None = None
         self.held = False
+        self.closed = False
+        self.leaving = False  # it closes once the web server has
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        switch.fronts.add(self)
+        self.loop.add_reader(sock, self.on_data)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-        self.switch.fronts.add(self)
+    def on_data(self) -> None:
+        """Something has come, or the end, which is how most web servers say that their client has left."""
+        try:
+            data = self.socket.recv(PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.take(data)
+        elif self.task is None and self.outbox.pending:
+            self.hold()  # it will read the rest
+            self.leave_off()
+        else:
+            self.leave()
+            self.close()
 
-    def connection_lost(self, reason: Exception | None) -> None:
-        """The web server has closed, which is how most say that their client has left."""
-        self.switch.fronts.discard(self)
-        self.leave()
-
-    def data_received(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """Take records."""
         began: Began | None = None
         body: list[bytes] = []  # what has come of it with the request's beginning: all, mostly
         try:
@@ -52,10 +72,10 @@ class Front(asyncio.Protocol):
         except FastCGIError as error:
             self.switch.log.warning(f"a web server's connection closed: {error}")
             self.leave()
-            self.transport.abort()
+            self.close()
             return
         if self.responder.reply:
-            self.transport.write(self.responder.take_reply())
+            self.outbox.send(self.responder.take_reply())
         if began is not None:
             task = self.switch.accept(self, began.params, body)
             self.task = None if task is None or task.ended else task
@@ -70,7 +90,7 @@ class Front(asyncio.Protocol):
 
     def output(self, data: bytes) -> None:
         """Send more of the answer."""
-        self.transport.write(self.responder.output(data))
+        self.outbox.send(self.responder.output(data))
 
     def end(self, data: bytes, status: int) -> None:
         """Send the rest of the answer; the connection is free for the next request, or closes."""
@@ -79,38 +99,63 @@ class Front(asyncio.Protocol):
 
     def finish(self, data: bytes) -> None:
         """Send the last records of a request."""
-        self.transport.write(data)
-        if not self.responder.keep or self.switch.stopping:
-            self.leave_off()
+        self.outbox.send(data)
+        if self.responder.keep and not self.switch.stopping:
+            self.read_on()
         else:
             self.read_on()
+            self.leave_off()
 
     def leave_off(self) -> None:
         """Close once the web server has: the end of its input may still be on its way, and would be answered with a
         reset, by which it could lose the answer."""
-        self.read_on()
-        if not self.transport.is_closing():
-            self.transport.write_eof()
-            self.switch.loop.call_later(LINGER, self.transport.abort)
+        if self.closed or self.leaving:
+            return
+        self.leaving = True
+        if self.outbox.pending:
+            self.loop.call_later(STALLED, self.close)
+        else:
+            self.say_end()
+
+    def say_end(self) -> None:
+        """All is written: close our side, and soon the other."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has gone
+        if self.held:
+            self.close()
+        else:
+            self.loop.call_later(LINGER, self.close)
 
     def break_off(self) -> None:
         """Close without the end of the request: the web server then knows that the answer is not whole."""
         self.task = None
-        self.transport.abort()
+        self.close()
+
+    def close(self) -> None:
+        """Let the connection go."""
+        if self.closed:
+            return
+        self.hold()
+        self.closed = True
+        self.switch.fronts.discard(self)
+        self.outbox.close()
+        self.socket.close()
 
     def hold(self) -> None:
         """Read no more for now."""
-        if not self.held and not self.transport.is_closing():
+        if not self.held and not self.closed:
             self.held = True
-            self.transport.pause_reading()
+            self.loop.remove_reader(self.socket)
 
     def read_on(self) -> None:
         """Read again."""
-        if self.held and not self.transport.is_closing():
+        if self.held and not self.closed:
             self.held = False
-            self.transport.resume_reading()
+            self.loop.add_reader(self.socket, self.on_data)
 
-    # Called by the event loop: the web server is slower than the engine, or no longer
+    # Called by the outbox: the web server is slower than the engine, or no longer
 
     def pause_writing(self) -> None:
         if self.task is not None:
@@ -119,7 +164,12 @@ class Front(asyncio.Protocol):
                 self.task.link.pause()
 
     def resume_writing(self) -> None:
-        if self.task is not None:
+        if self.outbox.failed:
+            self.leave()
+            self.close()
+        elif self.task is not None:
             self.task.writable = True
             if self.task.link is not None:
                 self.task.link.resume()
+        if self.leaving and not self.outbox.pending and not self.closed:
+            self.say_end()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import time
 from typing import TYPE_CHECKING
 
+from ewe.xswitch.outbox import Outbox
 from ewe.xswitch.protocol import MarkReader, ProtocolError
 
 if TYPE_CHECKING:
@@ -16,57 +16,12 @@ if TYPE_CHECKING:
     from ewe.xswitch.task import Task
 
 PIECE = 64 * 1024  # bytes read at once
-MAX_OUTBOX = 64 * 1024  # bytes that wait for an engine before its client is no longer read
 MAX_DRAIN = 64  # pieces that may be there when the mark comes; a socket holds far less
 MAX_LINES = 1000  # lines of standard error of one request that go to the log
 MAX_LINE = 2000  # bytes of such a line
 STALLED = 300.0  # seconds that a web server may take nothing of an answer before its engine is ended
 LINGER = 2.0  # seconds that what an engine left behind may go on writing once it has ended
 PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class Outbox:
-    """What is to be written to a socket that does not block."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, link: Link) -> None:
-        self.loop = loop
-        self.sock = sock
-        self.link = link
-        self.pending = b""
-
-    def send(self, data: bytes) -> None:
-        """Write data, now or as soon as there is room."""
-        if not self.pending:
-            data = data[self.write(data) :]
-            if not data:
-                return
-            self.loop.add_writer(self.sock, self.on_room)
-        self.pending += data
-        if len(self.pending) > MAX_OUTBOX and self.link.task is not None:
-            self.link.task.hold_input()
-
-    def write(self, data: bytes) -> int:
-        """Return how many bytes could be written; all, where nobody will read them."""
-        try:
-            return self.sock.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            return len(data)
-
-    def on_room(self) -> None:
-        """Go on writing."""
-        self.pending = self.pending[self.write(self.pending[: 4 * PIECE]) :]
-        if not self.pending:
-            self.loop.remove_writer(self.sock)
-        if len(self.pending) < MAX_OUTBOX and self.link.task is not None:
-            self.link.task.want_input()
-
-    def close(self) -> None:
-        """Write no more."""
-        if self.pending:
-            self.loop.remove_writer(self.sock)
-            self.pending = b""
 
 
 class Link:
@@ -78,7 +33,7 @@ class Link:
         self.key = key
         self.data = data
         self.errors = errors
-        self.outbox = Outbox(self.loop, data, self)
+        self.outbox = Outbox(self.loop, data, self.hold_input, self.want_input)
         self.pid = 0
         self.task: Task | None = None
         self.since = self.used = time.monotonic()
@@ -117,6 +72,16 @@ class Link:
     def body(self, data: bytes) -> None:
         """Write more of the body; b"": its end."""
         raise NotImplementedError
+
+    def hold_input(self) -> None:
+        """It does not take the body as fast as it comes."""
+        if self.task is not None:
+            self.task.hold_input()
+
+    def want_input(self) -> None:
+        """It has taken it."""
+        if self.task is not None:
+            self.task.want_input()
 
     def on_data(self) -> None:
         """Something has come, or its end."""
@@ -296,7 +261,7 @@ class EngineLink(Link):
         super().__init__(switch, key, data, errors)
         control.setblocking(False)
         self.control = control
-        self.commands = Outbox(self.loop, control, self)
+        self.commands = Outbox(self.loop, control, self.hold_input, self.want_input)
         self.marks = MarkReader()
         self.marks_end = False
         self.marked_now = False  # the mark was taken when the output came: its own event is no news

@@ -5,7 +5,6 @@ It has no privileges: who a script belongs to, and its engine, it has from suexe
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -16,12 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ewe.listener import KEEPS_NAME
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.fastcgi_link import FastCGILink
 from ewe.xswitch.front import Front
 from ewe.xswitch.links import EngineLink, Link
+from ewe.xswitch.loop import Loop
 from ewe.xswitch.pool import Pool, Waiter
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.settings import EngineKind, Settings, from_message
@@ -34,6 +33,8 @@ TICK = 0.1  # seconds between looks at what takes too long
 LOOKED = 2.0  # seconds that suexecme's word on a script holds while the file is the same
 MAX_FOUND = 5000  # scripts whose owner is remembered
 GRACE = 10.0  # seconds that requests have to end at a stop
+AT_ONCE = 64  # connections taken before others have their turn
+CROWDED = 1.0  # seconds until it is tried again where there are no descriptors for one
 MAX_WALK = 50  # parts of a path that may follow the script's name
 
 
@@ -56,7 +57,7 @@ class Switch:
         self.settings = settings
         self.orders = orders
         self.log = log
-        self.loop = asyncio.get_running_loop()
+        self.loop = Loop(self.on_fault)
         self.pool = Pool(settings, self.start_engine)
         self.fronts: set[Front] = set()
         self.links: dict[int, Link] = {}  # pid -> engine
@@ -69,9 +70,7 @@ class Switch:
         self.since = time.monotonic()
         self.stopping = False
         self.failed = False
-        self.stopped = asyncio.Event()
         orders.setblocking(False)
-        self.loop.set_exception_handler(self.on_fault)
         self.loop.add_reader(orders, self.on_orders)
         self.loop.call_later(TICK, self.tick)
 
@@ -268,7 +267,7 @@ class Switch:
         if received is None:
             self.loop.remove_reader(self.orders)
             self.log.error("suexecme has gone; starting anew")
-            self.loop.create_task(self.fall())
+            self.fall()
             return
         message, _ = received
         if "ended" in message:
@@ -289,7 +288,7 @@ class Switch:
             if settings.engines.get(language) != before.engines.get(language):
                 self.pool.end(worker)
 
-    async def fall(self) -> None:
+    def fall(self) -> None:
         """suexecme has gone, and every engine with it: tell all who wait, and end."""
         self.stopping = self.failed = True
         for link in list(self.pool.workers):
@@ -297,8 +296,32 @@ class Switch:
         for front in list(self.fronts):
             if front.task is not None:
                 front.task.fail(502, "suexecme has gone")
-        await asyncio.sleep(0.05)  # for what is being written
-        self.stopped.set()
+        self.loop.call_later(0.05, self.loop.stop)  # for what is being written
+
+    # Web servers
+
+    def listen(self, listener: socket.socket) -> None:
+        """Take connections as they come."""
+        self.loop.add_reader(listener, lambda: self.take(listener))
+
+    def take(self, listener: socket.socket) -> None:
+        """Take the connections that wait."""
+        for _ in range(AT_ONCE):
+            try:
+                sock, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as reason:
+                self.log.error(f"cannot take connections: {reason.strerror}")
+                self.loop.remove_reader(listener)
+                self.loop.call_later(CROWDED, self.listen_again, listener)
+                return
+            Front(self, sock)
+
+    def listen_again(self, listener: socket.socket) -> None:
+        """Go on after a pause."""
+        if not self.stopping:
+            self.listen(listener)
 
     # Time
 
@@ -307,30 +330,29 @@ class Switch:
         self.loop.call_later(TICK, self.tick)
         self.pool.tick(time.monotonic())
 
-    def on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def on_fault(self, fault: Exception) -> None:
         """Log a fault of our own code that the event loop has caught."""
-        reason = context.get("exception")
-        if isinstance(reason, OSError):  # a web server that has gone
-            return
         try:
-            raise reason if reason is not None else RuntimeError(context.get("message"))
+            raise fault
         except Exception:
             self.log.exception("fault in the main module")
 
-    def stop(self) -> None:
-        """Take no more requests; end when those that run have ended."""
+    def stop(self, listeners: Sequence[socket.socket]) -> None:
+        """Take no more requests; end when those that run have ended, within reason."""
         self.stopping = True
+        for listener in listeners:
+            self.loop.remove_reader(listener)
         for front in list(self.fronts):
             if front.task is None:
-                front.transport.close()
-        self.loop.create_task(self.wait_for_end())
+                front.close()
+        self.end_with_the_last(time.monotonic() + GRACE)
 
-    async def wait_for_end(self) -> None:
-        """Wait for running requests, within reason."""
-        end = time.monotonic() + GRACE
-        while self.fronts and time.monotonic() < end:
-            await asyncio.sleep(0.02)
-        self.stopped.set()
+    def end_with_the_last(self, until: float) -> None:
+        """Look again and again whether all have ended."""
+        if self.fronts and time.monotonic() < until:
+            self.loop.call_later(0.02, self.end_with_the_last, until)
+        else:
+            self.loop.stop()
 
 
 def script_file(params: dict[bytes, bytes]) -> str:
@@ -381,7 +403,7 @@ def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, tuple[int,
     return path, signature
 
 
-async def serve(
+def serve(
     settings: Settings,
     listeners: Sequence[socket.socket],
     orders: socket.socket,
@@ -389,24 +411,12 @@ async def serve(
 ) -> int:
     """Serve until a signal or suexecme's end; return the exit status."""
     switch = Switch(settings, orders, log)
-    loop = switch.loop
-    servers = []
     for listener in listeners:
-        if listener.family == socket.AF_UNIX:
-            server = await loop.create_unix_server(lambda: Front(switch), sock=listener, **KEEPS_NAME)
-        else:
-            server = await loop.create_server(lambda: Front(switch), sock=listener)
-        servers.append(server)
-
-    def stop() -> None:
-        for server in servers:
-            server.close()
-        switch.stop()
-
+        listener.setblocking(False)
+        switch.listen(listener)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    await switch.stopped.wait()
+        switch.loop.add_signal_handler(number, lambda: switch.stop(listeners))
+    switch.loop.run()
     for front in list(switch.fronts):
-        front.transport.abort()
-    await asyncio.sleep(0)
+        front.close()
     return 1 if switch.failed else 0

@@ -6,7 +6,6 @@ is killed, the kernel kills the other two (PR_SET_PDEATHSIG), and the engines wi
 
 from __future__ import annotations
 
-import asyncio
 import grp
 import os
 import pwd
@@ -167,7 +166,6 @@ class Supervisor:
         """Be the main module, as the configured user."""
         from ewe.xswitch.main import serve  # now: the user may not be allowed to read where Python lies
 
-        factory = loop_factory()
         if os.geteuid() == 0:
             os.setgroups([self.gid])
             os.setresgid(self.gid, self.gid, self.gid)
@@ -175,8 +173,7 @@ class Supervisor:
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         dies_with(self.pid)  # now: the kernel forgets it with a change of user
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(serve(self.settings, self.listeners, orders, self.log))
+        return serve(self.settings, self.listeners, orders, self.log)
 
     def watch(self) -> bool:
         """Wait until one of the two has ended, which ends the other; return whether that was asked for."""
@@ -268,12 +265,3 @@ def identity(settings: Settings) -> tuple[int, int]:
     if entry.pw_uid == 0:
         raise StartError("user: the main module must not be root; name another")
     return entry.pw_uid, entry.pw_gid
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's, if it is there; None: asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop  # type: ignore[no-any-return, unused-ignore]

@@ -155,7 +155,7 @@ def stream(number, *text, **buffering):
 
 
 def keep_streams():
-    """Keep standard input, output and error for the next script, if this one has left them empty and as they were."""
+    """Keep standard input, output and error for the next script, where this one has left them as they were."""
     for number, each in list(streams.items()):
         try:
             each.flush()
@@ -266,7 +266,7 @@ def has_threads():
 
 
 def alone():
-    """Have all processes that the script started ended? os.waitpid would need an exception to say that none is left."""
+    """Have all processes that the script started ended? os.waitpid raises an exception to say so, which costs."""
     while (ended := waitpid(-1, None, os.WNOHANG)) > 0:
         pass
     return ended < 0

@@ -1,0 +1,156 @@
+"""The main module's event loop: epoll(7), timers, signals. What it calls back never waits.
+
+Half as dear as asyncio's transports, whose generality is not needed: there are only sockets that do not block,
+watched as long as anybody wants to know of them. To be told once too often does no harm here, to be told once too
+seldom would: level-triggered, and an event that was for a descriptor's former owner finds nothing to read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+Callback = Callable[[], None]
+HANGS_UP = select.EPOLLHUP | select.EPOLLERR  # told to readers and writers alike, wanted or not
+READABLE = select.EPOLLIN | HANGS_UP
+WRITABLE = select.EPOLLOUT | HANGS_UP
+
+
+class Loop:
+    """Calls back when descriptors can be read or written, when time has passed, and on signals.
+
+    on_fault: called with what a callback raises; the loop goes on.
+    """
+
+    def __init__(self, on_fault: Callable[[Exception], None]) -> None:
+        self.on_fault = on_fault
+        self.epoll = select.epoll()
+        self.readers: dict[int, Callback] = {}
+        self.writers: dict[int, Callback] = {}
+        self.timers: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.begun = 0  # timers, so that those of one moment are called in turn
+        self.going = False
+        self.handlers: dict[int, Callback] = {}
+        self.waking: tuple[int, int] | None = None  # a pipe to which signals are written
+
+    # Descriptors
+
+    def add_reader(self, file: int | socket.socket, callback: Callback) -> None:
+        """Call back whenever it can be read, or has ended."""
+        self.watch(self.readers, number_of(file), callback)
+
+    def add_writer(self, file: int | socket.socket, callback: Callback) -> None:
+        """Call back whenever it can be written."""
+        self.watch(self.writers, number_of(file), callback)
+
+    def remove_reader(self, file: int | socket.socket) -> None:
+        """Do so no more; to be called before it is closed."""
+        self.unwatch(self.readers, number_of(file))
+
+    def remove_writer(self, file: int | socket.socket) -> None:
+        """The same for writing."""
+        self.unwatch(self.writers, number_of(file))
+
+    def watch(self, callbacks: dict[int, Callback], number: int, callback: Callback) -> None:
+        """Put a callback among others."""
+        known = number in self.readers or number in self.writers
+        callbacks[number] = callback
+        (self.epoll.modify if known else self.epoll.register)(number, self.wanted(number))
+
+    def unwatch(self, callbacks: dict[int, Callback], number: int) -> None:
+        """Take a callback away, if it is there."""
+        if callbacks.pop(number, None) is None:
+            return
+        if wanted := self.wanted(number):
+            self.epoll.modify(number, wanted)
+        else:
+            self.epoll.unregister(number)
+
+    def wanted(self, number: int) -> int:
+        """Return what is to be told of a descriptor."""
+        reads = select.EPOLLIN if number in self.readers else 0
+        return reads | (select.EPOLLOUT if number in self.writers else 0)
+
+    # Time and signals
+
+    def call_later(self, seconds: float, callback: Callable[..., None], *arguments: Any) -> None:
+        """Call back once, after so many seconds."""
+        self.begun += 1
+        heapq.heappush(self.timers, (time.monotonic() + seconds, self.begun, callback, arguments))
+
+    def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Call back once all is done that is being done."""
+        self.call_later(0, callback, *arguments)
+
+    def add_signal_handler(self, number: int, callback: Callback) -> None:
+        """Call back for each signal of this number, in its turn; only in the main thread."""
+        if self.waking is None:
+            self.waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            signal.set_wakeup_fd(self.waking[1], warn_on_full_buffer=False)
+            self.add_reader(self.waking[0], self.on_signals)
+        self.handlers[number] = callback
+        signal.signal(number, lambda *_: None)  # Python writes its number to the pipe
+
+    def on_signals(self) -> None:
+        """Signals have come."""
+        assert self.waking is not None
+        for number in os.read(self.waking[0], 4096):
+            if number in self.handlers:
+                self.handlers[number]()
+
+    # The loop
+
+    def run(self) -> None:
+        """Call back until stop()."""
+        self.going = True
+        readers, writers, poll = self.readers, self.writers, self.epoll.poll
+        while self.going:
+            for number, events in poll(self.idle_for()):
+                try:
+                    if events & READABLE and (callback := readers.get(number)) is not None:
+                        callback()
+                    if events & WRITABLE and (callback := writers.get(number)) is not None:
+                        callback()
+                except Exception as fault:
+                    self.on_fault(fault)
+            if self.timers:
+                self.call_due(time.monotonic())
+
+    def idle_for(self) -> float | None:
+        """Return the seconds until the next timer, None without any."""
+        if not self.timers:
+            return None
+        return max(0.0, self.timers[0][0] - time.monotonic())
+
+    def call_due(self, now: float) -> None:
+        """Call back whose time has come."""
+        while self.timers and self.timers[0][0] <= now:
+            _, _, callback, arguments = heapq.heappop(self.timers)
+            try:
+                callback(*arguments)
+            except Exception as fault:
+                self.on_fault(fault)
+
+    def stop(self) -> None:
+        """Have run() return once all is done that is being done."""
+        self.going = False
+
+    def close(self) -> None:
+        """Let go of all."""
+        self.epoll.close()
+        if self.waking is not None:
+            signal.set_wakeup_fd(-1)
+            for end in self.waking:
+                os.close(end)
+            self.waking = None
+
+
+def number_of(file: int | socket.socket) -> int:
+    """Return a file's descriptor."""
+    return file if isinstance(file, int) else file.fileno()
