@@ -7,6 +7,7 @@ request at a time (section 5.1 would allow more), and may carry another after it
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -92,9 +93,12 @@ def encoded_length(length: int) -> bytes:
     return SHORT[length] if length < 128 else LONG.pack(length | 0x80000000)
 
 
-def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the name-value pairs of data. Raises FastCGIError where a length points beyond the end."""
-    pairs = []
+def decode_pairs(data: bytes) -> dict[bytes, bytes]:
+    """Return the name-value pairs of data; of a name that comes twice, the last.
+
+    Raises FastCGIError where a length points beyond the end.
+    """
+    pairs = {}
     at = 0
     end = len(data)
     try:
@@ -108,7 +112,7 @@ def decode_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
             value_at = at + name_length
             name = data[at:value_at]
             at = value_at + value_length
-            pairs.append((name, data[value_at:at]))
+            pairs[name] = data[value_at:at]
     except (IndexError, struct.error):
         at = end + 1
     if at > end:
@@ -244,7 +248,7 @@ class Responder:
 
     def began(self) -> Began:
         """Return the request, now that its parameters are complete."""
-        params = dict(decode_pairs(b"".join(self.params or ())))
+        params = decode_pairs(b"".join(self.params or ()))
         self.params = None
         return Began(params, self.keep)
 
@@ -258,8 +262,8 @@ class Responder:
     def manage(self, kind: int, content: bytes) -> None:
         """Answer a record of management: section 4."""
         if kind == GET_VALUES:
-            known = [(name, VALUES[name]) for name, _ in decode_pairs(content) if name in VALUES]
-            self.reply += record(GET_VALUES_RESULT, 0, encode_pairs(dict(known).items()))
+            known = [(name, VALUES[name]) for name in decode_pairs(content) if name in VALUES]
+            self.reply += record(GET_VALUES_RESULT, 0, encode_pairs(known))
         else:
             self.reply += record(UNKNOWN_TYPE, 0, bytes((kind,)) + bytes(7))
 
@@ -278,10 +282,16 @@ class Responder:
 
     def end(self, app_status: int = 0) -> bytes:
         """Return the end of the output and of the request; the connection is free for the next."""
-        data = record(STDOUT, self.id) + end_record(self.id, app_status, REQUEST_COMPLETE)
+        data = end_records(self.id, app_status)
         self.id = 0
         self.params = None
         return data
+
+
+@functools.lru_cache(maxsize=256)
+def end_records(request_id: int, app_status: int) -> bytes:
+    """Return the end of a request's output and of the request."""
+    return record(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
 
 
 def end_record(request_id: int, app_status: int, protocol_status: int) -> bytes:

@@ -326,8 +326,11 @@ class EngineLink(Link):
 
     def finish(self, status: int) -> None:
         """The mark has come: all output is there, up to a piece that is not full."""
-        pieces: list[bytes] = []
         piece = self.receive()
+        if piece and len(piece) < PIECE:
+            self.done(piece, status)
+            return
+        pieces: list[bytes] = []
         while piece is not None and len(piece) == PIECE:
             pieces.append(piece)
             if len(pieces) > MAX_DRAIN:

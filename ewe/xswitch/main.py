@@ -44,9 +44,9 @@ class Found(NamedTuple):
     signature: tuple[int, ...]
     until: float
     user: str
-    home: str
     kind: EngineKind | None
     path: str  # without links: one may lead elsewhere by the time that an engine is free
+    variables: dict[bytes, bytes]  # of its environment, whatever the web server says
 
 
 class Switch:
@@ -120,7 +120,8 @@ class Switch:
                 return
             until = time.monotonic() + LOOKED
             kind = self.settings.kind_for(task.script, answer["interpreter"])
-            found = Found(signature, until, answer["user"], answer["home"], kind, answer["path"])
+            variables = own_variables(answer["user"], answer["home"], answer["path"])
+            found = Found(signature, until, answer["user"], kind, answer["path"], variables)
             if len(self.found) >= MAX_FOUND:
                 self.found.clear()
             self.found[task.script] = found
@@ -136,8 +137,7 @@ class Switch:
             cause = "no engine for it: neither its directory, its extension nor its first line names one"
             task.fail(500, cause, NO_ENGINE)
             return
-        task.user, task.home, task.script = found.user, found.home, found.path
-        task.params[b"SCRIPT_FILENAME"] = os.fsencode(found.path)
+        task.user, task.script, task.own = found.user, found.path, found.variables
         task.key = (found.user, kind.name)
         try:
             if kind.protocol == "engine":
@@ -395,12 +395,21 @@ def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, tuple[int,
             return whole, ()
         signature = signed(status)
         break
-    rest = os.fsencode(whole[len(path) :])
-    if rest:
+    if path is not whole:
+        rest = os.fsencode(whole[len(path) :])
         params[b"PATH_INFO"] = rest
         params[b"SCRIPT_NAME"] = params.get(b"SCRIPT_NAME", b"").removesuffix(rest)
-    params[b"SCRIPT_FILENAME"] = os.fsencode(path)
     return path, signature
+
+
+def own_variables(user: str, home: str, path: str) -> dict[bytes, bytes]:
+    """Return what a script's environment says of it and of its owner, whatever a web server says."""
+    return {
+        b"SCRIPT_FILENAME": os.fsencode(path),
+        b"PATH": b"/usr/local/bin:/usr/bin:/bin",
+        b"HOME": os.fsencode(home),
+        b"USER": user.encode(),
+    }
 
 
 def serve(

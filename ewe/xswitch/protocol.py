@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 MARK = re.compile(rb"\x04([0-9]{1,3})\n")
+SUCCESS = b"\x040\n"  # the mark of most requests
 MAX_MARK = 5  # bytes
 MAX_LINES = 200 * 1024  # bytes of both lines: what a socket takes at once
 
@@ -53,6 +54,8 @@ class MarkReader:
 
     def feed(self, data: bytes) -> int | None:
         """Return the exit status once the mark is complete, None before. Raises ProtocolError."""
+        if data == SUCCESS and not self.buffer:
+            return 0
         self.buffer += data
         match = MARK.match(self.buffer)
         if match is not None and match.end() == len(self.buffer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ NO_ENGINE = "X-Switch: no-engine\r\n"  # a field by which ewe knows that it may 
 
 
 class Task:
-    """One request. script: its path. user, home: whose it is, once that is known. key: of the engines for it."""
+    """One request. script: its path. user: whose it is, once that is known. key: of the engines for it."""
 
     def __init__(self, front: Front, params: dict[bytes, bytes], script: str) -> None:
         self.front: Front | None = front
@@ -40,7 +39,8 @@ class Task:
         self.params = params
         self.script = script
         self.application: Application | None = None  # of Java, whose WEB-INF is the script then
-        self.user = self.home = ""
+        self.user = ""
+        self.own: dict[bytes, bytes] = {}  # variables, see own_variables()
         self.key: Key = ("", "")
         self.since = time.monotonic()
         self.link: Link | None = None
@@ -70,14 +70,12 @@ class Task:
             variables = {name: value for name, value in variables.items() if is_good(name)}
         variables.setdefault(b"GATEWAY_INTERFACE", b"CGI/1.1")
         variables.setdefault(b"REDIRECT_STATUS", b"200")  # php-cgi asks for it
-        variables[b"PATH"] = b"/usr/local/bin:/usr/bin:/bin"
-        variables[b"HOME"] = os.fsencode(self.home)
-        variables[b"USER"] = self.user.encode()
+        variables.update(self.own)
         return variables if self.application is None else self.application.variables(variables)
 
     def write_lines(self) -> None:
         """Make the two lines of the engine protocol. Raises ProtocolError."""
-        self.lines = request_lines(os.fsencode(self.script), self.arguments(), self.environment())
+        self.lines = request_lines(self.own[b"SCRIPT_FILENAME"], self.arguments(), self.environment())
 
     # The body
 
