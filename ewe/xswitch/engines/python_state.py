@@ -169,11 +169,12 @@ def collect():
 
 
 def reset_signals(module):
-    for number, handler in SIGNALS.items():
-        if _signal.getsignal(number) is not handler:
-            _signal.signal(number, handler)
-    module.alarm(0)
-    module.pthread_sigmask(module.SIG_SETMASK, ())
+    if list(map(_signal.getsignal, SIGNALS)) != HANDLERS:
+        for number, handler in zip(SIGNALS, HANDLERS, strict=True):
+            if _signal.getsignal(number) is not handler:
+                _signal.signal(number, handler)
+    _signal.alarm(0)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # that of the module makes an enumeration of each number
 
 
 def reset_logging(module):
@@ -227,11 +228,12 @@ def remember():
     sys.path[:] = [path for path in sys.path if path and path != here]
     sys.path_hooks.insert(0, find_own)
     known_modules.update(sys.modules)
-    global LIBRARIES, LOCALE, SIGNALS, FILTERS, KEPT, OURS, RECURSION
+    global LIBRARIES, LOCALE, SIGNALS, HANDLERS, FILTERS, KEPT, OURS, RECURSION
     RECURSION = sys.getrecursionlimit()
     LIBRARIES = tuple(os.path.join(path, "") for path in sys.path)
     LOCALE = _locale.setlocale(_locale.LC_ALL)
-    SIGNALS = {number: _signal.getsignal(number) for number in _signal.valid_signals()}
+    SIGNALS = list(_signal.valid_signals())
+    HANDLERS = list(map(_signal.getsignal, SIGNALS))
     FILTERS = warnings.filters[:]
     KEPT = [(module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)]
     OURS = [(name, vars(sys)[name]) for name in SET]
