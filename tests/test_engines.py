@@ -172,7 +172,9 @@ print(sorted(map(int, os.listdir("/proc/self/fd")))[:8], __name__, random.random
     ],
 )
 def test_standard_output_is_as_new(python: Driver, tmp_path: Path, spoil: str) -> None:
-    code = "print('one\\ntwo \\u00fc'); print('error', file=sys.stderr); print(type(sys.stdout.buffer).__name__)"
+    code = (
+        "print('one\\ntwo \\u00fc'); print('error', file=sys.stderr); print(type(sys.stdout.buffer).__name__)"
+    )
     look = script(tmp_path / "look.py", f"import sys\nprint({HEAD!r}, end='')\n{code}\n")
     bad = script(tmp_path / "bad.py", f"import io, os, sys\nprint({HEAD!r}, flush=True)\n{spoil}\n")
     before = python.ask(look)
@@ -183,7 +185,11 @@ def test_standard_output_is_as_new(python: Driver, tmp_path: Path, spoil: str) -
 
 
 def test_numbers_that_a_script_has_chosen_are_nobody_elses(python: Driver, tmp_path: Path) -> None:
-    chosen = "random.seed(7)", "random.setstate(random.Random(7).getstate())", "from random import seed; seed(7)"
+    chosen = (
+        "random.seed(7)",
+        "random.setstate(random.Random(7).getstate())",
+        "from random import seed; seed(7)",
+    )
     known = random.Random(7).random()
     draw = script(tmp_path / "draw.py", f"import random\nprint({HEAD!r}, random.random())\n")
     drawn = [text(python.ask(draw))]

@@ -191,8 +191,8 @@ def test_what_ends_is_back(classes: tuple[Path, Path]) -> None:
         left = work_of(last)
         os.kill(running.members()["suexecme"], signal.SIGKILL)
         wait_until(lambda: not alive({last}), 5, "a JVM has outlived its suexecme")
-        shutil.rmtree(left)  # nobody was there to remove it
         wait_until(lambda: ask(running, "shop/plain").status == 200, 10, running.log)
+        wait_until(lambda: not left.exists(), 5, "the next suexecme has not tidied up")
         work = work_of(running.engines()[0]["pid"])
     assert not work.exists()
 

@@ -19,6 +19,7 @@ from conftest import ROOT, needs, wait_until
 from xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, alive, descendants, xswitch
 
 from ewe.fastcgi import FastCGIError, Requester
+from ewe.xswitch.front import LINGER
 from ewe.xswitch.links import STALLED, EngineLink
 
 SLEEP = f"""import os, sys, time
@@ -74,6 +75,27 @@ def test_the_end_of_an_input_may_come_after_the_answer(running: XSwitch) -> None
             time.sleep(0.05)
         connection.sock.sendall(connection.requester.input(b""))
         assert connection.sock.recv(1) == b""
+
+
+def test_the_last_of_an_answer_waits_for_a_web_server_that_reads_slowly(tmp_path: Path) -> None:
+    """Half of them say that they will send no more, and read all the same: their answer is there already."""
+    sizes = range(200_000, 300_000, 10_000)  # of some, the last part is still with the main module
+    with xswitch(listen=f"unix:{tmp_path}/socket") as running:
+        connections: list[Connection] = []
+        for size in sizes:
+            code = f'import os\nprint("{HEAD}", flush=True)\nos.write(1, b"x" * {size})\n'
+            script = running.script(f"long{size}.py", code)
+            for _ in range(2):
+                connections.append(running.connect())
+                connections[-1].send(script, keep=False)
+        time.sleep(LINGER + 0.5)
+        for connection in connections[::2]:
+            connection.sock.shutdown(socket.SHUT_WR)
+        time.sleep(0.1)
+        got = [len(connection.read().body) for connection in connections]
+        for connection in connections:
+            connection.sock.close()
+    assert got == [size for size in sizes for _ in range(2)]
 
 
 def test_an_ewe_that_only_root_may_enter_has_engines_all_the_same() -> None:

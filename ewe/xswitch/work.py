@@ -6,6 +6,7 @@ What removes it runs as that user: however much there is, it costs suexecme no t
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import time
 
@@ -18,12 +19,25 @@ class Works:
     """The directories of all engines."""
 
     def __init__(self) -> None:
+        self.prefix = f"xswitch-work-{os.getppid()}-"  # the same after a start anew
         self.of: dict[int, tuple[str, Account]] = {}  # pid of an engine -> its directory
         self.removers: set[int] = set()  # pids
+        for entry in list(os.scandir(tempfile.gettempdir())):
+            if entry.name.startswith(self.prefix):
+                self.remove_left(entry.path)
+
+    def remove_left(self, directory: str) -> None:
+        """Remove what a suexecme before this one could not, for it was killed; as whoever owns it."""
+        try:
+            status = os.lstat(directory)
+        except OSError:
+            return
+        if stat.S_ISDIR(status.st_mode):
+            self.remove(directory, Account("", status.st_uid, status.st_gid, (), "/"))
 
     def make(self, account: Account) -> str:
         """Make one. Raises OSError."""
-        directory = tempfile.mkdtemp(prefix="xswitch-work-")
+        directory = tempfile.mkdtemp(prefix=self.prefix)
         os.chown(directory, account.uid, account.gid)
         return directory
 
@@ -34,9 +48,11 @@ class Works:
 
     def ended(self, pid: int) -> None:
         """An engine has ended: remove what was its own."""
-        if pid not in self.of:
-            return
-        directory, account = self.of.pop(pid)
+        if pid in self.of:
+            self.remove(*self.of.pop(pid))
+
+    def remove(self, directory: str, account: Account) -> None:
+        """Remove one, as its user."""
         command = ("rm", "-rf", "--", directory)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:

@@ -106,7 +106,9 @@ def prepare(script, variables):
     os.dup2(ERRORS, 2)
     sys.stdin = sys.__stdin__ = stream(0, *TEXT)
     sys.stdout = sys.__stdout__ = stream(1, *TEXT)
-    sys.stderr = sys.__stderr__ = stream(2, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
+    sys.stderr = sys.__stderr__ = stream(
+        2, "utf-8", "backslashreplace", line_buffering=True, write_through=True
+    )
     sys.path.insert(0, directory)
 
 
