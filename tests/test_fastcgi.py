@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -97,6 +99,9 @@ class Application:
         for at in range(0, len(answer), 20000):
             sock.sendall(responder.output(answer[at : at + 20000]))
         sock.sendall(responder.end())
+        if what == b"/leaves":
+            time.sleep(random.random() / 200)  # it is idle at the other end, or carries a request already
+            return False
         return True
 
     def close(self) -> None:
@@ -192,6 +197,27 @@ def test_a_responder_that_was_restarted(server: Server, application: Callable[[]
             app.close()
             app = application()
             assert client.post("/app/echo", content=LARGE).content == LARGE
+
+
+def test_a_responder_that_closes_connections_as_it_likes(
+    server: Server, application: Callable[[], Application]
+) -> None:
+    """Their descriptors are soon others': nobody may wait at the old ones."""
+    application()
+
+    def ask(client: httpx.Client) -> None:
+        for number in range(30):
+            path = "/leaves" if number % 3 else "/stays"
+            assert client.get("/app" + path).content == path.encode()
+
+    with ThreadPoolExecutor(6) as threads:
+        ends = {"Connection": "close"}  # the serial model has one client at a time
+        clients = [httpx.Client(base_url=server.url, headers=ends) for _ in range(6)]
+        for done in [threads.submit(ask, client) for client in clients]:
+            done.result()
+        for client in clients:
+            client.close()
+    assert "Traceback" not in server.log()
 
 
 @pytest.mark.parametrize(("options", "connections"), [((), 20), (("--fastcgi-keep",), 1)])
