@@ -335,8 +335,8 @@ def readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
     if possible is not None:
         possible(descriptor)
     else:  # it would be told again and again
-        loop.remove_reader(descriptor)
         del WATCHED[descriptor]
+        loop.remove_reader(descriptor)
 
 
 class EventWaits:

@@ -77,6 +77,7 @@ class Upstream:
 
     def __init__(self, sock: socket.socket, waits: ProgramWaits) -> None:
         self.socket = sock
+        self.descriptor = sock.fileno()
         self.waits = waits
         self.asked = False  # something was sent, and nothing has come since
 
@@ -98,7 +99,7 @@ class Upstream:
         seconds without either, OSError for a connection that is lost, Disconnected when the client left.
         """
         since = time.monotonic()
-        descriptor = self.socket.fileno()
+        descriptor = self.descriptor
         while True:
             sent = 0
             if outgoing:
@@ -127,5 +128,11 @@ class Upstream:
 
     def close(self) -> None:
         """Close the connection."""
-        self.waits.forget(self.socket.fileno())
-        self.socket.close()
+        if self.descriptor >= 0:
+            self.waits.forget(self.descriptor)
+            self.descriptor = -1
+            self.socket.close()
+
+    def __del__(self) -> None:
+        """Idle ones go with their site when it is replaced."""
+        self.close()

@@ -166,22 +166,142 @@ print(sorted(map(int, os.listdir("/proc/self/fd")))[:8], __name__, random.random
         "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), 'ascii'); sys.stderr = sys.stdout",
         "sys.stdout.buffer.raw.close()",
         "sys.stdout.write = sys.stderr.write = None",
+        "sys.stdout.buffer.write = len",
+        "sys.stdout.buffer.raw.write = len",
+        "sys.stdout.__init__(sys.stdout.buffer, 'utf-16')",
+        "sys.stdin._CHUNK_SIZE = sys.stdout._CHUNK_SIZE = 1",
+        "type(sys.stdout).write = None",
+        "type(sys.stdin.buffer.raw).readinto = None",
         "os.close(1); os.close(2); sys.stdout.write('left')",
+        "os.close(0); os.close(1)",
+        "open(0).read()",
+        "sys.stdin.buffer.peek(); sys.stdin.read(3)",
+        "os.set_blocking(1, False)",
         "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); sys.stdout.write('left')",
+        "os.dup2(os.open(__file__, os.O_RDONLY), 0); sys.stdin.readline()",
         "io.TextIOWrapper(sys.stdout.buffer)",
+        "sys.stdout = sys.__stdout__ = io.StringIO()",
+        "sys.path = list(dict.fromkeys(sys.path))",
+        "sys.settrace(lambda *_: print('traced')); sys.setprofile(lambda *_: None)",
+        "gc.set_threshold(0); gc.disable(); gc.callbacks.append(lambda *_: print('collected'))",
+        "signal.setitimer(signal.ITIMER_VIRTUAL, 0.01); signal.setitimer(signal.ITIMER_PROF, 0.01)",
+        "os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()",
+        "asyncio.get_event_loop().close()",
+        "del random.seed",
+        "del random._inst",
     ],
 )
-def test_standard_output_is_as_new(python: Driver, tmp_path: Path, spoil: str) -> None:
-    code = (
-        "print('one\\ntwo \\u00fc'); print('error', file=sys.stderr); print(type(sys.stdout.buffer).__name__)"
+@pytest.mark.parametrize("body", [b"", b"one\nthree\n"])
+def test_all_is_as_new(python: Driver, tmp_path: Path, spoil: str, body: bytes) -> None:
+    modules = "import asyncio, gc, io, os, random, signal, sys, time, warnings"
+    here = script(
+        tmp_path / "look.py",
+        f"""{modules}
+print({HEAD!r}, end='')
+print('one\\ntwo \\u00fc'); print('error', file=sys.stderr); print(sys.stdout, sys.stderr, sys.stdin)
+print(sys.stdin.seekable(), sys.stdin.buffer.tell() if sys.stdin.seekable() else '', sys.stdin._CHUNK_SIZE)
+print(len(sys.path), sys.gettrace(), gc.isenabled(), gc.get_threshold(), gc.callbacks, time.localtime(0).tm_hour)
+for _ in range(200000): pass
+asyncio.run(asyncio.sleep(0))
+warnings.simplefilter("ignore")
+asyncio.get_event_loop_policy().get_event_loop if sys.version_info < (3, 12) else None
+random.random()
+print(sys.stdin.read(), 'x' * 400000)
+""",
     )
-    look = script(tmp_path / "look.py", f"import sys\nprint({HEAD!r}, end='')\n{code}\n")
-    bad = script(tmp_path / "bad.py", f"import io, os, sys\nprint({HEAD!r}, flush=True)\n{spoil}\n")
-    before = python.ask(look)
+    other = tmp_path / "other"
+    other.mkdir()
+    bad = script(other / "bad.py", f"{modules}\nprint({HEAD!r}, flush=True)\n{spoil}\n")
+    before = python.ask(here, body=body)
     assert (before.errors, before.status) == (b"error\n", 0)
+    for its_body in (b"", b"some\nof it\n" * 9000, b"some\n"):
+        python.ask(bad, body=its_body)
+        assert python.ask(here, body=body) == before
+        assert python.ask(here, body=body) == before
+
+
+def test_finalizers_speak_in_their_own_answer(python: Driver, tmp_path: Path) -> None:
+    """As those of a process that ends do; what they say later yet is in nobody's."""
+    cycle = script(
+        tmp_path / "cycle.py",
+        f"""import io, os, sys
+class Last:
+    def __init__(self, said=sys.stdout): self.me, self.said = self, said
+    def __del__(self): self.said.write("last")
+class Later:
+    def __del__(self): print("later" * 9000)
+print({HEAD!r}, end="")
+Last()
+wrapper = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
+wrapper.write("wrapped")
+wrapper.me = wrapper
+sys.later = Later()
+""",
+    )
+    look = script(tmp_path / "look.py", f"print({HEAD!r}, end='look')\n")
+    for _ in range(3):
+        said = text(python.ask(cycle))
+        assert "last" in said and "wrapped" in said
+        assert text(python.ask(look)).endswith("look")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import gc\nclass N: pass\na = N(); a.a = a; a.l = [[] for _ in range(300)]; a.s = 's' * 999; gc.collect()",
+        "a = [[] for _ in range(97000)]\nfor each in a: each.append(a)",
+        "from dataclasses import dataclass\nfrom typing import List, Optional\n"
+        "@dataclass\nclass A: x: int\n@dataclass\nclass B:\n  a: Optional[A]\n  b: Optional[List[A]]",
+        "import own",
+    ],
+)
+def test_memory_does_not_grow(python: Driver, tmp_path: Path, code: str) -> None:
+    def memory() -> int:
+        return int(Path(f"/proc/{python.pid}/statm").read_text().split()[1]) * 4
+
+    (tmp_path / "own.py").write_text("class Own: pass\nOwn.own = [Own for _ in range(5000)]\n")
+    path = script(tmp_path / "leak.py", f"{code}\nprint({HEAD!r})\n")
+    times = 20 if "97000" in code else 400
+    for _ in range(times):
+        text(python.ask(path))
+    before = memory()
+    for _ in range(times * 2):
+        text(python.ask(path))
+    assert memory() - before < 6000, f"{memory() - before} KB"
+
+
+def test_a_descriptor_that_was_closed_is_nobodys(python: Driver, tmp_path: Path) -> None:
+    """A file in a cycle that had grown old must not end within a later script, whose descriptor it would close."""
+    old = "import gc\nclass A: pass\na = A(); a.a = a; a.f = open('/dev/null'); gc.collect()"
+    later = "f = open('/etc/hostname'); l = [[] for _ in range(300000)]; print(len(f.read()) > 0)"
+    for _ in range(3):
+        for _ in range(3):
+            python.ask(script(tmp_path / "old.py", f"{old}\nprint({HEAD!r})\n"))
+        assert (
+            text(python.ask(script(tmp_path / "later.py", f"print({HEAD!r})\n{later}\n"))).strip() == "True"
+        )
+
+
+def test_random_numbers_cannot_be_foretold(python: Driver, tmp_path: Path) -> None:
+    """Who has seen 624 of Python's in a row knows the next."""
+    draw = script(tmp_path / "draw.py", f"import random\nprint({HEAD!r}, random.getrandbits(32))\n")
+    chance = random.Random()
+    seen = [int(text(python.ask(draw))) for _ in range(625)]
+    chance.setstate((3, (*map(untempered, seen[:624]), 624), None))
+    assert chance.getrandbits(32) != seen[624]
+
+
+def untempered(number: int) -> int:
+    """Undo what the Mersenne twister does to a word of its state before it is a number."""
+    number ^= number >> 18
+    number ^= number << 15 & 0xEFC60000
+    word = number
+    for _ in range(4):
+        word = number ^ (word << 7 & 0x9D2C5680)
+    number = word
     for _ in range(2):
-        python.ask(bad)
-        assert python.ask(look) == before
+        word = number ^ word >> 11
+    return word
 
 
 def test_numbers_that_a_script_has_chosen_are_nobody_elses(python: Driver, tmp_path: Path) -> None:

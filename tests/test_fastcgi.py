@@ -220,6 +220,26 @@ def test_a_responder_that_closes_connections_as_it_likes(
     assert "Traceback" not in server.log()
 
 
+def test_settings_read_anew_leave_no_kept_connection_behind(
+    server: Server, application: Callable[[], Application]
+) -> None:
+    """Their numbers go to new clients and new connections, which must not be taken for them."""
+    application()
+    ends = {"Connection": "close"}
+
+    def ask(path: str) -> int:
+        return httpx.get(server.url + path, headers=ends, timeout=5).status_code
+
+    for _ in range(3):
+        with ThreadPoolExecutor(6) as threads:
+            assert set(threads.map(ask, ["/app/kept"] * 6)) == {200}
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.4)
+        with ThreadPoolExecutor(12) as threads:
+            assert set(threads.map(ask, ["/app/again", "/"] * 6)) == {200}
+    assert "Traceback" not in server.log() and "callback" not in server.log()
+
+
 @pytest.mark.parametrize(("options", "connections"), [((), 20), (("--fastcgi-keep",), 1)])
 def test_connections_are_kept_where_that_is_wanted(
     start: Start,

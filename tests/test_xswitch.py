@@ -98,6 +98,22 @@ def test_the_last_of_an_answer_waits_for_a_web_server_that_reads_slowly(tmp_path
     assert got == [size for size in sizes for _ in range(2)]
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_stop_leaves_no_answer_half_written(tmp_path: Path, keep: bool) -> None:
+    with xswitch(listen=f"unix:{tmp_path}/socket") as running:
+        connections: list[Connection] = []
+        for size in (250_000, 330_000):
+            code = f'import os\nprint("{HEAD}", flush=True)\nos.write(1, b"x" * {size})\n'
+            connections.append(running.connect())
+            connections[-1].send(running.script(f"long{size}.py", code), keep=keep)
+        time.sleep(0.5)
+        running.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert [len(connection.read().body) for connection in connections] == [250_000, 330_000]
+        for connection in connections:
+            connection.sock.close()
+
+
 def test_an_ewe_that_only_root_may_enter_has_engines_all_the_same() -> None:
     """An engine reads its own program as its user: of one that lies below /root, say, there is a copy."""
     with xswitch(copy_mode=0o700) as running:

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -152,11 +153,16 @@ def test_an_outbox_says_when_it_is_full_and_when_there_is_room(loop: Loop, pair:
     assert set(said[1:]) == {"room"} and not loop.writers
 
 
-def test_an_outbox_that_nobody_reads_says_so(loop: Loop, pair: Pair) -> None:
+@pytest.mark.parametrize("size", [1, FULL * 20])
+def test_an_outbox_that_nobody_reads_says_so(loop: Loop, pair: Pair, size: int) -> None:
+    """At once, or where something waits; but never within send(), whose caller is in the middle of something."""
     ours, other = pair
-    said: list[str] = []
-    outbox = Outbox(loop, ours, lambda: said.append("full"), loop.stop)
-    outbox.send(bytes(FULL * 20))
+    outbox = Outbox(loop, ours, Mock(), Mock(side_effect=loop.stop))
+    if size == 1:
+        other.close()
+    outbox.send(bytes(size))
+    assert not outbox.room.called  # type: ignore[attr-defined]
     other.close()
     loop.run()
+    assert outbox.room.called  # type: ignore[attr-defined]
     assert outbox.failed and not outbox.pending and not loop.writers

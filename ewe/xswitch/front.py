@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from ewe.fastcgi import Aborted, Began, FastCGIError, Responder
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 PIECE = 64 * 1024  # bytes read at once
 LINGER = 2.0  # seconds that a web server may take to close a connection after its last answer
-STALLED = 300.0  # seconds that it may take to read the rest of that
+STALLED = 300.0  # seconds that it may take to read that
 
 
 class Front:
@@ -30,6 +31,7 @@ class Front:
         self.held = False
         self.closed = False
         self.leaving = False  # it closes once the web server has
+        self.leaves_at = float("inf")  # when it closes in any case
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -55,6 +57,8 @@ class Front:
 
     def take(self, data: bytes) -> None:
         """Take records."""
+        if self.leaving:
+            return
         began: Began | None = None
         body: list[bytes] = []  # what has come of it with the request's beginning: all, mostly
         try:
@@ -77,7 +81,11 @@ class Front:
         if self.responder.reply:
             self.outbox.send(self.responder.take_reply())
         if began is not None:
-            task = self.switch.accept(self, began.params, body)
+            try:
+                task = self.switch.accept(self, began.params, body)
+            except Exception:
+                self.close()  # nobody would answer
+                raise
             self.task = None if task is None or task.ended else task
 
     def leave(self) -> None:
@@ -113,7 +121,7 @@ class Front:
             return
         self.leaving = True
         if self.outbox.pending:
-            self.loop.call_later(STALLED, self.close)
+            self.leaves_at = time.monotonic() + STALLED
         else:
             self.say_end()
 
@@ -126,7 +134,7 @@ class Front:
         if self.held:
             self.close()
         else:
-            self.loop.call_later(LINGER, self.close)
+            self.leaves_at = time.monotonic() + LINGER
 
     def break_off(self) -> None:
         """Close without the end of the request: the web server then knows that the answer is not whole."""

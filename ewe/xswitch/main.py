@@ -328,7 +328,10 @@ class Switch:
     def tick(self) -> None:
         """Look for what takes too long."""
         self.loop.call_later(TICK, self.tick)
-        self.pool.tick(time.monotonic())
+        now = time.monotonic()
+        self.pool.tick(now)
+        for front in [front for front in self.fronts if front.leaves_at < now]:
+            front.close()
 
     def on_fault(self, fault: Exception) -> None:
         """Log a fault of our own code that the event loop has caught."""
@@ -344,7 +347,7 @@ class Switch:
             self.loop.remove_reader(listener)
         for front in list(self.fronts):
             if front.task is None:
-                front.close()
+                (front.leave_off if front.outbox.pending else front.close)()
         self.end_with_the_last(time.monotonic() + GRACE)
 
     def end_with_the_last(self, until: float) -> None:

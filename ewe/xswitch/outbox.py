@@ -15,7 +15,7 @@ FULL = 64 * 1024  # bytes that wait before who has more of them is told to hold 
 class Outbox:
     """Writes to one socket, in order. full, room: called when much waits, and when no longer.
 
-    failed: nobody will read the rest, and what is sent from then on is dropped.
+    failed: nobody will read the rest, and what is sent from then on is dropped; room is called then, too.
     """
 
     def __init__(self, loop: Loop, sock: socket.socket, full: Callback, room: Callback) -> None:
@@ -31,6 +31,8 @@ class Outbox:
         if not self.pending:
             sent = self.write(data)
             if sent == len(data):
+                if self.failed:
+                    self.loop.call_soon(self.room)
                 return
             data = data[sent:]
             self.loop.add_writer(self.sock, self.on_room)

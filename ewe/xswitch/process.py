@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 # <sys/prctl.h>
@@ -97,7 +98,8 @@ def arrange(descriptors: Mapping[int, int]) -> None:
     the main module hands out what it has at hand, then engines run, with half the switches between them.
     """
     os.setsid()
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):  # whoever has started us may not be allowed to
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     last = max(descriptors)
     copies = {its: duplicate(ours, last + 1) for its, ours in descriptors.items()}
     for its, copy in copies.items():

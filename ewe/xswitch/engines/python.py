@@ -9,12 +9,14 @@ What it keeps of one script for the next, and how it forgets the rest, is in pyt
 but Python's own library, so that any `python3` can run them.
 """
 
+import _thread
 import atexit
 import builtins
 import ctypes
 import io
 import os
 import sys
+import time
 import traceback
 from array import array
 from contextvars import Context
@@ -38,6 +40,7 @@ strings_address = ctypes.c_void_p.from_buffer(strings)
 room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
 environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
 TEXT = sys.stdout.encoding, sys.stdout.errors
+CHUNK = sys.stdout._CHUNK_SIZE
 streams = {}  # descriptor -> its text layer
 
 
@@ -55,8 +58,11 @@ def main(lines=b""):
         status = run(script, arguments)
         if not alone():
             sys.exit(status)
+        write_out()
+        state.collect()
         write_out()  # right before the mark: X-Switch then finds both at once
         os.write(CONTROL, MARK + b"%d\n" % status)
+        os.dup2(NOTHING, 1)  # what is said from now on is of no answer
         state.forget(FIRST_FREE)
         keep_streams()
         lines = b""
@@ -98,13 +104,22 @@ def prepare(script, variables):
     environment = dict([variable.split(b"=", 1) for variable in variables])
     os.environ, os.environb = environ, environb
     environ._data = environb._data = environment
+    if time.tzname != state.ZONE:
+        time.tzset()
     os.umask(0o022)
     directory = os.path.dirname(script)
     os.chdir(directory)
-    open_input(int(environment.get(b"CONTENT_LENGTH") or 0))
+    os.dup2(NOTHING, 0)
     os.dup2(DATA, 1)
     os.dup2(ERRORS, 2)
+    for ours in (DATA, ERRORS):
+        os.set_blocking(ours, True)
+    if length := int(environment.get(b"CONTENT_LENGTH") or 0):
+        open_input(length)
+        streams.pop(0, None)
     sys.stdin = sys.__stdin__ = stream(0, *TEXT)
+    if length:
+        del streams[0]  # it may have read ahead
     sys.stdout = sys.__stdout__ = stream(1, *TEXT)
     sys.stderr = sys.__stderr__ = stream(
         2, "utf-8", "backslashreplace", line_buffering=True, write_through=True
@@ -122,25 +137,38 @@ def set_c_environment(variables):
     ENVIRON.value = pointers.buffer_info()[0]
 
 
-class Text(io.TextIOWrapper):
+class Sealed(type):
+    """A class that no script can change, as those of the interpreter."""
+
+    def __setattr__(cls, name, value):
+        raise TypeError(f"cannot set {name!r} attribute of immutable type '_io.TextIOWrapper'")
+
+
+class Text(io.TextIOWrapper, metaclass=Sealed):
     """A stream as Python makes the standard ones, which shows whether a script has changed how it works."""
+
+    __module__, __qualname__ = "_io", "TextIOWrapper"
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.changed = True
 
     def reconfigure(self, **changes):
         self.changed = True
         super().reconfigure(**changes)
 
 
-class Input(io.FileIO):
+class Input(io.FileIO, metaclass=Sealed):
     """Standard input, which shows whether a script has read of it."""
 
-    untouched = True
+    __module__, __qualname__ = "_io", "FileIO"
 
     def readinto(self, buffer):
-        self.untouched = False
+        self.used = True
         return super().readinto(buffer)
 
     def readall(self):
-        self.untouched = False
+        self.used = True
         return super().readall()
 
 
@@ -153,6 +181,7 @@ def stream(number, *text, **buffering):
             else io.BufferedReader(Input(number, closefd=False))
         )
         streams[number] = Text(binary, *text, **buffering)
+        del streams[number].changed
     return streams[number]
 
 
@@ -161,18 +190,15 @@ def keep_streams():
     for number, each in list(streams.items()):
         try:
             each.flush()
-            good = not vars(each) and (number or each.buffer.raw.untouched)
+            as_it_was = not vars(each) and not vars(each.buffer) and vars(each.buffer.raw) == {"name": number}
         except Exception:  # it is closed, has lost its buffer, or nobody reads
-            good = False
-        if not good:
+            as_it_was = False
+        if not as_it_was or each._CHUNK_SIZE != CHUNK:
             del streams[number]
 
 
 def open_input(length):
     """Make the request's body standard input, with an end, so that a script and its children may read to it."""
-    if not length:
-        os.dup2(NOTHING, 0)
-        return
     if length <= PIPE:
         source, sink = os.pipe()
     else:
@@ -209,7 +235,8 @@ def run(script, arguments):
     sys.modules["__main__"] = module
     sys.argv = [script, *arguments]
     status = attempt(lambda: Context().run(exec, state.code_of(script), vars(module)))
-    if os.getpid() != engine or has_threads():
+    if os.getpid() != engine or _thread._count():
+        write_out()
         sys.exit(status)  # a child that the script has forked, or threads that Python will wait for
     status = attempt(run_atexit) or status
     if sys.stdout is not sys.__stdout__:
@@ -220,8 +247,8 @@ def run(script, arguments):
 
 def write_out():
     """Write out what the script has said."""
-    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
-        state.flush(stream)
+    for each in (sys.stdout, sys.__stdout__, sys.stderr, *streams.values()):
+        state.flush(each)
 
 
 def attempt(step):
@@ -246,7 +273,7 @@ def run_atexit():
 def exit_status(code):
     """Return the exit status that exit(code) gives a process."""
     if code is None or isinstance(code, int):
-        return (code or 0) & 0xFF
+        return (code or 0) & 0xFF if -1 << 63 <= (code or 0) < 1 << 63 else 0xFF
     print(code, file=sys.stderr)
     return 1
 
@@ -260,11 +287,6 @@ def report(error):
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except BaseException:
         traceback.print_exc()
-
-
-def has_threads():
-    """Do threads run that the script has started?"""
-    return "threading" in sys.modules and sys.modules["threading"].active_count() > 1
 
 
 def alone():

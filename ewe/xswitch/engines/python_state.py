@@ -11,13 +11,15 @@ import gc
 import io
 import os
 import sys
+import time
 import warnings
 from importlib import machinery
-from time import monotonic
+from operator import is_
 
 MAX_CODES = 500  # files whose compiled code is kept
 MANY = 200  # objects that a script has left: to look through them costs 10 us
-SET = "stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__", "argv"  # of sys, for each script
+THAW = 200  # a freeze of so many begins with a look at all that was frozen
+STREAMS = "stdin", "stdout", "__stdin__", "__stdout__"  # of sys; between two scripts there are none
 YOUNG_ALONE = sys.version_info < (3, 14)  # can be collected
 FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
@@ -25,7 +27,8 @@ codes = {}  # file -> (its signature, its code)
 known_modules = set()  # names of those that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
 looked = 0.0  # when they were last compared
-old = 0  # how often objects had become old when the script before had ended
+old = []  # collections() when the script before had ended
+freezes = 0
 
 
 # Compiled code
@@ -77,8 +80,13 @@ def is_library(file):
     return file.startswith(LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
 
 
+def modules_changed():
+    """Has a script loaded any, or dropped any?"""
+    return len(sys.modules) != len(known_modules) or next(reversed(sys.modules)) not in known_modules
+
+
 def sort_modules():
-    """Drop the modules of the user's own; note the files of those that are new and stay."""
+    """Drop the modules of the user's own; note the files of those that are new, and say whether one stays."""
     fresh = [
         (name, getattr(sys.modules[name], "__file__", None)) for name in sys.modules.keys() - known_modules
     ]
@@ -89,15 +97,13 @@ def sort_modules():
         known_modules.add(name)
         if file is not None and "-packages/" in file:
             signatures[file] = signature(file)
-    if any(name in sys.modules for name, _ in fresh):
-        gc.collect()
-        gc.freeze()  # no collection looks through what stays
+    return any(name in sys.modules for name, _ in fresh)
 
 
 def libraries_changed():
     """Has an installed module changed since it was loaded? Looks once a second."""
     global looked
-    now = monotonic()
+    now = time.monotonic()
     if not signatures or now - looked < 1:
         return False
     looked = now
@@ -118,9 +124,48 @@ def flush(stream):
         pass  # it may be anything that the script has put there
 
 
+def collect():
+    """Let go of what refers to itself; what is ended so may still have something to say.
+
+    What was there before the script is not looked through, and what it has left for good is not a second time.
+    """
+    global old
+    gc.callbacks.clear()
+    gc.enable()
+    objects = gc.get_objects()
+    for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
+        if type(each) in FILES:
+            flush(each)
+    many = len(objects) > MANY
+    each = objects = None
+    stays = modules_changed() and sort_modules()
+    gc.collect(1 if YOUNG_ALONE and old == collections() else 2)
+    if stays or (many and len(gc.get_objects()) > MANY):
+        freeze()
+    old = collections()
+
+
+def collections():
+    """Return how often objects have become old, so that only a full collection finds them."""
+    return [each["collections"] for each in gc.get_stats()[1:]]
+
+
+def freeze():
+    """Have no collection look through what is there; now and then look whether it still is of use."""
+    global freezes
+    freezes += 1
+    if freezes % THAW == 0:
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()
+
+
 def forget(first_free):
     """Undo what a script has done to the interpreter. first_free: the lowest descriptor that scripts get."""
-    for name, value in OURS:
+    if sys.gettrace() or sys.getprofile():
+        sys.settrace(None)
+        sys.setprofile(None)
+    for name, value in OURS.items():
         setattr(sys, name, value)
     for module, names, values in KEPT:
         if not same(list(vars(module).values()), values):
@@ -131,27 +176,15 @@ def forget(first_free):
     for name, reset in RESETS.items():
         if name in sys.modules:
             reset(sys.modules[name])
-    if len(sys.modules) != len(known_modules) or next(reversed(sys.modules)) not in known_modules:
-        sort_modules()
-    gc.enable()
-    objects = gc.get_objects()
-    for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
-        if type(each) in FILES:
-            flush(each)
-    many = len(objects) > MANY
-    each = objects = None
-    collect()
-    if many:
-        gc.freeze()  # what is left stays, as what a module has made for itself
+    if gc.get_threshold() != THRESHOLD or gc.get_debug():
+        gc.set_threshold(*THRESHOLD)
+        gc.set_debug(0)
     os.closerange(first_free, 1 << 20)
 
 
 def same(values, known):
-    """Are these the same objects? Much faster than to look at names, whose text would have to be read."""
-    try:
-        return values == known
-    except Exception:  # one of the script's own, which cannot be compared
-        return False
+    """Are these the same objects? Faster than to look at their names, whose text would have to be read."""
+    return len(values) == len(known) and all(map(is_, values, known))
 
 
 def restore(variables, names):
@@ -161,19 +194,13 @@ def restore(variables, names):
         del variables[name]
 
 
-def collect():
-    """Let go of what refers to itself. What was there when the script began is not looked through again."""
-    global old
-    gc.collect(1 if gc.get_count()[2] == old and YOUNG_ALONE else 2)
-    old = gc.get_count()[2]
-
-
 def reset_signals(module):
     if list(map(_signal.getsignal, SIGNALS)) != HANDLERS:
         for number, handler in zip(SIGNALS, HANDLERS, strict=True):
             if _signal.getsignal(number) is not handler:
                 _signal.signal(number, handler)
-    _signal.alarm(0)
+    for timer in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF):
+        _signal.setitimer(timer, 0)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # that of the module makes an enumeration of each number
 
 
@@ -192,22 +219,12 @@ def reset_locale(module):
 
 
 def reset_random(module):
-    """Seed it anew where a script has chosen its numbers; that takes 10 us, so seed() and setstate() tell."""
-    if getattr(module.seed, "called", True) or getattr(module.setstate, "called", True):
-        module.seed, module.setstate = Telling(module._inst.seed), Telling(module._inst.setstate)
-        module._inst.seed()
-
-
-class Telling:
-    """A function that tells whether it was called."""
-
-    def __init__(self, function):
-        self.function = function
-        self.called = False
-
-    def __call__(self, *arguments, **named):
-        self.called = True
-        return self.function(*arguments, **named)
+    """Seed it anew: who has seen enough of its numbers knows the next. seed() itself would take thrice as long."""
+    try:
+        module._inst.seed(int.from_bytes(os.urandom(16), "little"))
+    except AttributeError:  # the script has broken it
+        known_modules.discard("random")
+        del sys.modules["random"]
 
 
 # What to do about a module where a script has imported it
@@ -216,6 +233,7 @@ RESETS = {
     "locale": reset_locale,
     "logging": reset_logging,
     "random": reset_random,
+    "asyncio.events": lambda module: setattr(module, "_event_loop_policy", None),
     "socket": lambda module: module.setdefaulttimeout(None),
     "warnings": lambda module: module.filters.__setitem__(slice(None), FILTERS),
 }
@@ -228,15 +246,21 @@ def remember():
     sys.path[:] = [path for path in sys.path if path and path != here]
     sys.path_hooks.insert(0, find_own)
     known_modules.update(sys.modules)
-    global LIBRARIES, LOCALE, SIGNALS, HANDLERS, FILTERS, KEPT, OURS, RECURSION
+    global LIBRARIES, LOCALE, SIGNALS, HANDLERS, FILTERS, KEPT, OURS, RECURSION, THRESHOLD, ZONE
     RECURSION = sys.getrecursionlimit()
+    ZONE = time.tzname
     LIBRARIES = tuple(os.path.join(path, "") for path in sys.path)
     LOCALE = _locale.setlocale(_locale.LC_ALL)
     SIGNALS = list(_signal.valid_signals())
     HANDLERS = list(map(_signal.getsignal, SIGNALS))
     FILTERS = warnings.filters[:]
+    THRESHOLD = gc.get_threshold()
+    before = {name: getattr(sys, name) for name in STREAMS}
+    OURS = {**dict.fromkeys(STREAMS), "stderr": sys.stderr, "__stderr__": sys.__stderr__}
+    OURS |= {"argv": sys.argv, "path": sys.path, "meta_path": sys.meta_path, "path_hooks": sys.path_hooks}
+    vars(sys).update(OURS)
     KEPT = [(module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)]
-    OURS = [(name, vars(sys)[name]) for name in SET]
+    vars(sys).update(before)
     compile("", "", "exec")  # the first call makes hundreds of objects
     gc.collect()
     gc.freeze()
