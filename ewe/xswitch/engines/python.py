@@ -190,7 +190,7 @@ def keep_streams():
     for number, each in list(streams.items()):
         try:
             each.flush()
-            as_it_was = not vars(each) and not vars(each.buffer) and vars(each.buffer.raw) == {"name": number}
+            as_it_was = not vars(each) and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1  # a name
         except Exception:  # it is closed, has lost its buffer, or nobody reads
             as_it_was = False
         if not as_it_was or each._CHUNK_SIZE != CHUNK:
@@ -247,8 +247,15 @@ def run(script, arguments):
 
 def write_out():
     """Write out what the script has said."""
-    for each in (sys.stdout, sys.__stdout__, sys.stderr, *streams.values()):
+    for each in streams.values():
         state.flush(each)
+    if (
+        sys.stdout is not streams.get(1)
+        or sys.__stdout__ is not sys.stdout
+        or sys.stderr is not streams.get(2)
+    ):
+        for each in (sys.stdout, sys.__stdout__, sys.stderr):
+            state.flush(each)
 
 
 def attempt(step):

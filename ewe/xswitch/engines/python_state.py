@@ -14,7 +14,6 @@ import sys
 import time
 import warnings
 from importlib import machinery
-from operator import is_
 
 MAX_CODES = 500  # files whose compiled code is kept
 MANY = 200  # objects that a script has left: to look through them costs 10 us
@@ -27,7 +26,7 @@ codes = {}  # file -> (its signature, its code)
 known_modules = set()  # names of those that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
 looked = 0.0  # when they were last compared
-old = []  # collections() when the script before had ended
+grown_old = True
 freezes = 0
 
 
@@ -129,7 +128,8 @@ def collect():
 
     What was there before the script is not looked through, and what it has left for good is not a second time.
     """
-    global old
+    global grown_old
+    full = grown_old or gc.callbacks != [note_age] or not YOUNG_ALONE
     gc.callbacks.clear()
     gc.enable()
     objects = gc.get_objects()
@@ -139,15 +139,17 @@ def collect():
     many = len(objects) > MANY
     each = objects = None
     stays = modules_changed() and sort_modules()
-    gc.collect(1 if YOUNG_ALONE and old == collections() else 2)
+    gc.collect(2 if full else 1)
     if stays or (many and len(gc.get_objects()) > MANY):
         freeze()
-    old = collections()
+    grown_old = False
+    gc.callbacks.append(note_age)
 
 
-def collections():
-    """Return how often objects have become old, so that only a full collection finds them."""
-    return [each["collections"] for each in gc.get_stats()[1:]]
+def note_age(phase, collection):
+    """Note that objects of the script have become old, so that only a full collection finds them."""
+    global grown_old
+    grown_old = grown_old or collection["generation"] > 0
 
 
 def freeze():
@@ -184,7 +186,10 @@ def forget(first_free):
 
 def same(values, known):
     """Are these the same objects? Faster than to look at their names, whose text would have to be read."""
-    return len(values) == len(known) and all(map(is_, values, known))
+    try:
+        return values == known
+    except Exception:  # one of the script's own, which cannot be compared
+        return False
 
 
 def restore(variables, names):
@@ -257,10 +262,12 @@ def remember():
     THRESHOLD = gc.get_threshold()
     before = {name: getattr(sys, name) for name in STREAMS}
     OURS = {**dict.fromkeys(STREAMS), "stderr": sys.stderr, "__stderr__": sys.__stderr__}
-    OURS |= {"argv": sys.argv, "path": sys.path, "meta_path": sys.meta_path, "path_hooks": sys.path_hooks}
+    for name in ("argv", "modules", "path", "meta_path", "path_hooks", "path_importer_cache", "warnoptions"):
+        OURS[name] = getattr(sys, name)  # itself, not one that is equal
     vars(sys).update(OURS)
     KEPT = [(module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)]
     vars(sys).update(before)
+    gc.callbacks.append(note_age)
     compile("", "", "exec")  # the first call makes hundreds of objects
     gc.collect()
     gc.freeze()
