@@ -32,6 +32,13 @@ def python() -> Iterator[Driver]:
         yield engine
 
 
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Driver]:
+    """One engine for many tests."""
+    with Driver(PYTHON) as engine:
+        yield engine
+
+
 @pytest.fixture
 def perl() -> Iterator[Driver]:
     with Driver(PERL) as engine:
@@ -192,7 +199,7 @@ print(sorted(map(int, os.listdir("/proc/self/fd")))[:8], __name__, random.random
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"one\nthree\n"])
-def test_all_is_as_new(python: Driver, tmp_path: Path, spoil: str, body: bytes) -> None:
+def test_all_is_as_new(lasting: Driver, tmp_path: Path, spoil: str, body: bytes) -> None:
     modules = "import asyncio, gc, io, os, random, signal, sys, time, warnings"
     here = script(
         tmp_path / "look.py",
@@ -212,12 +219,12 @@ print(sys.stdin.read(), 'x' * 400000)
     other = tmp_path / "other"
     other.mkdir()
     bad = script(other / "bad.py", f"{modules}\nprint({HEAD!r}, flush=True)\n{spoil}\n")
-    before = python.ask(here, body=body)
+    before = lasting.ask(here, body=body)
     assert (before.errors, before.status) == (b"error\n", 0)
     for its_body in (b"", b"some\nof it\n" * 9000, b"some\n"):
-        python.ask(bad, body=its_body)
-        assert python.ask(here, body=body) == before
-        assert python.ask(here, body=body) == before
+        lasting.ask(bad, body=its_body)
+        assert lasting.ask(here, body=body) == before
+        assert lasting.ask(here, body=body) == before
 
 
 def test_finalizers_speak_in_their_own_answer(python: Driver, tmp_path: Path) -> None:

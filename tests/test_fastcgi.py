@@ -220,11 +220,13 @@ def test_a_responder_that_closes_connections_as_it_likes(
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.parametrize("model", ["asyncio", "asyncio --loop asyncio", "thread"])
 def test_settings_read_anew_leave_no_kept_connection_behind(
-    server: Server, application: Callable[[], Application]
+    start: Start, application: Callable[[], Application], tmp_path: Path, model: str
 ) -> None:
     """Their numbers go to new clients and new connections, which must not be taken for them."""
     application()
+    server = start(model, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", "--fastcgi-keep")
     ends = {"Connection": "close"}
 
     def ask(path: str) -> int:
