@@ -46,8 +46,11 @@ def assert_calm(server: Server, seconds: float = 5) -> None:
 
 
 def descriptors(pid: int) -> int:
-    """Return how many descriptors a process has open."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """Return how many descriptors a process has open, 0 where it has gone meanwhile."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except FileNotFoundError:
+        return 0
 
 
 def waits_for_connections(pid: int) -> bool:
