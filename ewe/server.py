@@ -6,6 +6,7 @@ several such processes alive; both make processors from a Blueprint.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["StartError", "UnknownModel", "serve"]
 
+# Modules that a worker may come to need, on a request or with other settings
+FEATURES = "cgi", "fastcgi", "indexes", "mediatypes", "pages", "users", "xswitch"
+LATER = (
+    *(f"ewe.features.{name}" for name in FEATURES), "ewe.tls", "difflib", "grp", "json", "mimetypes", "pwd",
+    "random", "select", "subprocess", "tempfile", "tomllib", "traceback",
+)  # fmt: skip
+
 
 def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """Serve until told to stop; return the exit status. Raises StartError, UnknownModel.
@@ -38,6 +46,8 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
         return serve_with_companion(config, reread)
     blueprint = Blueprint(config, reread)
     with opened(blueprint) as sockets:
+        if config.user or config.group:
+            load_all()
         become(config.user, config.group)
         warn_of_root(config, sockets)
         return run(blueprint, sockets)
@@ -48,6 +58,8 @@ def serve_with_companion(config: Config, reread: Callable[[], Config] | None) ->
     from ewe.companion import Companion
 
     companion = Companion(config)
+    if companion.user:
+        load_all()
     try:
         completed = companion.completed
         blueprint = Blueprint(completed(config), (lambda: completed(reread())) if reread else None, companion)
@@ -55,6 +67,12 @@ def serve_with_companion(config: Config, reread: Callable[[], Config] | None) ->
             return run(blueprint, sockets)
     finally:
         companion.close()
+
+
+def load_all() -> None:
+    """Import what is imported when it is first needed: who gives up root may not enter where ewe and Python lie."""
+    for name in LATER:
+        importlib.import_module(name)
 
 
 @contextmanager

@@ -236,6 +236,32 @@ def test_becoming_another_user(start: Start, model: str, tmp_path: Path) -> None
     assert {int(group) for group in groups.split()} == set(os.getgrouplist("nobody", nobody.pw_gid))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(
+    "model", ["pool --user nobody", "asyncio --user nobody --workers 2", "fork --user nobody", "xswitch"]
+)
+def test_an_ewe_that_only_root_may_enter(start: Start, tmp_path: Path, model: str) -> None:
+    """What is loaded when it is first needed could not be read any more by then."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == os.geteuid() and str(directory).startswith("/tmp/"):
+            directory.chmod(0o755)
+    (tmp_path / "access.log").touch()
+    (tmp_path / "access.log").chmod(0o666)
+    copy = tmp_path / "copy"
+    left_out = shutil.ignore_patterns("__pycache__", "lab", "target")
+    shutil.copytree(ROOT / "ewe", copy / "ewe", ignore=left_out)
+    copy.chmod(0o700)
+    server = start(model, env={"PYTHONPATH": str(copy)})
+    (server.root / "list").mkdir()
+    (server.root / "list" / "file.strange").write_text("strange")
+    listing = httpx.get(server.url + "list/")
+    assert listing.status_code == 200 and "file.strange" in listing.text, server.log()
+    assert httpx.get(server.url + "list/", headers={"Accept": "application/json"}).json()[0]["size"] == 7
+    assert httpx.get(server.url + "list/file.strange").text == "strange"
+    assert httpx.get(server.url + "nothing").status_code == 404
+    assert "Traceback" not in server.log()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root could run them as root")
 def test_root_runs_no_programs(start: Start, model: str, tmp_path: Path) -> None:
     """Not for a network, unless told to; for this machine alone it does, and files are for everybody."""
