@@ -15,6 +15,7 @@ from ewe.xswitch.process import CONTROL, start
 from ewe.xswitch.protocol import MarkReader, ProtocolError, request_lines
 
 PIECE = 64 * 1024
+TIDIES_IN = 0.3  # seconds that an engine has to end by itself, and to remove what it has made
 
 
 class Answer(NamedTuple):
@@ -124,11 +125,12 @@ class Driver:
         return bool(select.select([self.exited], [], [], seconds)[0])
 
     def close(self) -> None:
-        """End it, if it has not ended."""
+        """Have it end, and end it if it does not."""
         self.control.close()
         self.data.close()
         self.errors.close()
         if self.pid:
+            select.select([self.exited], [], [], TIDIES_IN)
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:
