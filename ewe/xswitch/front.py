@@ -7,15 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe.fastcgi import Aborted, Began, FastCGIError, Responder
+from ewe.xswitch.links import PIECE, STALLED
 from ewe.xswitch.outbox import Outbox
 
 if TYPE_CHECKING:
     from ewe.xswitch.main import Switch
     from ewe.xswitch.task import Task
 
-PIECE = 64 * 1024  # bytes read at once
 LINGER = 2.0  # seconds that a web server may take to close a connection after its last answer
-STALLED = 300.0  # seconds that it may take to read that
 
 
 class Front:
@@ -108,10 +107,8 @@ class Front:
     def finish(self, data: bytes) -> None:
         """Send the last records of a request."""
         self.outbox.send(data)
-        if self.responder.keep and not self.switch.stopping:
-            self.read_on()
-        else:
-            self.read_on()
+        self.read_on()
+        if not self.responder.keep or self.switch.stopping:
             self.leave_off()
 
     def leave_off(self) -> None:

@@ -334,11 +334,8 @@ class Switch:
             front.close()
 
     def on_fault(self, fault: Exception) -> None:
-        """Log a fault of our own code that the event loop has caught."""
-        try:
-            raise fault
-        except Exception:
-            self.log.exception("fault in the main module")
+        """Log a fault of our own code, which the event loop is handling."""
+        self.log.exception("fault in the main module")
 
     def stop(self, listeners: Sequence[socket.socket]) -> None:
         """Take no more requests; end when those that run have ended, within reason."""

@@ -141,7 +141,7 @@ class Sealed(type):
     """A class that no script can change, as those of the interpreter."""
 
     def __setattr__(cls, name, value):
-        raise TypeError(f"cannot set {name!r} attribute of immutable type '_io.TextIOWrapper'")
+        raise TypeError(f"cannot set {name!r} attribute of immutable type '_io.{cls.__qualname__}'")
 
 
 class Text(io.TextIOWrapper, metaclass=Sealed):
@@ -279,8 +279,10 @@ def run_atexit():
 
 def exit_status(code):
     """Return the exit status that exit(code) gives a process."""
-    if code is None or isinstance(code, int):
-        return (code or 0) & 0xFF if -1 << 63 <= (code or 0) < 1 << 63 else 0xFF
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF if -1 << 63 <= code < 1 << 63 else 0xFF
     print(code, file=sys.stderr)
     return 1
 

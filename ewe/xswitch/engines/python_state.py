@@ -129,9 +129,9 @@ def collect():
     What was there before the script is not looked through, and what it has left for good is not a second time.
     """
     global grown_old
+    gc.disable()  # nothing may grow old unseen meanwhile
     full = grown_old or gc.callbacks != [note_age] or not YOUNG_ALONE
     gc.callbacks.clear()
-    gc.enable()
     objects = gc.get_objects()
     for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
         if type(each) in FILES:
@@ -144,6 +144,7 @@ def collect():
         freeze()
     grown_old = False
     gc.callbacks.append(note_age)
+    gc.enable()
 
 
 def note_age(phase, collection):
@@ -167,8 +168,7 @@ def forget(first_free):
     if sys.gettrace() or sys.getprofile():
         sys.settrace(None)
         sys.setprofile(None)
-    for name, value in OURS.items():
-        setattr(sys, name, value)
+    vars(sys).update(OURS)
     for module, names, values in KEPT:
         if not same(list(vars(module).values()), values):
             restore(vars(module), names)
