@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Container, Iterator
 
 PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
@@ -39,6 +39,22 @@ def end(own: Collection[int]) -> None:
                 os.killpg(group, signal.SIGKILL)
         except OSError:
             pass  # it has just ended
+
+
+def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
+    """Reap every child that has ended; yield process id and status, as waitpid(2) has it, of one's own.
+
+    It goes on where no child of one's own is left: what end() has killed is reaped too.
+    """
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return  # there is none
+        if pid == 0:
+            return  # none has ended
+        if pid in own:
+            yield pid, status
 
 
 def children() -> list[int]:

@@ -220,12 +220,7 @@ class Supervisor:
 
     def reap(self) -> None:
         """Take the status of workers that ended, and see to their replacement."""
-        while self.workers:
-            pid, raw = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            if pid not in self.workers:
-                continue  # an orphan
+        for pid, raw in orphans.reap(self.workers):
             place, born = self.workers.pop(pid)
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:

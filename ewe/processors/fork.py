@@ -86,16 +86,7 @@ class Fork(Processor):
 
     def reap(self) -> None:
         """Take the exit status of each child that has ended."""
-        while self.children:
-            try:
-                child, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                self.children.clear()
-                return
-            if child == 0:
-                return
-            if child not in self.children:
-                continue  # an orphan
+        for child, status in orphans.reap(self.children):
             self.left(self.children.pop(child))
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
