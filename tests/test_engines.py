@@ -116,7 +116,7 @@ def test_the_checker_finds_every_rule_kept(command: list[str], capsys: pytest.Ca
 
 def test_the_checker_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An engine that forgets nothing, one that ends at once, and one that is not there."""
-    for name in ("python.py", "python_state.py"):
+    for name in ("python.py", "python_state.py", "python_streams.py"):
         source = (ENGINES / name).read_text()
         script(tmp_path / name, source.replace("        state.forget(FIRST_FREE)\n", "        pass\n"))
     assert check.main([sys.executable, str(tmp_path / "python.py")]) == 1

@@ -531,7 +531,7 @@ def test_settings_read_anew_add_an_engine_and_keep_the_others() -> None:
         os.kill(running.process.pid, signal.SIGHUP)
         running.wait_for_log("settings not read anew")
         engine = running.directory / "python.py"
-        for name in ("python.py", "python_state.py"):
+        for name in ("python.py", "python_state.py", "python_streams.py"):
             engine.with_name(name).write_text((ROOT / "ewe/xswitch/engines" / name).read_text())
         config.write_text(
             good + f'\n[engines.upper]\ncommand = ["python3", "{engine}"]\nextensions = [".up"]\n'

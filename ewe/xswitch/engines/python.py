@@ -5,15 +5,15 @@ request's body comes and the script's output goes over the data socket, descript
 the output a mark goes back over the control socket. Where a script leaves something behind that a fresh
 process would not have (a thread, a child that runs), the engine ends instead, as a CGI script's process would.
 
-What it keeps of one script for the next, and how it forgets the rest, is in python_state.py. Both need nothing
-but Python's own library, so that any `python3` can run them.
+What it keeps of one script for the next, and how it forgets the rest, is in python_state.py; a script's standard
+streams are in python_streams.py. All three need nothing but Python's own library, so that any `python3` can run
+them.
 """
 
 import _thread
 import atexit
 import builtins
 import ctypes
-import io
 import os
 import sys
 import time
@@ -25,11 +25,12 @@ from types import ModuleType
 from urllib.parse import unquote_to_bytes
 
 import python_state as state
+import python_streams as streams
 
 CONTROL, DATA, NOTHING, ERRORS = 3, 4, 5, 6  # descriptors of the engine's own; a script has 0, 1 and 2
 FIRST_FREE = 7
+OWN_FILES = {__file__, state.__file__, streams.__file__}
 MARK = b"\4"
-PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 
 library = ctypes.CDLL(None)  # of C
 ENVIRON = ctypes.c_void_p.in_dll(library, "environ")  # what child processes get
@@ -39,9 +40,6 @@ strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
 room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
 environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
-TEXT = sys.stdout.encoding, sys.stdout.errors
-CHUNK = sys.stdout._CHUNK_SIZE
-streams = {}  # descriptor -> its text layer
 
 
 # The conversation with X-Switch
@@ -58,13 +56,13 @@ def main(lines=b""):
         status = run(script, arguments)
         if not alone():
             sys.exit(status)
-        write_out()
+        streams.write_out()
         state.collect()
-        write_out()  # right before the mark: X-Switch then finds both at once
+        streams.write_out()  # right before the mark: X-Switch then finds both at once
         os.write(CONTROL, MARK + b"%d\n" % status)
         os.dup2(NOTHING, 1)  # what is said from now on is of no answer
         state.forget(FIRST_FREE)
-        keep_streams()
+        streams.keep()
         lines = b""
 
 
@@ -114,16 +112,7 @@ def prepare(script, variables):
     os.dup2(ERRORS, 2)
     for ours in (DATA, ERRORS):
         os.set_blocking(ours, True)
-    if length := int(environment.get(b"CONTENT_LENGTH") or 0):
-        open_input(length)
-        streams.pop(0, None)
-    sys.stdin = sys.__stdin__ = stream(0, *TEXT)
-    if length:
-        del streams[0]  # it may have read ahead
-    sys.stdout = sys.__stdout__ = stream(1, *TEXT)
-    sys.stderr = sys.__stderr__ = stream(
-        2, "utf-8", "backslashreplace", line_buffering=True, write_through=True
-    )
+    streams.prepare(DATA, int(environment.get(b"CONTENT_LENGTH") or 0))
     sys.path.insert(0, directory)
 
 
@@ -135,93 +124,6 @@ def set_c_environment(variables):
     pointers = array("L", accumulate(lengths, initial=strings_address.value))
     pointers[-1] = 0
     ENVIRON.value = pointers.buffer_info()[0]
-
-
-class Sealed(type):
-    """A class that no script can change, as those of the interpreter."""
-
-    def __setattr__(cls, name, value):
-        raise TypeError(f"cannot set {name!r} attribute of immutable type '_io.{cls.__qualname__}'")
-
-
-class Text(io.TextIOWrapper, metaclass=Sealed):
-    """A stream as Python makes the standard ones, which shows whether a script has changed how it works."""
-
-    __module__, __qualname__ = "_io", "TextIOWrapper"
-
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        self.changed = True
-
-    def reconfigure(self, **changes):
-        self.changed = True
-        super().reconfigure(**changes)
-
-
-class Input(io.FileIO, metaclass=Sealed):
-    """Standard input, which shows whether a script has read of it."""
-
-    __module__, __qualname__ = "_io", "FileIO"
-
-    def readinto(self, buffer):
-        self.used = True
-        return super().readinto(buffer)
-
-    def readall(self):
-        self.used = True
-        return super().readall()
-
-
-def stream(number, *text, **buffering):
-    """Return standard input, output or error: that of the script before, where it is kept."""
-    if number not in streams:
-        binary = (
-            io.BufferedWriter(io.FileIO(number, "w", closefd=False))
-            if number
-            else io.BufferedReader(Input(number, closefd=False))
-        )
-        streams[number] = Text(binary, *text, **buffering)
-        del streams[number].changed
-    return streams[number]
-
-
-def keep_streams():
-    """Keep standard input, output and error for the next script, where this one has left them as they were."""
-    for number, each in list(streams.items()):
-        try:
-            each.flush()
-            as_it_was = not vars(each) and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1  # a name
-        except Exception:  # it is closed, has lost its buffer, or nobody reads
-            as_it_was = False
-        if not as_it_was or each._CHUNK_SIZE != CHUNK:
-            del streams[number]
-
-
-def open_input(length):
-    """Make the request's body standard input, with an end, so that a script and its children may read to it."""
-    if length <= PIPE:
-        source, sink = os.pipe()
-    else:
-        source = sink = temporary_file()
-    while length:
-        piece = os.read(DATA, min(length, PIPE))
-        if not piece:
-            os._exit(0)  # whoever sent it has gone
-        length -= os.write(sink, piece)
-    if source == sink:
-        os.lseek(source, 0, os.SEEK_SET)
-    else:
-        os.close(sink)
-    os.dup2(source, 0)
-    os.close(source)
-
-
-def temporary_file():
-    """Return a file without a name."""
-    try:
-        return os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
-    except OSError:
-        return os.memfd_create("body")
 
 
 # The script
@@ -236,26 +138,13 @@ def run(script, arguments):
     sys.argv = [script, *arguments]
     status = attempt(lambda: Context().run(exec, state.code_of(script), vars(module)))
     if os.getpid() != engine or _thread._count():
-        write_out()
+        streams.write_out()
         sys.exit(status)  # a child that the script has forked, or threads that Python will wait for
     status = attempt(run_atexit) or status
     if sys.stdout is not sys.__stdout__:
-        write_out()  # something of the script's own, which needs what it has defined
+        streams.write_out()  # something of the script's own, which needs what it has defined
     vars(module).clear()  # so that what it held is closed, and has said what it has to say
     return status
-
-
-def write_out():
-    """Write out what the script has said."""
-    for each in streams.values():
-        state.flush(each)
-    if (
-        sys.stdout is not streams.get(1)
-        or sys.__stdout__ is not sys.stdout
-        or sys.stderr is not streams.get(2)
-    ):
-        for each in (sys.stdout, sys.__stdout__, sys.stderr):
-            state.flush(each)
 
 
 def attempt(step):
@@ -290,7 +179,7 @@ def exit_status(code):
 def report(error):
     """Have sys.excepthook report an error, without the frames that are ours."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, state.__file__):
+    while trace is not None and trace.tb_frame.f_code.co_filename in OWN_FILES:
         trace = trace.tb_next
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)

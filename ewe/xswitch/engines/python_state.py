@@ -247,7 +247,8 @@ RESETS = {
 def remember():
     """Note how the interpreter is before any script has run."""
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.modules.pop(__name__, None)  # no script finds this file by its name
+    for name in ("python_state", "python_streams"):  # no script finds these by name
+        sys.modules.pop(name, None)
     sys.path[:] = [path for path in sys.path if path and path != here]
     sys.path_hooks.insert(0, find_own)
     known_modules.update(sys.modules)

@@ -1,0 +1,129 @@
+"""Standard input, output and error of the Python engine (python.py), as a script finds them in a new process.
+
+They are kept for the next script where one has left them as they were, since making them takes time.
+"""
+
+import io
+import os
+import sys
+
+from python_state import flush
+
+PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
+TEXT = sys.stdout.encoding, sys.stdout.errors
+CHUNK = sys.stdout._CHUNK_SIZE
+streams = {}  # descriptor -> its text layer
+
+
+def prepare(data, length):
+    """Make descriptor 0 a body of so many bytes, which are on the descriptor `data`, and put streams into sys."""
+    if length:
+        open_input(data, length)
+        streams.pop(0, None)
+    sys.stdin = sys.__stdin__ = stream(0, *TEXT)
+    if length:
+        del streams[0]  # it may have read ahead
+    sys.stdout = sys.__stdout__ = stream(1, *TEXT)
+    sys.stderr = sys.__stderr__ = stream(
+        2, "utf-8", "backslashreplace", line_buffering=True, write_through=True
+    )
+
+
+def open_input(data, length):
+    """Make the request's body standard input, with an end, so that a script and its children may read to it."""
+    if length <= PIPE:
+        source, sink = os.pipe()
+    else:
+        source = sink = temporary_file()
+    while length:
+        piece = os.read(data, min(length, PIPE))
+        if not piece:
+            os._exit(0)  # whoever sent it has gone
+        length -= os.write(sink, piece)
+    if source == sink:
+        os.lseek(source, 0, os.SEEK_SET)
+    else:
+        os.close(sink)
+    os.dup2(source, 0)
+    os.close(source)
+
+
+def temporary_file():
+    """Return a file without a name."""
+    try:
+        return os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError:
+        return os.memfd_create("body")
+
+
+def stream(number, *text, **buffering):
+    """Return standard input, output or error: that of the script before, where it is kept."""
+    if number not in streams:
+        binary = (
+            io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+            if number
+            else io.BufferedReader(Input(number, closefd=False))
+        )
+        streams[number] = Text(binary, *text, **buffering)
+        del streams[number].changed
+    return streams[number]
+
+
+class Sealed(type):
+    """A class that no script can change, as those of the interpreter."""
+
+    def __setattr__(cls, name, value):
+        raise TypeError(f"cannot set {name!r} attribute of immutable type '_io.{cls.__qualname__}'")
+
+
+class Text(io.TextIOWrapper, metaclass=Sealed):
+    """A stream as Python makes the standard ones, which shows whether a script has changed how it works."""
+
+    __module__, __qualname__ = "_io", "TextIOWrapper"
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.changed = True
+
+    def reconfigure(self, **changes):
+        self.changed = True
+        super().reconfigure(**changes)
+
+
+class Input(io.FileIO, metaclass=Sealed):
+    """Standard input, which shows whether a script has read of it."""
+
+    __module__, __qualname__ = "_io", "FileIO"
+
+    def readinto(self, buffer):
+        self.used = True
+        return super().readinto(buffer)
+
+    def readall(self):
+        self.used = True
+        return super().readall()
+
+
+def write_out():
+    """Write out what the script has said."""
+    for each in streams.values():
+        flush(each)
+    if (
+        sys.stdout is not streams.get(1)
+        or sys.__stdout__ is not sys.stdout
+        or sys.stderr is not streams.get(2)
+    ):
+        for each in (sys.stdout, sys.__stdout__, sys.stderr):
+            flush(each)
+
+
+def keep():
+    """Keep standard input, output and error for the next script, where this one has left them as they were."""
+    for number, each in list(streams.items()):
+        try:
+            each.flush()
+            as_it_was = not vars(each) and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1  # a name
+        except Exception:  # it is closed, has lost its buffer, or nobody reads
+            as_it_was = False
+        if not as_it_was or each._CHUNK_SIZE != CHUNK:
+            del streams[number]
