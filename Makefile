@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= python3.11 python3.12 python3.13
-PYTEST_ARGS ?= -n 2 --dist worksteal
+PYTEST_ARGS ?= -n 3 --dist worksteal
 ARGS ?=
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
