@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import json
 import os
 import random
 import re
@@ -36,7 +37,7 @@ CLIENTS = 5
 TROUBLES = 2  # threads of hostile clients
 PATIENCE = 20.0  # seconds for one answer
 KILL_EVERY, RELOAD_EVERY, ROTATE_EVERY = 7.0, 4.0, 3.0
-GROWTH = 0.15, 8 * 1024  # how much memory may grow: a share, or KiB
+GROWTH = 0.15, 16 * 1024  # how much memory may grow: a share, or KiB (malloc keeps some MB for each thread)
 OPTIONS = (
     "--head-timeout", "2s", "--body-timeout", "2s", "--write-timeout", "5s", "--program-timeout", "5s",
     "--idle", "30s", "--log-format", "combined",
@@ -52,6 +53,21 @@ PROGRAMS = {
     "forever": "printf 'Content-Type: a/b\\n\\n'; exec cat /dev/zero",
     "orphans": "printf 'Content-Type: a/b\\n\\n'; trap '' TERM; sleep 60 & sleep 60",
 }
+# The same in languages for which X-Switch has engines: sh is none, and would not come to it.
+PYTHON = "#!/usr/bin/env python3\nimport os, sys, time\n"
+PERL = "#!/usr/bin/perl\n$| = 1;\n"
+SCRIPTS = {
+    "echo": PYTHON + "sys.stdout.buffer.write(b'Content-Type: a/b\\n\\n' + sys.stdin.buffer.read())",
+    "query": PERL + r'print "Content-Type: a/b\n\n$ENV{QUERY_STRING}"',
+    "nap": PYTHON
+    + "time.sleep(0.2)\nprint('Content-Type: a/b\\n')\nprint(os.environ['QUERY_STRING'], end='')",
+    "die": PERL + r'print "Content-Type: a/b\n\nbeginning"; select undef, undef, undef, 0.05; kill 9, $$',
+    "fail": PYTHON + "print('what a pity', file=sys.stderr)\nsys.exit(3)",
+    "forever": PERL + r'print "Content-Type: a/b\n\n"; print "x" x 65536 while 1',
+    "orphans": PERL + r'print "Content-Type: a/b\n\n"; $SIG{TERM} = "IGNORE"; fork; sleep 60',
+}
+ENGINE_SOCKETS = 3  # descriptors that X-Switch's main module has for an engine
+OWN = re.compile(r" -m ewe(\.xswitch)? ")  # in the command line of one of the server's own processes
 
 
 class Wrong(Exception):
@@ -150,8 +166,10 @@ class Connection:
 class Site:
     """The files and programs that are asked for."""
 
-    def __init__(self, where: Path) -> None:
+    def __init__(self, where: Path, engines: bool) -> None:
+        """engines: programs are scripts for them."""
         self.where = where
+        where.chmod(0o755)
         self.files: dict[str, bytes] = {}
         self.tags: dict[str, tuple[str, str]] = {}  # ETag and Last-Modified
         (where / "htdocs").mkdir()
@@ -162,7 +180,7 @@ class Site:
             (where / "htdocs" / name).write_bytes(self.files[name])
         for name, text in PROGRAMS.items():
             path = where / "cgi-bin" / name
-            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.write_text(f"{SCRIPTS[name]}\n" if engines else f"#!/bin/sh\n{text}\n")
             path.chmod(0o755)
 
 
@@ -173,7 +191,8 @@ class Soak:
         self.model = model
         self.seconds = seconds
         self.seed = seed
-        self.site = Site(where)
+        self.engines = model.startswith("xswitch")
+        self.site = Site(where, self.engines)
         self.where = where
         self.counts: collections.Counter[str] = collections.Counter()
         self.problems: list[str] = []
@@ -560,20 +579,29 @@ class Soak:
         for pid, _, state, line in self.tree():
             if state == "Z":
                 self.problem(f"a zombie while nothing happens: {pid}")
-            elif " -m ewe " in line:
+            elif OWN.search(line):
                 with contextlib.suppress(OSError):
                     pss = re.search(r"^Pss: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
                     found["KiB"] += int(pss[1]) if pss else 0
                     found["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
                     found["threads"] += len(os.listdir(f"/proc/{pid}/task"))
                     found["processes"] += 1
+        if self.engines:
+            found["descriptors"] -= ENGINE_SOCKETS * self.count_engines()
         for line in self.strangers():
             self.problem(f"a program is left: {line}")
         return found
 
     def strangers(self) -> list[str]:
         """Return programs that run."""
-        return [line for _, _, state, line in self.tree() if state != "Z" and " -m ewe " not in line]
+        return [line for _, _, state, line in self.tree() if state != "Z" and not OWN.search(line)]
+
+    def count_engines(self) -> int:
+        """Return how many engines X-Switch has now; they go as they come."""
+        conn = Connection(self.port)
+        answer = self.exchange(conn, b"GET /xswitch-status?json HTTP/1.1\r\nHost: s\r\n\r\n")
+        conn.close()
+        return len(json.loads(answer.body)["engines"])
 
     def connections(self) -> int:
         """Return how many connections to the server are open (established, or waiting for its close)."""
@@ -628,7 +656,8 @@ class Soak:
         if after["KiB"] - before["KiB"] > max(before["KiB"] * share, most):
             self.problem(f"memory grew from {before['KiB']} to {after['KiB']} KiB")
         for what in ("processes", "descriptors", "threads"):
-            if after[what] > before[what]:
+            kept = 2 * (CLIENTS + TROUBLES) if self.engines and what == "descriptors" else 0
+            if after[what] > before[what] + kept:  # connections from ewe to X-Switch, which has the other end
                 self.problem(f"{what}: {before[what]} at a fifth of the time, {after[what]} at the end")
         said = self.said()
         for bad in ("Traceback", "Exception", "not answer"):

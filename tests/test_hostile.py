@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Server, Start, children, read_response, wait_until, write_program
+from conftest import MODELS, ROOT, Server, Start, children, read_response, wait_until, write_program
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 WELCOME = b"<!DOCTYPE html><title>ewe</title>welcome\n"
@@ -440,10 +440,11 @@ def group_members(group: int) -> list[int]:
 # --- All of it at once --------------------------------------------------------------------------------
 
 
-def test_a_short_soak(model: str) -> None:
+@pytest.mark.parametrize("name", [*MODELS, "xswitch"])
+def test_a_short_soak(name: str) -> None:
     """A minute in all; `python tests/soak.py --model ... --seconds 600` is the long one."""
     script = str(ROOT / "tests" / "soak.py")
-    command = [sys.executable, script, "--model", model, "--seconds", "10", "--seed", "1"]
+    command = [sys.executable, script, "--model", name, "--seconds", "8", "--seed", "1"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "<HUP>" in ended.stdout
