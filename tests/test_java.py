@@ -314,9 +314,14 @@ if os.geteuid() == 0:
         os.chown(inf, bob.uid, -1)
         wait_until(refused, 5)
         os.chown(inf, alice.uid, -1)
-        (alice.public / "his").symlink_to(bob.public / "cgi-bin" / "shop")  # runs as bob, from where it is
+        (alice.public / "his").symlink_to(
+            bob.public / "cgi-bin" / "shop"
+        )  # by root: runs as bob, from where it is
         reply = running.ask(alice.public / "his" / "do/who", SCRIPT_NAME="/his/do/who")
         assert f"Uid:\t{bob.uid}\t" in reply.text
+        os.chown(alice.public / "his", alice.uid, -1, follow_symlinks=False)  # not by a link of hers
+        his = alice.public / "his" / "do/who"
+        wait_until(lambda: running.ask(his, SCRIPT_NAME="/his/do/who").status == 403, 5)
 
     def test_an_application_of_a_user_through_ewe(
         start: Start, users: tuple[User, User], tmp_path: Path

@@ -55,7 +55,7 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
 
     assert find("site/a/x/y") == Application(f"{site}/a", "/site/a", b"/x/y")
     assert find("site/a/b/x") == Application(f"{site}/a/b", "/site/a/b", b"/x")
-    assert find("site/alias/x") == Application(f"{site}/a", "/site/alias", b"/x")
+    assert find("site/alias/x") == Application(f"{site}/alias", "/site/alias", b"/x")
     assert find("u/public_html/c") == Application(f"{tmp_path}/u/public_html/c", "/u/public_html/c", b"")
     for path in ("site/x.py", "site/linked/x", "u/x", "x", "site"):
         assert find(path) is None

@@ -363,6 +363,16 @@ def test_every_refusal_has_a_name(users: tuple[User, User]) -> None:
     link = alice.public / "link.py"
     link.symlink_to(alice.home / "outside.py")
     assert "not inside" in refused(link)
+    own = alice.public / "own.py"
+    own.symlink_to(good)
+    os.chown(own, alice.uid, -1, follow_symlinks=False)
+    assert examine(str(own), Settings()).path == str(good)
+    round_and_round = alice.public / "round"
+    round_and_round.symlink_to("round")
+    assert "symbolic links" in refused(round_and_round)
+    alice.home.chmod(0o775)
+    assert f"home directory {alice.home} is writable by others" in refused(good)
+    alice.home.chmod(0o711)
     assert "script is writable by others (mode 0770)" in refused(alice.write("group.py", "", 0o770))
     assert "set-user-id" in refused(alice.write("suid.py", "", 0o4700))
     (alice.public / "ok").chmod(0o777)
@@ -371,6 +381,28 @@ def test_every_refusal_has_a_name(users: tuple[User, User]) -> None:
     (alice.public / "ok").chmod(0o755)
     assert f"belongs to uid {bob.uid}" in refused(good)
     shutil.rmtree(alice.public / "ok")
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "relative"])
+def test_nobody_leads_others_to_a_script(running: XSwitch, users: tuple[User, User], kind: str) -> None:
+    """His script, by her link, would find her files where it looks for his (DOCUMENT_ROOT). His own links may."""
+    alice, bob = users
+    script = bob.write("page/his.py", PYTHON_HELLO, 0o755)
+    link = alice.public / f"to-{kind}.py"
+    target = {
+        "file": script,
+        "directory": bob.public,
+        "relative": f"../../{bob.name}/public_html/page/his.py",
+    }
+    link.symlink_to(target[kind])
+    path = link / "page" / "his.py" if kind == "directory" else link
+    assert running.ask(path).status == 200  # root's
+    os.chown(link, alice.uid, alice.gid, follow_symlinks=False)
+    wait_until(lambda: running.ask(path).status == 403, 5)
+    running.wait_for_log(f"the link {link} to it is {alice.name}'s")
+    os.chown(link, bob.uid, bob.gid, follow_symlinks=False)
+    wait_until(lambda: running.ask(path).status == 200, 5)
+    link.unlink()
 
 
 def test_a_refusal_tells_the_log_and_not_the_client(running: XSwitch, users: tuple[User, User]) -> None:
@@ -390,7 +422,7 @@ def test_a_change_of_modes_is_noticed(running: XSwitch, users: tuple[User, User]
 
 @pytest.mark.parametrize("name", ["ok.py", pytest.param("ok.php", marks=needs("php-cgi"))])
 def test_a_link_that_leads_elsewhere_after_the_look(users: tuple[User, User], name: str) -> None:
-    """Her link to his script runs as him. Where it leads to hers once his engine is free, hers still does not."""
+    """Root's link to his script runs as him. It leads to hers once his engine is free: hers still does not run."""
     alice, bob = users
     if name.endswith(".py"):
         slow, text = f"import time\ntime.sleep(1)\nprint('{HEAD}\\n')", PYTHON_HELLO

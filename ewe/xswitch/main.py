@@ -138,6 +138,8 @@ class Switch:
             task.fail(500, cause, NO_ENGINE)
             return
         task.user, task.script, task.own = found.user, found.path, found.variables
+        if task.application is not None:
+            task.application = task.application.at(os.path.dirname(found.path))
         task.key = (found.user, kind.name)
         try:
             if kind.protocol == "engine":

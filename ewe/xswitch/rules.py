@@ -1,12 +1,15 @@
 """May this script run, and as whom? In the spirit of Apache's suexec: every refusal has a name for the log.
 
 A script runs as its owner if it lies in the owner's own directory (~/public_html); one below a configured root
-runs as the configured user. Links are resolved first, so none can lead out of either. Nothing on the way, from
-that directory down to the file, may be writable by anybody but the owner.
+runs as the configured user. Links are resolved first, so none can lead out of either, and each must be the
+owner's or root's: nobody leads others to a script by a way that its owner does not know of, since there it
+would find another's files beside it. Nothing on the way, from that directory down to the file, may be writable by
+anybody but the owner.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
@@ -17,6 +20,8 @@ from ewe.xswitch.settings import Settings
 from ewe.xswitch.webapp import WEB_INF
 
 MAX_FIRST_LINE = 200  # bytes
+MAX_LINKS = 40  # on the way to a script, as the kernel has it
+WRITABLE = 0o022  # by group or others
 
 
 class Refusal(Exception):
@@ -46,18 +51,47 @@ def examine(path: str, settings: Settings) -> Script:
     """
     if not path.startswith("/") or "\0" in path:
         raise Refusal("the path is not absolute")
-    real = os.path.realpath(path)
     try:
-        status = os.stat(real)
+        real, links = resolve(path)
+        status = os.lstat(real)
     except OSError as reason:
         raise Refusal(f"no script: {reason.strerror}", 404) from None
-    application = stat.S_ISDIR(status.st_mode) and os.path.basename(real) == WEB_INF and real == path
+    application = stat.S_ISDIR(status.st_mode) and os.path.basename(real) == WEB_INF
     if not stat.S_ISREG(status.st_mode) and not application:
         raise Refusal("not a regular file", 404 if stat.S_ISDIR(status.st_mode) else 403)
-    for root in settings.roots:
-        if inside(real, os.path.realpath(root)):
-            return for_site(real, os.path.realpath(root), settings)
-    return for_owner(real, status.st_uid, settings)
+    root = next((root for root in map(os.path.realpath, settings.roots) if inside(real, root)), "")
+    script = for_site(real, root, settings) if root else for_owner(real, status.st_uid, settings)
+    for link, uid in links.items():
+        if uid not in (0, script.account.uid):
+            name = account_of(uid).name
+            raise Refusal(
+                f"the link {link} to it is {name}'s: links of {script.account.name}'s or root's may lead here"
+            )
+    return script
+
+
+def resolve(path: str) -> tuple[str, dict[str, int]]:
+    """Return a path without links, and the links that led there: path -> owner. Raises OSError."""
+    links: dict[str, int] = {}
+    real = "/"
+    rest = path.split("/")[::-1]
+    while rest:
+        name = rest.pop()
+        if name in ("", ".", ".."):
+            real = os.path.dirname(real) if name == ".." else real
+            continue
+        at = os.path.join(real, name)
+        status = os.lstat(at)
+        if not stat.S_ISLNK(status.st_mode):
+            real = at
+            continue
+        if len(links) == MAX_LINKS or at in links:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        links[at] = status.st_uid
+        target = os.readlink(at)
+        real = "/" if target.startswith("/") else real
+        rest += target.split("/")[::-1]
+    return real, links
 
 
 def for_owner(real: str, uid: int, settings: Settings) -> Script:
@@ -76,6 +110,9 @@ def for_owner(real: str, uid: int, settings: Settings) -> Script:
     if not inside(real, directory):
         raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
     check_way(real, directory, {uid})
+    home = os.path.realpath(account.home)
+    if os.stat(home).st_mode & WRITABLE:
+        raise Refusal(writable(f"the home directory {home}", home))
     return Script(account, first_line(real), real)
 
 
@@ -118,13 +155,19 @@ def check_way(real: str, top: str, owners: set[int]) -> None:
         what = "the script" if at == real else f"the directory {at}"
         if status.st_uid not in owners:
             raise Refusal(f"{what} belongs to uid {status.st_uid}")
-        if status.st_mode & 0o022:
-            raise Refusal(f"{what} is writable by others (mode {stat.S_IMODE(status.st_mode):04o})")
+        if status.st_mode & WRITABLE:
+            raise Refusal(writable(what, at))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and stat.S_ISREG(status.st_mode):
             raise Refusal("the script is set-user-id or set-group-id")
         if at == top:
             return
         at = os.path.dirname(at)
+
+
+def writable(what: str, path: str) -> str:
+    """Return what is wrong where others than its owner may write, and what to do."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    return f"{what} is writable by others (mode {mode:04o}): chmod go-w {path}"
 
 
 def first_line(path: str) -> str:

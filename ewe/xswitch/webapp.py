@@ -52,12 +52,17 @@ class NoApplication(Exception):
 class Application(NamedTuple):
     """An application, and what of it a request asks for.
 
-    directory: without links. context: what its URLs begin with, "" or "/~alice/shop". path: what follows, decoded.
+    directory: its own, without links once suexecme has said whose it is. context: what its URLs begin with, "" or
+    "/~alice/shop". path: what follows, decoded.
     """
 
     directory: str
     context: str
     path: bytes
+
+    def at(self, directory: str) -> Application:
+        """Return the same of an application that is there."""
+        return self._replace(directory=directory)
 
     def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Return the parameters for the engine, which makes its request of them."""
@@ -113,7 +118,7 @@ class Applications:
                 raise NoApplication(404, f"nothing in {name.upper()} is for clients")
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
-        return Application(os.path.realpath(directory), context, path)
+        return Application(directory, context, path)
 
     def directory_of(self, file: str, settings: Settings) -> str:
         """Return the nearest directory with a WEB-INF that the file is, or is in; "" if there is none."""
