@@ -106,7 +106,8 @@ sub seed {
 # The request's body becomes standard input, with an end, so that a script and its children may read to it.
 sub open_input {
     my ($length) = @_;
-    return POSIX::dup2($NOTHING, 0) unless $length;
+    POSIX::dup2($NOTHING, 0);
+    return unless $length;
     my ($source, $sink, $piece);
     if ($length <= $PIPE) { pipe $source, $sink or die "pipe: $!" }
     else { open $sink, '+>', undef or die "temporary file: $!"; $source = $sink }
@@ -118,6 +119,7 @@ sub open_input {
     }
     sysseek $source, 0, 0 if $source == $sink;
     POSIX::dup2(fileno $source, 0);
+    close $_ for $source, $sink;    # perl itself closes none that it has put where its STDIN or STDOUT was
 }
 
 # ----------------------------------------------------------------------------------------------- the script
