@@ -21,7 +21,7 @@ delete $INC{"${here}perl_state.pl"};
 my ($CONTROL, $DATA, $NOTHING, $ERRORS, $FIRST_FREE) = (3 .. 7);
 my $PIPE = 65536;    # bytes that a pipe holds: a body up to this size needs no file
 
-my ($engine, $status, $leaving);
+my ($engine, $status);
 my ($control, $data, @handles, %environment);
 my $seeds = '';
 
@@ -37,8 +37,9 @@ sub main {
         %ENV = map { split /=/, $_, 2 } words($variables);
         prepare($file);
         run($file);
+        end() if $$ != $engine;    # a child that the script has forked
         finish();
-        POSIX::_exit($status) unless alone();
+        POSIX::_exit($status) unless alone() && all_closed();
         syswrite $control, "\4$status\n";
         XSwitch::State::forget($FIRST_FREE);
         $lines = '';
@@ -85,13 +86,15 @@ sub prepare {
     open_input($ENV{CONTENT_LENGTH} || 0);
     POSIX::dup2($DATA, 1);
     POSIX::dup2($ERRORS, 2);
+    undef *STDIN;    # with what is tied to it, an alias, and the format of pages
+    undef *STDOUT;
     open STDIN, '<&=', 0;
     open STDOUT, '>&=', 1;
-    open STDERR, '>&=', 2 unless defined fileno STDERR;
+    if ((fileno STDERR // -1) != 2) { close STDERR; open STDERR, '>&=', 2 }
     binmode STDERR;
     select STDOUT;
-    ($|, $^, $~, $=, $-) = (0, 'STDOUT_TOP', 'STDOUT', 60, 0);
     ($/, $\, $,, $;, $", $@, $?, $^A) = ("\n", undef, undef, "\034", ' ', '', 0, '');
+    ($_, $^T, $^F) = (undef, time, 2);
     $0 = $file if $0 ne $file;
     srand seed();
     FindBin::again() if $INC{'FindBin.pm'};
@@ -127,48 +130,86 @@ sub open_input {
 sub run {
     my ($file) = @_;
     my $code = XSwitch::State::code_of($file);
-    ($status, $leaving) = (0, 0);
+    $status = 0;
     if ($code) { $! = 0; attempt($code) }
     else { print STDERR qq(Can't open perl script "$file": $!\n); $status = 2 }
 }
 
-# Call code as perl runs a file: exit and die end it, and set the status.
+# Call code as perl runs a file: exit and die end it, and set the status. Did it end without them?
 sub attempt {
     my ($code) = @_;
+    my $well = 0;
     REQUEST: {
-        eval { local *_ = \@ARGV; &$code; 1 } and last;
-        last if $leaving;    # exit, where perl could not leave at once
-        my ($error, $number) = ($@, $! + 0);
+        $XSwitch::State::error = '';
+        eval { local *_ = \@ARGV; &$code; 1 } or $XSwitch::State::error = $@;
+        my ($error, $number) = ($XSwitch::State::error, $! + 0);
+        last if $well = !ref $error && $error eq '';
         CGI::Carp::fatalsToBrowser($error) if $INC{'CGI/Carp.pm'} && ($SIG{__DIE__} // '') eq \&CGI::Carp::die;
         print STDERR $error;
-        $status = $number || ($? >> 8) || 255;
+        $status = $number & 255 || $? >> 8 & 255 || 255;
     }
+    undef $XSwitch::State::error;
+    return $well;
 }
 
 # What a script's exit does.
 sub leave {
+    no warnings qw(exiting numeric);
     $status = ($_[0] // 0) & 255;
-    $leaving = 1;
-    if ($$ != $engine) {    # in a child that it has forked
-        XSwitch::State::run_ends();
-        CORE::exit($status);
+    if ($$ == $engine) {
+        local $SIG{__DIE__};
+        eval { last REQUEST };    # fails in what perl itself has called: a handler, DESTROY, the block of a sort
     }
-    no warnings 'exiting';
-    last REQUEST;
+    end();
 }
 
-# Run the END blocks, end what the script has left in variables, and write out all that was said.
+# End this process as perl does.
+sub end {
+    run_ends();
+    CORE::exit($status);
+}
+
+# Run the END blocks: they find the status in $?, and may change it.
+sub run_ends {
+    for my $block (XSwitch::State::ends()) {
+        $? = $status;
+        $status = $? & 255 if attempt($block);
+    }
+}
+
+# End what the script has left in variables, and write out all that was said.
 sub finish {
-    attempt(\&XSwitch::State::run_ends);
-    attempt(\&XSwitch::State::forget_variables);
+    run_ends();
+    XSwitch::State::forget_handlers();
+    attempt(\&XSwitch::State::forget_names);
+    untie *$_ for *STDIN, *STDOUT, *STDERR;
     close STDOUT;
 }
+
+# What a script's caller does: nobody has called the script itself.
+sub caller (;$) {
+    my $level = 1 + ($_[0] // 0);
+    my @frame = CORE::caller() eq 'DB' ? DB::frame($level + 1) : CORE::caller($level);
+    return if !@frame || $frame[0] =~ /\AXSwitch\b/;
+    return !wantarray ? $frame[0] : @_ ? @frame : @frame[0 .. 2];
+}
+sub DB::frame { package DB; return CORE::caller($_[0]) }    # who asks from there gets the arguments, too
+BEGIN { *CORE::GLOBAL::caller = \&caller }
 
 # Have all processes that the script started ended?
 sub alone {
     my $pid;
     do { $pid = waitpid -1, 1 } while $pid > 0;    # WNOHANG
     return $pid < 0;
+}
+
+# Is no descriptor open but ours? To close one behind the back of a handle that stays would not do: perl counts who
+# uses a descriptor, and would later leave another's of the same number open.
+sub all_closed {
+    for ($FIRST_FREE .. $FIRST_FREE + 2) {
+        return 0 if fcntl($control, 0, $FIRST_FREE) != $_;    # F_DUPFD: the lowest that is free
+    }
+    return 1;
 }
 
 # Replace this process by a fresh engine, which goes on with the request that was read.
@@ -195,5 +236,5 @@ sub serve {
     POSIX::_exit(0);
 }
 
-serve(@ARGV) unless caller;
+serve(@ARGV) unless CORE::caller();
 1;

@@ -7,7 +7,10 @@
 package XSwitch::State;
 
 # Up here no variable of the engine is in sight of a script, and no pragma in force.
-sub evaluate { eval "package main;\n#line 1 \"$XSwitch::State::file\"\n$XSwitch::State::source"; die $@ if $@ }
+sub evaluate {
+    eval "package main;\n#line 1 \"$XSwitch::State::file\"\n$XSwitch::State::source";
+    $XSwitch::State::error = $@;    # to die once more would ask its handler once more
+}
 sub compile {
     delete $XSwitch::State::{script};
     return eval "package main; sub XSwitch::State::script {\n#line 1 \"$XSwitch::State::file\"\n"
@@ -20,7 +23,7 @@ use B ();
 use POSIX ();
 use Time::HiRes ();
 
-our ($file, $source);      # for the two above
+our ($file, $source, $error);    # for the two above
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
 my ($OUTER, $OUR) = (1, 16);    # flags of a name in a pad: PADNAMEf_OUTER and _OUR, of the code around
@@ -76,6 +79,7 @@ sub find {
     1 while sysread $handle, $text, 1 << 16, length $text;
     my $rest;
     $rest = $1 // '' if $text =~ s/^__(?:END|DATA)__\r?$(?:\n(.*))?//ms;
+    $text =~ s/\r\n/\n/g;    # as perl reads a file
     my @pods = $text =~ /^=([a-zA-Z]\w*)/mg;
     $text .= "\n\n=cut\n\n" if @pods && $pods[-1] ne 'cut';
     if (keys %scripts >= $MAX_SCRIPTS) { %scripts = (); bring_names(undef) }
@@ -159,7 +163,14 @@ sub bring_names {
 # What has no letters is perl's own.
 sub new_names { return grep { !$names{$_} && /\A[A-Za-z_]\w*\z/ } keys %main:: }
 
-# Forget global variables, as long as what they hold may still say something.
+# Forget global variables, modules and packages, as long as what they hold may still say something.
+sub forget_names {
+    forget_variables();
+    if ($INC{'CGI.pm'}) { CGI::initialize_globals() }    # its uploaded files, too
+    forget_modules() if keys %INC != keys %modules;
+    forget_packages() if keys %main:: != $count;
+}
+
 sub forget_variables {
     close *main::DATA if defined fileno *main::DATA;
     for my $name ($present ? @{ $present->{variables} } : ()) {
@@ -175,7 +186,8 @@ sub forget_variables {
 
 # ----------------------------------------------------------- after a script: what it has changed is as it was
 
-sub run_ends {
+# The END blocks that are to run now.
+sub ends {
     my $blocks = B::end_av();
     my @own;
     if ($blocks->isa('B::AV')) {
@@ -185,20 +197,25 @@ sub run_ends {
         }
         $#{ $blocks->object_2svref } = -1;
     }
-    $_->() for @own, @module_ends;
+    return @own, @module_ends;
+}
+
+# From now on no signal runs a script's code.
+sub forget_handlers {
+    alarm 0;
+    Time::HiRes::setitimer($_, 0) for 1, 2;    # ITIMER_VIRTUAL, ITIMER_PROF
+    if (grep { defined } values %SIG) { defined $SIG{$_} && /\A[A-Z]/ && delete $SIG{$_} for keys %SIG }
+    POSIX::sigprocmask(POSIX::SIG_SETMASK(), $no_signals);
 }
 
 # Undo what a script has done to the interpreter. First: the lowest descriptor that scripts get.
 sub forget {
     my ($first_free) = @_;
-    forget_modules() if keys %INC != keys %modules;
-    forget_packages() if keys %main:: != $count;
-    if (grep { defined } values %SIG) { defined $SIG{$_} && delete $SIG{$_} for keys %SIG }
     delete @SIG{qw(__WARN__ __DIE__)};
-    POSIX::sigprocmask(POSIX::SIG_SETMASK(), $no_signals);
-    alarm 0;
+    untie %ENV;
+    untie @$_ for \@ARGV, \@INC;
+    untie $$_ for \($/, $\, $,, $;, $", $0);
     @INC = @libraries;
-    if ($INC{'CGI.pm'}) { CGI::initialize_globals() }    # its uploaded files, too
     syscall($CLOSE_RANGE, $first_free, 0x7fffffff, 0) == 0 or POSIX::close($_) for $first_free;
 }
 
