@@ -43,6 +43,16 @@ SCRIPTS = {  # %H: the head
     "string eval": "use strict; our $x; %H print eval q($x = ($x // 0) + 1); eval 'sub late { 7 }'; print late();",
     "constants": "use strict; use constant { A => 3, B => [1, 2] }; %H print A, scalar @{+B};",
     "sort": "use strict; %H sub by { $a <=> $b } print sort by 3, 1, 2;",
+    "numeric flip-flop": "use strict; %H for (1 .. 9) { print if $_ == 2 .. $_ == 20 }",
+    "flip-flop of an anonymous sub": "use strict; %H my $f = sub { $_[0] > 1 .. $_[0] > 9 }; print !!$f->($_) for 1 .. 3;",
+    "not always declared": "use strict; no warnings; %H my $x = 1 if $ENV{NONE}; print ++$x; $ENV{NONE} && my $y; print ++$y;",
+    "declaration jumped over": "%H goto OVER; my $x = 3; OVER: print ++$x;",
+    "constant that is changed": "use strict; use constant { L => [1], H => { n => 1 } }; %H push @{+L}, 1; print @{+L}, H->{n}++;",
+    "first file only": "use strict; %H my $f = glob '/etc/{passwd,group}'; print $f;",
+    "question marks": "use strict; %H for (1 .. 3) { print if 'abc' =~ m ?b?; }",
+    "place in a constant": "use strict; %H print $` if 'aXbX' =~ /X/g;",
+    "replaced by reference": "use strict; %H sub g { 'a' } print g(); my $g = \\*g; no warnings; *$g = sub { 'b' }; print g();",
+    "removed": "use strict; %H sub g { 'a' } print g(); undef &g; print defined &g;",
     "pattern compiled once": "use strict; %H my $p = rand; print $p =~ /$p/o ? 1 : 0;",
     "flip-flop": "use strict; %H for (1, 2, 3) { if (/2/ .. /9/) { print } }",
     "handler": "use strict; %H our $n = 0; $SIG{USR1} = 'got'; sub got { $n++ } kill USR1 => $$; print $n;",
@@ -50,9 +60,27 @@ SCRIPTS = {  # %H: the head
     "dies": "use strict; %H die 'mine';",
     "dies with an object": "use strict; %H eval { die { code => 4 } }; print $@->{code};",
     "warnings": '#!/usr/bin/perl -w\nuse strict; %H print $^W; my $u; print "a" . $u;',
+    "not called": "%H main() unless caller; sub main { print scalar caller, (caller 0)[3], scalar(my @c = caller 1) }",
+    "handles its death": "use strict; %H $SIG{__DIE__} = sub { print 'handled' }; die 'mine';",
+    "exits as it dies": "use strict; %H $SIG{__DIE__} = sub { print 'handled'; exit 0 }; die 'mine';",
+    "status at the end": "use strict; %H END { print $?; $? = 5 } END { print $?; exit 4 } exit 3;",
+    "evaluated end": "use strict; %H eval q(END { print 'end' }); eval { exit };",
+    "dies after a system call": "use strict; %H system '/none'; $! = 0; die 'mine';",
     # the process
     "mask": "use strict; use POSIX; my $old = POSIX::SigSet->new; %H "
     "sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGUSR1), $old); print $old->ismember(SIGUSR1);",
+    "page": "%H our $v = 3; write;\nformat STDOUT_TOP =\ntop\n.\nformat STDOUT =\n@<<\n$v\n.\n",
+    "no page": "%H our $v = 4; write;\nformat STDOUT =\n@<<\n$v\n.\n",
+    "time": "use strict; %H print time - $^T < 60, defined $. ? 1 : 0, defined $& ? 1 : 0; $^T = 0; $_ = <STDIN>; $_ = 1",
+    "tied handles": "package T; sub TIEHANDLE { bless [] } sub PRINT { 1 } package main; %H tie *STDOUT, 'T'; tie *STDIN, 'T'; print 'x';",
+    "tied variables": "package T; sub TIEHASH { bless [] } sub TIESCALAR { bless [] } sub FETCH { 'F' } sub STORE { } "
+    "package main; %H tie %ENV, 'T'; tie $,, 'T'; print 'a', $ENV{A};",
+    "another handle": "%H $| = 1; print 'x'; *STDOUT = *STDERR;",
+    "errors in memory": "use strict; %H close STDERR; open STDERR, '>', \\my $said; warn 'w'; print length $said > 1;",
+    "perl's functions": "BEGIN { *CORE::GLOBAL::time = sub { 5 }; *CORE::GLOBAL::exit = sub { CORE::exit(2) } } %H print time; exit 1;",
+    "locale": "use strict; use POSIX; %H print setlocale(LC_ALL); setlocale(LC_ALL, 'POSIX');",
+    "last words of a package": "%H package P; our $o = bless []; sub DESTROY { print 'gone' }",
+    "lines of another system": "%H print 'a\r\nb';\r\n",
     "format": "use strict; %H print $^A, $~, $=; $~ = 'X'; $= = 5; $^A = 'q';",
     "layers": "use strict; binmode $_, ':utf8' for *STDOUT, *STDERR; %H print chr 233; warn chr(233) . qq(\\n)",
     "no layers": "use strict; %H print chr 233; warn chr(233) . qq(\\n)",
@@ -66,6 +94,9 @@ SCRIPTS = {  # %H: the head
     "POSIX": "use strict; use POSIX; %H print floor(1.5), strftime('%Y', gmtime 0);",
     "Data::Dumper": "use strict; use Data::Dumper; $Data::Dumper::Terse = 1; %H print Dumper([1]);",
     "CGI": "use strict; use CGI qw(:standard); print header('text/x'), scalar(param('n')), escapeHTML('<');",
+    "CGI without what it loads late": "use strict; use CGI; print CGI->new->header('text/x');",
+    "CGI with it": "use strict; use CGI; my $q = CGI->new; print $q->header, $q->start_html('<'), $q->escapeHTML('<');",
+    "Carp": "use strict; use Carp; %H sub g { carp 'careful' } g(1); sub h { Carp::cluck 'here' } h(2); croak 'mine';",
     "CGI's pragmas": "use strict; use CGI qw(-no_xhtml :standard); print header, start_html, end_html;",
     "CGI's object": "use strict; use CGI; our $q = CGI->new; %H sub n { $q->param('n') . '!' } print n();",
     "CGI::Carp": "use strict; use CGI::Carp qw(fatalsToBrowser); die 'seen';",
@@ -84,11 +115,64 @@ def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path) -> None:
         with Driver(PERL) as engine:
             fresh[name] = engine.ask(str(file), environment=VARIABLES)
         assert fresh[name].output, (name, fresh[name])
+    engine = Driver(PERL)
+    for number in range(2):
+        for name, file in files.items():
+            for _ in range(5):
+                assert engine.ask(str(file), environment=VARIABLES) == fresh[name], (number, name)
+                if fresh[name].status is None:  # it has ended, as the script's own process would
+                    engine.close()
+                    engine = Driver(PERL)
+    engine.close()
+
+
+def test_a_forked_child_does_not_answer(tmp_path: Path) -> None:
+    """Also where it dies, or comes to the script's end, within what would be the engine's code."""
+    file = tmp_path / "fork.pl"
     with Driver(PERL) as engine:
-        for number in range(2):
-            for name, file in files.items():
-                for _ in range(5):
-                    assert engine.ask(str(file), environment=VARIABLES) == fresh[name], (number, name)
+        for last in ("die 'mine'", "print 'child'", "exit 3"):
+            file.write_text(f"$| = 1; {HEAD} if (!fork) {{ {last} }} else {{ wait; print $? >> 8 }}")
+            for _ in range(3):
+                answer = engine.ask(str(file))
+                assert (answer.status, answer.output.rpartition(b"\n")[2]) == (
+                    0,
+                    {"d": b"255", "p": b"child0", "e": b"3"}[last[0]],
+                )
+
+
+def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
+    files = {
+        "read.pl": f"{HEAD} print <STDIN>;",
+        "not.pl": f"{HEAD} print 'no';",
+        "cycle.pl": f"my $h = {{}}; $h->{{me}} = $h; open $h->{{f}}, '<', $0; {HEAD} print 'no';",
+        "pipe.pl": f"$| = 1; {HEAD} open my $p, '|-', 'cat'; print $p 'through'; close $p;",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    order = [("read", b"one"), ("not", b""), ("read", b"two"), ("not", b"left"), ("read", b"two\nthree")]
+    with Driver(PERL) as engine:
+        for name, body in order[1:] + order:
+            said = engine.ask(str(tmp_path / f"{name}.pl"), body=body, seconds=3)
+            assert (said.output[-len(body) or -2 :], said.errors) == (b"no" if name == "not" else body, b"") or (
+                name == "not" and said.output.endswith(b"no")
+            )
+    for _ in range(2):  # a handle that nobody can reach keeps its descriptor: the engine ends after that answer
+        with Driver(PERL) as engine:
+            assert engine.ask(str(tmp_path / "pipe.pl"), seconds=3).output.endswith(b"through")
+            assert engine.ask(str(tmp_path / "cycle.pl"), seconds=3).status is None
+
+
+def test_a_module_beside_the_script_by_a_relative_path(tmp_path: Path) -> None:
+    use = tmp_path / "use.pl"
+    use.write_text(f"use lib '.'; use Own; {HEAD} print Own::up();")
+    with Driver(PERL) as engine:
+        for value in ("one", "six"):
+            (tmp_path / "Own.pm").write_text(
+                f"package Own; my $n = '{value}'; our $o = bless []; sub up {{ our $m; $n . ++$m }}"
+                "END { print 'end' } sub DESTROY { print 'gone' } 1;"
+            )
+            for _ in range(2):
+                assert engine.ask(str(use)).output.endswith(f"\n\n{value}1endgone".encode())
 
 
 @pytest.mark.parametrize(
@@ -98,6 +182,10 @@ def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path) -> None:
         ("our $x; $x = 1;", True),
         ("$x = 1; @x = (2); open X, '<', '/dev/null';", True),
         ("use strict; use POSIX; my $x = floor(1); sub one { return 1 }", True),
+        ("my @l = map { $_ } 1 .. @ARGV; my ($f) = glob '*'; while (my $l = shift @l) { my $m = $l if $l; }", False),
+        ("my @l = map { $_ } 1 .. @ARGV; my ($f) = glob '*'; if (my $l = shift @l) { my $m = $l }", True),
+        ("use constant { A => 1, B => 'b' }; my $x = A || B; local *F; sub one { my $s = sub { $x } if 0 }", False),
+        ("use constant { A => 1, B => 'b' }; my $x = sub { A || B }; local *F; eval { die 1 } or 1;", True),
         ("my $x = 1; sub one { return $x }", False),
         ("eval '1'", False),
     ],
@@ -105,7 +193,7 @@ def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path) -> None:
 def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
     """Whose caller is, then, a sub."""
     file = tmp_path / "usual.pl"
-    file.write_text(f"{text}; {HEAD} print ((caller(0))[3]);")
+    file.write_text(f"{text}; {HEAD} print ((CORE::caller(0))[3]);")
     with Driver(PERL) as engine:
         said = [engine.ask(str(file)).output.rpartition(b"\n")[2] for _ in range(4)]
         assert said == [b"(eval)", *[b"XSwitch::State::script" if stays else b"(eval)"] * 3]

@@ -14,7 +14,7 @@ use warnings;
 BEGIN { *CORE::GLOBAL::exit = \&leave }    # before any code is compiled that may call it
 use POSIX ();
 
-my $here = (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r;
+my $here = do { (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r };    # $& is not seen outside
 require "${here}perl_state.pl";
 delete $INC{"${here}perl_state.pl"};
 
@@ -90,11 +90,12 @@ sub prepare {
     undef *STDOUT;
     open STDIN, '<&=', 0;
     open STDOUT, '>&=', 1;
-    if ((fileno STDERR // -1) != 2) { close STDERR; open STDERR, '>&=', 2 }
+    if ((fileno STDERR // -1) != 2) { close STDERR; open STDERR, '>&=', 2; select STDERR; $| = 1 }
     binmode STDERR;
     select STDOUT;
     ($/, $\, $,, $;, $", $@, $?, $^A) = ("\n", undef, undef, "\034", ' ', '', 0, '');
-    ($_, $^T, $^F) = (undef, time, 2);
+    { no warnings; tell *NONE }    # no handle was read last
+    ($_, $., $^T, $^F) = (undef, undef, time, 2);
     $0 = $file if $0 ne $file;
     srand seed();
     FindBin::again() if $INC{'FindBin.pm'};
@@ -229,7 +230,7 @@ sub serve {
     my ($kept) = @_;
     ($engine, %environment) = ($$, %ENV);
     my $lines = '';
-    if ($kept && open my $source, '<&=', $kept) { sysread $source, $lines, 1 << 18 }
+    if ($kept && open my $source, '<&=', $kept) { sysread $source, $lines, 1 << 18; close $source }
     settle();
     XSwitch::State::remember();
     main($lines);

@@ -19,6 +19,7 @@ sub compile {
 
 use strict;
 use warnings;
+no warnings 'recursion';
 use B ();
 use POSIX ();
 use Time::HiRes ();
@@ -26,15 +27,18 @@ use Time::HiRes ();
 our ($file, $source, $error);    # for the two above
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
-my ($OUTER, $OUR) = (1, 16);    # flags of a name in a pad: PADNAMEf_OUTER and _OUR, of the code around
+my ($OUTER, $STATE, $OUR) = (1, 2, 16);    # flags of a name in a pad: PADNAMEf_OUTER, of the code around, and so on
 my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
 
-# Words of a script that may leave something behind in its code, or that must be compiled to have their effect
+# Words of a script that may leave something behind, or that must be compiled to have their effect
 my $UNSURE = qr{
-    \b(?:state|package|tie|BEGIN|UNITCHECK|CHECK|INIT|END|format|local\s*\$\^W|__WARN__|reset)\b
-    | \bbless\s*\(?\\ | \bsub\s+\w*(?:::|')\w | \beval\b(?!\s*\{) | \*(?:\{|\w[\w:]*\s*=[^=~])
-    | [/\}\)\]][a-z]*o[a-z]*\s*[;,)\]\}&|?:] | [/\w\)]\s*\.\.\.?\s*/ | /[a-z]*\s*\.\. | \bm\?
+    \b(?:package|BEGIN|UNITCHECK|CHECK|INIT|END|format|local\s*\$\^W|__WARN__)\b
+    | \bbless\s*\(?\\ | \bsub\s+\w*(?:::|')\w | \(\?\??\{
 }x;
+# Operators whose compiled code remembers how they ended, or that change what later code finds under a name
+my $REMEMBERS = qr/\A(?:once|entereval|goto|reset|tie|dbmopen)\z/;
+my $REMEMBERS_ONE = qr/\A(?:flip|glob)\z/;    # unless they give a list
+my $PERHAPS = qr/\A(?:and|or|dor|cond_expr|andassign|orassign|dorassign)\z/;
 my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # where names may be made at run time, without `use strict`
 my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
 # What `use` of these does lasts: it acts on the text that follows it, or only gives names
@@ -46,12 +50,15 @@ my @module_ends;           # END blocks of modules that stay
 my (%names, $count);       # names in main:: that are no script's; how many are in main:: now
 my (%modules, @libraries);
 my (%signatures, $looked); # file of an installed module -> its signature when it was loaded; when they were compared
+my ($locale, %overrides);  # of the engine: its locale; its subs in the place of perl's own functions
 my $no_signals = POSIX::SigSet->new;
 
 # Note how the interpreter is before any script has run.
 sub remember {
     @libraries = grep { !ref && m{\A/} } @INC;
     note_modules();
+    $locale = POSIX::setlocale(POSIX::LC_ALL());
+    %overrides = map { $_ => *{ $CORE::GLOBAL::{$_} }{CODE} } keys %CORE::GLOBAL::;
     %names = map { $_ => 1 } keys(%main::), qw(a b ARGVOUT);    # perl itself holds on to the last
     $count = keys %main::;
 }
@@ -111,7 +118,7 @@ sub keep {
     if (!$code || $warned || grep({ remembers($_) } $code, map { code_in($_) } values %symbols) || !uses_lasting()) {
         $script->{unsure} = 1;
     }
-    else { @$script{qw(code symbols variables)} = ($code, \%symbols, \@variables) }
+    else { @$script{qw(code symbols variables subs)} = ($code, \%symbols, \@variables, subs_in(\%symbols)) }
 }
 
 # What perl has under a name is a glob or, where there is no more to it, a sub.
@@ -120,11 +127,57 @@ sub code_in {
     return ref \$symbol eq 'GLOB' ? *{$symbol}{CODE} // () : ref $symbol eq 'CODE' ? $symbol : ();
 }
 
-# Does a sub of the script hold on to a variable of the run that was there when it was compiled?
+# The globs among symbols, each with its sub.
+sub subs_in {
+    my ($symbols) = @_;
+    return [map { ref \$_ eq 'GLOB' ? [\$_, *{$_}{CODE} // 0] : () } values %$symbols];
+}
+
+# Does a sub of the script hold on to a variable of the run that was there when it was compiled, or to another value?
 sub remembers {
     my $code = B::svref_2object($_[0]);
-    return 0 unless ${ $code->ROOT } && $code->FILE eq $file;
-    return grep { ref eq 'B::PADNAME' && ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } $code->PADLIST->NAMES->ARRAY;
+    return 0 if is_library($code->FILE);
+    return ref(($code->const_sv->object_2svref)) eq 'REF' if $code->CvFLAGS & B::CVf_CONST();
+    return 0 unless ${ $code->ROOT };
+    return 1 if grep { ref eq 'B::PADNAME' && ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } $code->PADLIST->NAMES->ARRAY;
+    return code_remembers($code);
+}
+
+# Is there a `state` variable, a constant that refers to something, or such an operator, in this code or within?
+sub code_remembers {
+    my ($code) = @_;
+    return 1 if grep { ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$' } $code->PADLIST->NAMES->ARRAY;    # that is a range's
+    my @values = $code->PADLIST->ARRAYelt(1)->ARRAY;
+    for my $value (@values) { return 1 if ref $value eq 'B::CV' && ${ $value->ROOT } && code_remembers($value) }
+    return op_remembers($code->ROOT, 0, \@values);
+}
+
+# The same of an operator and those below; maybe: it is not always run, so a `my` there may show what it had before.
+sub op_remembers {
+    my ($op, $maybe, $values) = @_;
+    my $name = $op->name;
+    return 1 if $name =~ $REMEMBERS || $name =~ $REMEMBERS_ONE && ($op->flags & B::OPf_WANT()) != B::OPf_WANT_LIST();
+    return 1 if $maybe && $name =~ /\Apad/ && $op->private & B::OPpLVAL_INTRO();
+    if ($name eq 'const') {
+        my $value = ${ $op->sv } ? $op->sv : $values->[$op->targ];    # where perl has threads, it is the latter
+        return 1 if ref $value eq 'B::IV' && $value->FLAGS & B::SVf_ROK();
+    }
+    $maybe = 0 if $name =~ /\A(?:leave|scope|lineseq)/;
+    my @below;
+    if ($op->flags & B::OPf_KIDS()) {
+        for (my $each = $op->first; $$each; $each = $each->sibling) { push @below, $each }
+    }
+    if (@below && $name =~ /\A(?:sassign|undef)\z/) { return 1 if $below[-1]->name =~ /\Arv2[gc]v\z/ }
+    if (ref $op eq 'B::PMOP') {
+        return 1 if $op->pmflags & (B::PMf_ONCE() | B::PMf_KEEP());
+        return 1 if @below && $below[0]->name eq 'const';    # with a place of its own where it was found
+        push @below, $op->pmreplroot if ref $op->pmreplroot && ${ $op->pmreplroot };
+    }
+    for my $each (@below) {
+        return 1 if op_remembers($each, $maybe, $values);
+        $maybe = 1 if $name =~ $PERHAPS;    # what comes first is always run
+    }
+    return 0;
 }
 
 # Is this the name of a variable or a handle, perhaps besides that of a sub? Not if it is a module's.
@@ -167,19 +220,24 @@ sub new_names { return grep { !$names{$_} && /\A[A-Za-z_]\w*\z/ } keys %main:: }
 sub forget_names {
     forget_variables();
     if ($INC{'CGI.pm'}) { CGI::initialize_globals() }    # its uploaded files, too
-    forget_modules() if keys %INC != keys %modules;
-    forget_packages() if keys %main:: != $count;
+    my $grown = keys %INC != keys %modules && forget_modules();
+    forget_packages($grown) if keys %main:: != $count;
 }
 
 sub forget_variables {
     close *main::DATA if defined fileno *main::DATA;
     for my $name ($present ? @{ $present->{variables} } : ()) {
-        undef $$name;
-        undef @$name;
-        undef %$name;
+        empty($name);
         close $name if *{$name}{IO};
     }
-    return if keys %main:: == $count;
+    for ($present ? @{ $present->{subs} } : ()) {
+        my ($glob, $code) = @$_;
+        next if (*{$glob}{CODE} // 0) == $code;
+        $present->{unsure} = delete $present->{code};    # it puts subs in the place of others
+        undef $present;
+        last;
+    }
+    return if $present && keys %main:: == $count;
     undef $present;
     delete @main::{ new_names() };
 }
@@ -212,6 +270,8 @@ sub forget_handlers {
 sub forget {
     my ($first_free) = @_;
     delete @SIG{qw(__WARN__ __DIE__)};
+    forget_overrides();
+    POSIX::setlocale(POSIX::LC_ALL(), $locale) if POSIX::setlocale(POSIX::LC_ALL()) ne $locale;
     untie %ENV;
     untie @$_ for \@ARGV, \@INC;
     untie $$_ for \($/, $\, $,, $;, $", $0);
@@ -219,18 +279,31 @@ sub forget {
     syscall($CLOSE_RANGE, $first_free, 0x7fffffff, 0) == 0 or POSIX::close($_) for $first_free;
 }
 
-# Installed modules stay; those of the user's own go.
+# What scripts have put in the place of perl's own functions, for all code that is compiled later.
+sub forget_overrides {
+    no warnings qw(redefine prototype);
+    for my $name (keys %CORE::GLOBAL::) {
+        my $glob = $CORE::GLOBAL::{$name};
+        my $code = *{$glob}{CODE} // next;
+        if ($overrides{$name}) { *{$glob} = $overrides{$name} if $code != $overrides{$name} }
+        elsif (!is_library(B::svref_2object($code)->FILE)) { delete $CORE::GLOBAL::{$name} }
+    }
+}
+
+# Installed modules stay, and are counted; those of the user's own go.
 sub forget_modules {
+    my $stay = 0;
     for my $key (grep { !$modules{$_} } keys %INC) {
-        next if is_library($INC{$key} // '');
+        if (($INC{$key} // '') =~ m{\A/} && is_library($INC{$key})) { $stay++; next }
         my @path = split m{/}, $key =~ s/\.pm\z//r;
         my $stash = \%main::;
         while (@path > 1 && $stash) { my $glob = $stash->{ (shift @path) . '::' }; $stash = $glob && *{$glob}{HASH} }
-        delete $stash->{"$path[0]::"} if $stash;
+        remove($stash, "$path[0]::") if $stash && $stash->{"$path[0]::"};
         delete $INC{$key};
         $current->{unsure} = 1 if $current;
     }
     note_modules();
+    return $stay;
 }
 
 sub note_modules {
@@ -247,21 +320,48 @@ sub libraries_changed {
 
 sub signature { return join ' ', map { $_ // '' } (Time::HiRes::stat($_[0]))[9, 7, 1] }
 
-# So do the packages of modules; those that a script itself has made go.
+# So do the packages of modules, and those that they only name yet; those that a script itself has made go.
 sub forget_packages {
+    my ($grown) = @_;    # have installed modules been loaded?
     my %loaded = map { (split m{/|\.pm\z})[0] . '::' => 1 } keys %INC;
-    for (grep { /::\z/ && !$names{$_} } keys %main::) {
-        if ($loaded{$_}) { $names{$_} = 1 }
-        else { delete $main::{$_} }
+    for my $name (grep { /::\z/ && !$names{$_} } keys %main::) {
+        my @globs = globs(*{ $main::{$name} }{HASH});
+        my @files = map { B::svref_2object($_)->FILE // '' } map { *$_{CODE} // () } @globs;
+        my $word = $name =~ s/::\z//r;
+        my $own = grep({ !is_library($_) && !/\A\(eval/ } @files)
+            || !@files && (!$grown || $source =~ /(?:[\$\@%&*]\{?|\bpackage\s+)$word\b/);
+        if ($loaded{$name} || !$own) { $names{$name} = 1 }
+        else { remove(\%main::, $name) }
     }
     $count = keys %main::;
 }
 
+# Remove a package, after its variables: what they hold may still call a method as it dies.
+sub remove {
+    my ($stash, $name) = @_;
+    for my $glob (globs(*{ $stash->{$name} }{HASH})) { empty($glob) }
+    delete $stash->{$name};
+}
+
+sub empty {
+    my ($glob) = @_;
+    undef $$glob;
+    undef @$glob;
+    undef %$glob;
+}
+
+# The globs in a package and in those within it.
+sub globs {
+    my ($stash) = @_;
+    my @globs = grep { ref \$_ eq 'GLOB' } map { $stash->{$_} } grep { !/::\z/ } keys %$stash;
+    return @globs, map { globs(*{ $stash->{$_} }{HASH}) } grep { /::\z/ } keys %$stash;
+}
+
 # Is this a file of an installed module?
 sub is_library {
-    my ($file) = @_;
+    my $file = $_[0] // '';
     for (@libraries) { return 1 if index($file, "$_/") == 0 }
-    return $file !~ m{/};
+    return $file =~ /\.(?:c|xs)\z/;
 }
 
 1;
