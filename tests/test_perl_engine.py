@@ -145,6 +145,7 @@ def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
         "read.pl": f"{HEAD} print <STDIN>;",
         "not.pl": f"{HEAD} print 'no';",
         "cycle.pl": f"my $h = {{}}; $h->{{me}} = $h; open $h->{{f}}, '<', $0; {HEAD} print 'no';",
+        "handles.pl": f"{HEAD} opendir D, '.'; open F, '<', $0; open my $f, '>', '/dev/null'; select $f;",
         "pipe.pl": f"$| = 1; {HEAD} open my $p, '|-', 'cat'; print $p 'through'; close $p;",
     }
     for name, text in files.items():
@@ -158,6 +159,8 @@ def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
             )
     for _ in range(2):  # a handle that nobody can reach keeps its descriptor: the engine ends after that answer
         with Driver(PERL) as engine:
+            for _ in range(3):
+                assert engine.ask(str(tmp_path / "handles.pl")).status == 0
             assert engine.ask(str(tmp_path / "pipe.pl"), seconds=3).output.endswith(b"through")
             assert engine.ask(str(tmp_path / "cycle.pl"), seconds=3).status is None
 

@@ -22,7 +22,7 @@ my ($CONTROL, $DATA, $NOTHING, $ERRORS, $FIRST_FREE) = (3 .. 7);
 my $PIPE = 65536;    # bytes that a pipe holds: a body up to this size needs no file
 
 my ($engine, $status);
-my ($control, $data, @handles, %environment);
+my ($control, $data, $output, @handles, %environment);
 my $seeds = '';
 
 # ----------------------------------------------------------------------------- the conversation with X-Switch
@@ -90,6 +90,7 @@ sub prepare {
     undef *STDOUT;
     open STDIN, '<&=', 0;
     open STDOUT, '>&=', 1;
+    $output = *STDOUT{IO};    # also where the script gives its name to another
     if ((fileno STDERR // -1) != 2) { close STDERR; open STDERR, '>&=', 2; select STDERR; $| = 1 }
     binmode STDERR;
     select STDOUT;
@@ -182,9 +183,10 @@ sub run_ends {
 sub finish {
     run_ends();
     XSwitch::State::forget_handlers();
+    select STDOUT;    # or what was selected stays open
     attempt(\&XSwitch::State::forget_names);
     untie *$_ for *STDIN, *STDOUT, *STDERR;
-    close STDOUT;
+    close $_ for $output, *STDOUT;
 }
 
 # What a script's caller does: nobody has called the script itself.

@@ -228,7 +228,7 @@ sub forget_variables {
     close *main::DATA if defined fileno *main::DATA;
     for my $name ($present ? @{ $present->{variables} } : ()) {
         empty($name);
-        close $name if *{$name}{IO};
+        if (*{$name}{IO}) { no warnings 'io'; close $name; closedir $name }
     }
     for ($present ? @{ $present->{subs} } : ()) {
         my ($glob, $code) = @$_;
@@ -258,8 +258,11 @@ sub ends {
     return @own, @module_ends;
 }
 
-# From now on no signal runs a script's code.
+# From now on no signal and no tied variable runs a script's code.
 sub forget_handlers {
+    untie %ENV;
+    untie @$_ for \@ARGV, \@INC;
+    untie $$_ for \($/, $\, $,, $;, $", $|, $0);
     alarm 0;
     Time::HiRes::setitimer($_, 0) for 1, 2;    # ITIMER_VIRTUAL, ITIMER_PROF
     if (grep { defined } values %SIG) { defined $SIG{$_} && /\A[A-Z]/ && delete $SIG{$_} for keys %SIG }
@@ -272,9 +275,6 @@ sub forget {
     delete @SIG{qw(__WARN__ __DIE__)};
     forget_overrides();
     POSIX::setlocale(POSIX::LC_ALL(), $locale) if POSIX::setlocale(POSIX::LC_ALL()) ne $locale;
-    untie %ENV;
-    untie @$_ for \@ARGV, \@INC;
-    untie $$_ for \($/, $\, $,, $;, $", $0);
     @INC = @libraries;
     syscall($CLOSE_RANGE, $first_free, 0x7fffffff, 0) == 0 or POSIX::close($_) for $first_free;
 }
@@ -339,7 +339,9 @@ sub forget_packages {
 # Remove a package, after its variables: what they hold may still call a method as it dies.
 sub remove {
     my ($stash, $name) = @_;
-    for my $glob (globs(*{ $stash->{$name} }{HASH})) { empty($glob) }
+    my $package = *{ $stash->{$name} }{HASH};
+    for my $glob (globs($package)) { empty($glob) }
+    %$package = ();    # or its memory is lost
     delete $stash->{$name};
 }
 
