@@ -23,7 +23,8 @@ with_cgi = subprocess.run(["perl", "-MCGI", "-e", "1"], capture_output=True).ret
 SCRIPTS = {  # %H: the head
     # variables
     "our": "use strict; our ($n, @l, %h); %H print ++$n, push(@l, 1), $h{a}++ // 0;",
-    "undeclared": "%H print ++$n, push(@l, 1), ++$h{a}; open F, '</dev/null' unless fileno F; print fileno F;",
+    "undeclared": "%H print ++$n, push(@l, 1), ++$h{a}; open F, '</dev/null' unless fileno F; "
+    "print fileno F;",
     "main": "use strict; %H print ++$main::x, ++$::y;",
     "another package": "use strict; %H print ++$Other::x;",
     "symbolic": "%H $name = 'foo'; print ++$$name;",
@@ -40,18 +41,23 @@ SCRIPTS = {  # %H: the head
     "our $d = D->new; %H",
     # code
     "redefined": "use strict; sub g { 'a' } %H print g(); no warnings; *g = sub { 'b' }; print g();",
-    "string eval": "use strict; our $x; %H print eval q($x = ($x // 0) + 1); eval 'sub late { 7 }'; print late();",
+    "string eval": "use strict; our $x; %H print eval q($x = ($x // 0) + 1); eval 'sub late { 7 }'; "
+    "print late();",
     "constants": "use strict; use constant { A => 3, B => [1, 2] }; %H print A, scalar @{+B};",
     "sort": "use strict; %H sub by { $a <=> $b } print sort by 3, 1, 2;",
     "numeric flip-flop": "use strict; %H for (1 .. 9) { print if $_ == 2 .. $_ == 20 }",
-    "flip-flop of an anonymous sub": "use strict; %H my $f = sub { $_[0] > 1 .. $_[0] > 9 }; print !!$f->($_) for 1 .. 3;",
-    "not always declared": "use strict; no warnings; %H my $x = 1 if $ENV{NONE}; print ++$x; $ENV{NONE} && my $y; print ++$y;",
+    "flip-flop of an anonymous sub": "use strict; %H my $f = sub { $_[0] > 1 .. $_[0] > 9 }; "
+    "print !!$f->($_) for 1 .. 3;",
+    "not always declared": "use strict; no warnings; %H my $x = 1 if $ENV{NONE}; print ++$x; "
+    "$ENV{NONE} && my $y; print ++$y;",
     "declaration jumped over": "%H goto OVER; my $x = 3; OVER: print ++$x;",
-    "constant that is changed": "use strict; use constant { L => [1], H => { n => 1 } }; %H push @{+L}, 1; print @{+L}, H->{n}++;",
+    "constant that is changed": "use strict; use constant { L => [1], H => { n => 1 } }; "
+    "%H push @{+L}, 1; print @{+L}, H->{n}++;",
     "first file only": "use strict; %H my $f = glob '/etc/{passwd,group}'; print $f;",
     "question marks": "use strict; %H for (1 .. 3) { print if 'abc' =~ m ?b?; }",
     "place in a constant": "use strict; %H print $` if 'aXbX' =~ /X/g;",
-    "replaced by reference": "use strict; %H sub g { 'a' } print g(); my $g = \\*g; no warnings; *$g = sub { 'b' }; print g();",
+    "replaced by reference": "use strict; %H sub g { 'a' } print g(); my $g = \\*g; no warnings; "
+    "*$g = sub { 'b' }; print g();",
     "removed": "use strict; %H sub g { 'a' } print g(); undef &g; print defined &g;",
     "pattern compiled once": "use strict; %H my $p = rand; print $p =~ /$p/o ? 1 : 0;",
     "flip-flop": "use strict; %H for (1, 2, 3) { if (/2/ .. /9/) { print } }",
@@ -60,7 +66,8 @@ SCRIPTS = {  # %H: the head
     "dies": "use strict; %H die 'mine';",
     "dies with an object": "use strict; %H eval { die { code => 4 } }; print $@->{code};",
     "warnings": '#!/usr/bin/perl -w\nuse strict; %H print $^W; my $u; print "a" . $u;',
-    "not called": "%H main() unless caller; sub main { print scalar caller, (caller 0)[3], scalar(my @c = caller 1) }",
+    "not called": "%H main() unless caller; "
+    "sub main { print scalar caller, (caller 0)[3], scalar(my @c = caller 1) }",
     "handles its death": "use strict; %H $SIG{__DIE__} = sub { print 'handled' }; die 'mine';",
     "exits as it dies": "use strict; %H $SIG{__DIE__} = sub { print 'handled'; exit 0 }; die 'mine';",
     "status at the end": "use strict; %H END { print $?; $? = 5 } END { print $?; exit 4 } exit 3;",
@@ -71,18 +78,24 @@ SCRIPTS = {  # %H: the head
     "sigprocmask(SIG_BLOCK, POSIX::SigSet->new(SIGUSR1), $old); print $old->ismember(SIGUSR1);",
     "page": "%H our $v = 3; write;\nformat STDOUT_TOP =\ntop\n.\nformat STDOUT =\n@<<\n$v\n.\n",
     "no page": "%H our $v = 4; write;\nformat STDOUT =\n@<<\n$v\n.\n",
-    "time": "use strict; %H print time - $^T < 60, defined $. ? 1 : 0, defined $& ? 1 : 0; $^T = 0; $_ = <STDIN>; $_ = 1",
-    "tied handles": "package T; sub TIEHANDLE { bless [] } sub PRINT { 1 } package main; %H tie *STDOUT, 'T'; tie *STDIN, 'T'; print 'x';",
-    "tied variables": "package T; sub TIEHASH { bless [] } sub TIESCALAR { bless [] } sub FETCH { 'F' } sub STORE { } "
+    "time": "use strict; %H print time - $^T < 60, defined $. ? 1 : 0, defined $& ? 1 : 0; $^T = 0; "
+    "$_ = <STDIN>; $_ = 1",
+    "tied handles": "package T; sub TIEHANDLE { bless [] } sub PRINT { 1 } package main; "
+    "%H tie *STDOUT, 'T'; tie *STDIN, 'T'; print 'x';",
+    "tied variables": "package T; "
+    "sub TIEHASH { bless [] } sub TIESCALAR { bless [] } sub FETCH { 'F' } sub STORE { } "
     "package main; %H tie %ENV, 'T'; tie $,, 'T'; print 'a', $ENV{A};",
     "another handle": "%H $| = 1; print 'x'; *STDOUT = *STDERR;",
-    "errors in memory": "use strict; %H close STDERR; open STDERR, '>', \\my $said; warn 'w'; print length $said > 1;",
-    "perl's functions": "BEGIN { *CORE::GLOBAL::time = sub { 5 }; *CORE::GLOBAL::exit = sub { CORE::exit(2) } } %H print time; exit 1;",
+    "errors in memory": "use strict; %H close STDERR; open STDERR, '>', \\my $said; warn 'w'; "
+    "print length $said > 1;",
+    "perl's functions": "BEGIN { *CORE::GLOBAL::time = sub { 5 }; "
+    "*CORE::GLOBAL::exit = sub { CORE::exit(2) } } %H print time; exit 1;",
     "locale": "use strict; use POSIX; %H print setlocale(LC_ALL); setlocale(LC_ALL, 'POSIX');",
     "last words of a package": "%H package P; our $o = bless []; sub DESTROY { print 'gone' }",
     "lines of another system": "%H print 'a\r\nb';\r\n",
     "format": "use strict; %H print $^A, $~, $=; $~ = 'X'; $= = 5; $^A = 'q';",
-    "layers": "use strict; binmode $_, ':utf8' for *STDOUT, *STDERR; %H print chr 233; warn chr(233) . qq(\\n)",
+    "layers": "use strict; binmode $_, ':utf8' for *STDOUT, *STDERR; %H print chr 233; "
+    "warn chr(233) . qq(\\n)",
     "no layers": "use strict; %H print chr 233; warn chr(233) . qq(\\n)",
     "open": "use strict; use open qw(:std :utf8); %H print chr 233;",
     "lib": "use strict; use lib '/nowhere'; %H print $INC[0];",
@@ -95,8 +108,10 @@ SCRIPTS = {  # %H: the head
     "Data::Dumper": "use strict; use Data::Dumper; $Data::Dumper::Terse = 1; %H print Dumper([1]);",
     "CGI": "use strict; use CGI qw(:standard); print header('text/x'), scalar(param('n')), escapeHTML('<');",
     "CGI without what it loads late": "use strict; use CGI; print CGI->new->header('text/x');",
-    "CGI with it": "use strict; use CGI; my $q = CGI->new; print $q->header, $q->start_html('<'), $q->escapeHTML('<');",
-    "Carp": "use strict; use Carp; %H sub g { carp 'careful' } g(1); sub h { Carp::cluck 'here' } h(2); croak 'mine';",
+    "CGI with it": "use strict; use CGI; my $q = CGI->new; "
+    "print $q->header, $q->start_html('<'), $q->escapeHTML('<');",
+    "Carp": "use strict; use Carp; %H sub g { carp 'careful' } g(1); sub h { Carp::cluck 'here' } h(2); "
+    "croak 'mine';",
     "CGI's pragmas": "use strict; use CGI qw(-no_xhtml :standard); print header, start_html, end_html;",
     "CGI's object": "use strict; use CGI; our $q = CGI->new; %H sub n { $q->param('n') . '!' } print n();",
     "CGI::Carp": "use strict; use CGI::Carp qw(fatalsToBrowser); die 'seen';",
@@ -154,10 +169,13 @@ def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
     with Driver(PERL) as engine:
         for name, body in order[1:] + order:
             said = engine.ask(str(tmp_path / f"{name}.pl"), body=body, seconds=3)
-            assert (said.output[-len(body) or -2 :], said.errors) == (b"no" if name == "not" else body, b"") or (
-                name == "not" and said.output.endswith(b"no")
-            )
-    for _ in range(2):  # a handle that nobody can reach keeps its descriptor: the engine ends after that answer
+            assert (said.output[-len(body) or -2 :], said.errors) == (
+                b"no" if name == "not" else body,
+                b"",
+            ) or (name == "not" and said.output.endswith(b"no"))
+    for _ in range(
+        2
+    ):  # a handle that nobody can reach keeps its descriptor: the engine ends after that answer
         with Driver(PERL) as engine:
             for _ in range(3):
                 assert engine.ask(str(tmp_path / "handles.pl")).status == 0
@@ -185,9 +203,15 @@ def test_a_module_beside_the_script_by_a_relative_path(tmp_path: Path) -> None:
         ("our $x; $x = 1;", True),
         ("$x = 1; @x = (2); open X, '<', '/dev/null';", True),
         ("use strict; use POSIX; my $x = floor(1); sub one { return 1 }", True),
-        ("my @l = map { $_ } 1 .. @ARGV; my ($f) = glob '*'; while (my $l = shift @l) { my $m = $l if $l; }", False),
+        (
+            "my @l = map { $_ } 1 .. @ARGV; my ($f) = glob '*'; while (my $l = shift @l) { my $m = $l if $l; }",
+            False,
+        ),
         ("my @l = map { $_ } 1 .. @ARGV; my ($f) = glob '*'; if (my $l = shift @l) { my $m = $l }", True),
-        ("use constant { A => 1, B => 'b' }; my $x = A || B; local *F; sub one { my $s = sub { $x } if 0 }", False),
+        (
+            "use constant { A => 1, B => 'b' }; my $x = A || B; local *F; sub one { my $s = sub { $x } if 0 }",
+            False,
+        ),
         ("use constant { A => 1, B => 'b' }; my $x = sub { A || B }; local *F; eval { die 1 } or 1;", True),
         ("my $x = 1; sub one { return $x }", False),
         ("eval '1'", False),

@@ -24,10 +24,10 @@ use B ();
 use POSIX ();
 use Time::HiRes ();
 
-our ($file, $source, $error);    # for the two above
+our ($file, $source, $error);    # for the two above, and of the first
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
-my ($OUTER, $STATE, $OUR) = (1, 2, 16);    # flags of a name in a pad: PADNAMEf_OUTER, of the code around, and so on
+my ($OUTER, $STATE, $OUR) = (1, 2, 16);    # flags of a name in a pad: PADNAMEf_OUTER (of the code around), ...
 my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
 
 # Words of a script that may leave something behind, or that must be compiled to have their effect
@@ -118,7 +118,10 @@ sub keep {
     if (!$code || $warned || grep({ remembers($_) } $code, map { code_in($_) } values %symbols) || !uses_lasting()) {
         $script->{unsure} = 1;
     }
-    else { @$script{qw(code symbols variables subs)} = ($code, \%symbols, \@variables, subs_in(\%symbols)) }
+    else {
+        my @subs = map { ref \$_ eq 'GLOB' ? [\$_, *{$_}{CODE} // 0] : () } values %symbols;
+        @$script{qw(code symbols variables subs)} = ($code, \%symbols, \@variables, \@subs);
+    }
 }
 
 # What perl has under a name is a glob or, where there is no more to it, a sub.
@@ -127,17 +130,11 @@ sub code_in {
     return ref \$symbol eq 'GLOB' ? *{$symbol}{CODE} // () : ref $symbol eq 'CODE' ? $symbol : ();
 }
 
-# The globs among symbols, each with its sub.
-sub subs_in {
-    my ($symbols) = @_;
-    return [map { ref \$_ eq 'GLOB' ? [\$_, *{$_}{CODE} // 0] : () } values %$symbols];
-}
-
 # Does a sub of the script hold on to a variable of the run that was there when it was compiled, or to another value?
 sub remembers {
     my $code = B::svref_2object($_[0]);
     return 0 if is_library($code->FILE);
-    return ref(($code->const_sv->object_2svref)) eq 'REF' if $code->CvFLAGS & B::CVf_CONST();
+    return ref $code->const_sv->object_2svref eq 'REF' if $code->CvFLAGS & B::CVf_CONST();
     return 0 unless ${ $code->ROOT };
     return 1 if grep { ref eq 'B::PADNAME' && ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } $code->PADLIST->NAMES->ARRAY;
     return code_remembers($code);
@@ -146,7 +143,9 @@ sub remembers {
 # Is there a `state` variable, a constant that refers to something, or such an operator, in this code or within?
 sub code_remembers {
     my ($code) = @_;
-    return 1 if grep { ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$' } $code->PADLIST->NAMES->ARRAY;    # that is a range's
+    for ($code->PADLIST->NAMES->ARRAY) {
+        return 1 if ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$';    # this one is a range's
+    }
     my @values = $code->PADLIST->ARRAYelt(1)->ARRAY;
     for my $value (@values) { return 1 if ref $value eq 'B::CV' && ${ $value->ROOT } && code_remembers($value) }
     return op_remembers($code->ROOT, 0, \@values);
@@ -230,14 +229,11 @@ sub forget_variables {
         empty($name);
         if (*{$name}{IO}) { no warnings 'io'; close $name; closedir $name }
     }
-    for ($present ? @{ $present->{subs} } : ()) {
-        my ($glob, $code) = @$_;
-        next if (*{$glob}{CODE} // 0) == $code;
-        $present->{unsure} = delete $present->{code};    # it puts subs in the place of others
-        undef $present;
-        last;
+    if (grep { (*{ $_->[0] }{CODE} // 0) != $_->[1] } $present ? @{ $present->{subs} } : ()) {
+        delete $present->{code};    # it has put a sub in the place of another
+        $present->{unsure} = 1;
     }
-    return if $present && keys %main:: == $count;
+    elsif (keys %main:: == $count) { return }
     undef $present;
     delete @main::{ new_names() };
 }
