@@ -106,6 +106,8 @@ sub keep {
     my $warned = 0;
     my $watch = sub { $warned = 1 };
     my $code;
+    no strict 'refs';    # a call is to what has a name now, not to the sub that had it when it was compiled
+    my @globs = map { \*{"main::$_"} } $source =~ /\bsub\s+([A-Za-z_]\w*)/g;
     {
         local $SIG{__WARN__} = $watch;
         REQUEST: { $code = compile() }
@@ -113,7 +115,8 @@ sub keep {
     }
     my @names = new_names();
     my %symbols = map { $_ => $main::{$_} } @names;
-    my @variables = map { $symbols{$_} } grep { is_variable($_) } @names;
+    my %said = map { $_ => 1 } $source =~ /[\$\@%]#?\{?\s*(?:(?:main)?::)*(\w+)/g;
+    my @variables = map { $symbols{$_} } grep { is_variable($_, $said{$_}) } @names;
     delete @main::{@names};
     if (!$code || $warned || grep({ remembers($_) } $code, map { code_in($_) } values %symbols) || !uses_lasting()) {
         $script->{unsure} = 1;
@@ -179,12 +182,12 @@ sub op_remembers {
     return 0;
 }
 
-# Is this the name of a variable or a handle, perhaps besides that of a sub? Not if it is a module's.
+# Is this the name of a variable or a handle, or, if the text says so, of a variable and a sub? Not a module's.
 sub is_variable {
-    my ($name) = @_;
+    my ($name, $said) = @_;
     my $glob = \$main::{$name};
     return 0 if ref $glob ne 'GLOB' || B::svref_2object($glob)->GvFLAGS & $IMPORTED;
-    return !*{$glob}{CODE} || $source =~ /[\$\@%]#?\{?\s*(?:main|::)*$name\b/;
+    return $said || !*{$glob}{CODE};
 }
 
 # Is what the script uses of such a kind that it has its effect without being compiled again?
