@@ -146,7 +146,6 @@ sub attempt {
         eval { local *_ = \@ARGV; &$code; 1 } or $XSwitch::State::error = $@;
         my ($error, $number) = ($XSwitch::State::error, $! + 0);
         last if $well = !ref $error && $error eq '';
-        CGI::Carp::fatalsToBrowser($error) if $INC{'CGI/Carp.pm'} && ($SIG{__DIE__} // '') eq \&CGI::Carp::die;
         print STDERR $error;
         $status = $number & 255 || $? >> 8 & 255 || 255;
     }
@@ -198,6 +197,18 @@ sub caller (;$) {
 }
 sub DB::frame { package DB; return CORE::caller($_[0]) }    # who asks from there gets the arguments, too
 BEGIN { *CORE::GLOBAL::caller = \&caller }
+
+# What $^S says: is an eval of the script's own running? Handlers of its death ask.
+sub TIESCALAR { return bless [] }
+sub STORE { }
+sub FETCH {
+    for (my $level = 0; my ($package, $sub) = (CORE::caller($level))[0, 3]; $level++) {
+        return 0 if $level && $package =~ /\AXSwitch\b/;
+        return 1 if $sub eq '(eval)';
+    }
+    return 0;
+}
+{ no strict 'refs'; tie my $state, __PACKAGE__; *{"\x13"} = \$state }
 
 # Have all processes that the script started ended?
 sub alone {

@@ -19,7 +19,7 @@ sub compile {
 
 use strict;
 use warnings;
-no warnings 'recursion';
+no warnings qw(recursion once);
 use B ();
 use POSIX ();
 use Time::HiRes ();
@@ -51,6 +51,7 @@ my (%names, $count);       # names in main:: that are no script's; how many are 
 my (%modules, @libraries);
 my (%signatures, $looked); # file of an installed module -> its signature when it was loaded; when they were compared
 my ($locale, %overrides);  # of the engine: its locale; its subs in the place of perl's own functions
+my %lent;                  # such subs of modules, as CGI::Carp's die: for scripts that name the module
 my $no_signals = POSIX::SigSet->new;
 
 # Note how the interpreter is before any script has run.
@@ -74,6 +75,11 @@ sub code_of {
     $source = $current->{source};
     keep($current) if $current->{runs}++ && !$current->{code} && !$current->{unsure};
     bring_names($current->{code} ? $current : undef);
+    for (keys %lent) {
+        no strict 'refs';
+        my $module = B::svref_2object($lent{$_})->STASH->NAME;
+        *{"CORE::GLOBAL::$_"} = $lent{$_} if $source =~ /\b$module\b/;
+    }
     return $current->{code} || \&evaluate;
 }
 
@@ -222,6 +228,7 @@ sub new_names { return grep { !$names{$_} && /\A[A-Za-z_]\w*\z/ } keys %main:: }
 sub forget_names {
     forget_variables();
     if ($INC{'CGI.pm'}) { CGI::initialize_globals() }    # its uploaded files, too
+    if ($INC{'CGI/Carp.pm'}) { undef $_ for $CGI::Carp::WRAP, $CGI::Carp::CUSTOM_MSG, $CGI::Carp::DIE_HANDLER }
     my $grown = keys %INC != keys %modules && forget_modules();
     forget_packages($grown) if keys %main:: != $count;
 }
@@ -285,7 +292,10 @@ sub forget_overrides {
         my $glob = $CORE::GLOBAL::{$name};
         my $code = *{$glob}{CODE} // next;
         if ($overrides{$name}) { *{$glob} = $overrides{$name} if $code != $overrides{$name} }
-        elsif (!is_library(B::svref_2object($code)->FILE)) { delete $CORE::GLOBAL::{$name} }
+        else {
+            $lent{$name} = $code if is_library(B::svref_2object($code)->FILE);
+            delete $CORE::GLOBAL::{$name};
+        }
     }
 }
 
