@@ -220,7 +220,7 @@ sub alone {
 # Is no descriptor open but ours? To close one behind the back of a handle that stays would not do: perl counts who
 # uses a descriptor, and would later leave another's of the same number open.
 sub all_closed {
-    for ($FIRST_FREE .. $FIRST_FREE + 2) {
+    for ($FIRST_FREE, $FIRST_FREE + 1) {
         return 0 if fcntl($control, 0, $FIRST_FREE) != $_;    # F_DUPFD: the lowest that is free
     }
     return 1;

@@ -101,6 +101,7 @@ sub find {
         source => $text,
         data => $rest,
         warns => $text =~ /\A#!.*perl.*\s-\w*w/ ? 1 : 0,
+        timers => scalar($text =~ /setitimer/),
         unsure => scalar($text =~ $UNSURE || $text =~ $SYMBOLIC && $text !~ $STRICT || $text =~ /\bno\s+strict\b/),
     };
 }
@@ -270,7 +271,7 @@ sub forget_handlers {
     untie @$_ for \@ARGV, \@INC;
     untie $$_ for \($/, $\, $,, $;, $", $|, $0);
     alarm 0;
-    Time::HiRes::setitimer($_, 0) for 1, 2;    # ITIMER_VIRTUAL, ITIMER_PROF
+    Time::HiRes::setitimer($_, 0) for $current && $current->{timers} ? (1, 2) : ();    # ITIMER_VIRTUAL, _PROF
     if (grep { defined } values %SIG) { defined $SIG{$_} && /\A[A-Z]/ && delete $SIG{$_} for keys %SIG }
     POSIX::sigprocmask(POSIX::SIG_SETMASK(), $no_signals);
 }
