@@ -351,6 +351,30 @@ def test_modules_beside_the_script_are_fresh_and_changes_are_seen(python: Driver
     assert not list(tmp_path.rglob("*.pyc"))
 
 
+@pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
+def test_a_relative_path_is_of_the_scripts_own_directory(command: list[str], tmp_path: Path) -> None:
+    perl = command is PERL
+    suffix, module = ("pl", "Mine.pm") if perl else ("py", "mine.py")
+    uses = []
+    for place in ("here", "there"):
+        (tmp_path / place / "lib").mkdir(parents=True)
+        text_of_module = (
+            f"package Mine; our $n; sub m {{ '{place}' . ++$n }} 1;" if perl else f"m = '{place}1'\n"
+        )
+        for directory in (place, f"{place}/lib"):
+            script(tmp_path / directory / module, text_of_module)
+        for path in (".", "lib"):
+            use = (
+                f"use lib '{path}'; use Mine; print '{HEAD}', Mine::m();"
+                if perl
+                else (f"import sys\nsys.path.insert(0, '{path}')\nimport mine\nprint({HEAD!r}, mine.m)\n")
+            )
+            uses.append((script(tmp_path / place / f"{path.strip('.')}.use.{suffix}", use), f"{place}1"))
+    with Driver(command) as engine:
+        for use, answer in (*uses, *uses, *reversed(uses)):
+            assert text(engine.ask(use)).split()[-1] == answer
+
+
 def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:
     library = tmp_path / "site-packages"
     library.mkdir()

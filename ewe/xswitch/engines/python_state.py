@@ -175,6 +175,8 @@ def forget(first_free):
     sys.setrecursionlimit(RECURSION)
     for kept, items in LISTS:
         kept[:] = items
+    for path in [path for path in sys.path_importer_cache if path[:1] != "/"]:
+        del sys.path_importer_cache[path]  # "." was the script's own directory
     for name, reset in RESETS.items():
         if name in sys.modules:
             reset(sys.modules[name])
