@@ -52,6 +52,9 @@ def _run(argv: list[str]) -> int:
     if options.print_config:
         return _print(as_toml(config))
     if options.check_config:
+        from ewe.companion import check_settings
+
+        check_settings(config)
         return _print(f"configuration ok ({config.file or 'no file'})\n")
     try:
         config = choose_site(config)

@@ -10,23 +10,27 @@ import os
 import pwd
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from typing import TYPE_CHECKING
 
+from ewe.config import ConfigError
 from ewe.listener import StartError
 
 if TYPE_CHECKING:
     from ewe.config import Config
 
 BACKLOG = 1024
+XSWITCH = sys.executable, "-m", "ewe.xswitch"
 
 
 class Companion:
     """What the supervisor starts beside the workers. user: whom they become, None: nobody else."""
 
     def __init__(self, config: Config) -> None:
-        """Raises StartError."""
+        """Raises StartError, ConfigError."""
+        check_settings(config)
         root = os.geteuid() == 0
         self.user = config.user or ("nobody" if root else None)
         try:
@@ -54,14 +58,19 @@ class Companion:
     def command(self, config: Config) -> list[str]:
         """Return what starts X-Switch."""
         assert config.userdir is not None
-        command = [
-            sys.executable, "-m", "ewe.xswitch", "--listen", f"fd://{self.socket.fileno()}",
-            "--root", os.path.realpath(config.cgi_path), "--root", os.path.realpath(config.documentroot),
-            "--userdir", config.userdir,
-            "--min-uid", str(config.min_uid), "--time-limit", f"{config.program_timeout:g}",
-        ]  # fmt: skip
+        defaults = {
+            "userdir": config.userdir,
+            "min-uid": config.min_uid,
+            "time-limit": f"{config.program_timeout:g}",
+        }
         if self.user is not None:
-            command += ["--user", "nobody" if self.user == "root" else self.user]
+            defaults["user"] = "nobody" if self.user == "root" else self.user
+        command = [
+            *XSWITCH, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),
+            "--root", os.path.realpath(config.cgi_path), "--root", os.path.realpath(config.documentroot),
+        ]  # fmt: skip
+        for key, value in defaults.items():
+            command += ["--default", f"{key}={value}"]
         if config.xswitch_config is not None:
             command += ["--config", os.path.abspath(config.xswitch_config)]
         return command
@@ -70,3 +79,12 @@ class Companion:
         """Remove the socket."""
         self.socket.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def check_settings(config: Config) -> None:
+    """Check the file of X-Switch's own settings, which only X-Switch understands. Raises ConfigError."""
+    if config.xswitch_config is not None:
+        command = [*XSWITCH, "--check-config", "--config", os.path.abspath(config.xswitch_config)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            raise ConfigError(done.stderr.strip().rpartition("\n")[2].removeprefix("ewe-xswitch: "))

@@ -6,13 +6,15 @@ import os
 import pwd
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Server, Start, children, needs, wait_until, write_program
+from conftest import Server, Start, children, needs, session_members, wait_until, write_program
 from xswitch_client import account, xswitch
 
 LARGE = os.urandom(2_000_000)
@@ -136,6 +138,66 @@ def alice() -> Iterator[pwd.struct_passwd]:
     with account() as made:
         (Path(made.pw_dir) / "public_html" / "cgi-bin").mkdir()
         yield made
+
+
+def test_programs_that_write_their_own_head(start: Start, site: Path) -> None:
+    """One for which there is no engine runs as plain CGI. Where X-Switch refuses one, its answer has another."""
+    server = start("xswitch")
+    head = "HTTP/1.1 299 Fine\\r\\nContent-Length: 3\\r\\n\\r\\nnph"
+    write_program(server.cgi / "nph-shell", f"#!/bin/sh\nprintf '{head}'\n")
+    text = f"#!/usr/bin/env python3\nprint('{head}', end='')\n"
+    write_program(server.cgi / "nph-script.py", text)
+    write_program(server.cgi / "nph-loose.py", text).chmod(0o777)
+    for name in ("nph-shell", "nph-script.py"):  # a connection for each: it closes without saying so
+        answer = httpx.get(f"{server.url}cgi-bin/{name}", timeout=20)
+        assert (answer.status_code, answer.text) == (299, "nph"), server.log()
+    assert httpx.get(f"{server.url}cgi-bin/nph-loose.py", timeout=20).status_code == 403
+
+
+def test_what_x_switch_refuses_has_the_page_of_the_site(start: Start, site: Path) -> None:
+    server = start("xswitch", "--program-timeout", "1s")
+    write_program(server.cgi / "silent.py", "#!/usr/bin/env python3\n")
+    write_program(server.cgi / "spins.py", "#!/usr/bin/env python3\nwhile True: pass\n")
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        for name, status in (("silent.py", 502), ("spins.py", 504)):
+            answer = client.get(f"cgi-bin/{name}")
+            assert answer.status_code == status
+            assert "<h1>" in answer.text and "x-switch" not in answer.headers
+            assert client.head(f"cgi-bin/{name}").status_code == status
+    server.wait_for_log("silent.py: refused by X-Switch")
+    server.wait_for_log("it wrote nothing")
+
+
+def test_settings_of_its_own(start: Start, site: Path, tmp_path: Path) -> None:
+    """They are stronger than what follows from the server's; a bad file is one line, and nothing starts."""
+    config = tmp_path / "xswitch.toml"
+    config.write_text("time-limit = '300ms'\n")
+    server = start("xswitch", "--xswitch-config", str(config))
+    write_program(server.cgi / "spins.py", "#!/usr/bin/env python3\nwhile True: pass\n")
+    assert httpx.get(f"{server.url}cgi-bin/spins.py", timeout=20).status_code == 504
+    assert server.stop() == 0
+    command = [sys.executable, "-m", "ewe", "-x", "--port", "0", "--xswitch-config", str(config)]
+    bad = {"time-limit = 'soon'": "time-limit must be", "[": "xswitch.toml", None: "No such file"}
+    for text, said in bad.items():
+        config.unlink() if text is None else config.write_text(text)
+        for more in ([], ["--check-config"]):
+            done = subprocess.run(command + more, capture_output=True, text=True, timeout=20, cwd=tmp_path)
+            assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_nothing_is_left_of_a_server_that_was_killed(start: Start, site: Path) -> None:
+    server = with_programs(start("xswitch"))
+    assert httpx.get(f"{server.url}cgi-bin/hello.py", timeout=20).status_code == 200
+    family = session_members(server.pid)
+    parent = next(pid for pid in family if b"ewe.xswitch" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    listed = subprocess.run(["ls", "-l", f"/proc/{parent}/fd"], capture_output=True, text=True, check=True)
+    numbers = re.findall(r"socket:\[(\d+)\]", listed.stdout)
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    path = next(Path(line[7]) for line in lines if len(line) > 7 and line[6] in numbers)
+    assert path.exists()
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: not session_members(server.pid), 10, lambda: f"left: {session_members(server.pid)}")
+    assert not path.parent.exists()
 
 
 @needs("php-cgi")

@@ -134,7 +134,7 @@ def split_host(host: str) -> tuple[str, str]:
 
 async def response(request: Request, script: Script, source: GatewaySource, limits: Limits) -> Response:
     """Return the response whose head and body a source brings. Raises Refused: 502, and what read() raises."""
-    if os.path.basename(script.file).startswith("nph-"):
+    if is_nph(script):
         return await non_parsed(source)
     head = parse_head(await source.read_head(), script.name, limits)
     if head.target is not None:
@@ -223,6 +223,11 @@ def content_length(value: str) -> int:
     return int(value)
 
 
+def is_nph(script: Script) -> bool:
+    """Does this program write its own head? Section 5."""
+    return os.path.basename(script.file).startswith("nph-")
+
+
 async def non_parsed(source: GatewaySource) -> Response:
     """Return the response of an nph- program, which writes its own head: section 5."""
     start = await source.first()
@@ -265,7 +270,7 @@ class GatewaySource(Source):
 
     async def read_head(self) -> bytes:
         """Return the head, its last line's end included, without the empty line. Raises Refused(502, 504)."""
-        head = b""
+        head, self.left_over = self.left_over, b""
         while True:
             match = FIRST_END.match(head) or HEAD_END.search(head)
             if match is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.features.fastcgi import Responder, ResponderSource
-from ewe.features.gateway import Script, refuse_trace, response, variables
+from ewe.features.gateway import Script, is_nph, refuse_trace, response, variables
 from ewe.features.spool import Spooled, spooled
 from ewe.http import Refused, Request, Response
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ewe.streams import Stream
 
 STATUS = "/xswitch-status"
-NO_ENGINE = ("X-Switch", "no-engine")  # a field of its answer
+# The fields by which it marks answers of its own
+NO_ENGINE = ("X-Switch", "no-engine")
+REFUSED = ("X-Switch", "refused")
 
 
 class XSwitch:
@@ -50,17 +52,22 @@ class XSwitch:
     ) -> Response | None:
         """Return X-Switch's answer, None where it has no engine for the script. The body stays the caller's.
 
-        Raises Refused: 502 and 503 where it cannot be reached, 504 where it is silent.
+        Raises Refused: 502 and 503 where it cannot be reached, 504 where it is silent, and what it refuses with.
         """
         params = variables(request, io, script, body.length, root)
         timeout = self.config.program_timeout
         source = ResponderSource(self.responder, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
+            if is_nph(script) and (await source.first()).startswith(b"Status:"):
+                script = Script("", script.name, "")  # X-Switch's own answer: it has a head to be parsed
             found = await response(request, script, source, self.limits)
             if NO_ENGINE in found.fields:
                 source.end()
                 return None
+            if REFUSED in found.fields:
+                retry = [field for field in found.fields if field[0] == "Retry-After"]
+                raise Refused(found.status, f"{script.name}: refused by X-Switch, whose log says why", retry)
         except BaseException:
             source.end()
             raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ewe import __version__
 from ewe.config import ConfigError, one_line
-from ewe.xswitch.settings import GENERAL, Settings, load, read_table
+from ewe.xswitch.settings import DEFAULTS, GENERAL, Settings, load, read_table
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -67,6 +67,15 @@ def run(arguments: Sequence[str]) -> int:
     for key in SAID:
         parser.add_argument(f"--{key}", metavar=key.upper(), help=f"instead of the settings' {key}")
     parser.add_argument("--config", metavar="FILE", help="settings (TOML); read anew on HUP")
+    parser.add_argument(
+        "--default",
+        metavar="KEY=VALUE",
+        action="append",
+        help="for the settings to override; may be repeated",
+    )
+    parser.add_argument(
+        "--parent", metavar="PID", type=int, default=0, help="stop when this process has ended"
+    )
     parser.add_argument("--log", metavar="FILE", default="-", help="the log [-: standard error]")
     parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
     parser.add_argument("--version", action="version", version=f"ewe-xswitch {__version__}")
@@ -74,11 +83,12 @@ def run(arguments: Sequence[str]) -> int:
     file = options.config and os.path.abspath(options.config)
     said = {key: getattr(options, key.replace("-", "_")) for key in SAID}
     given = read_table({key: raw for key, raw in said.items() if raw is not None}, GENERAL, "command line")
+    base = defaults(options.default or ())
     if options.listen:
         given["listen"] = tuple(options.listen)
 
     def read() -> Settings:
-        settings = load(file)
+        settings = load(file, base)
         return replace(settings, roots=(*settings.roots, *(options.root or ())), **given)
 
     settings = read()
@@ -97,9 +107,15 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--log {options.log}: {reason.strerror}") from None
     descriptors.allow_all()
     try:
-        return Supervisor(settings, read, log).run()
+        return Supervisor(settings, read, log, options.parent).run()
     except StartError as error:
         return fail(1, error)
+
+
+def defaults(said: Sequence[str]) -> Settings:
+    """Return the settings that hold where a file says nothing. Raises ConfigError."""
+    table: dict[str, object] = dict(each.partition("=")[::2] for each in said)
+    return replace(DEFAULTS, **read_table(table, GENERAL, "--default"))
 
 
 def status(arguments: Sequence[str]) -> int:

@@ -53,9 +53,9 @@ def orphans_come_here() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def dies_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; end now if that has happened."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def dies_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends; end now if that has happened."""
+    prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
 

@@ -158,6 +158,8 @@ class Settings:
         return next((kind for kind in self.engines.values() if interpreter in kind.interpreters), None)
 
 
+DEFAULTS = Settings()
+
 SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 20, "a whole number from 1")
 FROM_ZERO = whole(0, 1 << 31, "a whole number from 0")
@@ -250,21 +252,24 @@ def sub_table(table: Mapping[str, object], key: str, where: str) -> dict[str, An
     return found
 
 
-def from_toml(table: Mapping[str, object], where: str) -> Settings:
-    """Return the settings that a file's table makes. where: for messages. Raises ConfigError."""
+def from_toml(table: Mapping[str, object], where: str, base: Settings) -> Settings:
+    """Return the settings that a file's table makes. where: for messages. Raises ConfigError.
+
+    base: what it does not say.
+    """
     tables = ("limits", "engines", "directories")
     general = {key: value for key, value in table.items() if key not in tables}
-    settings = Settings(**read_table(general, GENERAL, where))
+    settings = replace(base, **read_table(general, GENERAL, where))
     engines = dict(BUILT_IN)
     for name, own in sub_table(table, "engines", where).items():
         place = f"{where}: [engines.{name}]"
         if not isinstance(own, dict):
             raise ConfigError(f"{place} must be a table")
         values = read_table(own, ENGINE, place)
-        base = engines.get(name) or EngineKind(name, ())
+        kind = engines.get(name) or EngineKind(name, ())
         if "command" in values:
-            base = replace(base, program="")
-        engines[name] = replace(base, **values)
+            kind = replace(kind, program="")
+        engines[name] = replace(kind, **values)
         if not engines[name].command:
             raise ConfigError(f"{place}: command is missing: what starts this engine?")
         if engines[name].connections > 1 and engines[name].protocol != "fastcgi":
@@ -288,10 +293,10 @@ def from_toml(table: Mapping[str, object], where: str) -> Settings:
     )
 
 
-def load(file: str | None) -> Settings:
-    """Read a file; None: the defaults. Raises ConfigError."""
+def load(file: str | None, base: Settings = DEFAULTS) -> Settings:
+    """Read a file; None: what it would not say, the base. Raises ConfigError."""
     if file is None:
-        return Settings()
+        return base
     try:
         with open(file, "rb") as source:
             table = tomllib.load(source)
@@ -299,7 +304,7 @@ def load(file: str | None) -> Settings:
         raise ConfigError(f"{file}: {reason.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
         raise ConfigError(f"{file}: {reason}") from None
-    return from_toml(table, file)
+    return from_toml(table, file, base)
 
 
 def as_message(settings: Settings) -> dict[str, Any]:

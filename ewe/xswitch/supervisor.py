@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from ewe.config import ConfigError
 from ewe.kinds import parse_address
@@ -91,8 +92,13 @@ def name_of(listener: socket.socket) -> str:
 class Supervisor:
     """Keeps both processes."""
 
-    def __init__(self, settings: Settings, reload: Callable[[], Settings], log: ErrorLog) -> None:
-        """Open the sockets. reload: reads the settings anew. Raises StartError, ConfigError."""
+    def __init__(
+        self, settings: Settings, reload: Callable[[], Settings], log: ErrorLog, parent: int = 0
+    ) -> None:
+        """Open the sockets. reload: reads the settings anew. parent: without whom we stop; 0: nobody.
+
+        Raises StartError, ConfigError.
+        """
         self.uid, self.gid = identity(settings)
         self.programs = published()
         self.settings = relocated(settings, self.programs)
@@ -101,6 +107,7 @@ class Supervisor:
         self.listeners: list[socket.socket] = []
         self.suexecme = self.main = 0
         self.pid = os.getpid()
+        self.parent = parent
         try:
             for address in settings.listen:
                 self.listeners.append(bind(address, settings))
@@ -112,6 +119,8 @@ class Supervisor:
         """Serve until TERM or INT; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         orphans_come_here()
+        if self.parent:
+            dies_with(self.parent, signal.SIGTERM)
         failures = 0
         try:
             while failures < FAILURES:
@@ -241,10 +250,12 @@ class Supervisor:
         """Close the sockets, and remove what has a name."""
         for listener in self.listeners:
             if listener.family == socket.AF_UNIX and f"unix:{listener.getsockname()}" in self.settings.listen:
-                try:
+                with suppress(OSError):
                     os.unlink(listener.getsockname())
-                except OSError:
-                    pass
+            elif listener.family == socket.AF_UNIX and self.parent not in (0, os.getppid()):
+                shutil.rmtree(
+                    os.path.dirname(listener.getsockname()), ignore_errors=True
+                )  # its, which was killed
             listener.close()
         self.remove_programs()
 

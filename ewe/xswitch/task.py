@@ -27,7 +27,8 @@ NAME = re.compile(
 MAX_NAMES = 2000  # names that are remembered to be good
 good_names: set[bytes] = set()
 RETRY_AFTER = 5  # seconds
-NO_ENGINE = "X-Switch: no-engine\r\n"  # a field by which ewe knows that it may run the program itself
+# The field X-Switch of answers of our own: ewe then may run the program itself, or shows a page of its own.
+NO_ENGINE, REFUSED = "no-engine", "refused"
 
 
 class Task:
@@ -154,20 +155,20 @@ class Task:
         """Answer with an error: nothing has been sent."""
         self.fail(status, cause)
 
-    def fail(self, status: int, cause: str, field: str = "") -> None:
+    def fail(self, status: int, cause: str, kind: str = REFUSED) -> None:
         """Answer with an error; where some of the answer was sent, the connection breaks off instead."""
         self.ended = True
         self.switch.pool.counters[f"status_{status}"] += 1
         say = (
-            self.switch.log.info if field else self.switch.log.warning
-        )  # with a field the web server may know how
+            self.switch.log.info if kind == NO_ENGINE else self.switch.log.warning
+        )  # the web server may know how
         say(f"{status} {self.user or '-'} {self.script}: {cause}")
         if self.front is None:
             return
         if self.begun:
             self.front.break_off()
         else:
-            self.front.end(error_page(status, field), 0)
+            self.front.end(error_page(status, kind), 0)
         self.front = None
 
     def abandon(self) -> None:
@@ -197,12 +198,12 @@ def is_good(name: bytes) -> bool:
     return True
 
 
-def error_page(status: int, field: str = "") -> bytes:
-    """Return an answer that tells no details; field: one more line of its head."""
+def error_page(status: int, kind: str = REFUSED) -> bytes:
+    """Return an answer that tells no details, but that it is our own."""
     reason = REASONS[status]
     retry = f"Retry-After: {RETRY_AFTER}\r\n" if status == 503 else ""
     text = f"{status} {reason}\n"
     return (
-        f"Status: {status} {reason}\r\n{retry}{field}"
+        f"Status: {status} {reason}\r\nX-Switch: {kind}\r\n{retry}"
         f"Content-Type: text/plain\r\nContent-Length: {len(text)}\r\n\r\n{text}"
     ).encode()
