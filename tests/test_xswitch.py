@@ -256,6 +256,12 @@ def test_standard_error_is_logged_under_user_and_script(running: XSwitch) -> Non
     user = "nobody" if os.geteuid() == 0 else os.environ.get("USER", "")
     running.ask(script)
     running.wait_for_log(f"{user} {script}: oh dear")
+    unended = running.script(
+        "unended.py", f"import sys\nprint('no end', end='', file=sys.stderr)\nprint('{HEAD}\\n')\n"
+    )
+    running.ask(unended)
+    running.ask(script)
+    running.wait_for_log(f"{user} {unended}: no end\n")
 
 
 def test_a_script_that_says_nothing_is_a_502(running: XSwitch) -> None:
@@ -336,6 +342,19 @@ def test_time_limits() -> None:
         assert running.ask(running.script("ok.py", PYTHON_HELLO)).text == "hello\n"
         running.wait_for_log("504 nobody" if os.geteuid() == 0 else "504 ")
         assert running.status()["counters"]["timed_out"] == 3
+
+
+def test_an_engine_ends_some_time_after_its_client_has_left() -> None:
+    """That is not its time limit, and is not logged as that."""
+    with xswitch("abandoned = '0.2s'") as running:
+        client = running.connect()
+        client.send(running.script("spin.py", "while True: pass"))
+        wait_until(lambda: [engine["state"] for engine in running.engines()] == ["busy"], 5)
+        client.sock.close()
+        running.wait_for_log("spin.py: its client left, and it was ended (abandoned)")
+        wait_until(lambda: not running.engines(), 5)
+        assert "time-limit" not in running.log()
+        assert "timed_out" not in running.status()["counters"]
 
 
 def test_a_client_that_takes_nothing_has_a_limit_too() -> None:

@@ -57,7 +57,7 @@ class Link:
         task: Task = waiter  # type: ignore[assignment]
         self.task = task
         if task.script != self.script:
-            self.on_errors()  # what is there is of the script before
+            self.on_errors(over=True)  # what is there is of the script before
         self.count_errors()
         self.script = task.script
         self.used = time.monotonic()
@@ -153,8 +153,7 @@ class Link:
         task, self.task = self.task, None
         self.end()
         if task is not None:
-            limit = self.switch.settings.time_limit
-            task.fail(504, f"ended after {limit:g} s (time-limit)")
+            task.expired()
 
     def retire(self) -> None:
         """End it: it is idle. Closing its sockets is enough for a good one; suexecme sees to the others."""
@@ -203,22 +202,24 @@ class Link:
     def errors_closed(self) -> bool:
         return self.errors < 0
 
-    def on_errors(self) -> None:
-        """Log what is there of standard error, a line each, under user and script."""
+    def on_errors(self, over: bool = False) -> None:
+        """Log what is there of standard error, a line each, under user and script. over: it is all there."""
         if self.errors_closed():
             return
+        closed = False
         try:
             data = os.read(self.errors, PIECE)
+            closed = not data
         except BlockingIOError:
-            return
-        except OSError:
             data = b""
-        if not data:
+        except OSError:
+            data, closed = b"", True
+        if closed:
             self.loop.remove_reader(self.errors)
             os.close(self.errors)
             self.errors = -1
         *lines, self.error_line = (self.error_line + data).split(b"\n")
-        if self.error_line and (not data or len(self.error_line) > MAX_LINE):
+        if self.error_line and (closed or over or len(self.error_line) > MAX_LINE):
             lines.append(self.error_line)
             self.error_line = b""
         self.log_errors(lines)

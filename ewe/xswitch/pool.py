@@ -230,7 +230,6 @@ class Pool:
         for worker in list(self.workers):
             idle = worker in self.idle.get(worker.key, ())
             if not idle and now > worker.deadline:
-                self.counters["timed_out"] += 1
                 worker.expire()
             elif idle and now - worker.used > self.settings.idle:
                 self.counters["idle_ended"] += 1

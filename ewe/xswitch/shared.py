@@ -125,7 +125,7 @@ class SharedLink(Link):
             task.died(cause)
             return
         if task.script != self.script:
-            self.on_errors()  # what is there is of the application before
+            self.on_errors(over=True)  # what is there is of the application before
             self.count_errors()
         self.script = task.script
         self.task = task
@@ -198,7 +198,7 @@ class SharedLink(Link):
         self.end()
         for task, deadline in tasks:
             if deadline < now:
-                task.fail(504, f"ended after {self.switch.settings.time_limit:g} s (time-limit)")
+                task.expired()
             else:
                 task.died("another request took too long, and the engine was ended")
 

@@ -151,6 +151,17 @@ class Task:
         else:
             self.fail(502, cause)
 
+    def expired(self) -> None:
+        """Its engine was ended, since it took too long, or some time after its client had gone."""
+        settings, counters = self.switch.settings, self.switch.pool.counters
+        if self.front is not None:
+            counters["timed_out"] += 1
+            self.fail(504, f"ended after {settings.time_limit:g} s (time-limit)")
+        else:
+            counters["abandoned"] += 1
+            self.ended = True
+            self.switch.log.info(f"{self.user} {self.script}: its client left, and it was ended (abandoned)")
+
     def refuse(self, status: int, cause: str) -> None:
         """Answer with an error: nothing has been sent."""
         self.fail(status, cause)
