@@ -21,6 +21,7 @@ from xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, alive, desce
 from ewe.fastcgi import FastCGIError, Requester
 from ewe.xswitch.front import LINGER
 from ewe.xswitch.links import STALLED, EngineLink
+from ewe.xswitch.settings import load
 
 SLEEP = f"""import os, sys, time
 time.sleep(float(os.environ["QUERY_STRING"].removeprefix("t=")))
@@ -504,7 +505,7 @@ def test_the_status_command(running: XSwitch) -> None:
     ("arguments", "code", "told"),
     [
         ([], 2, "nothing to listen on"),
-        (["--listen", "nowhere"], 2, "neither unix:PATH nor HOST:PORT"),
+        (["--listen", "nowhere"], 2, "listen must be a list of unix:PATH and HOST:PORT"),
         (["--listen", "192.0.2.1:9"], 1, "cannot listen on 192.0.2.1:9"),
         (["--listen", "unix:/no/such/place"], 1, "cannot listen on unix:/no/such/place: No such file"),
         (["--config", "/no/such.toml"], 2, "/no/such.toml: No such file"),
@@ -531,6 +532,13 @@ def test_what_cannot_be_is_one_line(arguments: list[str], code: int, told: str) 
         ("[directories]\n'/x' = 'pearl'", 'no engine pearl; did you mean "perl"?'),
         ("[limits]\ncpu = 'much'", "cpu must be"),
         ("not toml", "Expected"),
+        ("listen = ['foo']", "listen must be"),
+        ("listen = ['127.0.0.1:99999']", "listen must be"),
+        (
+            "[engines.ruby]\ncommand = ['ruby']\nextensions = ['rb']",
+            "extensions must be a list of what begins with",
+        ),
+        ("socket-group = 'nosuch'", "there is no group nosuch"),
     ],
 )
 def test_bad_settings_are_named(tmp_path: Path, text: str, told: str) -> None:
@@ -559,6 +567,18 @@ def test_settings_read_anew_add_an_engine_and_keep_the_others() -> None:
         running.wait_for_log("settings read anew")
         assert running.ask(running.script("x.up", PYTHON_HELLO)).text == "hello\n"
         assert running.ask(python).text == first
+        config.write_text("socket-mode = '0606'\nroots = ['/no/where']\n")
+        os.kill(running.process.pid, signal.SIGHUP)
+        running.wait_for_log("socket-mode has changed, which only a new start takes up")
+        running.wait_for_log("roots: there is no directory /no/where")
+
+
+def test_an_engine_of_ones_own_comes_before_those_that_are_built_in(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text("[engines.mine]\ncommand = ['/no/python']\nextensions = ['.py']\n")
+    assert load(str(file)).kind_for("/a.py", "python3") == load(str(file)).engines["mine"]
+    done = command("--check-config", "--config", str(file))
+    assert done.returncode == 0 and "[engines.mine] command: there is no program /no/python" in done.stderr
 
 
 def test_node_as_the_document_has_it() -> None:

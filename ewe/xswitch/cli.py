@@ -85,21 +85,28 @@ def run(arguments: Sequence[str]) -> int:
     given = read_table({key: raw for key, raw in said.items() if raw is not None}, GENERAL, "command line")
     base = defaults(options.default or ())
     if options.listen:
-        given["listen"] = tuple(options.listen)
+        given |= read_table({"listen": options.listen}, GENERAL, "command line")
 
     def read() -> Settings:
         settings = load(file, base)
         return replace(settings, roots=(*settings.roots, *(options.root or ())), **given)
 
     settings = read()
+    from ewe.xswitch.supervisor import StartError, Supervisor, check
+
     if options.check_config:
+        try:
+            check(settings)
+        except StartError as error:
+            raise ConfigError(f"{file or 'command line'}: {error}") from None
+        for doubt in settings.doubts():
+            print(f"ewe-xswitch: {doubt}", file=sys.stderr)
         print(f"configuration ok ({file or 'no file'})")
         return 0
     if not settings.listen:
         raise UsageError("nothing to listen on: say --listen unix:PATH or --listen HOST:PORT")
     from ewe import descriptors
     from ewe.logger import ErrorLog
-    from ewe.xswitch.supervisor import StartError, Supervisor
 
     try:
         log = ErrorLog(options.log)

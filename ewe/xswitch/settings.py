@@ -15,6 +15,7 @@ interpreters = ["ruby"]
 from __future__ import annotations
 
 import os
+import shutil
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -22,7 +23,7 @@ from math import inf
 from typing import Any
 
 from ewe.config import ConfigError, nearest, quoted
-from ewe.kinds import BOOL, SIZE, Kind, duration, size, whole
+from ewe.kinds import BOOL, SIZE, Kind, duration, parse_address, size, whole
 from ewe.xswitch.process import Limits
 
 ENGINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
@@ -152,10 +153,21 @@ class Settings:
                 return self.engines[name]
             directory = os.path.dirname(directory)
         extension = os.path.splitext(path)[1]
-        for kind in self.engines.values():
+        kinds = list(self.engines.values())[::-1]  # what a file says comes before what is built in
+        for kind in kinds:
             if extension and extension in kind.extensions:
                 return kind
-        return next((kind for kind in self.engines.values() if interpreter in kind.interpreters), None)
+        return next((kind for kind in kinds if interpreter in kind.interpreters), None)
+
+    def doubts(self) -> list[str]:
+        """Return what is in order, but cannot be meant: a line each."""
+        lines = [f"roots: there is no directory {root}" for root in self.roots if not os.path.isdir(root)]
+        for kind in self.engines.values():
+            program = kind.command[0]
+            built_in = kind.name in BUILT_IN and program == BUILT_IN[kind.name].command[0]
+            if not built_in and shutil.which(program) is None:
+                lines.append(f"[engines.{kind.name}] command: there is no program {program}")
+        return lines
 
 
 DEFAULTS = Settings()
@@ -186,6 +198,21 @@ def texts(raw: object) -> tuple[str, ...]:
     return tuple(text(each) for each in raw)
 
 
+def addresses(raw: object) -> tuple[str, ...]:
+    """Read a list of addresses. Raises ValueError."""
+    for each in texts(raw):
+        parse_address(each)
+    return texts(raw)
+
+
+def suffixes(raw: object) -> tuple[str, ...]:
+    """Read a list of file name extensions. Raises ValueError."""
+    for each in texts(raw):
+        if not each.startswith("."):
+            raise ValueError(raw)
+    return texts(raw)
+
+
 def protocol(raw: object) -> str:
     """Read the name of a protocol. Raises ValueError."""
     if raw not in PROTOCOLS:
@@ -213,7 +240,8 @@ TEXTS: Reader = (texts, "a list of texts")
 TABLE: Reader = (variables, "a table of texts")
 
 GENERAL: dict[str, Reader] = {
-    "listen": TEXTS, "socket-mode": (mode, MODES.expected), "socket-group": TEXT, "user": TEXT,
+    "listen": (addresses, "a list of unix:PATH and HOST:PORT"),
+    "socket-mode": (mode, MODES.expected), "socket-group": TEXT, "user": TEXT,
     "min-uid": of(FROM_ZERO), "userdir": TEXT, "roots": TEXTS, "max-engines": of(COUNT),
     "max-engines-per-user": of(COUNT), "max-queue": of(COUNT), "max-queue-per-user": of(COUNT),
     "patience": of(SECONDS), "idle": of(SECONDS), "time-limit": of(SECONDS), "abandoned": of(SECONDS),
@@ -223,7 +251,8 @@ LIMITS: dict[str, Reader] = {
     "cpu": of(FROM_ZERO), "memory": of(size(0)), "processes": of(FROM_ZERO), "files": of(FROM_ZERO),
 }  # fmt: skip
 ENGINE: dict[str, Reader] = {
-    "command": TEXTS, "extensions": TEXTS, "interpreters": TEXTS,
+    "command": TEXTS, "extensions": (suffixes, 'a list of what begins with ".", as [".rb"]'),
+    "interpreters": TEXTS,
     "protocol": (protocol, '"engine" or "fastcgi"'), "warm": TEXTS, "per-user": of(COUNT), "environment": TABLE,
     "memory": of(size(0)), "processes": of(FROM_ZERO), "max-memory": of(size(0)), "max-requests": of(FROM_ZERO),
     "connections": of(COUNT),

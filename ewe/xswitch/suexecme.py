@@ -81,11 +81,17 @@ class Suexecme:
         if signal.SIGCHLD in numbers:
             self.reap()
         if signal.SIGHUP in numbers:
+            before = self.settings
             try:
                 self.settings = self.reload()
             except ConfigError as error:
                 self.log.error(f"settings not read anew: {error}")
                 return
+            for name in ("listen", "socket_mode", "socket_group", "user"):
+                if getattr(self.settings, name) != getattr(before, name):
+                    self.log.warning(f"{name.replace('_', '-')} has changed, which only a new start takes up")
+            for doubt in self.settings.doubts():
+                self.log.warning(doubt)
             self.start_warm()
             self.log.info("settings read anew")
             self.tell({"settings": as_message(self.settings)})

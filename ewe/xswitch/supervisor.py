@@ -69,11 +69,8 @@ def bind_unix(path: str, settings: Settings) -> socket.socket:
         listener.bind(path)
         listener.listen(BACKLOG)
         if settings.socket_group:
-            os.chown(path, -1, grp.getgrnam(settings.socket_group).gr_gid)
-    except KeyError:
-        listener.close()
-        raise StartError(f"socket-group: there is no group {settings.socket_group}") from None
-    except OSError:
+            os.chown(path, -1, group_of(settings))
+    except (OSError, StartError):
         listener.close()
         raise
     finally:
@@ -129,6 +126,8 @@ class Supervisor:
                 if not failures:
                     names = ", ".join(map(name_of, self.listeners))
                     self.log.info(f"X-Switch listens on {names} (pid {os.getpid()})")
+                    for doubt in self.settings.doubts():
+                        self.log.warning(doubt)
                 if self.watch():
                     return 0
                 failures = failures + 1 if time.monotonic() - began < QUICK else 1
@@ -263,6 +262,21 @@ class Supervisor:
         """Remove the copies of the engines, if there are any."""
         if self.programs != ENGINES:
             shutil.rmtree(self.programs, ignore_errors=True)
+
+
+def group_of(settings: Settings) -> int:
+    """Return the number of the group that may connect. Raises StartError."""
+    try:
+        return grp.getgrnam(settings.socket_group).gr_gid
+    except KeyError:
+        raise StartError(f"socket-group: there is no group {settings.socket_group}") from None
+
+
+def check(settings: Settings) -> None:
+    """Raise StartError where user and group are not as they must be."""
+    identity(settings)
+    if settings.socket_group:
+        group_of(settings)
 
 
 def identity(settings: Settings) -> tuple[int, int]:
