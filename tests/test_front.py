@@ -237,6 +237,28 @@ def test_pages_of_the_site(start: Start, site: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+def test_a_home_that_the_server_may_not_enter(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
+    """What students forget most: nothing of theirs is there for the server, and the log says what to do."""
+    home = Path(alice.pw_dir)
+    public = home / "public_html"
+    write_program(public / "cgi-bin" / "me.py", HELLO)
+    (public / "a.html").write_text("alice's own")
+    for path in (public, *public.rglob("*")):
+        os.chown(path, alice.pw_uid, alice.pw_gid)
+    server = start("xswitch")
+    with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
+        for closed in (home, public):
+            mode = closed.stat().st_mode & 0o777
+            closed.chmod(0o700)
+            for path in ("cgi-bin/me.py", "a.html", "page.php", ""):
+                assert client.get(path).status_code == 403, server.log()
+            server.wait_for_log(f"{closed} may not be entered by the server, user nobody: chmod o+x {closed}")
+            closed.chmod(mode)
+        assert client.get("cgi-bin/me.py").text.split()[1] == str(alice.pw_uid)
+        assert client.get("a.html").text == "alice's own"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
 def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
     """They run as their owner; what is not hers alone does not run; nothing of it is ever sent as a file."""
     public = Path(alice.pw_dir) / "public_html"

@@ -7,6 +7,7 @@ without X-Switch gets its PHP from is the setting `fastcgi`.
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,31 @@ def script_of(root: str, prefix: str, path: str, index: str = "index.html") -> S
         file += "/" + segment
         if not os.path.isdir(file) or is_application(file):
             name = prefix + "/" + "/".join(segments[:count])
-            return Script(file, name, path[len(name) :]) if os.path.lexists(file) else None
+            return Script(file, name, path[len(name) :]) if is_there(file) else None
     return None
+
+
+def is_there(file: str) -> bool:
+    """Is there such a file? Raises Refused(403) where we may not look: then nobody can say."""
+    try:
+        os.lstat(file)
+    except PermissionError:
+        raise Refused(403, closed_door(os.path.dirname(file))) from None
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def closed_door(directory: str) -> str:
+    """Return which directory, this or one above it, we may not enter, and what to do about it."""
+    above = os.path.dirname(directory)
+    if above != directory and not os.access(above, os.X_OK):
+        return closed_door(above)
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return f"{directory} may not be entered by the server, user {user}: chmod o+x {directory}"
 
 
 class Pages:
@@ -55,7 +79,7 @@ class Pages:
         self.known: dict[str, tuple[float, Script | None]] = {}
 
     def find(self, path: str) -> Script | None:
-        """Return the page that a path leads to, None if it leads to none. Raises Refused(404)."""
+        """Return the page that a path leads to, None if it leads to none. Raises Refused(403, 404)."""
         if (
             EXTENSION in path
         ):  # never remembered: what was nothing a moment ago must not be sent as a file now

@@ -12,7 +12,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from ewe.features.pages import Pages, script_of
+from ewe.features.pages import Pages, is_there, script_of
 from ewe.features.static import Static
 from ewe.http import Refused, Request, Response
 
@@ -83,7 +83,7 @@ class Users:
         return found
 
     def look_up(self, name: str) -> Home | None:
-        """Ask the system who that is."""
+        """Ask the system who that is. Raises Refused(403)."""
         try:
             account = pwd.getpwnam(name)
         except (KeyError, OSError):
@@ -93,6 +93,6 @@ class Users:
                 403, f"user {name} is the system's: its number is below {self.config.min_uid} (min-uid)"
             )
         root = os.path.join(account.pw_dir, self.directory)
-        if not os.path.isdir(root):
+        if not is_there(root) or not os.path.isdir(root):
             return None
         return Home(name, root, self.config)
