@@ -5,7 +5,8 @@
 # after the output a mark goes back over the control socket. Where a script leaves processes behind, the engine
 # ends instead, as a CGI script's process would.
 #
-# What it keeps of one script for the next, and how it forgets the rest, is in perl_state.pl.
+# What it keeps of one script for the next, and how it forgets the rest, is in perl_state.pl; which compiled code can
+# be kept, in perl_code.pl.
 
 package XSwitch;
 
@@ -15,8 +16,10 @@ BEGIN { *CORE::GLOBAL::exit = \&leave }    # before any code is compiled that ma
 use POSIX ();
 
 my $here = do { (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r };    # $& is not seen outside
-require "${here}perl_state.pl";
-delete $INC{"${here}perl_state.pl"};
+for my $part ('perl_code.pl', 'perl_state.pl') {
+    require "$here$part";
+    delete $INC{"$here$part"};
+}
 
 my ($CONTROL, $DATA, $NOTHING, $ERRORS, $FIRST_FREE) = (3 .. 7);
 my $PIPE = 65536;    # bytes that a pipe holds: a body up to this size needs no file

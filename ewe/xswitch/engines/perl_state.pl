@@ -2,7 +2,7 @@
 #
 # And what it does not keep: remember() notes how the interpreter is before any script has run, forget() makes it
 # so again. A script is compiled anew for each request until it is known that it need not be: its text and its
-# code must show nothing that one run could leave for the next.
+# code (perl_code.pl) must show nothing that one run could leave for the next.
 
 package XSwitch::State;
 
@@ -27,7 +27,6 @@ use Time::HiRes ();
 our ($file, $source, $error);    # for the two above, and of the first
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
-my ($OUTER, $STATE, $OUR) = (1, 2, 16);    # flags of a name in a pad: PADNAMEf_OUTER (of the code around), ...
 my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
 
 # Words of a script that may leave something behind, or that must be compiled to have their effect
@@ -35,10 +34,6 @@ my $UNSURE = qr{
     \b(?:package|BEGIN|UNITCHECK|CHECK|INIT|END|format|local\s*\$\^W|__WARN__)\b
     | \bbless\s*\(?\\ | \bsub\s+\w*(?:::|')\w | \(\?\??\{
 }x;
-# Operators whose compiled code remembers how they ended, or that change what later code finds under a name
-my $REMEMBERS = qr/\A(?:once|entereval|goto|reset|tie|dbmopen)\z/;
-my $REMEMBERS_ONE = qr/\A(?:flip|glob)\z/;    # unless they give a list
-my $PERHAPS = qr/\A(?:and|or|dor|cond_expr|andassign|orassign|dorassign)\z/;
 my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # where names may be made at run time, without `use strict`
 my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
 # What `use` of these does lasts: it acts on the text that follows it, or only gives names
@@ -125,7 +120,7 @@ sub keep {
     my %said = map { $_ => 1 } $source =~ /[\$\@%]#?\{?\s*(?:(?:main)?::)*(\w+)/g;
     my @variables = map { $symbols{$_} } grep { is_variable($_, $said{$_}) } @names;
     delete @main::{@names};
-    if (!$code || $warned || grep({ remembers($_) } $code, map { code_in($_) } values %symbols) || !uses_lasting()) {
+    if (!$code || $warned || grep({ XSwitch::Code::remembers($_) } $code, map { code_in($_) } values %symbols) || !uses_lasting()) {
         $script->{unsure} = 1;
     }
     else {
@@ -138,55 +133,6 @@ sub keep {
 sub code_in {
     my ($symbol) = @_;
     return ref \$symbol eq 'GLOB' ? *{$symbol}{CODE} // () : ref $symbol eq 'CODE' ? $symbol : ();
-}
-
-# Does a sub of the script hold on to a variable of the run that was there when it was compiled, or to another value?
-sub remembers {
-    my $code = B::svref_2object($_[0]);
-    return 0 if is_library($code->FILE);
-    return ref $code->const_sv->object_2svref eq 'REF' if $code->CvFLAGS & B::CVf_CONST();
-    return 0 unless ${ $code->ROOT };
-    return 1 if grep { ref eq 'B::PADNAME' && ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } $code->PADLIST->NAMES->ARRAY;
-    return code_remembers($code);
-}
-
-# Is there a `state` variable, a constant that refers to something, or such an operator, in this code or within?
-sub code_remembers {
-    my ($code) = @_;
-    for ($code->PADLIST->NAMES->ARRAY) {
-        return 1 if ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$';    # this one is a range's
-    }
-    my @values = $code->PADLIST->ARRAYelt(1)->ARRAY;
-    for my $value (@values) { return 1 if ref $value eq 'B::CV' && ${ $value->ROOT } && code_remembers($value) }
-    return op_remembers($code->ROOT, 0, \@values);
-}
-
-# The same of an operator and those below; maybe: it is not always run, so a `my` there may show what it had before.
-sub op_remembers {
-    my ($op, $maybe, $values) = @_;
-    my $name = $op->name;
-    return 1 if $name =~ $REMEMBERS || $name =~ $REMEMBERS_ONE && ($op->flags & B::OPf_WANT()) != B::OPf_WANT_LIST();
-    return 1 if $maybe && $name =~ /\Apad/ && $op->private & B::OPpLVAL_INTRO();
-    if ($name eq 'const') {
-        my $value = ${ $op->sv } ? $op->sv : $values->[$op->targ];    # where perl has threads, it is the latter
-        return 1 if ref $value eq 'B::IV' && $value->FLAGS & B::SVf_ROK();
-    }
-    $maybe = 0 if $name =~ /\A(?:leave|scope|lineseq)/;
-    my @below;
-    if ($op->flags & B::OPf_KIDS()) {
-        for (my $each = $op->first; $$each; $each = $each->sibling) { push @below, $each }
-    }
-    if (@below && $name =~ /\A(?:sassign|undef)\z/) { return 1 if $below[-1]->name =~ /\Arv2[gc]v\z/ }
-    if (ref $op eq 'B::PMOP') {
-        return 1 if $op->pmflags & (B::PMf_ONCE() | B::PMf_KEEP());
-        return 1 if @below && $below[0]->name eq 'const';    # with a place of its own where it was found
-        push @below, $op->pmreplroot if ref $op->pmreplroot && ${ $op->pmreplroot };
-    }
-    for my $each (@below) {
-        return 1 if op_remembers($each, $maybe, $values);
-        $maybe = 1 if $name =~ $PERHAPS;    # what comes first is always run
-    }
-    return 0;
 }
 
 # Is this the name of a variable or a handle, or, if the text says so, of a variable and a sub? Not a module's.

@@ -1,0 +1,66 @@
+# Does the compiled code of a script remember anything of one run for the next? Then the Perl engine (perl_state.pl)
+# compiles it anew each time. What does is found in the tree of operators, as B shows it.
+
+package XSwitch::Code;
+
+use strict;
+use warnings;
+no warnings 'recursion';
+use B ();
+
+my ($OUTER, $STATE, $OUR) = (1, 2, 16);    # flags of a name in a pad: PADNAMEf_OUTER (of the code around), ...
+# Operators whose compiled code remembers how they ended, or that change what later code finds under a name
+my $REMEMBERS = qr/\A(?:once|entereval|goto|reset|tie|dbmopen)\z/;
+my $REMEMBERS_ONE = qr/\A(?:flip|glob)\z/;    # unless they give a list
+my $PERHAPS = qr/\A(?:and|or|dor|cond_expr|andassign|orassign|dorassign)\z/;
+
+# Does a sub of the script hold on to a variable of the run that was there when it was compiled, or to another value?
+sub remembers {
+    my $code = B::svref_2object($_[0]);
+    return 0 if XSwitch::State::is_library($code->FILE);
+    return ref $code->const_sv->object_2svref eq 'REF' if $code->CvFLAGS & B::CVf_CONST();
+    return 0 unless ${ $code->ROOT };
+    return 1 if grep { ref eq 'B::PADNAME' && ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } $code->PADLIST->NAMES->ARRAY;
+    return code_remembers($code);
+}
+
+# Is there a `state` variable, a constant that refers to something, or such an operator, in this code or within?
+sub code_remembers {
+    my ($code) = @_;
+    for ($code->PADLIST->NAMES->ARRAY) {
+        return 1 if ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$';    # this one is a range's
+    }
+    my @values = $code->PADLIST->ARRAYelt(1)->ARRAY;
+    for my $value (@values) { return 1 if ref $value eq 'B::CV' && ${ $value->ROOT } && code_remembers($value) }
+    return op_remembers($code->ROOT, 0, \@values);
+}
+
+# The same of an operator and those below; maybe: it is not always run, so a `my` there may show what it had before.
+sub op_remembers {
+    my ($op, $maybe, $values) = @_;
+    my $name = $op->name;
+    return 1 if $name =~ $REMEMBERS || $name =~ $REMEMBERS_ONE && ($op->flags & B::OPf_WANT()) != B::OPf_WANT_LIST();
+    return 1 if $maybe && $name =~ /\Apad/ && $op->private & B::OPpLVAL_INTRO();
+    if ($name eq 'const') {
+        my $value = ${ $op->sv } ? $op->sv : $values->[$op->targ];    # where perl has threads, it is the latter
+        return 1 if ref $value eq 'B::IV' && $value->FLAGS & B::SVf_ROK();
+    }
+    $maybe = 0 if $name =~ /\A(?:leave|scope|lineseq)/;
+    my @below;
+    if ($op->flags & B::OPf_KIDS()) {
+        for (my $each = $op->first; $$each; $each = $each->sibling) { push @below, $each }
+    }
+    if (@below && $name =~ /\A(?:sassign|undef)\z/) { return 1 if $below[-1]->name =~ /\Arv2[gc]v\z/ }
+    if (ref $op eq 'B::PMOP') {
+        return 1 if $op->pmflags & (B::PMf_ONCE() | B::PMf_KEEP());
+        return 1 if @below && $below[0]->name eq 'const';    # with a place of its own where it was found
+        push @below, $op->pmreplroot if ref $op->pmreplroot && ${ $op->pmreplroot };
+    }
+    for my $each (@below) {
+        return 1 if op_remembers($each, $maybe, $values);
+        $maybe = 1 if $name =~ $PERHAPS;    # what comes first is always run
+    }
+    return 0;
+}
+
+1;
