@@ -281,7 +281,7 @@ def sub_table(table: Mapping[str, object], key: str, where: str) -> dict[str, An
     return found
 
 
-def from_toml(table: Mapping[str, object], where: str, base: Settings) -> Settings:
+def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS) -> Settings:
     """Return the settings that a file's table makes. where: for messages. Raises ConfigError.
 
     base: what it does not say.
