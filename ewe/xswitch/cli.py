@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         "--default",
         metavar="KEY=VALUE",
         action="append",
-        help="for the settings to override; may be repeated",
+        help="where the settings say nothing; may be repeated",
     )
     parser.add_argument(
         "--parent", metavar="PID", type=int, default=0, help="stop when this process has ended"

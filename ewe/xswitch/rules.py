@@ -73,6 +73,7 @@ def examine(path: str, settings: Settings) -> Script:
 def resolve(path: str) -> tuple[str, dict[str, int]]:
     """Return a path without links, and the links that led there: path -> owner. Raises OSError."""
     links: dict[str, int] = {}
+    followed = 0
     real = "/"
     rest = path.split("/")[::-1]
     while rest:
@@ -85,7 +86,8 @@ def resolve(path: str) -> tuple[str, dict[str, int]]:
         if not stat.S_ISLNK(status.st_mode):
             real = at
             continue
-        if len(links) == MAX_LINKS or at in links:
+        followed += 1
+        if followed > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         links[at] = status.st_uid
         target = os.readlink(at)
@@ -111,7 +113,7 @@ def for_owner(real: str, uid: int, settings: Settings) -> Script:
         raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
     check_way(real, directory, {uid})
     home = os.path.realpath(account.home)
-    if os.stat(home).st_mode & WRITABLE:
+    if os.path.isdir(home) and os.stat(home).st_mode & WRITABLE:
         raise Refusal(writable(f"the home directory {home}", home))
     return Script(account, first_line(real), real)
 

@@ -252,9 +252,9 @@ class Supervisor:
                 with suppress(OSError):
                     os.unlink(listener.getsockname())
             elif listener.family == socket.AF_UNIX and self.parent not in (0, os.getppid()):
-                shutil.rmtree(
-                    os.path.dirname(listener.getsockname()), ignore_errors=True
-                )  # its, which was killed
+                with suppress(OSError):  # who made it was killed
+                    os.unlink(listener.getsockname())
+                    os.rmdir(os.path.dirname(listener.getsockname()))
             listener.close()
         self.remove_programs()
 
