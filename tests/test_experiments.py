@@ -36,6 +36,9 @@ from ewe.lab.experiments.e_t2 import PRINTED as T2
 from ewe.lab.experiments.e_t3 import PRINTED as T3
 from ewe.lab.experiments.e_t4 import PRINTED as T4
 from ewe.lab.experiments.e_t5 import PRINTED as T5
+from ewe.lab.experiments.t_a9 import PRINTED as A9
+from ewe.lab.experiments.t_a10 import PRINTED as A10
+from ewe.lab.experiments.way_memory import PROGRAM
 from ewe.lab.processes import processes
 from ewe.lab.programs import missing, technology
 from ewe.lab.progress import Progress
@@ -55,7 +58,7 @@ IDS = ALL_IDS.split()
 ALL_RUNNABLE = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F5 X-F6 X-F7 X-F8 X-T1 X-T2 X-C1 X-C2 R-C1
 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-DT3 T-DT4
-T-HS1 T-HS1p SLOW GROW
+T-A9 T-A10 T-HS1 T-HS1p SLOW GROW
 """
 RUNNABLE = ALL_RUNNABLE.split()
 ALL_QUICK = """
@@ -157,7 +160,10 @@ def test_what_other_documents_print() -> None:
     assert xswitch_tables.TABLE_2["Apache mod_python"] == (88, 52)
     assert x_t1.TABLE_1[x_t1.ENGINE] == (11.06, 6.033242)
     assert published("T-A12", "PHP-FPM with APC", "VmRSS after the main page") == 6484
-    assert published("T-A10", "uWSGI", "VmRSS") == 2588
+    assert A10[PROGRAM]["nginx uwsgi"] == ("uWSGI", 2588) and A9[PROGRAM]["nginx php-fpm"] == (
+        "PHP-FPM",
+        4140,
+    )
     assert A8["nginx"] == ((7196, 47240), (7276, 57616))
     assert A8["apache-worker"] == ((2176, 380872), (2572, 387880))
 

@@ -22,6 +22,7 @@ from ewe.lab.experiments import (
     t_dt3,
     t_dt4,
     thesis_dynamic,
+    way_memory,
 )
 from ewe.lab.experiments.thesis import BEST, KEEP, NO_KEEP
 from ewe.lab.experiments.thesis_dynamic import Dynamic
@@ -232,3 +233,24 @@ def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
         t_dt1c.check(Table("T-DT1c", cells=[*over("Unix", 1000, unix), *over("TCP", 1000, tcp)])).word == word
     )
     assert t_dt1c.check(Table("T-DT1c", cells=over("Unix", 1000, unix))).word == "not testable"
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        way
+        for way in (
+            Way("nginx", "php-fpm", "php"), Way("ewe", "xswitch", "php"), Way("ewe", "xswitch", "python"),
+        )
+        if not way.missing
+    ],
+    ids=lambda way: f"{way.name} {way.language}",
+)  # fmt: skip
+def test_the_memory_of_what_runs_a_program(way: Way) -> None:
+    """A process of its own, which is not the web server's; both are a part of all."""
+    with quick_lab() as lab:
+        cells = list(way_memory.run(lab, [way], {}, {}))
+    assert [cell.column for cell in cells] == [way_memory.PROGRAM, way_memory.SERVER, way_memory.WHOLE]
+    extra = cells[0].samples[0].extra
+    assert extra["program"] != extra["server"] and min(extra.values()) > 1000
+    assert cells[0].samples[0].usage is not None and cells[0].samples[0].usage.processes > 2

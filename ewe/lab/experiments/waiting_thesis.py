@@ -1,13 +1,13 @@
-"""The thesis: what waits for PHP and Python behind the servers, and for the blog's load."""
+"""The thesis: what waits for TLS before programs, for PHP's accelerators, and for the blog's load."""
 
 from ewe.lab.experiment import Experiment
 from ewe.lab.experiments.thesis import AB, KEEP, MACHINE, NO_KEEP
 from ewe.lab.experiments.waiting import Waiting, cells, joined
 from ewe.lab.results import Cell
 
-PHP = "PHP behind the servers (mod_php, FastCGI, CGI)"
-PYTHON = "Python behind the servers (uWSGI, FastCGI, CGI)"
-RSS, BEFORE, AFTER = "VmRSS", "VmRSS before the main page", "VmRSS after the main page"
+TLS = "TLS on the web servers before programs"
+OPCACHE = "a way to run PHP with and without its opcache"
+BEFORE, AFTER = "VmRSS before the main page", "VmRSS after the main page"
 ACCELERATORS = {  # kB, before and after the main page was loaded
     "mod_php": (5012, 8308),
     "mod_php with APC": (5052, 8028),
@@ -48,46 +48,11 @@ def waits(
 
 WAITING: tuple[Waiting, ...] = (
     waits(
-        "T-A9",
-        "table A.9",
-        "The memory of PHP",
-        "mod_php needs most, FastCGI least.",
-        PHP,
-        cells({"Apache mod_php": 5012, "FastCGI": 3748, "PHP-FPM": 4140}, RSS, "kB"),
-        varies="way to call PHP",
-        measures="VmRSS of a process",
-        errata=(),
-    ),
-    waits(
-        "T-A10",
-        "table A.10",
-        "The memory of Python",
-        "A uWSGI process needs 2.6 MB.",
-        PYTHON,
-        cells(
-            {
-                "Apache Prefork (mod_uWSGI)": 5088,
-                "Apache Worker (mod_uWSGI)": 2196,
-                "Apache Event (mod_uWSGI)": 2188,
-                "Lighttpd FastCGI": 808,
-                "Nginx uWSGI": 7196,
-                "Cherokee FastCGI": 4852,
-                "Yaws FastCGI": 41400,
-                "uWSGI": 2588,
-            },
-            RSS,
-            "kB",
-        ),
-        varies="way to call Python",
-        measures="VmRSS of a worker",
-        errata=(),
-    ),
-    waits(
         "T-HS2",
         "figures 4.24, 4.25 and A.29 to A.34",
         "PHP over TLS",
         "Without keep-alive the handshake makes all equal; with it lighttpd with several processes leads.",
-        PHP,
+        TLS,
         joined(
             (
                 cells({"all": 1_400}, NO_KEEP),
@@ -103,7 +68,7 @@ WAITING: tuple[Waiting, ...] = (
         "figures 4.26, 4.27 and A.35 to A.40",
         "Python over TLS",
         "TLS costs Apache 72 % and nginx 78 %, and nobody gets above 1,900.",
-        PYTHON,
+        TLS,
         joined((cells({"the best": 1_400}, NO_KEEP), cells({"the best": 1_900}, KEEP))),
     ),
     waits(
@@ -135,7 +100,7 @@ WAITING: tuple[Waiting, ...] = (
         "table A.12",
         "PHP accelerators",
         "An accelerator saves time and costs hardly any memory.",
-        PHP,
+        OPCACHE,
         joined(
             cells({name: pair[index] for name, pair in ACCELERATORS.items()}, column, "kB")
             for index, column in enumerate((BEFORE, AFTER))
