@@ -55,7 +55,10 @@ def descriptors(pid: int) -> int:
 
 def waits_for_connections(pid: int) -> bool:
     """Does a process sleep in poll, epoll or accept?"""
-    links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+    try:
+        links = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+    except FileNotFoundError:
+        return False  # it has just closed one
     asleep = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "S"
     return asleep and any("eventpoll" in link for link in links)
 
