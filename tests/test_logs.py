@@ -36,11 +36,12 @@ def lines(file: Path, count: int) -> list[str]:
     """Return the lines of a log, once there are so many."""
 
     def read() -> list[str]:
-        return file.read_text().splitlines() if file.exists() else []
+        text = file.read_text() if file.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()  # a long line may come page by page
 
     wait_until(lambda: len(read()) >= count, 10, lambda: f"of {count} lines there are only: {read()}")
     assert len(read()) == count, read()
-    assert file.read_bytes().endswith(b"\n")
+    wait_until(lambda: file.read_bytes().endswith(b"\n"), 10, "the last line does not end")
     return read()
 
 
