@@ -37,7 +37,7 @@ CLIENTS = 5
 TROUBLES = 2  # threads of hostile clients
 PATIENCE = 20.0  # seconds for one answer
 KILL_EVERY, RELOAD_EVERY, ROTATE_EVERY = 7.0, 4.0, 3.0
-GROWTH = 0.15, 16 * 1024  # how much memory may grow: a share, or KiB (malloc keeps some MB for each thread)
+GROWTH = 0.15, 8 * 1024  # how much memory may grow: a share, or KiB
 OPTIONS = (
     "--head-timeout", "2s", "--body-timeout", "2s", "--write-timeout", "5s", "--program-timeout", "5s",
     "--idle", "30s", "--log-format", "combined",
