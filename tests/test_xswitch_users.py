@@ -19,8 +19,10 @@ import pytest
 from conftest import needs, wait_until
 from xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, alive, xswitch
 
+from ewe.xswitch.process import Account
 from ewe.xswitch.rules import Refusal, examine
 from ewe.xswitch.settings import Settings
+from ewe.xswitch.user_logs import MAX_LOG, doubt, open_log
 
 SETTINGS = """time-limit = '3s'
 max-engines-per-user = 3
@@ -291,7 +293,8 @@ def test_a_spinning_script(running: XSwitch, users: tuple[User, User]) -> None:
 
 
 def test_a_script_that_fills_memory(running: XSwitch, users: tuple[User, User]) -> None:
-    replies = hurts_only_alice(running, *users, "kept = []\nwhile True: kept.append(bytearray(10_000_000))")
+    fills = "kept = []\nwhile True: kept.append(bytes(10_000_000))"  # addresses alone, which takes no time
+    replies = hurts_only_alice(running, *users, fills)
     assert {reply.status for reply in replies} == {502}
     running.wait_for_log("MemoryError")
 
@@ -456,3 +459,96 @@ def test_who_is_not_root_runs_only_his_own(users: tuple[User, User]) -> None:
 if os.geteuid():  # nobody but root makes accounts
     for _name in [name for name in globals() if name.startswith("test_")]:
         del globals()[_name]
+
+
+# What they are told
+
+
+@pytest.fixture
+def log_directory() -> Iterator[Path]:
+    """Where users' logs may lie: nobody else may write into it, as into pytest's own."""
+    directory = Path(tempfile.mkdtemp(prefix="test-user-logs-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_directory: Path) -> None:
+    alice, bob = users
+    with xswitch(f'user-logs = "{log_directory}"\ntime-limit = "1s"') as running:
+        fault = alice.write("fault.py", "import no_such_module\n")
+        open_to_all = alice.write("open.py", PYTHON_HELLO, 0o777)
+        assert running.ask(fault).status == 502
+        assert running.ask(open_to_all).status == 403
+        assert running.ask(alice.write("spin.py", "while True: pass\n")).status == 504
+        assert (
+            running.ask(
+                bob.write("bob.py", f"import sys\nprint('of bob', file=sys.stderr)\n{PYTHON_HELLO}")
+            ).status
+            == 200
+        )
+        log = log_directory / f"{alice.name}.log"
+        wait_until(lambda: "spin.py: 504, ended after 1 s (time-limit)" in log.read_text(), 5, log.read_text)
+        said = log.read_text()
+        assert f"{fault}: ModuleNotFoundError: No module named 'no_such_module'" in said
+        assert (
+            f"{open_to_all}: 403, the script is writable by others (mode 0777): chmod go-w {open_to_all}"
+            in said
+        )
+        assert "of bob" not in said
+        wait_until(lambda: "bob.py: of bob" in (log_directory / f"{bob.name}.log").read_text(), 5)
+        assert (log.stat().st_uid, log.stat().st_mode & 0o777) == (alice.uid, 0o600)
+        reads = f"print(open('{log_directory}/{bob.name}.log').read())"
+        assert try_out(running, alice, reads) == "PermissionError"
+        assert try_out(running, alice, f"import os; os.rename('{log}', '{log}.old')") == "PermissionError"
+        assert "ModuleNotFoundError" in try_out(running, alice, f"print(open('{log}').read())")
+
+        log.rename(f"{log}.old")  # as logrotate does
+        time.sleep(2.1)  # the main module has suexecme's word for two seconds
+        running.ask(fault)
+        wait_until(lambda: log.exists() and "no_such_module" in log.read_text(), 5)
+        assert running.ask(running.script("site.py", PYTHON_HELLO)).status == 200
+        assert not list(log_directory.glob("nobody*"))
+        assert all(f"{alice.name} {line[20:]}" in running.log() for line in said.splitlines())
+
+
+def test_a_log_that_is_too_long_is_moved_away(log_directory: Path) -> None:
+    account = Account("me", os.geteuid(), os.getegid(), (), "/")
+    for size in (0, MAX_LOG, 1, 1):
+        descriptor = open_log(str(log_directory), account)
+        os.write(descriptor, bytes(size))
+        os.close(descriptor)
+    assert (log_directory / "me.log").stat().st_size == 1
+    assert (log_directory / "me.log.1").stat().st_size == MAX_LOG + 1
+
+
+def test_logs_lie_where_nobody_else_can_write(log_directory: Path) -> None:
+    """Or a user could have a link there, to a file that would become hers."""
+    assert not doubt(str(log_directory))
+    inner = log_directory / "inner"
+    inner.mkdir(mode=0o755)
+    (log_directory / "link").symlink_to(inner)
+    assert not doubt(str(log_directory / "link"))
+    log_directory.chmod(0o777)
+    assert doubt(str(inner)) == f"{log_directory} is writable by others: chmod go-w {log_directory}"
+    assert "writable by others" in doubt(str(log_directory / "link"))
+    log_directory.chmod(0o1777)
+    assert not doubt(str(inner))
+    assert "writable by others" in doubt(str(log_directory))
+    assert doubt(f"{log_directory}/none") == f"there is no directory {log_directory}/none"
+    assert "there is no directory" in doubt("relative")
+    (log_directory / "me.log").symlink_to("/dev/null")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_log(str(log_directory), Account("me", os.geteuid(), os.getegid(), (), "/"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_directory_of_logs_that_others_may_write_into_is_not_used(
+    users: tuple[User, User], log_directory: Path
+) -> None:
+    log_directory.chmod(0o777)
+    with xswitch(f'user-logs = "{log_directory}"') as running:
+        running.wait_for_log(f"user-logs: {log_directory} is writable by others: chmod go-w {log_directory}")
+        assert running.ask(users[0].write("fault.py", "import no_such_module\n")).status == 502
+    assert not list(log_directory.iterdir())

@@ -230,13 +230,13 @@ class Link:
             self.error_lines += 1
             if self.error_lines <= MAX_LINES:
                 text = line[:MAX_LINE].decode("utf-8", "surrogateescape")
-                self.switch.log.warning(f"{self.key[0]} {self.script}: {text}")
+                self.switch.say(self.key[0], f"{self.script}: {text}")
 
     def count_errors(self) -> None:
         """Say how many lines of standard error were left out, before those of another request come."""
         if self.error_lines > MAX_LINES:
             left_out = self.error_lines - MAX_LINES
-            self.switch.log.warning(f"{self.key[0]} {self.script}: {left_out} more lines of standard error")
+            self.switch.say(self.key[0], f"{self.script}: {left_out} more lines of standard error")
         self.error_lines = 0
 
     def memory(self) -> int:

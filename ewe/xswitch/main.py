@@ -27,6 +27,7 @@ from ewe.xswitch.settings import EngineKind, Settings, from_message
 from ewe.xswitch.shared import SharedLink
 from ewe.xswitch.status import STATUS_PATH, answer_status
 from ewe.xswitch.task import NO_ENGINE, Task
+from ewe.xswitch.user_logs import UserLogs
 from ewe.xswitch.webapp import WEB_INF, Applications, NoApplication
 
 TICK = 0.1  # seconds between looks at what takes too long
@@ -57,6 +58,7 @@ class Switch:
         self.settings = settings
         self.orders = orders
         self.log = log
+        self.user_logs = UserLogs()
         self.loop = Loop(self.on_fault)
         self.pool = Pool(settings, self.start_engine)
         self.fronts: set[Front] = set()
@@ -116,6 +118,7 @@ class Switch:
 
         def looked(answer: dict[str, Any]) -> None:
             if "refused" in answer:
+                task.user = answer.get("user", "")
                 task.fail(answer["status"], answer["refused"])
                 return
             until = time.monotonic() + LOOKED
@@ -271,7 +274,9 @@ class Switch:
             self.log.error("suexecme has gone; starting anew")
             self.fall()
             return
-        message, _ = received
+        message, descriptors = received
+        for descriptor in descriptors:
+            self.user_logs.take(message["user"], descriptor)
         if "ended" in message:
             if (link := self.links.pop(message["ended"], None)) is not None:
                 link.ended(message["status"])
@@ -285,6 +290,7 @@ class Switch:
         before, self.settings = self.settings, settings
         self.pool.settings = settings
         self.found.clear()
+        self.user_logs.clear()
         for worker in [worker for workers in self.pool.idle.values() for worker in workers]:
             language = worker.key[1]
             if settings.engines.get(language) != before.engines.get(language):
@@ -334,6 +340,11 @@ class Switch:
         self.pool.tick(now)
         for front in [front for front in self.fronts if front.leaves_at < now]:
             front.close()
+
+    def say(self, user: str, message: str, level: str = "warning") -> None:
+        """Log what concerns a user's script, and let the user know."""
+        self.log.write(level, f"{user or '-'} {message}")
+        self.user_logs.write(user, message)
 
     def on_fault(self, fault: Exception) -> None:
         """Log a fault of our own code, which the event loop is handling."""

@@ -144,6 +144,15 @@ def account_of(uid: int) -> Account:
     return Account(entry.pw_name, uid, entry.pw_gid, tuple(groups), entry.pw_dir)
 
 
+def owner_of(path: str, settings: Settings) -> Account | None:
+    """Return who may want to know that this script was refused, None where there is none or it is the system's."""
+    try:
+        account = account_of(os.stat(path).st_uid)
+    except (OSError, ValueError, Refusal):
+        return None
+    return account if account.uid >= settings.min_uid else None
+
+
 def inside(path: str, directory: str) -> bool:
     """Is a path below a directory? Both without links."""
     return path.startswith(directory.rstrip("/") + "/")

@@ -25,6 +25,7 @@ from typing import Any
 from ewe.config import ConfigError, nearest, quoted
 from ewe.kinds import BOOL, SIZE, Kind, duration, parse_address, size, whole
 from ewe.xswitch.process import Limits
+from ewe.xswitch.user_logs import doubt
 
 ENGINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
 JAVA = f"{ENGINES}/java/target/engine"  # what ewe.xswitch.java builds
@@ -124,6 +125,7 @@ class Settings:
     max_requests: int = 10_000
     max_memory: int = 256 << 20
     warm: bool = True
+    user_logs: str = ""
     limits: Limits = LIMITS_OF_AN_ENGINE
     engines: Mapping[str, EngineKind] = field(default_factory=lambda: dict(BUILT_IN))
     directories: Mapping[str, str] = field(default_factory=dict)
@@ -162,6 +164,8 @@ class Settings:
     def doubts(self) -> list[str]:
         """Return what is in order, but cannot be meant: a line each."""
         lines = [f"roots: there is no directory {root}" for root in self.roots if not os.path.isdir(root)]
+        if self.user_logs and (reason := doubt(self.user_logs)):
+            lines.append(f"user-logs: {reason}")
         for kind in self.engines.values():
             program = kind.command[0]
             built_in = kind.name in BUILT_IN and program == BUILT_IN[kind.name].command[0]
@@ -246,6 +250,7 @@ GENERAL: dict[str, Reader] = {
     "max-engines-per-user": of(COUNT), "max-queue": of(COUNT), "max-queue-per-user": of(COUNT),
     "patience": of(SECONDS), "idle": of(SECONDS), "time-limit": of(SECONDS), "abandoned": of(SECONDS),
     "max-requests": of(COUNT), "max-memory": of(SIZE), "warm": of(BOOL),
+    "user-logs": TEXT,
 }  # fmt: skip
 LIMITS: dict[str, Reader] = {
     "cpu": of(FROM_ZERO), "memory": of(size(0)), "processes": of(FROM_ZERO), "files": of(FROM_ZERO),

@@ -7,7 +7,8 @@ One loop, started before anything listens. The main module asks over a nameless 
                                                             errors, control (or listening socket, errors)
     {"order": "bury", "pid": N}                             end an engine and all that it has left behind
 
-Answers carry the id: {"user", "uid", "home", "interpreter", "path"}, {"pid"} or {"refused", "status"}.
+Answers carry the id: {"user", "uid", "home", "interpreter", "path"}, {"pid"} or {"refused", "status", "user"}; the
+first and the last come with the descriptor of the user's log, if there are such logs.
 {"ended", "status"} comes when an engine has ended, {"settings"} when they were read anew (HUP). Commands, users
 and limits come from the settings that were read here, never from the main module.
 """
@@ -19,15 +20,16 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ewe.config import ConfigError
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.process import CONTROL, Account, become, clean_environment, orphans_come_here, start
-from ewe.xswitch.rules import Refusal, examine
+from ewe.xswitch.rules import Refusal, examine, owner_of
 from ewe.xswitch.settings import WORK, EngineKind, Settings, as_message
+from ewe.xswitch.user_logs import doubt, open_log
 from ewe.xswitch.warm import WarmParent
 from ewe.xswitch.work import Works
 
@@ -46,6 +48,7 @@ class Suexecme:
         self.settings = settings
         self.reload = reload
         self.log = log
+        self.log_directory = usable(settings)
         self.engines: dict[int, Account] = {}  # pid of a leader of a session -> whose it is
         self.warm: dict[str, WarmParent] = {}
         self.works = Works()
@@ -87,6 +90,7 @@ class Suexecme:
             except ConfigError as error:
                 self.log.error(f"settings not read anew: {error}")
                 return
+            self.log_directory = usable(self.settings)
             for name in ("listen", "socket_mode", "socket_group", "user"):
                 if getattr(self.settings, name) != getattr(before, name):
                     self.log.warning(f"{name.replace('_', '-')} has changed, which only a new start takes up")
@@ -100,7 +104,8 @@ class Suexecme:
         """Carry out an order of the main module."""
         try:
             if message["order"] == "look":
-                self.tell({"id": message["id"], **self.look(message["path"])})
+                account, answer = self.look(message["path"])
+                self.tell_of(account, {"id": message["id"], **answer})
             elif message["order"] == "start":
                 self.tell(
                     {"id": message["id"], **self.start(message["path"], message["engine"], descriptors)}
@@ -109,7 +114,8 @@ class Suexecme:
                 self.bury(message["pid"])
         except Refusal as refusal:
             self.log.warning(f"refused {message['path']}: {refusal.reason}")
-            self.tell({"id": message["id"], "refused": refusal.reason, "status": refusal.status})
+            refused = {"id": message["id"], "refused": refusal.reason, "status": refusal.status}
+            self.tell_of(owner_of(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"engine for {message.get('path')} not started: {reason.strerror}")
             self.tell({"id": message["id"], "refused": str(reason.strerror), "status": 503})
@@ -117,18 +123,31 @@ class Suexecme:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send to the main module, if it is there."""
         try:
-            channel.send(self.main, message)
+            channel.send(self.main, message, descriptors)
         except OSError:
             pass
 
-    def look(self, path: str) -> dict[str, Any]:
-        """Return whose script this is. Raises Refusal."""
+    def tell_of(self, account: Account | None, message: dict[str, Any]) -> None:
+        """Send what concerns a user, and the user's log with it."""
+        descriptors = []
+        if account is not None:
+            message["user"] = account.name
+            if self.log_directory and account.name != self.settings.user:
+                try:
+                    descriptors.append(open_log(self.log_directory, account))
+                except OSError as reason:
+                    self.log.warning(f"user-logs: no log for {account.name}: {reason.strerror}")
+        self.tell(message, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def look(self, path: str) -> tuple[Account, dict[str, Any]]:
+        """Return whose script this is, and what the main module must know of it. Raises Refusal."""
         script = examine(path, self.settings)
-        return {
-            "user": script.account.name,
+        return script.account, {
             "uid": script.account.uid,
             "home": script.account.home,
             "interpreter": script.interpreter,
@@ -252,6 +271,11 @@ class Suexecme:
                     self.warm[name] = WarmParent(kind)
                 except OSError as reason:
                     self.log.error(f"no warm parent for {name}: {reason.strerror}")
+
+
+def usable(settings: Settings) -> str:
+    """Return the directory of the users' logs, "" where there is none or others may write into it."""
+    return "" if settings.user_logs and doubt(settings.user_logs) else settings.user_logs
 
 
 def children() -> list[int]:

@@ -145,7 +145,7 @@ class Task:
         ):
             self.retried = True
             self.switch.pool.counters["retried"] += 1
-            self.switch.log.warning(f"{self.user} {self.script}: {cause}; trying once more on a fresh engine")
+            self.switch.say(self.user, f"{self.script}: {cause}; trying once more on a fresh engine")
             self.input = [b""]
             self.switch.pool.submit(self)
         else:
@@ -160,7 +160,9 @@ class Task:
         else:
             counters["abandoned"] += 1
             self.ended = True
-            self.switch.log.info(f"{self.user} {self.script}: its client left, and it was ended (abandoned)")
+            self.switch.say(
+                self.user, f"{self.script}: its client left, and it was ended (abandoned)", "info"
+            )
 
     def refuse(self, status: int, cause: str) -> None:
         """Answer with an error: nothing has been sent."""
@@ -170,10 +172,8 @@ class Task:
         """Answer with an error; where some of the answer was sent, the connection breaks off instead."""
         self.ended = True
         self.switch.pool.counters[f"status_{status}"] += 1
-        say = (
-            self.switch.log.info if kind == NO_ENGINE else self.switch.log.warning
-        )  # the web server may know how
-        say(f"{status} {self.user or '-'} {self.script}: {cause}")
+        level = "info" if kind == NO_ENGINE else "warning"  # the web server may know how
+        self.switch.say(self.user, f"{self.script}: {status}, {cause}", level)
         if self.front is None:
             return
         if self.begun:
