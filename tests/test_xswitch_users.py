@@ -497,6 +497,11 @@ def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_di
             in said
         )
         assert "of bob" not in said
+        link = alice.public / "link.py"
+        link.symlink_to(bob.public / "bob.py")
+        os.lchown(link, alice.uid, alice.gid)
+        assert running.ask(link).status == 403
+        wait_until(lambda: f"{link}: 403, the link {link} to it is {alice.name}'s" in log.read_text(), 5)
         wait_until(lambda: "bob.py: of bob" in (log_directory / f"{bob.name}.log").read_text(), 5)
         assert (log.stat().st_uid, log.stat().st_mode & 0o777) == (alice.uid, 0o600)
         reads = f"print(open('{log_directory}/{bob.name}.log').read())"

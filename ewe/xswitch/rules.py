@@ -145,9 +145,9 @@ def account_of(uid: int) -> Account:
 
 
 def owner_of(path: str, settings: Settings) -> Account | None:
-    """Return who may want to know that this script was refused, None where there is none or it is the system's."""
+    """Return who may want to know that this was refused: of a link whose it is, None where it is the system's."""
     try:
-        account = account_of(os.stat(path).st_uid)
+        account = account_of(os.lstat(path).st_uid)
     except (OSError, ValueError, Refusal):
         return None
     return account if account.uid >= settings.min_uid else None
