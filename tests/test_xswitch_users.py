@@ -363,7 +363,7 @@ def test_every_refusal_has_a_name(users: tuple[User, User]) -> None:
     assert "not inside" in refused(for_bob)
     os.chown(for_bob, 4_000_000, bob.gid)
     assert "does not exist" in refused(for_bob)
-    link = alice.public / "link.py"
+    link = alice.public / "to_bob.py"
     link.symlink_to(alice.home / "outside.py")
     assert "not inside" in refused(link)
     own = alice.public / "own.py"
@@ -497,7 +497,7 @@ def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_di
             in said
         )
         assert "of bob" not in said
-        link = alice.public / "link.py"
+        link = alice.public / "of_bob.py"
         link.symlink_to(bob.public / "bob.py")
         os.lchown(link, alice.uid, alice.gid)
         assert running.ask(link).status == 403
