@@ -38,6 +38,7 @@ UNKNOWN_ROLE = 3
 
 MAX_CONTENT = 65535  # bytes of one record
 WHOLE = 65528  # bytes of a full record of ours: the greatest multiple of eight, which needs no padding
+MAX_ID = 255  # of a request of ours; the first is 1, which every application understands
 MAX_PARAMS = 256 * 1024  # bytes of a request's name-value pairs, encoded
 
 HEADER = struct.Struct(">BBHHBx")  # version, type, request id, content length, padding length
@@ -332,7 +333,8 @@ class Requester:
 
     def begin(self, params: Iterable[tuple[bytes, bytes]], keep: bool = False) -> bytes:
         """Return the records that begin a request: role, flag and all parameters."""
-        self.id = 1  # one at a time; 1 is what every application understands
+        # One at a time, and each another than the one before: what comes late of that is not taken for the next's.
+        self.id = self.id % MAX_ID + 1
         self.running = True
         return b"".join((
             record(BEGIN_REQUEST, self.id, BEGIN_BODY.pack(RESPONDER, KEEP_CONN if keep else 0)),

@@ -102,12 +102,30 @@ def test_random_marks_do_no_harm(running: XSwitch) -> None:
     ],
 )
 def test_a_bad_fastcgi_engine_is_told(running: XSwitch, code: str) -> None:
-    engine = running.directory / "misused.py.fcgi"
-    engine.write_text(f"""import socket, struct
+    write_engine(running, code)
+    assert running.ask(running.script("x.wire", "")).status in (502, 0)
+    assert "fault" not in running.log()
+
+
+def write_engine(running: XSwitch, code: str) -> None:
+    """Write the engine of .wire: `c` is its connection, whose first request has come."""
+    (running.directory / "misused.py.fcgi").write_text(f"""import socket, struct
 def fastcgi(kind, number, content): return struct.pack(">BBHHBx", 1, kind, number, len(content), 0) + content
 c, _ = socket.socket(fileno=0).accept()
 c.recv(65536)
 {code}
 """)
-    assert running.ask(running.script("x.wire", "")).status in (502, 0)
-    assert "fault" not in running.log()
+
+
+def test_what_comes_late_is_not_taken_for_the_next_answer(running: XSwitch) -> None:
+    """As of a PHP script that has forked: both processes end the request, one of them late."""
+    write_engine(
+        running,
+        """answer = lambda text: c.send(fastcgi(6, 1, b'Content-Type: a/b\\n\\n' + text) + fastcgi(3, 1, bytes(8)))
+answer(b'first')
+c.recv(65536)
+answer(b'late')
+""",
+    )
+    script = running.script("x.wire", "")
+    assert [running.ask(script).body for _ in range(2)] == [b"first", b"first"], running.log()
