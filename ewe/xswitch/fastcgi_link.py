@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from ewe import fastcgi
-from ewe.xswitch.links import Link
+from ewe.xswitch.links import Link, how_it_ended
 
 if TYPE_CHECKING:
     from ewe.xswitch.main import Switch
@@ -31,11 +31,13 @@ class FastCGILink(Link):
 
     def on_data(self) -> None:
         piece = self.receive()
-        if piece is None:
-            return
+        if piece is not None:
+            self.take(piece)
+
+    def take(self, piece: bytes) -> None:
+        """Take records; b"": the end of the connection."""
         if not piece or self.task is None:
-            how = "it closed its connection" if self.status is None else f"ended with status {self.status}"
-            self.broken(how)
+            self.broken("it closed its connection" if self.status is None else how_it_ended(self.status))
             return
         output = []
         try:
@@ -48,7 +50,7 @@ class FastCGILink(Link):
                     self.broken(f"it refused the request (protocol status {event.protocol_status})")
                     return
                 else:
-                    self.done(b"".join(output), event.app_status)
+                    self.done(b"".join(output), event.app_status, last=self.status is not None)
                     return
         except fastcgi.FastCGIError as error:
             self.broken(str(error))
@@ -57,6 +59,9 @@ class FastCGILink(Link):
             self.task.write(b"".join(output))
 
     def ended(self, status: int) -> None:
+        """All that it has written is there. A program that it started may hold the connection open, without end."""
         super().ended(status)
-        if not self.closed and self.task is None:
-            self.broken("")
+        while not self.closed and self.task is not None and (piece := self.receive()):
+            self.take(piece)
+        if not self.closed:
+            self.broken(how_it_ended(status))

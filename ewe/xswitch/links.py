@@ -376,8 +376,7 @@ class EngineLink(Link):
         elif self.status is None:
             self.broken("it closed its output without its mark")
         else:
-            how = f"ended by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
-            self.broken(how)
+            self.broken(how_it_ended(self.status))
 
     def close(self) -> None:
         if not self.marks_end:
@@ -385,3 +384,8 @@ class EngineLink(Link):
         self.commands.close()
         self.control.close()
         super().close()
+
+
+def how_it_ended(status: int) -> str:
+    """Return how an engine's process ended, in words for the log."""
+    return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe.xswitch.fastcgi_link import FastCGILink
-from ewe.xswitch.links import Link
+from ewe.xswitch.links import Link, how_it_ended
 
 if TYPE_CHECKING:
     from ewe.xswitch.main import Switch
@@ -178,7 +178,7 @@ class SharedLink(Link):
         if not self.pid:
             wait(self)
         elif self.receive() is not None:
-            self.broken("the engine has ended" if self.status is None else f"ended with status {self.status}")
+            self.broken("the engine has ended" if self.status is None else how_it_ended(self.status))
 
     # Ends
 
@@ -223,5 +223,4 @@ class SharedLink(Link):
     def ended(self, status: int) -> None:
         super().ended(status)
         if not self.closed:
-            how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
-            self.broken(how)
+            self.broken(how_it_ended(status))
