@@ -330,6 +330,51 @@ print("{HEAD}\\n%d" % left.pid)
 
 
 @needs("php-cgi")
+def test_a_php_engine_that_dies_while_a_program_of_its_holds_the_connection(running: XSwitch) -> None:
+    script = running.script(
+        "dies.php", "<?php exec('sleep 60 > /dev/null 2>&1 &'); posix_kill(getmypid(), SIGKILL);"
+    )
+    began = time.monotonic()
+    assert running.ask(script, b"x").status == 502
+    assert time.monotonic() - began < 5
+    running.wait_for_log("dies.php: 502, ended by signal 9")
+
+
+@needs("php-cgi")
+def test_what_php_starts_in_the_background_runs_on_and_is_reaped(running: XSwitch) -> None:
+    """Until its engine ends; php-cgi itself would keep each as a zombie, until its user has no process left."""
+    script = running.script(
+        "starts.php",
+        "<?php exec('true > /dev/null 2>&1 &'); $left = exec('sleep 66 > /dev/null 2>&1 & echo $!');"
+        "echo getmypid(), ' ', $left;",
+    )
+    pids = [tuple(map(int, running.ask(script).text.split())) for _ in range(5)]
+    engine = pids[0][0]
+    left = {pid for _, pid in pids}
+    assert {each for each, _ in pids} == {engine} and alive(left) == left
+    children = Path(f"/proc/{engine}/task/{engine}/children")
+    wait_until(lambda: not children.read_text(), 5, children.read_text)
+    os.kill(engine, signal.SIGKILL)
+    wait_until(lambda: not alive(left), 5)
+
+
+def test_what_an_engine_has_in_other_sessions_ends_with_it() -> None:
+    """Also where it is ended by force, and they come to suexecme a moment later."""
+    with xswitch("time-limit = '0.5s'") as running:
+        file = running.site / "pid"
+        file.write_text("")
+        file.chmod(0o666)
+        script = running.script(
+            "spin.py",
+            "import subprocess\nleft = subprocess.Popen(['sleep', '55'], start_new_session=True)\n"
+            f"open({str(file)!r}, 'w').write(str(left.pid))\nwhile True: pass\n",
+        )
+        for _ in range(3):
+            assert running.ask(script).status == 504
+            wait_until(lambda: not alive({int(file.read_text())}), 5)
+
+
+@needs("php-cgi")
 def test_time_limits() -> None:
     with xswitch("time-limit = '0.5s'\nmax-engines-per-user = 2") as running:
         spin = running.script("spin.py", "while True: pass")

@@ -50,6 +50,10 @@ class Suexecme:
         self.log = log
         self.log_directory = usable(settings)
         self.engines: dict[int, Account] = {}  # pid of a leader of a session -> whose it is
+        self.killed: set[int] = set()  # those of them that were, and are ending
+        self.ended: dict[
+            int, int
+        ] = {}  # pid of an engine that has ended by itself -> uid, until it is buried
         self.warm: dict[str, WarmParent] = {}
         self.works = Works()
         self.wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -81,8 +85,8 @@ class Suexecme:
 
     def on_signals(self, numbers: bytes) -> None:
         """Do what has been signalled."""
-        if signal.SIGCHLD in numbers:
-            self.reap()
+        if signal.SIGCHLD in numbers and (uids := self.reap()):
+            self.end_orphans(uids)
         if signal.SIGHUP in numbers:
             before = self.settings
             try:
@@ -183,24 +187,36 @@ class Suexecme:
         work = self.works.make(account) if any(WORK in word for word in command) else ""
         if work:
             command = tuple(word.replace(WORK, work) for word in command)
-        pid = start(command, environment, numbers, lambda: become(account, limits))
+        # An engine of ours sees by its children what a script has left. php-cgi or a JVM would never reap them, and
+        # its user could soon start no more processes.
+        adopts = kind.protocol == "engine"
+        pid = start(command, environment, numbers, lambda: become(account, limits), adopts)
         self.works.belongs(work, pid, account)
         return pid
 
     # Ends
 
-    def reap(self) -> None:
-        """Take the exit status of every child that has ended."""
+    def reap(self) -> set[int]:
+        """Take the exit status of every child that has ended.
+
+        Return whose engines have, that were killed: what they had in other sessions has only now come here.
+        """
+        uids: set[int] = set()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return uids
             if not pid:
-                return
+                return uids
             self.works.removers.discard(pid)
             if pid in self.engines:
-                del self.engines[pid]
+                uid = self.engines.pop(pid).uid
+                if pid in self.killed:
+                    self.killed.remove(pid)
+                    uids.add(uid)
+                else:
+                    self.ended[pid] = uid
                 self.works.ended(pid)
                 self.tell({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
             for name, warm in list(self.warm.items()):
@@ -212,28 +228,41 @@ class Suexecme:
     def bury(self, pid: int) -> None:
         """End an engine, and what its user has left without an engine to belong to."""
         account = self.engines.get(pid)
+        uid = self.ended.pop(pid, -1) if account is None else account.uid
         try:
             if account is not None:
+                self.killed.add(pid)
                 os.killpg(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.end_orphans()
+        self.end_orphans({uid})
 
-    def end_orphans(self) -> None:
-        """Kill what engines that have ended left behind: orphans become children of this process."""
+    def end_orphans(self, uids: set[int] | None = None) -> None:
+        """Kill what engines that have ended left behind: orphans become children of this process.
+
+        uids: only what is theirs. Of others, who left it may still live: an orphan can be in a session of its own.
+        """
         killed: set[int] = set()
         for _ in range(ROUNDS):
             living = {*self.engines, *self.works.removers, os.getsid(0)}
             living |= {warm.pid for warm in self.warm.values()}
-            orphans = [child for child in children() if child not in living and session(child) not in living]
+            orphans = [
+                child
+                for child in children()
+                if child not in living
+                and session(child) not in living
+                and (uids is None or owner(child) in uids)
+            ]
             for orphan in orphans:
                 try:
                     os.kill(orphan, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            self.reap()
-            if not orphans:
+            ended = self.reap()
+            if not orphans and not ended:
                 return
+            if uids is not None:
+                uids |= ended
             if killed.issuperset(orphans):  # they are dying; what they have started comes here when they have
                 time.sleep(0.001)
             killed.update(orphans)
@@ -290,3 +319,12 @@ def session(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return 0
+
+
+def owner(pid: int) -> int:
+    """Return the user of a process, -1 if it has gone."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(b"Uid:"))
+    except (OSError, StopIteration):
+        return -1
