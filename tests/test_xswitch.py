@@ -661,6 +661,28 @@ def test_a_body_that_an_engine_does_not_wait_for_ends_the_engine(running: XSwitc
             assert connection.read().text == "early"
 
 
+@pytest.mark.parametrize(
+    ("length", "status"), [("", 411), ("3", 400), ("9", 400), ("x", 400), ("-5", 400), ("5" * 5000, 400)]
+)
+@pytest.mark.parametrize("early", [True, False])
+def test_a_body_of_another_length_than_said_is_refused(
+    running: XSwitch, length: str, status: int, early: bool
+) -> None:
+    """The next request to that engine finds its own body, not what was too much."""
+    script = running.script("length.py", f"import sys\nprint('{HEAD}')\nprint(sys.stdin.read(), end='')")
+    assert running.ask(script, b"own").text == "own"
+    for _ in range(2):
+        with running.connect() as connection:
+            connection.send(script, b"five!" if early else None, CONTENT_LENGTH=length)
+            if not early:  # the engine has the request already
+                time.sleep(0.1)
+                connection.sock.sendall(
+                    connection.requester.input(b"five!") + connection.requester.input(b"")
+                )
+            assert connection.read().status in ((status,) if early else (status, 200)), running.log()
+        assert running.ask(script, b"own").text == "own"
+
+
 def test_unix_sockets_and_stale_ones(tmp_path: Path) -> None:
     path = tmp_path / "x.sock"
     with socket.socket(socket.AF_UNIX) as stale:

@@ -42,6 +42,7 @@ AROUND = {
         LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
         LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
         LoadModule alias_module /usr/lib/apache2/modules/mod_alias.so
+        LoadModule env_module /usr/lib/apache2/modules/mod_env.so
         LoadModule headers_module /usr/lib/apache2/modules/mod_headers.so
         LoadModule proxy_module /usr/lib/apache2/modules/mod_proxy.so
         LoadModule proxy_fcgi_module /usr/lib/apache2/modules/mod_proxy_fcgi.so
@@ -117,7 +118,7 @@ def listens(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def fetch(url: str, body: bytes | None = None) -> tuple[int, bytes]:
+def fetch(url: str, body: bytes | Iterator[bytes] | None = None) -> tuple[int, bytes]:
     try:
         with urllib.request.urlopen(url, body, timeout=20) as response:
             return response.status, response.read()
@@ -168,6 +169,7 @@ def test_behind(name: str, behind: XSwitch, alice: User) -> None:
         assert fetch(f"{url}/cgi-bin/hello.php") == (200, b"hello\n"), behind.log()
         body = os.urandom(1_000_000)
         assert fetch(f"{url}/cgi-bin/echo.py", body) == (200, body)
+        assert fetch(f"{url}/cgi-bin/echo.py", iter((body, b"in chunks"))) == (200, body + b"in chunks")
         assert fetch(f"{url}/cgi-bin/large.py") == (200, b"x" * 5_000_000)
         assert fetch(f"{url}/cgi-bin/status.py") == (418, b"short\n")
         assert fetch(f"{url}/cgi-bin/none.py")[0] == 404

@@ -99,8 +99,13 @@ class Switch:
             path, signature = script_path(file, params)
         task = Task(front, params, path)
         task.application = application
+        if task.input_left < 0:
+            task.fail(400, "CONTENT_LENGTH is no number")
         for piece in body:
-            task.on_input(piece)
+            if not task.ended:
+                task.on_input(piece)
+        if task.ended:
+            return task
         if not task.script:
             task.fail(400, "SCRIPT_FILENAME is missing: the web server must send it")
         elif self.stopping:

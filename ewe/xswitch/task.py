@@ -52,6 +52,7 @@ class Task:
         self.lines = b""  # for an engine that speaks the engine protocol
         self.input: list[bytes] = []
         self.input_length = 0
+        self.input_left = body_length(params)  # bytes that have not come
         self.input_over = False
 
     # What an engine is told
@@ -83,6 +84,10 @@ class Task:
     def on_input(self, data: bytes) -> None:
         """More of the body has come; b"": its end."""
         self.input_over = self.input_over or not data
+        self.input_left -= len(data)
+        if self.input_left < 0 or (self.input_over and self.input_left):
+            self.refuse_input()
+            return
         if self.link is not None:
             self.link.body(data)
             return
@@ -90,6 +95,18 @@ class Task:
         self.input_length += len(data)
         if self.input_length > MAX_INPUT:
             self.hold_input()
+
+    def refuse_input(self) -> None:
+        """Answer to a body of another length than said. An engine might take what is too much for the next body."""
+        if self.params.get(b"CONTENT_LENGTH"):
+            self.fail(400, "its body is not as long as CONTENT_LENGTH says")
+        else:
+            self.fail(411, "a body without CONTENT_LENGTH: have the web server buffer what comes in chunks")
+        if self.link is not None:
+            self.link.task = None
+            self.link.end()
+        else:
+            self.switch.pool.withdraw(self)
 
     def take_input(self) -> list[bytes]:
         """Return what has come of the body, for an engine that is there now."""
@@ -196,6 +213,12 @@ class Task:
             self.writable = True
             self.link.resume()
             self.link.abandon()
+
+
+def body_length(params: dict[bytes, bytes]) -> int:
+    """Return how long the body is said to be, -1 where that is no number."""
+    said = params.get(b"CONTENT_LENGTH") or b"0"
+    return int(said) if said.isdigit() and len(said) < 19 else -1
 
 
 def is_good(name: bytes) -> bool:
