@@ -421,6 +421,39 @@ def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
         assert len(connection.read().body) == 60 * 100_001
 
 
+@needs("php-cgi")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("length.py", f"import sys\nprint('{HEAD}')\nprint(len(sys.stdin.read()), end='')"),
+        ("length.php", "<?php echo strlen(file_get_contents('php://input'));"),
+    ],
+)
+def test_a_client_that_sends_slowly_does_not_either(name: str, text: str) -> None:
+    """Behind a web server that hands a body on as it comes. What the script itself takes is counted."""
+    with xswitch("time-limit = '1s'") as running:
+        with running.connect() as connection:
+            connection.send(running.script(name, text), None, CONTENT_LENGTH="600000")
+            for _ in range(6):
+                time.sleep(0.4)
+                connection.sock.sendall(connection.requester.input(b"x" * 100_000))
+            connection.sock.sendall(connection.requester.input(b""))
+            assert connection.read().text == "600000", running.log()
+        spins = running.script("spin.php", "<?php echo 'x'; while (true) {}")
+        with running.connect() as connection:
+            connection.send(spins, None, CONTENT_LENGTH="60")
+            connection.sock.sendall(
+                connection.requester.input(b"x" * 60)
+            )  # the end comes with the answer, as Apache's
+            began = time.monotonic()
+            assert connection.read().status in (0, 504)
+            assert time.monotonic() - began < 4
+        spins = running.script("spin.py", "import time\nwhile True: time.sleep(1)")
+        began = time.monotonic()
+        assert running.ask(spins, b"x" * 3_000_000).status == 504
+        assert time.monotonic() - began < 4
+
+
 def test_a_client_that_leaves_frees_the_engine(running: XSwitch) -> None:
     script = running.script("sleep.py", SLEEP)
     for _ in range(3):

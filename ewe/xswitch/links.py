@@ -19,7 +19,7 @@ PIECE = 64 * 1024  # bytes read at once
 MAX_DRAIN = 64  # pieces that may be there when the mark comes; a socket holds far less
 MAX_LINES = 1000  # lines of standard error of one request that go to the log
 MAX_LINE = 2000  # bytes of such a line
-STALLED = 300.0  # seconds that a web server may take nothing of an answer before its engine is ended
+STALLED = 300.0  # seconds that a web server may take nothing of an answer, or send nothing of a body
 LINGER = 2.0  # seconds that what an engine left behind may go on writing once it has ended
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -61,7 +61,7 @@ class Link:
         self.count_errors()
         self.script = task.script
         self.used = time.monotonic()
-        self.deadline = self.used + self.switch.settings.time_limit
+        self.deadline = self.used + (STALLED if task.input_left else self.switch.settings.time_limit)
         task.link = self
         self.begin(task)
 
@@ -74,14 +74,28 @@ class Link:
         raise NotImplementedError
 
     def hold_input(self) -> None:
-        """It does not take the body as fast as it comes."""
+        """It does not take the body as fast as it comes: that is the script's time."""
         if self.task is not None:
             self.task.hold_input()
+            self.set_time(self.switch.settings.time_limit)
 
     def want_input(self) -> None:
         """It has taken it."""
         if self.task is not None:
             self.task.want_input()
+            if self.task.input_left:
+                self.set_time(STALLED)
+
+    def heard(self, left: int) -> None:
+        """Some of the body has come, and so many bytes are left: while a client sends, no script's time passes."""
+        self.set_time(STALLED if left else self.switch.settings.time_limit)
+
+    def set_time(self, seconds: float) -> None:
+        """Give it so much time from now on."""
+        if self.paused:
+            self.left = seconds
+        else:
+            self.deadline = time.monotonic() + seconds
 
     def on_data(self) -> None:
         """Something has come, or its end."""

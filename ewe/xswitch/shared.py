@@ -57,6 +57,10 @@ class Connection(FastCGILink):
         super().resume()
         self.engine.set_deadline()
 
+    def set_time(self, seconds: float) -> None:
+        super().set_time(seconds)
+        self.engine.set_deadline()
+
     def on_data(self) -> None:
         if self.engine.pid:
             super().on_data()

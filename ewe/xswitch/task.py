@@ -89,6 +89,8 @@ class Task:
             self.refuse_input()
             return
         if self.link is not None:
+            if data:
+                self.link.heard(self.input_left)
             self.link.body(data)
             return
         self.input.append(data)
