@@ -57,11 +57,16 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
     assert find("site/a/b/x") == Application(f"{site}/a/b", "/site/a/b", b"/x")
     assert find("site/alias/x") == Application(f"{site}/alias", "/site/alias", b"/x")
     assert find("u/public_html/c") == Application(f"{tmp_path}/u/public_html/c", "/u/public_html/c", b"")
+    for path in ("", "/", "/;jsessionid=1", "/x/", "/x;y/;z"):  # the last may be empty
+        assert find(f"site/a{path}") == Application(f"{site}/a", "/site/a", path.encode())
     for path in ("site/x.py", "site/linked/x", "u/x", "x", "site"):
         assert find(path) is None
     with pytest.raises(NoApplication, match="method"):
         find("site/a/x", b"M-SEARCH")
-    for path, status in (("a/web-inf/x", 404), ("a/x/META-INF;a", 404), ("a/x/../y", 400), ("a/./y", 400)):
+    for path, status in (
+        ("a/web-inf/x", 404), ("a/x/META-INF;a", 404), ("a/x/../y", 400), ("a/./y", 400),
+        ("a//x", 400), ("a/;/x", 400), ("a/x/;y=1/z", 400),
+    ):  # fmt: skip
         with pytest.raises(NoApplication) as caught:
             find(f"site/{path}")
         assert caught.value.status == status

@@ -112,12 +112,16 @@ class Applications:
         context, path = split(params, os.fsencode(file[len(directory) :]))
         if {".", ".."} & {*file.split("/"), *os.fsdecode(path).split("/")}:
             raise NoApplication(400, "its path has dot segments")
-        for segment in path.split(b"/"):
-            name = segment.partition(b";")[0].decode("latin-1").lower()
+        names = [segment.partition(b";")[0].decode("latin-1").lower() for segment in path.split(b"/")]
+        for name in names:
             if name in PROTECTED:
                 raise NoApplication(404, f"nothing in {name.upper()} is for clients")
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
+        if (
+            "" in names[1:-1]
+        ):  # "//", "/;x/": Jetty finds the file, but not the constraint that web.xml sets on it
+            raise NoApplication(400, "its path has an empty segment")
         return Application(directory, context, path)
 
     def directory_of(self, file: str, settings: Settings) -> str:
