@@ -74,7 +74,8 @@ def test_what_a_servlet_is_told(running: XSwitch) -> None:
     params = {"HTTP_X_OWN": "a value", "HTTP_X__ODD": "drops out", "HTTPS": "on", "REMOTE_PORT": "no port"}
     lines = ask(running, "shop/do/request?a=%20b", **params).text.split("\n")
     assert lines == [
-        "/shop", "/do", "/shop/do/request", "a=%20b", "192.0.2.1", "a value", "www.example.org", "true"
+        "/shop", "/do", "/shop/do/request", "a=%20b", "192.0.2.1", "a value", "www.example.org", "true",
+        "HTTP/1.1",
     ]  # fmt: skip
     for odd in ({"HTTP_HOST": "a b"}, {"HTTP_HOST": ""}, {"REMOTE_ADDR": "?"}, {"SERVER_PROTOCOL": "x"}):
         assert ask(running, "shop/do/request", **odd).status == 200
@@ -84,6 +85,21 @@ def test_what_a_servlet_is_told(running: XSwitch) -> None:
     }  # as ewe tells: the application, and the rest
     lines = running.ask(running.site / "shop", **ewes).text.split("\n")
     assert lines[:3] == ["/~alice/shop", "/do", "/~alice/shop/do/request"]
+
+
+def test_a_field_stays_one_line(running: XSwitch) -> None:
+    """What a servlet takes from a visitor adds no field of the visitor's own to the answer."""
+    reply = ask(running, "shop/do/field?value=a%0D%0AX-Evil:+1%0D%0A%0D%0Aevil")
+    assert reply.status == 302 and reply.body == b"", reply
+    assert "x-evil" not in reply.fields and reply.fields["x-set"] == "a  X-Evil: 1    evil"
+    assert reply.fields["x-add"] == reply.fields["x-set"]
+
+
+def test_errors_are_logged_after_a_request_that_said_too_much(running: XSwitch) -> None:
+    ask(running, "shop/do/log?line=many")
+    ask(running, "shop/do/boom")
+    running.wait_for_log("the secret of boom")
+    running.wait_for_log("more lines of standard error")
 
 
 def test_forms_and_uploads(running: XSwitch) -> None:

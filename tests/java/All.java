@@ -34,6 +34,11 @@ public class All extends HttpServlet {
                 request.getInputStream().transferTo(response.getOutputStream());
             }
             case "/unread" -> response.sendError(413, "too much of it");
+            case "/field" -> {
+                response.setHeader("X-Set", request.getParameter("value"));
+                response.addHeader("X-Add", request.getParameter("value"));
+                response.sendRedirect("there" + request.getParameter("value"));
+            }
             case "/boom" -> throw new IllegalArgumentException("the secret of boom");
             default -> {
                 response.setContentType("text/plain; charset=utf-8");
@@ -55,7 +60,13 @@ public class All extends HttpServlet {
                     + request.getPart("file").getSize());
             case "/request" -> out.print(String.join("\n", request.getContextPath(), request.getServletPath(),
                     request.getRequestURI(), request.getQueryString(), request.getRemoteAddr(),
-                    request.getHeader("X-Own"), request.getServerName(), String.valueOf(request.isSecure())));
+                    request.getHeader("X-Own"), request.getServerName(), String.valueOf(request.isSecure()),
+                    request.getProtocol()));
+            case "/log" -> {
+                for (int i = 0; i < 1200; i++) {
+                    System.err.println(request.getParameter("line"));
+                }
+            }
             case "/meet" -> { // all three at once, or none
                 THREE.await(10, TimeUnit.SECONDS);
                 out.print("met");

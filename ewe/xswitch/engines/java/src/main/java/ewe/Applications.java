@@ -40,6 +40,7 @@ final class Applications extends Handler.Abstract {
             Response.writeError(request, response, callback, HttpStatus.INTERNAL_SERVER_ERROR_500);
             return true;
         }
-        return handler.handle(new Visited(request), response, callback);
+        Request visited = new Visited(request);
+        return handler.handle(visited, new Answer(visited, response), callback);
     }
 }

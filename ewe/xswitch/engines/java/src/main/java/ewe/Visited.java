@@ -20,6 +20,11 @@ final class Visited extends Request.Wrapper {
     public ConnectionMetaData getConnectionMetaData() {
         return new ConnectionMetaData.Wrapper(super.getConnectionMetaData()) {
             @Override
+            public String getProtocol() { // not "fcgi/1.0", from which no servlet can tell anything
+                return getHttpVersion().asString();
+            }
+
+            @Override
             public SocketAddress getRemoteSocketAddress() {
                 return address("REMOTE_ADDR", "REMOTE_PORT");
             }
