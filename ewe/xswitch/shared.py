@@ -130,7 +130,7 @@ class SharedLink(Link):
             return
         if task.script != self.script:
             self.on_errors(over=True)  # what is there is of the application before
-            self.count_errors()
+        self.count_errors()
         self.script = task.script
         self.task = task
         self.used = time.monotonic()
