@@ -132,6 +132,21 @@ def test_requests_at_once(running: XSwitch) -> None:
     assert len(running.engines()) == 1
 
 
+def test_an_endless_answer_ends_with_its_client(running: XSwitch) -> None:
+    """As of server-sent events: who leaves the page holds none of the eight places, and the JVM stays."""
+    assert ask(running, "shop/plain").status == 200
+    before = running.engines()[0]["pid"]
+    left = [running.connect() for _ in range(8)]
+    for connection in left:
+        connection.send(running.site / "shop/do/endless", SCRIPT_NAME="/shop/do/endless")
+        assert connection.sock.recv(100)
+    for connection in left:
+        connection.sock.close()
+    assert ask(running, "shop/plain").status == 200, running.log()
+    assert running.engines()[0]["pid"] == before
+    wait_until(lambda: running.engines()[0]["state"] == "idle", 5)
+
+
 def test_what_is_not_for_clients(running: XSwitch) -> None:
     for path in (
         "shop/WEB-INF/web.xml", "shop/WEB-INF", "shop/web-inf/web.xml", "shop/META-INF/secret.txt", "shop/out",

@@ -7,6 +7,7 @@ ends the whole process, and with it the others, since nothing less ends a thread
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 SOON = 0.05  # seconds
+LOOK = 0.2  # seconds between two looks at a request whose client has left
 
 
 class Connection(FastCGILink):
@@ -87,7 +89,33 @@ class Connection(FastCGILink):
         self.engine.dropped(self)
 
     def abandon(self) -> None:
-        """It may go on until its time limit: others need the engine."""
+        """It may go on until its time limit, since others need the engine. But Jetty's next write fails, by which a
+        servlet that goes on writing to a client ends."""
+        if self.task is None or self.task.front is not None:
+            return  # it has ended meanwhile
+        if not self.engine.pid:
+            self.loop.call_later(SOON, self.abandon)
+            return
+        deadline = self.deadline
+        self.pause()
+        self.deadline = deadline
+        self.engine.set_deadline()
+        self.data.shutdown(socket.SHUT_RD)
+        self.look_for_end()
+
+    def look_for_end(self) -> None:
+        """See whether the engine has closed the connection, on which nothing can be read any more."""
+        if self.closed:
+            return
+        poller = select.poll()
+        poller.register(self.data, 0)
+        if poller.poll(0):
+            if self.task is not None:
+                self.task.ended = True
+            self.task = None
+            self.end()
+        else:
+            self.loop.call_later(LOOK, self.look_for_end)
 
 
 def wait(link: Link) -> None:

@@ -62,6 +62,13 @@ public class All extends HttpServlet {
                     request.getRequestURI(), request.getQueryString(), request.getRemoteAddr(),
                     request.getHeader("X-Own"), request.getServerName(), String.valueOf(request.isSecure()),
                     request.getProtocol()));
+            case "/endless" -> {
+                while (!out.checkError()) {
+                    out.println("more");
+                    out.flush();
+                    Thread.sleep(50);
+                }
+            }
             case "/log" -> {
                 for (int i = 0; i < 1200; i++) {
                     System.err.println(request.getParameter("line"));

@@ -1,15 +1,19 @@
 package ewe;
 
+import java.io.IOException;
+import java.nio.ByteBuffer;
 import org.eclipse.jetty.http.HttpField;
 import org.eclipse.jetty.http.HttpFields;
 import org.eclipse.jetty.server.Request;
 import org.eclipse.jetty.server.Response;
+import org.eclipse.jetty.util.Callback;
 
 /**
- * A response whose fields have no line of their own to add.
+ * A response over FastCGI, as safe as over HTTP.
  *
  * <p>Jetty writes a line break in a field as a space where it speaks HTTP, but over FastCGI as it is: what a servlet
- * takes from a visitor for a field could be a field more, or a body.
+ * takes from a visitor for a field could be a field more, or a body. And where a write fails, since nobody reads the
+ * answer any more, it keeps the connection, and a request that never ends: then the connection is closed.
  */
 final class Answer extends Response.Wrapper {
     private final HttpFields.Mutable headers;
@@ -32,6 +36,16 @@ final class Answer extends Response.Wrapper {
     @Override
     public HttpFields.Mutable getHeaders() {
         return headers;
+    }
+
+    @Override
+    public void write(boolean last, ByteBuffer content, Callback callback) {
+        super.write(last, content, Callback.from(callback::succeeded, fault -> {
+            callback.failed(fault);
+            if (fault instanceof IOException) {
+                getRequest().getConnectionMetaData().getConnection().getEndPoint().close();
+            }
+        }));
     }
 
     private static HttpField oneLine(HttpField field) {
