@@ -330,6 +330,16 @@ print("{HEAD}\\n%d" % left.pid)
 
 
 @needs("php-cgi")
+def test_php_runs_the_script_that_was_checked_and_no_other(running: XSwitch) -> None:
+    """Apache's rewriting to index.php/… sends these; php-cgi would believe PATH_TRANSLATED."""
+    script = running.script("front.php", "<?php echo 'front ', $_SERVER['PATH_INFO'];")
+    upload = running.script("upload.txt", "<?php echo 'not a page';")
+    for name, path in (("/upload.txt", str(upload)), ("/none", "/none")):
+        params = {"PATH_INFO": name, "PATH_TRANSLATED": path, "REDIRECT_URL": name}
+        assert running.ask(script, **params).text == f"front {name}"
+
+
+@needs("php-cgi")
 def test_a_php_engine_that_dies_while_a_program_of_its_holds_the_connection(running: XSwitch) -> None:
     script = running.script(
         "dies.php", "<?php exec('sleep 60 > /dev/null 2>&1 &'); posix_kill(getmypid(), SIGKILL);"

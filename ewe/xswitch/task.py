@@ -72,6 +72,9 @@ class Task:
             variables = {name: value for name, value in variables.items() if is_good(name)}
         variables.setdefault(b"GATEWAY_INTERFACE", b"CGI/1.1")
         variables.setdefault(b"REDIRECT_STATUS", b"200")  # php-cgi asks for it
+        if b"PATH_TRANSLATED" in variables:
+            # Apache says both where it has rewritten, and php-cgi would run that file, which nobody has checked.
+            variables.pop(b"REDIRECT_URL", None)
         variables.update(self.own)
         return variables if self.application is None else self.application.variables(variables)
 
