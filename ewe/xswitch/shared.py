@@ -89,8 +89,10 @@ class Connection(FastCGILink):
         self.engine.dropped(self)
 
     def abandon(self) -> None:
-        """It may go on until its time limit, since others need the engine. But Jetty's next write fails, by which a
-        servlet that goes on writing to a client ends."""
+        """It may go on until its time limit, since others need the engine.
+
+        But Jetty's next write fails, by which a servlet that goes on writing to a client ends.
+        """
         if self.task is None or self.task.front is not None:
             return  # it has ended meanwhile
         if not self.engine.pid:

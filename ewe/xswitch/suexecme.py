@@ -51,9 +51,7 @@ class Suexecme:
         self.log_directory = usable(settings)
         self.engines: dict[int, Account] = {}  # pid of a leader of a session -> whose it is
         self.killed: set[int] = set()  # those of them that were, and are ending
-        self.ended: dict[
-            int, int
-        ] = {}  # pid of an engine that has ended by itself -> uid, until it is buried
+        self.ended: dict[int, int] = {}  # pid of one that has ended by itself -> uid, until it is buried
         self.warm: dict[str, WarmParent] = {}
         self.works = Works()
         self.wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -118,9 +118,7 @@ class Applications:
                 raise NoApplication(404, f"nothing in {name.upper()} is for clients")
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
-        if (
-            "" in names[1:-1]
-        ):  # "//", "/;x/": Jetty finds the file, but not the constraint that web.xml sets on it
+        if "" in names[1:-1]:  # "//", "/;x/": Jetty finds the file, but not what web.xml says who may see it
             raise NoApplication(400, "its path has an empty segment")
         return Application(directory, context, path)
 
