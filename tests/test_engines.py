@@ -227,6 +227,237 @@ print(sys.stdin.read(), 'x' * 400000)
         assert lasting.ask(here, body=body) == before
 
 
+NEAR = {  # files beside the script
+    "own/part.py": "hits = 0\n",
+    "words.py": "said = 'mine'\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("from own import part\npart.hits += 1\nprint(part.hits)", "1"),
+        (
+            "import sys, types\nprint('words' in sys.modules)\nsys.modules['words'] = types.ModuleType('words')",
+            "False",
+        ),
+        (
+            "import sys, zipfile\n"
+            "with zipfile.ZipFile('z.zip', 'w') as z: z.writestr('packed.py', f'said = {id(z)}')\n"
+            "sys.path.insert(0, 'z.zip')\nimport packed\nprint(packed.said == id(z))",
+            "True",
+        ),
+        ("import runpy\nprint(runpy.run_path('words.py')['said'])", "mine"),
+        (
+            "import os, sys\nprint(os.path.isdir('new'))\nsys.path.insert(0, os.path.abspath('new'))\n"
+            "try: import fresh\nexcept ImportError: print('none')\n"
+            "os.mkdir('new'); open('new/fresh.py', 'w').write('')\nsys.path.insert(0, 'new')\n"
+            "import fresh, shutil\n"
+            "shutil.rmtree('new')",
+            "False none",
+        ),
+        ("import sys\nprint(len(sys.modules) > 20)\nsys.modules.clear()", "True"),
+        ("import sys\nprint(sys.stdin.name, sys.stdout.mode, sys.stderr.buffer.name)", "<stdin> w <stderr>"),
+        ("print(__annotations__, __loader__.get_source('__main__')[:5])", "{} print"),
+        ("import sys\nprint('kept')\ndel sys.stdout, sys.stderr", "kept"),
+        ("import ctypes\nctypes.CDLL(None).printf(b'from C')", "from C"),
+        (
+            "import sys\nn = 0\ndef count(*_):\n  global n\n  n += 1\nsys.settrace(count)\n(lambda: 0)()\nprint(n)",
+            "1",
+        ),
+        ("import builtins\nprint(len('ab'))\nbuiltins.len = builtins.map = builtins.list = None", "2"),
+        (
+            "import os, time\nprint(time.localtime(0).tm_hour)\nos.environ['TZ'] = 'AAA-5'\ntime.strftime('%H')",
+            "0",
+        ),
+        ("import os, time\nprint(time.localtime(0).tm_hour)\nos.environ['TZ'] = 'UTC-5'\ntime.tzset()", "0"),
+        ("import sys\nprint(sys.getswitchinterval())\nsys.setswitchinterval(1)", "0.005"),
+        ("import sys\nprint(sys.get_int_max_str_digits())\nsys.set_int_max_str_digits(0)", "4300"),
+        ("import sys\nprint(sys.get_asyncgen_hooks()[0])\nsys.set_asyncgen_hooks(print)", "None"),
+        (
+            "import gc\nprint(len(gc.garbage))\ngc.set_debug(gc.DEBUG_SAVEALL)\na = []; a.append(a); del a",
+            "0",
+        ),
+        ("import tracemalloc\nprint(tracemalloc.is_tracing())\ntracemalloc.start()", "False"),
+        ("import faulthandler\nprint(faulthandler.is_enabled())\nfaulthandler.enable()", "False"),
+        (
+            "import signal, socket\na = socket.socket(); a.setblocking(False)\n"
+            "print(signal.set_wakeup_fd(a.fileno()))",
+            "-1",
+        ),
+        (
+            "import sys\nm = getattr(sys, 'monitoring', None)\nprint(m and m.get_tool(2))\nif m:\n"
+            "  m.use_tool_id(2, 'x'); m.set_events(2, 1)\n  m.register_callback(2, 1, lambda *_: print('called'))",
+            "None",
+        ),
+        ("import fileinput\nprint(next(fileinput.input('words.py')))", "said = 'mine'"),
+        (
+            "import threading as t\nr = []\n"
+            "x = t.Thread(target=lambda: r.append(t.current_thread().name)); x.start(); x.join()\n"
+            "print(t.excepthook is t.__excepthook__, r[0].split()[0])\nt.excepthook = t._trace_hook = print",
+            "True Thread-1",
+        ),
+        ("import logging as l\nprint(l.getLevelName(30))\nl.addLevelName(30, 'W')", "WARNING"),
+        (
+            "import logging as l\nprint(l.getLogger('a').propagate)\nl.getLogger('a').propagate = False",
+            "True",
+        ),
+        ("import logging as l\nprint(l.root.filters)\nl.root.addFilter(print)", "[]"),
+        (
+            "import logging as l\nclass L(l.Logger): pass\nprint(type(l.getLogger('b')).__name__)\n"
+            "l.setLoggerClass(L); l.getLogger('c'); l.setLogRecordFactory(print)\n"
+            "print(type(l.getLogger('c')).__name__)",
+            "Logger L",
+        ),
+        ("import warnings as w\nprint(w.showwarning.__module__)\nw.showwarning = lambda *_: 0", "warnings"),
+        (
+            "import os, signal as s\ns.pthread_sigmask(s.SIG_BLOCK, [s.SIGUSR1])\n"
+            "os.kill(os.getpid(), s.SIGUSR1)\nprint(len(s.sigpending()))",
+            "1",
+        ),
+        ("import tempfile\nprint(tempfile.tempdir)\ntempfile.tempdir = '/none'", "None"),
+        (
+            "import calendar as c, urllib.request as u\nprint(u._opener)\nu.install_opener(u.build_opener())",
+            "None",
+        ),
+        ("import multiprocessing as m\nm.set_start_method('fork')\nprint(m.get_start_method())", "fork"),
+        (
+            "import multiprocessing as m\ndef work(q): q.put(m.current_process().name)\nq = m.Queue()\n"
+            "p = m.Process(target=work, args=(q,)); p.start()\nprint(q.get(timeout=5))\np.join()",
+            "Process-1",
+        ),
+        (
+            "import multiprocessing as m, time\n"
+            "p = m.Process(target=time.sleep, args=(60,), daemon=True); p.start()\nprint(1)",
+            "1",
+        ),
+        (
+            "import os\nclass Last:\n  def __del__(self): os.write(1, word)\nword = b'last'\n"
+            "last = Last()\nlast.last = [last]",
+            "last",
+        ),
+        ("import os, weakref\nweakref.finalize(os.path, print, 'last')\nprint('first')", "first last"),
+        (
+            "import os, tempfile\nt = tempfile.TemporaryDirectory(dir='.')\nt.t = t\n"
+            "print(len([each for each in os.listdir() if each.startswith('tmp')]))",
+            "1",
+        ),
+        (
+            "from wsgiref.handlers import SimpleHandler as S\nimport io, os\n"
+            "s = S(io.BytesIO(), io.BytesIO(), io.StringIO(), {})\ns.setup_environ()\n"
+            "print(s.environ['QUERY_STRING'] == os.environ['QUERY_STRING'])",
+            "True",
+        ),
+    ],
+)
+def test_each_run_is_as_the_first(lasting: Driver, tmp_path: Path, code: str, said: str) -> None:
+    for name, content in NEAR.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        script(tmp_path / name, content)
+    path = script(tmp_path / "each.py", f"print({HEAD!r}, end='', flush=True)\n{code}\n")
+    for number in range(3):
+        assert text(lasting.ask(path, environment={"QUERY_STRING": str(number)})).split() == said.split()
+
+
+def test_what_a_library_does_at_the_end_is_done_at_each(tmp_path: Path) -> None:
+    """As matplotlib, which closes its figures then: the next script would draw into them."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    script(library / "drawing.py", "import atexit\nfigures = []\natexit.register(figures.clear)\n")
+    draw = script(
+        tmp_path / "draw.py",
+        f"import atexit, drawing\natexit.register(print, 'mine')\ndrawing.figures.append(1)\n"
+        f"print({HEAD!r}, len(drawing.figures))\n",
+    )
+    with Driver(PYTHON, {**os.environ, "PYTHONPATH": str(library)}) as engine:
+        for _ in range(3):
+            assert text(engine.ask(draw)).split() == ["1", "mine"]
+
+
+def test_a_module_beside_the_script_comes_before_an_installed_one(python: Driver, tmp_path: Path) -> None:
+    """Also where a script elsewhere has loaded that, and a part of it; a directory of other files is no package."""
+    use = f"import calendar, html.entities as e\nprint({HEAD!r}, calendar.__file__, e.__file__)\n"
+    for place in ("one", "two"):
+        (tmp_path / place / "html").mkdir(parents=True)
+        script(tmp_path / place / "use.py", use)
+    script(tmp_path / "two" / "calendar.py", "")
+    script(tmp_path / "two" / "html" / "__init__.py", "")
+    script(tmp_path / "two" / "html" / "entities.py", "")
+    installed = text(python.ask(str(tmp_path / "one" / "use.py"))).split()
+    own = [str(tmp_path / "two" / "calendar.py"), str(tmp_path / "two" / "html" / "entities.py")]
+    for _ in range(2):
+        assert text(python.ask(str(tmp_path / "two" / "use.py"))).split() == own
+        assert text(python.ask(str(tmp_path / "one" / "use.py"))).split() == installed
+    assert not set(installed) & set(own)
+
+
+def test_packages_without_a_file_are_of_their_own_directory(python: Driver, tmp_path: Path) -> None:
+    for place, file in (("one", "own/part.py"), ("two", "own/__init__.py"), ("three", "own.py")):
+        (tmp_path / place / "own").mkdir(parents=True)
+        script(tmp_path / place / file, f"place = {place!r}\n")
+        use = "from own.part import place" if place == "one" else "from own import place"
+        script(tmp_path / place / "use.py", f"{use}\nprint({HEAD!r}, place)\n")
+    for _ in range(2):
+        for place in ("one", "two", "three"):
+            assert text(python.ask(str(tmp_path / place / "use.py"))).strip() == place
+    library = tmp_path / "site-packages" / "shared"  # those of a library stay
+    library.mkdir(parents=True)
+    script(library / "part.py", "hits = []\n")
+    use = script(tmp_path / "use.py", f"import shared.part\nprint({HEAD!r}, shared.part.hits)\n")
+    with Driver(PYTHON, {**os.environ, "PYTHONPATH": str(library.parent)}) as engine:
+        for _ in range(2):
+            assert text(engine.ask(use)).strip() == "[]"
+
+
+def test_the_time_zone_of_a_request_counts(python: Driver, tmp_path: Path) -> None:
+    hour = script(tmp_path / "hour.py", f"import time\nprint({HEAD!r}, time.localtime(0).tm_hour)\n")
+    for zone, said in (("AAA-5", "5"), (None, "0"), ("UTC-3", "3"), ("UTC-3", "3"), (None, "0")):
+        assert text(python.ask(hour, environment={"TZ": zone} if zone else {})).strip() == said
+
+
+def test_a_descriptor_that_a_library_has_kept_is_nobodys(python: Driver, tmp_path: Path) -> None:
+    """An event loop that asyncio keeps would end within a later script, and close what has its numbers there."""
+    keep = script(
+        tmp_path / "keep.py",
+        f"import asyncio\nasyncio.set_event_loop(asyncio.new_event_loop())\nprint({HEAD!r})\n",
+    )
+    look = script(
+        tmp_path / "look.py",
+        f"""import gc, socket
+gc.unfreeze()
+print({HEAD!r}, [each for each in gc.get_objects() if type(each) is socket.socket and each.fileno() > 0])
+gc.freeze()
+""",
+    )
+    for _ in range(2):
+        python.ask(keep)
+        assert text(python.ask(look)).strip() == "[]"
+
+
+def test_a_pipe_that_nobody_has_closed_is_not_closed_within_a_later_script(
+    python: Driver, tmp_path: Path
+) -> None:
+    """subprocess keeps what has been let go before its program ended, until somebody starts another."""
+    leave = script(
+        tmp_path / "leave.py",
+        f"""import os, time
+print({HEAD!r}, os.popen("exec >&-; sleep 0.05").read())
+time.sleep(0.3)
+""",
+    )
+    later = script(
+        tmp_path / "later.py",
+        f"""import os, subprocess
+file = open(__file__)
+subprocess.run("true")
+print({HEAD!r}, os.fstat(file.fileno()).st_size > 0)
+""",
+    )
+    for _ in range(2):
+        text(python.ask(leave))
+        assert text(python.ask(later)).strip() == "True"
+
+
 def test_finalizers_speak_in_their_own_answer(python: Driver, tmp_path: Path) -> None:
     """As those of a process that ends do; what they say later yet is in nobody's."""
     cycle = script(
@@ -451,6 +682,12 @@ def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) ->
         and lines[-1] == "ZeroDivisionError: division by zero"
     )
     assert b"SyntaxError" in python.ask(script(tmp_path / "syntax.py", "if:\n")).errors
+    script(tmp_path / "half.py", "x = (\n")
+    lines = python.ask(script(tmp_path / "whole.py", "import half\n")).errors.decode().splitlines()
+    assert [line for line in lines if line.startswith("  File")] == [
+        f'  File "{tmp_path}/whole.py", line 1, in <module>',
+        f'  File "{tmp_path}/half.py", line 1',
+    ]
     assert python.ask(script(tmp_path / "words.py", "import sys; sys.exit('oh')")).errors == b"oh\n"
     hook = script(
         tmp_path / "hook.py",
@@ -463,6 +700,13 @@ sys.excepthook = tell
     )
     assert python.ask(hook).output == b"Status: 500\n\n<p> ZeroDivisionError\n"
     assert b"Traceback" in python.ask(wrong).errors
+    leave = script(tmp_path / "leave.py", "import sys\nsys.excepthook = lambda *_: sys.exit(9)\n1/0\n")
+    assert python.ask(leave)[1:] == (b"", 9)
+    broken = script(tmp_path / "broken.py", "import sys\nsys.excepthook = None\n1/0\n")
+    said = python.ask(broken).errors.decode()
+    assert "Error in sys.excepthook" in said and "ZeroDivisionError" in said and "python.py" not in said
+    mute = script(tmp_path / "mute.py", "class Mute:\n  __str__ = None\nraise SystemExit(Mute())\n")
+    assert python.ask(mute)[1:] == (b"", 1)
 
 
 def test_libraries_for_cgi_work(python: Driver, tmp_path: Path) -> None:

@@ -17,16 +17,19 @@ import ctypes
 import os
 import sys
 import time
-import traceback
 from array import array
 from contextvars import Context
+from importlib.machinery import SourceFileLoader
 from itertools import accumulate
+from time import tzset
 from types import ModuleType
 from urllib.parse import unquote_to_bytes
+from weakref import ref
 
 import python_state as state
 import python_streams as streams
 
+__builtins__ = vars(state)["__builtins__"]  # a script may change its own
 CONTROL, DATA, NOTHING, ERRORS = 3, 4, 5, 6  # descriptors of the engine's own; a script has 0, 1 and 2
 FIRST_FREE = 7
 OWN_FILES = {__file__, state.__file__, streams.__file__}
@@ -40,6 +43,7 @@ strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
 room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
 environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
+zone = None, time.tzname, time.timezone  # the variable TZ as the C library knows it, and what follows from it
 
 
 # The conversation with X-Switch
@@ -53,12 +57,12 @@ def main(lines=b""):
         command, variables, _ = lines.split(b"\n")
         script, *arguments = map(os.fsdecode, words(command))
         prepare(script, words(variables))
-        status = run(script, arguments)
+        status, marker = run(script, arguments)
         if not alone():
             sys.exit(status)
-        streams.write_out()
-        state.collect()
+        state.collect(marker)
         streams.write_out()  # right before the mark: X-Switch then finds both at once
+        library.fflush(None)  # what a library in C has said
         os.write(CONTROL, MARK + b"%d\n" % status)
         os.dup2(NOTHING, 1)  # what is said from now on is of no answer
         state.forget(FIRST_FREE)
@@ -101,9 +105,8 @@ def prepare(script, variables):
     set_c_environment(variables)
     environment = dict([variable.split(b"=", 1) for variable in variables])
     os.environ, os.environb = environ, environb
+    set_zone(environ._data.get(b"TZ"), environment.get(b"TZ"))
     environ._data = environb._data = environment
-    if time.tzname != state.ZONE:
-        time.tzset()
     os.umask(0o022)
     directory = os.path.dirname(script)
     os.chdir(directory)
@@ -114,6 +117,9 @@ def prepare(script, variables):
         os.set_blocking(ours, True)
     streams.prepare(DATA, int(environment.get(b"CONTENT_LENGTH") or 0))
     sys.path.insert(0, directory)
+    if wsgiref := state.known_modules.get("wsgiref.handlers"):  # has the environment in which it was loaded
+        wsgiref.BaseHandler.os_environ = wsgiref.read_environ()
+    state.hide_modules(directory)
 
 
 def set_c_environment(variables):
@@ -126,25 +132,43 @@ def set_c_environment(variables):
     ENVIRON.value = pointers.buffer_info()[0]
 
 
+def set_zone(before, now):
+    """Have the C library, and Python, look at the variable TZ again where this or the script before had its own.
+
+    The C library looks at it by itself too, in strftime(3) and mktime(3), but not in localtime_r(3).
+    """
+    global zone
+    if (before, time.tzname, time.timezone) != zone or now != before:
+        tzset()
+        zone = now, time.tzname, time.timezone
+
+
 # The script
 
 
 def run(script, arguments):
-    """Run a script as `python3 script arguments` does; return its exit status."""
+    """Run a script as `python3 script arguments` does; return its exit status, and a marker for collect()."""
     engine = os.getpid()
     module = ModuleType("__main__")
-    vars(module).update(__file__=script, __builtins__=builtins, __cached__=None)
-    sys.modules["__main__"] = module
+    variables = vars(module)
+    variables["__loader__"] = loader = SourceFileLoader("__main__", script)
+    if sys.version_info < (3, 14):
+        variables["__annotations__"] = {}
+    variables.update(__builtins__=builtins, __file__=script, __cached__=None)
+    state.modules["__main__"] = module
     sys.argv = [script, *arguments]
-    status = attempt(lambda: Context().run(exec, state.code_of(script), vars(module)))
+    status = attempt(lambda: Context().run(exec, state.code_of(script), variables))
+    state.untrace()
     if os.getpid() != engine or _thread._count():
         streams.write_out()
         sys.exit(status)  # a child that the script has forked, or threads that Python will wait for
     status = attempt(run_atexit) or status
-    if sys.stdout is not sys.__stdout__:
-        streams.write_out()  # something of the script's own, which needs what it has defined
-    vars(module).clear()  # so that what it held is closed, and has said what it has to say
-    return status
+    streams.write_out()  # also to something of the script's own, which needs what it has defined
+    state.modules["__main__"] = state.known_modules["__main__"]
+    if script in state.with_finalizers:
+        return status, ref(loader)  # finalizers find what it has defined
+    variables.clear()  # so that what it held is closed, and has said what it has to say
+    return status, None
 
 
 def attempt(step):
@@ -154,16 +178,13 @@ def attempt(step):
     except SystemExit as end:
         return exit_status(end.code)
     except BaseException as error:
-        report(error)
-        return 1
+        return report(error)
     return 0
 
 
 def run_atexit():
     """Run what the script has registered to run at its end."""
     atexit._run_exitfuncs()
-    if "logging" in sys.modules:
-        sys.modules["logging"].shutdown()
 
 
 def exit_status(code):
@@ -172,19 +193,41 @@ def exit_status(code):
         return 0
     if isinstance(code, int):
         return code & 0xFF if -1 << 63 <= code < 1 << 63 else 0xFF
-    print(code, file=sys.stderr)
+    try:
+        sys.stderr.write(f"{code!s}\n")
+    except Exception:
+        pass  # Python says nothing either
     return 1
 
 
 def report(error):
-    """Have sys.excepthook report an error, without the frames that are ours."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in OWN_FILES:
-        trace = trace.tb_next
+    """Have sys.excepthook report an error; return the exit status."""
+    trace = without_ours(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-    except BaseException:
-        traceback.print_exc()
+    except SystemExit as end:
+        return exit_status(end.code)
+    except BaseException as fault:
+        fault.__context__ = None
+        for said, each in (("Error in sys.excepthook:", fault), ("\nOriginal exception was:", error)):
+            print(said, file=sys.stderr)
+            trace = without_ours(each.__traceback__)
+            sys.__excepthook__(type(each), each.with_traceback(trace), trace)
+    return 1
+
+
+def without_ours(trace):
+    """Return a traceback without the frames that are ours, or of imports, which Python does not show either."""
+    shown = []
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in OWN_FILES and not file.startswith("<frozen importlib"):
+            shown.append(trace)
+        trace = trace.tb_next
+    for each, following in zip(shown, [*shown[1:], None], strict=False):
+        if each.tb_next is not following:
+            each.tb_next = following
+    return shown[0] if shown else None
 
 
 def alone():

@@ -6,26 +6,47 @@ again.
 
 import _locale
 import _signal
+import _thread
+import atexit
 import builtins
 import gc
 import io
+import itertools
 import os
 import sys
-import time
 import warnings
 from importlib import machinery
+from importlib.machinery import FileFinder
+from time import monotonic
 
+__builtins__ = dict(vars(builtins))  # for what is defined here: a script may change its own
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = tuple(os.path.join(path, "") for path in sys.path if path and path != HERE)
+SUFFIXES = tuple(machinery.all_suffixes())
 MAX_CODES = 500  # files whose compiled code is kept
 MANY = 200  # objects that a script has left: to look through them costs 10 us
 THAW = 200  # a freeze of so many begins with a look at all that was frozen
+LEVELS = {0: "NOTSET", 10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}  # of logging
 STREAMS = "stdin", "stdout", "__stdin__", "__stdout__"  # of sys; between two scripts there are none
 YOUNG_ALONE = sys.version_info < (3, 14)  # can be collected
+SETTINGS = (
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (sys.getswitchinterval, sys.setswitchinterval),
+    (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+)
+TOOLS = range(6) if hasattr(sys, "monitoring") else ()  # that may follow what is run
 FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
 codes = {}  # file -> (its signature, its code)
-known_modules = set()  # names of those that stay
+with_finalizers = set()  # files of them that define any
+modules = sys.modules  # whatever a script puts there
+known_modules = {}  # name -> module, of those that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
 looked = 0.0  # when they were last compared
+directories = {}  # of a script -> (when we looked, its signature, installed modules that others there hide)
+resets = []  # (what is to be done after each script, the module)
+at_exit = []  # what installed modules, as they were loaded, have registered to run at the end of a process
+newest_path = ""  # in which modules have been looked for
 grown_old = True
 freezes = 0
 
@@ -44,11 +65,14 @@ def code_of(file):
     now = signature(file)
     known, code = codes.get(file, (None, None))
     if known != now:
-        with open(file, "rb") as source:
-            code = compile(source.read(), file, "exec", dont_inherit=True)
+        with open(file, "rb") as opened:
+            source = opened.read()
+        code = compile(source, file, "exec", dont_inherit=True)
         if len(codes) >= MAX_CODES:
             codes.clear()
+            with_finalizers.clear()
         codes[file] = (now, code)
+        (with_finalizers.add if b"__del__" in source else with_finalizers.discard)(file)
     return code
 
 
@@ -64,9 +88,9 @@ class Loader(machinery.SourceFileLoader):
 
 def find_own(directory):
     """Return the finder for a directory of modules of the user's own; sys.path_hooks calls this."""
-    if is_library(os.path.join(directory, "")):
-        raise ImportError
-    return machinery.FileFinder(
+    if is_library(os.path.join(directory, "")) or not os.path.isdir(directory):
+        raise ImportError  # for the next hook, of the library or of archives
+    return FileFinder(
         directory,
         (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
         (Loader, machinery.SOURCE_SUFFIXES),
@@ -81,28 +105,85 @@ def is_library(file):
 
 def modules_changed():
     """Has a script loaded any, or dropped any?"""
-    return len(sys.modules) != len(known_modules) or next(reversed(sys.modules)) not in known_modules
+    name, module = next(reversed(modules.items()))
+    return len(modules) != len(known_modules) or known_modules.get(name) is not module
 
 
 def sort_modules():
-    """Drop the modules of the user's own; note the files of those that are new, and say whether one stays."""
-    fresh = [
-        (name, getattr(sys.modules[name], "__file__", None)) for name in sys.modules.keys() - known_modules
-    ]
-    for name, file in fresh:
-        if file is not None and not is_library(file):
-            del sys.modules[name]
+    """Drop the modules of the user's own, and have back those that stay; say whether there is a new one."""
+    stays = False
+    for name in sorted(modules.keys() - known_modules.keys()):
+        module = modules[name]
+        if not stays_loaded(name, module):
+            del modules[name]
             continue
-        known_modules.add(name)
+        stays = True
+        known_modules[name] = module
+        file = getattr(module, "__file__", None)
         if file is not None and "-packages/" in file:
             signatures[file] = signature(file)
-    return any(name in sys.modules for name, _ in fresh)
+    modules.update(known_modules)
+    note_resets()
+    return stays
+
+
+def note_resets():
+    """Note what there is to do after each script about the modules that are loaded."""
+    resets[:] = [(reset, known_modules[name]) for name, reset in RESETS.items() if name in known_modules]
+
+
+def stays_loaded(name, module):
+    """Is a module installed? Without a file: of Python itself, a library's part, or a directory of libraries?"""
+    file = getattr(module, "__file__", None)
+    if file is not None:
+        return is_library(file)
+    if getattr(getattr(module, "__spec__", None), "origin", None) in ("built-in", "frozen"):
+        return True
+    parent = name.rpartition(".")[0]
+    return parent in known_modules if parent else any(map(is_library, getattr(module, "__path__", ())))
+
+
+def hide_modules(directory):
+    """Hide installed modules from a script that has others of these names beside it. Looks once a second."""
+    when, known, count, names = directories.get(directory, (0, None, 0, ()))
+    now = monotonic()
+    if now - when > 1 or count != len(known_modules):
+        found = signature(directory)
+        if found != known or count != len(known_modules):
+            names = [name for name in modules_in(directory) if is_found(name)]
+        if len(directories) >= MAX_CODES:
+            directories.clear()
+        directories[directory] = now, found, len(known_modules), names
+    for name in names:
+        for each in [each for each in modules if each == name or each.startswith(name + ".")]:
+            del modules[each]
+
+
+def is_found(name):
+    """Is this the name of an installed module for which Python looks along sys.path?"""
+    spec = getattr(known_modules.get(name), "__spec__", None)
+    return getattr(spec, "has_location", False)
+
+
+def modules_in(directory):
+    """Return the names of the modules and packages in a directory; none, as for Python, if it cannot be read."""
+    try:
+        entries = os.listdir(directory)
+    except OSError:
+        return []
+    parts = [entry.partition(".") for entry in entries]
+    return [
+        name
+        for name, dot, suffix in parts
+        if dot + suffix in SUFFIXES
+        or os.path.exists(os.path.join(directory, name + dot + suffix, "__init__.py"))
+    ]
 
 
 def libraries_changed():
     """Has an installed module changed since it was loaded? Looks once a second."""
     global looked
-    now = time.monotonic()
+    now = monotonic()
     if not signatures or now - looked < 1:
         return False
     looked = now
@@ -115,6 +196,17 @@ def libraries_changed():
 # After a script: what it has changed is as it was
 
 
+def register(function, /, *arguments, **named):
+    """Be atexit.register; note what an installed module registers as it is loaded, which is once for all."""
+    caller = sys._getframe(1).f_code
+    if caller.co_name == "<module>" and is_library(caller.co_filename):
+        at_exit.append((function, arguments, named))
+    return register_once(function, *arguments, **named)
+
+
+register_once, atexit.register = atexit.register, register
+
+
 def flush(stream):
     """Write out what a stream holds, if it is open and somebody reads."""
     try:
@@ -123,23 +215,38 @@ def flush(stream):
         pass  # it may be anything that the script has put there
 
 
-def collect():
-    """Let go of what refers to itself; what is ended so may still have something to say.
+def untrace():
+    """Have nobody follow what is run."""
+    if sys.gettrace() or sys.getprofile():
+        sys.settrace(None)
+        sys.setprofile(None)
+
+
+def collect(marker=None):
+    """Let go of what modules still hold, then of what refers to itself; what ends so may have something to say.
 
     What was there before the script is not looked through, and what it has left for good is not a second time.
+    marker: a reference to an object of the script's variables; they are cleared if somebody still holds them.
     """
     global grown_old
     gc.disable()  # nothing may grow old unseen meanwhile
+    gc.set_debug(0)
     full = grown_old or gc.callbacks != [note_age] or not YOUNG_ALONE
     gc.callbacks.clear()
+    stays = modules_changed() and sort_modules()
+    for reset, module in resets:
+        reset(module)
     objects = gc.get_objects()
     for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
         if type(each) in FILES:
             flush(each)
     many = len(objects) > MANY
     each = objects = None
-    stays = modules_changed() and sort_modules()
     gc.collect(2 if full else 1)
+    if marker and marker():
+        for each in gc.get_referrers(marker()):
+            if type(each) is dict:
+                each.clear()
     if stays or (many and len(gc.get_objects()) > MANY):
         freeze()
     grown_old = False
@@ -165,25 +272,45 @@ def freeze():
 
 def forget(first_free):
     """Undo what a script has done to the interpreter. first_free: the lowest descriptor that scripts get."""
-    if sys.gettrace() or sys.getprofile():
-        sys.settrace(None)
-        sys.setprofile(None)
+    untrace()
     vars(sys).update(OURS)
     for module, names, values in KEPT:
         if not same(list(vars(module).values()), values):
             restore(vars(module), names)
-    sys.setrecursionlimit(RECURSION)
+    if [read() for read, _ in SETTINGS] != VALUES:
+        for (_, write), value in zip(SETTINGS, VALUES, strict=True):
+            write(value)
+    sys.set_asyncgen_hooks(None, None)
+    for tool in TOOLS:
+        if sys.monitoring.get_tool(tool):
+            stop(tool)
+    for function, arguments, named in at_exit:
+        register_once(function, *arguments, **named)
     for kept, items in LISTS:
         kept[:] = items
-    for path in [path for path in sys.path_importer_cache if path[:1] != "/"]:
-        del sys.path_importer_cache[path]  # "." was the script's own directory
-    for name, reset in RESETS.items():
-        if name in sys.modules:
-            reset(sys.modules[name])
-    if gc.get_threshold() != THRESHOLD or gc.get_debug():
+    if next(reversed(sys.path_importer_cache), None) != newest_path:
+        forget_paths()
+    if gc.get_threshold() != THRESHOLD or gc.garbage:
         gc.set_threshold(*THRESHOLD)
-        gc.set_debug(0)
+        gc.garbage.clear()
     os.closerange(first_free, 1 << 20)
+
+
+def forget_paths():
+    """Forget where a script has looked for modules: "." was its own directory, others may come to be there."""
+    global newest_path
+    for path, finder in list(sys.path_importer_cache.items()):
+        if path[:1] != "/" or (type(finder) is not FileFinder and path not in sys.path):
+            del sys.path_importer_cache[path]
+    newest_path = next(reversed(sys.path_importer_cache), None)
+
+
+def stop(tool):
+    """Have a tool of sys.monitoring follow nothing."""
+    sys.monitoring.set_events(tool, 0)
+    for event in filter(None, vars(sys.monitoring.events).values()):
+        sys.monitoring.register_callback(tool, event, None)
+    sys.monitoring.free_tool_id(tool)
 
 
 def same(values, known):
@@ -208,16 +335,50 @@ def reset_signals(module):
                 _signal.signal(number, handler)
     for timer in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF):
         _signal.setitimer(timer, 0)
+    for number in _signal.sigpending():  # blocked, it has not come; nor shall it
+        _signal.signal(number, _signal.SIG_IGN)
+        _signal.signal(number, HANDLERS[SIGNALS.index(number)])
+    _signal.set_wakeup_fd(-1)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # that of the module makes an enumeration of each number
 
 
 def reset_logging(module):
+    """Loggers that bear the name of an installed module are its own, and stay."""
     module.disable(module.NOTSET)
-    for logger in (module.root, *module.root.manager.loggerDict.values()):
+    module.captureWarnings(False)
+    module.setLoggerClass(module.Logger)
+    module.setLogRecordFactory(module.LogRecord)
+    module.raiseExceptions = True
+    module._levelToName.update(LEVELS)
+    loggers = module.root.manager.loggerDict
+    for name in [name for name in loggers if name.partition(".")[0] not in known_modules]:
+        del loggers[name]
+    for logger in (module.root, *loggers.values()):
         if isinstance(logger, module.Logger):
             logger.handlers[:] = [each for each in logger.handlers if isinstance(each, module.NullHandler)]
+            logger.filters.clear()
             logger.setLevel(module.WARNING if logger is module.root else module.NOTSET)
-            logger.disabled = False
+            logger.propagate, logger.disabled = True, False
+
+
+def reset_threading(module):
+    _thread.stack_size(0)
+    count = itertools.count(1).__next__  # of the threads without a name
+    vars(module).update(
+        excepthook=module.__excepthook__, _trace_hook=None, _profile_hook=None, _counter=count
+    )
+
+
+def reset_finalizers(module):
+    """Those of weakref run at the end once; after that they would not at all."""
+    if module.finalize._registered_with_atexit:
+        module.finalize._registered_with_atexit = module.finalize._shutdown = False
+
+
+def reset_warnings(module):
+    module.resetwarnings()  # also forgets what has been said
+    module.filters[:] = FILTERS
+    vars(module).update(SHOWN)
 
 
 def reset_locale(module):
@@ -230,8 +391,14 @@ def reset_random(module):
     try:
         module._inst.seed(int.from_bytes(os.urandom(16), "little"))
     except AttributeError:  # the script has broken it
-        known_modules.discard("random")
-        del sys.modules["random"]
+        del known_modules["random"]
+        del modules["random"]
+        note_resets()
+
+
+def to(**values):
+    """Return what gives variables of a module these values."""
+    return lambda module: vars(module).update(values)
 
 
 # What to do about a module where a script has imported it
@@ -240,28 +407,41 @@ RESETS = {
     "locale": reset_locale,
     "logging": reset_logging,
     "random": reset_random,
-    "asyncio.events": lambda module: setattr(module, "_event_loop_policy", None),
+    "threading": reset_threading,
+    "warnings": reset_warnings,
+    "weakref": reset_finalizers,
+    "asyncio.events": to(_event_loop_policy=None),
     "socket": lambda module: module.setdefaulttimeout(None),
-    "warnings": lambda module: module.filters.__setitem__(slice(None), FILTERS),
+    "calendar": lambda module: module.setfirstweekday(0),
+    "faulthandler": lambda module: (module.cancel_dump_traceback_later(), module.disable()),
+    "fileinput": to(_state=None),
+    "gettext": to(_current_domain="messages"),
+    "multiprocessing.context": lambda module: vars(module._default_context).update(_actual_context=None),
+    "multiprocessing.process": lambda module: setattr(module, "_process_counter", itertools.count(1)),
+    "multiprocessing.util": to(_exiting=False, _logger=None, _log_to_stderr=False),
+    "subprocess": lambda module: module._active.clear(),  # what was not waited for has descriptors yet
+    "tempfile": to(tempdir=None),
+    "tracemalloc": lambda module: module.stop(),
+    "urllib.request": to(_opener=None),
+    "zipimport": lambda module: module._zip_directory_cache.clear(),
 }
 
 
 def remember():
     """Note how the interpreter is before any script has run."""
-    here = os.path.dirname(os.path.abspath(__file__))
     for name in ("python_state", "python_streams"):  # no script finds these by name
         sys.modules.pop(name, None)
-    sys.path[:] = [path for path in sys.path if path and path != here]
+    sys.path[:] = [path for path in sys.path if path and path != HERE]
     sys.path_hooks.insert(0, find_own)
     known_modules.update(sys.modules)
-    global LIBRARIES, LOCALE, SIGNALS, HANDLERS, FILTERS, KEPT, OURS, RECURSION, THRESHOLD, ZONE
-    RECURSION = sys.getrecursionlimit()
-    ZONE = time.tzname
-    LIBRARIES = tuple(os.path.join(path, "") for path in sys.path)
+    note_resets()
+    global LOCALE, SIGNALS, HANDLERS, FILTERS, SHOWN, KEPT, OURS, VALUES, THRESHOLD
+    VALUES = [read() for read, _ in SETTINGS]
     LOCALE = _locale.setlocale(_locale.LC_ALL)
     SIGNALS = list(_signal.valid_signals())
     HANDLERS = list(map(_signal.getsignal, SIGNALS))
     FILTERS = warnings.filters[:]
+    SHOWN = {name: getattr(warnings, name) for name in ("showwarning", "formatwarning")}
     THRESHOLD = gc.get_threshold()
     before = {name: getattr(sys, name) for name in STREAMS}
     OURS = {**dict.fromkeys(STREAMS), "stderr": sys.stderr, "__stderr__": sys.__stderr__}

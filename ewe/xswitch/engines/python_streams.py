@@ -12,6 +12,7 @@ from python_state import flush
 PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 TEXT = sys.stdout.encoding, sys.stdout.errors
 CHUNK = sys.stdout._CHUNK_SIZE
+NAMES = "<stdin>", "<stdout>", "<stderr>"
 streams = {}  # descriptor -> its text layer
 
 
@@ -64,8 +65,10 @@ def stream(number, *text, **buffering):
             if number
             else io.BufferedReader(Input(number, closefd=False))
         )
-        streams[number] = Text(binary, *text, **buffering)
-        del streams[number].changed
+        binary.raw.name = NAMES[number]
+        streams[number] = made = Text(binary, *text, **buffering)
+        made.mode = "w" if number else "r"
+        del made.changed
     return streams[number]
 
 
@@ -108,21 +111,20 @@ def write_out():
     """Write out what the script has said."""
     for each in streams.values():
         flush(each)
-    if (
-        sys.stdout is not streams.get(1)
-        or sys.__stdout__ is not sys.stdout
-        or sys.stderr is not streams.get(2)
+    theirs = vars(sys)  # a script may have deleted some
+    if not theirs.get("stdout") is theirs.get("__stdout__") is streams.get(1) or (
+        theirs.get("stderr") is not streams.get(2)
     ):
-        for each in (sys.stdout, sys.__stdout__, sys.stderr):
-            flush(each)
+        for name in ("stdout", "__stdout__", "stderr"):
+            flush(theirs.get(name))
 
 
 def keep():
     """Keep standard input, output and error for the next script, where this one has left them as they were."""
     for number, each in list(streams.items()):
-        try:
+        try:  # a mode and a name are all that they have been given
             each.flush()
-            as_it_was = not vars(each) and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1  # a name
+            as_it_was = len(vars(each)) == 1 and not vars(each.buffer) and len(vars(each.buffer.raw)) == 1
         except Exception:  # it is closed, has lost its buffer, or nobody reads
             as_it_was = False
         if not as_it_was or each._CHUNK_SIZE != CHUNK:
