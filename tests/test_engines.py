@@ -287,7 +287,7 @@ NEAR = {  # files beside the script
         ),
         (
             "import sys\nm = getattr(sys, 'monitoring', None)\nprint(m and m.get_tool(2))\nif m:\n"
-            "  m.use_tool_id(2, 'x'); m.set_events(2, 1)\n  m.register_callback(2, 1, lambda *_: print('called'))",
+            "  m.use_tool_id(2, 'x'); m.set_events(2, 1)\n  m.register_callback(2, 1, lambda *_: None)",
             "None",
         ),
         ("import fileinput\nprint(next(fileinput.input('words.py')))", "said = 'mine'"),

@@ -220,6 +220,9 @@ def untrace():
     if sys.gettrace() or sys.getprofile():
         sys.settrace(None)
         sys.setprofile(None)
+    for tool in TOOLS:
+        if sys.monitoring.get_tool(tool):
+            stop(tool)
 
 
 def collect(marker=None):
@@ -281,9 +284,6 @@ def forget(first_free):
         for (_, write), value in zip(SETTINGS, VALUES, strict=True):
             write(value)
     sys.set_asyncgen_hooks(None, None)
-    for tool in TOOLS:
-        if sys.monitoring.get_tool(tool):
-            stop(tool)
     for function, arguments, named in at_exit:
         register_once(function, *arguments, **named)
     for kept, items in LISTS:
