@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ewe.listener import Accepted, Listener
     from ewe.site import Site
 
+TOLD = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1}
 WAS_CUT = 4  # exit status of a child whose conversation had to be ended
 
 
@@ -53,18 +54,21 @@ class Fork(Processor):
         return len(self.children) < self.ceiling
 
     def start(self, accepted: Accepted) -> None:
-        """Fork; the child never returns."""
+        """Fork; the child never returns. What children are told waits until this one is known, and can hear."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
         try:
             child = os.fork()
+            if child == 0:
+                try:
+                    self.be_child(accepted)
+                finally:
+                    os._exit(WAS_CUT if self.cut else 0)
+            self.children[child] = accepted.client[0]
         except OSError as reason:
             logger.errors.error(f"cannot fork: {reason.strerror}")
             return self.refuse(accepted, "a fork failed")
-        if child == 0:
-            try:
-                self.be_child(accepted)
-            finally:
-                os._exit(WAS_CUT if self.cut else 0)
-        self.children[child] = accepted.client[0]
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
         if self.config.connections_per_client:
             self.clients[accepted.client[0]] += 1
         accepted.socket.close()
@@ -79,6 +83,7 @@ class Fork(Processor):
         self.retire_at = 0
         stream = self.meet(accepted)
         signal.signal(signal.SIGHUP, lambda *_: self.let_go())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
         for sock in self.listener.sockets.values():
             sock.close()
         self.listener.epoll.close()
