@@ -50,6 +50,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
             load_all()
         become(config.user, config.group)
         warn_of_root(config, sockets)
+        warn_of_sources(config)
         return run(blueprint, sockets)
 
 
@@ -155,4 +156,14 @@ def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
     if not all(is_local(server_name(sock)[0]) for sock in sockets):
         logger.errors.warning(
             "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
+        )
+
+
+def warn_of_sources(config: Config) -> None:
+    """Say that what is no program below cgi-path is a file like others (EWE section 3.3), where URLs lead to it."""
+    root, programs = os.path.realpath(config.documentroot), os.path.realpath(config.cgi_path)
+    if os.path.isdir(programs) and programs.startswith(root.rstrip("/") + "/"):
+        logger.errors.warning(
+            f"cgi-path {programs} lies in the document root: "
+            "a program there that is not executable is sent as a file"
         )

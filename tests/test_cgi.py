@@ -980,6 +980,15 @@ def test_a_large_answer_does_not_hold_up_others(start: Start, model: str) -> Non
 # --- Where a URL leads ----------------------------------------------------------------------------------
 
 
+def test_programs_in_the_document_root_are_warned_of(start: Start) -> None:
+    warning = "lies in the document root: a program there that is not executable is sent as a file"
+    server = start()
+    assert warning not in server.log()
+    inside = server.root / "programs"
+    inside.mkdir()
+    start("pool", "--cgi-path", str(inside)).wait_for_log(f"cgi-path {inside} {warning}")
+
+
 def test_where_a_url_leads(start: Start, variant: str, tmp_path: Path) -> None:
     """Only an executable file below cgi-path is run; for all else normal parsing takes place."""
     server = start(variant)
