@@ -1,6 +1,7 @@
-"""Messages between the main module and suexecme: one JSON object a packet, descriptors beside it.
+"""Messages between X-Switch's processes: one JSON object a packet, descriptors beside it.
 
-The pair is SOCK_SEQPACKET and has no name: nobody else can reach it, and a packet comes whole or not at all.
+The socket pair has no name, so that no other process can reach it. It is of type SOCK_SEQPACKET: a packet arrives
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MAX_DESCRIPTORS = 4
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return both ends."""
+    """Return both ends of a channel."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -29,7 +30,7 @@ def send(sock: socket.socket, message: Mapping[str, Any], descriptors: Sequence[
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the next message and its descriptors, None when the other end has gone. Raises OSError."""
+    """Return the next message and its descriptors, None if the other end is closed. Raises OSError."""
     try:
         data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS)
     except ConnectionResetError:

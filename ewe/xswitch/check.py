@@ -1,4 +1,4 @@
-"""Does a program speak the engine protocol? python -m ewe.xswitch.check ENGINE-COMMAND
+"""Checks whether a program speaks the engine protocol: python -m ewe.xswitch.check ENGINE-COMMAND
 
 Starts the engine, gives it small scripts of its language and says of each rule of docs/write-an-engine.md
 whether it is kept. Exit status: 0 all kept, 1 some not, 2 wrong usage.
@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ewe.xswitch.check_scripts import SCRIPTS
-from ewe.xswitch.driver import Answer, Driver
 from ewe.xswitch.protocol import ProtocolError
+from ewe.xswitch.tools.check_scripts import SCRIPTS
+from ewe.xswitch.tools.driver import Answer, Driver
 
 BIG = 1_000_000  # bytes of the large answer and of the large body
 HEAD = b"Content-Type: text/plain\n\n"
@@ -25,7 +25,7 @@ Check = Callable[[Driver, str, str], str]
 
 
 class Broken(Exception):
-    """A rule that is not kept; the text says what was seen."""
+    """A rule is not kept. The text says what was seen."""
 
 
 def same(what: str, found: object, wanted: object) -> None:
@@ -41,7 +41,7 @@ def shortened(value: object) -> str:
 
 
 def echoed(answer: Answer) -> tuple[list[bytes], bytes]:
-    """Return the lines and the body that the script `echo` has answered."""
+    """Return the lines and the body in the answer of the script `echo`."""
     if not answer.output.startswith(HEAD):
         raise Broken(f"the output begins with {shortened(answer.output[:60])}")
     head, _, body = answer.output[len(HEAD) :].partition(b"\n\n")

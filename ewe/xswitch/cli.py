@@ -1,4 +1,4 @@
-"""The command `ewe-xswitch`: serve, ask a running one how it is, or build the Java engine.
+"""The command `ewe-xswitch`: serve, show the status of a running X-Switch, or build the Java engine.
 
 Exit codes: 0 stopped as asked, 1 could not start or failed, 2 wrong usage or configuration.
 """
@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config import ConfigError, one_line
-from ewe.xswitch.settings import DEFAULTS, GENERAL, Settings, load, read_table
+from ewe.config.defaults import XSWITCH_STATUS_PATH
+from ewe.config.messages import ConfigError, one_line
+from ewe.config.tables import read_table
+from ewe.logger import LEVELS, ErrorLog
+from ewe.xswitch.settings import DEFAULTS, GENERAL, Settings, load, origins_in
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-SAID = ("user", "userdir", "min-uid", "time-limit")  # settings that the command line may say as well
-ASKS_FOR = 5.0  # seconds that `status` waits
+SAID = ("user", "userdir", "min-uid", "time-limit")  # settings that the command line may override
+ASKS_FOR = 5.0  # seconds that `status` waits for each answer of the socket
 
 DESCRIPTION = """Run CGI scripts as their owners in persistent engines, behind any web server that speaks FastCGI.
 `ewe-xswitch status` tells how a running one is; `ewe-xswitch java` builds the engine for Java."""
 
 
 class UsageError(Exception):
-    """The command line makes no sense; the text is one line."""
+    """The command line makes no sense. The text is one line."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,13 +54,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def fail(code: int, error: Exception) -> int:
-    """Say in one line what is wrong; return the exit status."""
+    """Print in one line what is wrong; return the exit status."""
     print(f"ewe-xswitch: {one_line(str(error))}", file=sys.stderr)
     return code
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve. Raises ConfigError, UsageError."""
+    """Serve, or print or check the settings. Raises ConfigError, UsageError."""
+    options = parser_of_run().parse_args(arguments)
+    command = Command(options)
+    if options.print_config:
+        return print_settings(command)
+    if options.check_config:
+        return check_settings(command)
+    return serve(command)
+
+
+def parser_of_run() -> Parser:
+    """Return the parser of the command without a subcommand."""
     parser = Parser(prog="ewe-xswitch", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument(
         "--listen", metavar="ADDRESS", action="append", help="unix:PATH, HOST:PORT or fd://N; may be repeated"
@@ -66,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--root", metavar="PATH", action="append", help="one more of the settings' roots")
     for key in SAID:
         parser.add_argument(f"--{key}", metavar=key.upper(), help=f"instead of the settings' {key}")
-    parser.add_argument("--config", metavar="FILE", help="settings (TOML); read anew on HUP")
+    parser.add_argument("--config", metavar="FILE", help="settings (TOML); HUP reads them again")
     parser.add_argument(
         "--default",
         metavar="KEY=VALUE",
@@ -76,45 +89,105 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--parent", metavar="PID", type=int, default=0, help="stop when this process has ended"
     )
-    parser.add_argument("--log", metavar="FILE", default="-", help="the log [-: standard error]")
+    parser.add_argument(
+        "--log", metavar="FILE", default="-", help="the log [-: standard error]; USR1 opens it again"
+    )
+    parser.add_argument(
+        "--log-level",
+        metavar="LEVEL",
+        choices=LEVELS,
+        default="info",
+        help="error, warning, info or debug [info]",
+    )
     parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print every setting, with where it came from, and end"
+    )
     parser.add_argument("--version", action="version", version=f"ewe-xswitch {__version__}")
-    options = parser.parse_args(arguments)
-    file = options.config and os.path.abspath(options.config)
-    said = {key: getattr(options, key.replace("-", "_")) for key in SAID}
-    given = read_table({key: raw for key, raw in said.items() if raw is not None}, GENERAL, "command line")
-    base = defaults(options.default or ())
-    if options.listen:
-        given |= read_table({"listen": options.listen}, GENERAL, "command line")
+    return parser
 
-    def read() -> Settings:
-        settings = load(file, base)
-        return replace(settings, roots=(*settings.roots, *(options.root or ())), **given)
 
-    settings = read()
-    from ewe.xswitch.supervisor import StartError, Supervisor, check
+class Command:
+    """The options of the command line, and the settings that they lead to."""
 
-    if options.check_config:
-        try:
-            check(settings)
-        except StartError as error:
-            raise ConfigError(f"{file or 'command line'}: {error}") from None
-        for doubt in settings.doubts():
-            print(f"ewe-xswitch: {doubt}", file=sys.stderr)
-        print(f"configuration ok ({file or 'no file'})")
-        return 0
-    if not settings.listen:
-        raise UsageError("nothing to listen on: say --listen unix:PATH or --listen HOST:PORT")
-    from ewe import descriptors
-    from ewe.logger import ErrorLog
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Read the settings for the first time. Raises ConfigError."""
+        self.options = options
+        self.file: str | None = options.config and os.path.abspath(options.config)
+        self.roots: Sequence[str] = options.root or ()
+        said = {key: getattr(options, key.replace("-", "_")) for key in SAID}
+        said["listen"] = options.listen or None
+        given = {key: raw for key, raw in said.items() if raw is not None}
+        self.given = read_table(given, GENERAL, "command line")
+        self.base = defaults(options.default or ())
+        self.settings = self.read()
 
+    def read(self) -> Settings:
+        """Return the settings, read from the file again; the command line has the last word. Raises ConfigError."""
+        settings = load(self.file, self.base)
+        return replace(settings, roots=(*settings.roots, *self.roots), **self.given)
+
+    def origins(self) -> dict[str, str]:
+        """Return where each setting came from, if not from the defaults."""
+        command_line = {*self.given, *(("roots",) if self.roots else ())}
+        return {
+            **{each.partition("=")[0]: "--default" for each in self.options.default or ()},
+            **origins_in(self.file),
+            **{key.replace("_", "-"): "command line" for key in command_line},
+        }
+
+
+def print_settings(command: Command) -> int:
+    """Print every setting, with where it came from; return the exit status."""
+    from ewe.xswitch.settings_page import as_toml
+
+    print("\n".join(as_toml(command.settings, command.origins())))
+    return 0
+
+
+def check_settings(command: Command) -> int:
+    """Check whether X-Switch could serve with these settings; return the exit status. Raises ConfigError."""
+    from ewe.streams import listener
+    from ewe.xswitch.supervisor import StartError, check
+
+    where = command.file or "command line"
     try:
-        log = ErrorLog(options.log)
+        check(command.settings)
+    except StartError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    for address in command.settings.listen:
+        try:
+            note = listener.try_address(address)
+        except listener.StartError as error:
+            raise ConfigError(f"{where}: listen: {error}") from None
+        if note:
+            print(f"ewe-xswitch: note: {note} (listen)", file=sys.stderr)
+    log = command.options.log
+    if log != "-" and not os.access(os.path.dirname(os.path.abspath(log)), os.W_OK):
+        raise ConfigError(f"--log {log}: its directory is not there, or may not be written")
+    for doubt in command.settings.doubts():
+        print(f"ewe-xswitch: {doubt}", file=sys.stderr)
+    print(f"configuration ok ({command.file or 'no file'})")
+    return 0
+
+
+def serve(command: Command) -> int:
+    """Serve until a signal ends X-Switch; return the exit status. Raises ConfigError, UsageError."""
+    from ewe.streams import descriptors
+    from ewe.xswitch.supervisor import StartError, Supervisor, log_here
+
+    if not command.settings.listen:
+        raise UsageError("nothing to listen on: say --listen unix:PATH or --listen HOST:PORT")
+    options = command.options
+    log_file = options.log if options.log in ("-", "off") else os.path.abspath(options.log)
+    try:
+        log_here(log_file)
     except OSError as reason:
         raise ConfigError(f"--log {options.log}: {reason.strerror}") from None
+    log = ErrorLog("off" if log_file == "off" else "-", options.log_level)
     descriptors.allow_all()
     try:
-        return Supervisor(settings, read, log, options.parent).run()
+        return Supervisor(command.settings, command.read, log, options.parent, log_file).run()
     except StartError as error:
         return fail(1, error)
 
@@ -126,7 +199,7 @@ def defaults(said: Sequence[str]) -> Settings:
 
 
 def status(arguments: Sequence[str]) -> int:
-    """Print how a running X-Switch is. Raises ConfigError, UsageError."""
+    """Print the status of a running X-Switch. Raises ConfigError, UsageError."""
     parser = Parser(
         prog="ewe-xswitch status", description="Engines, queue and counters of a running X-Switch."
     )
@@ -153,7 +226,7 @@ def java(arguments: Sequence[str]) -> int:
         description="Build the engine for Java, once: it needs Maven, a JDK (17 or newer), and the network.",
     )
     parser.parse_args(arguments)
-    from ewe.xswitch.java import BuildError, build
+    from ewe.xswitch.tools.java import BuildError, build
 
     try:
         print(f"built: {build()}")
@@ -164,25 +237,19 @@ def java(arguments: Sequence[str]) -> int:
 
 def ask(address: str, query: bytes) -> str:
     """Return what an X-Switch answers to a request for its status. Raises OSError, ValueError."""
-    from ewe.fastcgi import FastCGIError, Output, Requester
-    from ewe.kinds import parse_address
+    from ewe.gateway.records import FastCGIError
+    from ewe.xswitch.tools.client import Client
 
-    with socket.socket(socket.AF_UNIX if address.startswith("unix:") else socket.AF_INET) as sock:
-        sock.settimeout(ASKS_FOR)
-        sock.connect(
-            address.removeprefix("unix:") if address.startswith("unix:") else parse_address(address)[1:]
-        )
-        requester = Requester()
-        params = {b"SCRIPT_NAME": b"/xswitch-status", b"REMOTE_ADDR": b"127.0.0.1", b"QUERY_STRING": query}
-        sock.sendall(requester.begin(params.items()) + requester.input(b""))
-        answer = b""
-        while requester.running and (piece := sock.recv(65536)):
-            try:
-                answer += b"".join(event.data for event in requester.feed(piece) if isinstance(event, Output))
-            except FastCGIError as error:
-                raise ValueError(f"no X-Switch: {error}") from None
-    if requester.running:
-        raise ValueError("it closed the connection without an answer")
+    params = {
+        b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(),
+        b"XSWITCH_STATUS": b"1",
+        b"QUERY_STRING": query,
+    }
+    try:
+        with Client(address, ASKS_FOR) as client:
+            answer = client.ask(params)
+    except FastCGIError as error:
+        raise ValueError(f"no X-Switch: {error}") from None
     return answer.decode("utf-8", "backslashreplace")
 
 

@@ -1,6 +1,6 @@
-"""A process becomes an engine: its descriptors, limits, user, and what it must never regain.
+"""How a process becomes an engine: its descriptors, its limits, its user, and the privileges that it gives up.
 
-Stands alone (no import of ewe), since a warm engine parent loads it under an interpreter of its own.
+This file imports nothing of ewe: a warm parent loads it under the engine's interpreter, where there may be no ewe.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
-CONTROL = 3  # the descriptor of an engine's control socket; 0 and 1 are its data socket, 2 the log
+CONTROL = 3  # an engine's descriptor of its control socket; 0 and 1 are its data socket, 2 the log
 CANNOT_START = 127  # exit status of an engine that could not be started; its standard error says why
 
 prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class Limits(NamedTuple):
-    """What one engine may use; 0: as much as there is.
+    """What one engine may use; 0: no limit.
 
-    cpu: seconds in its life. memory: bytes of address space. processes: of its user, all engines together.
-    files: open descriptors.
+    cpu: seconds, in all requests together. memory: bytes of address space. processes: of the user, in all engines
+    together. files: open descriptors.
     """
 
     cpu: int = 0
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 
 
 class Account(NamedTuple):
-    """A user whose engines we start."""
+    """A user for whom engines are started."""
 
     name: str
     uid: int
@@ -49,7 +49,7 @@ class Account(NamedTuple):
 
 
 def orphans_come_here() -> None:
-    """Have what the descendants of this process leave behind become its children: prctl(2)."""
+    """Adopt processes whose parents end, among the descendants of this process: prctl(2)."""
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -67,11 +67,11 @@ def start(
     become: Callable[[], None],
     adopts: bool = True,
 ) -> int:
-    """Start a command in a session of its own, with these descriptors {its: ours}; return its pid.
+    """Start a command as the leader of a new session; return its pid. Raises OSError if there is no room for it.
 
-    become: called in the new process before the command replaces it. adopts: what it leaves behind becomes its
-    own child again, not ours. Raises OSError where there is no room
-    for a process; a command that cannot be run ends with CANNOT_START and a line on its standard error.
+    descriptors: {its number: ours}. become: called in the new process before the command replaces it. adopts: the
+    new process adopts what its descendants leave behind; otherwise we do. A command that cannot be run ends with
+    status CANNOT_START and a line on its standard error.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -92,13 +92,14 @@ def start(
 
 
 def arrange(descriptors: Mapping[int, int]) -> None:
-    """Lead a session; have these descriptors and no other; signals as a program expects them.
+    """Lead a new session, with these descriptors and no others, and signals as a program expects them.
 
-    Scheduled as work in batches, which gets as much of the processor, but does not interrupt whoever wakes it:
-    the main module hands out what it has at hand, then engines run, with half the switches between them.
+    The scheduling policy is SCHED_BATCH: the process gets as much CPU time, but does not interrupt the process that
+    wakes it. The main process can then hand out all requests at hand before engines run, which halves the number of
+    context switches.
     """
     os.setsid()
-    with suppress(OSError):  # whoever has started us may not be allowed to
+    with suppress(OSError):  # an unprivileged user may not be allowed to
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     last = max(descriptors)
     copies = {its: duplicate(ours, last + 1) for its, ours in descriptors.items()}
@@ -113,14 +114,14 @@ def arrange(descriptors: Mapping[int, int]) -> None:
 
 
 def duplicate(descriptor: int, least: int) -> int:
-    """Return a copy of a descriptor whose number is at least so much."""
+    """Return a copy of a descriptor whose number is at least `least`."""
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
 
 
 def become(account: Account, limits: Limits) -> None:
-    """Take limits, then groups and user, and give up what could lead back. Raises OSError."""
+    """Set the limits, then become the user, and give up everything that could lead back. Raises OSError."""
     set_limits(limits)
     if os.geteuid() == 0:
         os.setgroups(account.groups)
@@ -129,7 +130,7 @@ def become(account: Account, limits: Limits) -> None:
     if os.getresuid() != (account.uid,) * 3 or (account.uid and 0 in os.getresuid()):
         raise PermissionError(None, f"could not become {account.name}")
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # /proc/self is the user's own again
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # so that /proc/self belongs to the user again
     try:
         os.chdir(account.home)
     except OSError:
@@ -153,9 +154,9 @@ def set_limits(limits: Limits) -> None:
 
 
 def clean_environment(account: Account) -> dict[str, str]:
-    """Return the environment that an engine starts with; a script's comes with each request."""
+    """Return the environment that an engine starts with. That of a script comes with each request."""
     return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",  # ewe.config.defaults.SEARCH_PATH, which cannot be imported here
         "HOME": account.home,
         "USER": account.name,
         "LOGNAME": account.name,

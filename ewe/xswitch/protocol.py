@@ -1,10 +1,10 @@
-"""The engine protocol: what X-Switch writes to an engine's control socket, and the mark that comes back.
+"""The engine protocol: two lines to an engine's control socket, and the end mark that comes back.
 
-    file TAB argument TAB ... LF          both lines: words separated by TAB, in each %, TAB, LF and NUL
-    NAME=value TAB NAME=value ... LF      written as %25, %09, %0A and %00
-                                          back, after the output: EOT, the exit status in decimal, LF
+    X-Switch    file TAB argument TAB ... LF
+                NAME=value TAB NAME=value ... LF      %, TAB, LF in a word are written as %25, %09, %0A
+    engine      EOT, the exit status in decimal, LF   the end mark, after the output
 
-docs/write-an-engine.md defines it. No I/O.
+Source: X-Switch paper, section 3.2.1; docs/write-an-engine.md defines the protocol. No I/O.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Iterable, Mapping
 MARK = re.compile(rb"\x04([0-9]{1,3})\n")
 SUCCESS = b"\x040\n"  # the mark of most requests
 MAX_MARK = 5  # bytes
-MAX_LINES = 200 * 1024  # bytes of both lines: what a socket takes at once
+MAX_LINES = 200 * 1024  # bytes of both lines: as many as a socket takes at once
 
 
 class ProtocolError(Exception):
-    """A request that the protocol cannot carry, or an engine that does not keep to it; the text is one line."""
+    """A request that the protocol cannot carry, or an engine that breaks it. The text is one line."""
 
 
 def encoded(words: Iterable[bytes]) -> bytes:
-    """Return a line."""
+    """Return words as one line."""
     line = b"\0".join(words)
     if b"%" in line:
         line = line.replace(b"%", b"%25")
@@ -35,7 +35,7 @@ def encoded(words: Iterable[bytes]) -> bytes:
 
 
 def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[bytes, bytes]) -> bytes:
-    """Return the two lines of a request. Raises ProtocolError: no process can have a NUL in them, or too long."""
+    """Return the two lines of a request. Raises ProtocolError if they hold a NUL, or are too long."""
     command = (file, *arguments)
     variables = [*map(b"=".join, environment.items())]
     lines = encoded(command) + encoded(variables)
@@ -47,7 +47,7 @@ def request_lines(file: bytes, arguments: Iterable[bytes], environment: Mapping[
 
 
 class MarkReader:
-    """Reads the marks of one engine."""
+    """Reads the end marks of one engine."""
 
     def __init__(self) -> None:
         self.buffer = b""

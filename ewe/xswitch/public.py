@@ -1,7 +1,7 @@
-"""The engine programs, where every user may read them.
+"""The engine programs, in a place where every user may read them.
 
-An engine runs as its user from its first instruction on, and reads its own program as that user. Where ewe is
-installed in a place that only root may enter, copies are made in a directory of their own.
+An engine runs as its user from its first instruction on, and reads its own program as that user. If ewe is
+installed in a place that only root may enter, the programs are copied to a directory that everyone may read.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import stat
 import tempfile
 from dataclasses import replace
 
-from ewe.xswitch.settings import ENGINES, JAVA, Settings
+from ewe.xswitch.engine_kinds import ENGINES, JAVA
+from ewe.xswitch.settings import Settings
 
 
 def is_public(path: str) -> bool:
-    """May everybody read this file, or enter this directory, and all that lead to it?"""
+    """Return whether everyone may read a file, or enter a directory, and enter all directories above it."""
     if not os.stat(path).st_mode & (stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH):
         return False
     return path == "/" or is_public(os.path.dirname(path))
 
 
 def published() -> str:
-    """Return a directory with the engine programs that everybody may read; it is not ENGINES if it was made."""
+    """Return a directory with the engine programs that everyone may read: ENGINES itself, or a new copy."""
     if os.geteuid() != 0 or all(is_public(os.path.join(ENGINES, name)) for name in os.listdir(ENGINES)):
         return ENGINES
     directory = tempfile.mkdtemp(prefix="xswitch-engines-")
@@ -38,7 +39,7 @@ def published() -> str:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy a directory, for everybody to read."""
+    """Copy a directory so that everyone may read it."""
     umask = os.umask(0o022)
     try:
         shutil.copytree(source, target, copy_function=shutil.copyfile)
@@ -49,7 +50,7 @@ def copy_tree(source: str, target: str) -> None:
 
 
 def relocated(settings: Settings, directory: str) -> Settings:
-    """Return settings in which the engine programs lie in another directory."""
+    """Return settings whose engine programs are in another directory."""
     engines = {
         name: replace(
             kind,

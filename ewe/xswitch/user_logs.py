@@ -1,7 +1,7 @@
-"""What concerns a user's scripts, for the user to read: a file each, in a directory of root's (`user-logs`).
+"""A log for each user, with the messages about the user's scripts, in a directory of root's (`user-logs`).
 
-suexecme opens the file (`open_log`), and hands it to the main module beside its word on a script (`UserLogs`); so
-one that was moved away, by logrotate for example, is made anew within seconds, without a signal.
+suexecme opens the file (open_log) and hands it to the main process with each answer about a script (UserLogs). A
+file that was moved away, by logrotate for example, is therefore replaced within seconds, without a signal.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from ewe.logger import UNPRINTABLE_IN_MESSAGE, escaped
 from ewe.xswitch.process import Account
 
-MAX_LOG = 1 << 20  # bytes; one that is longer becomes NAME.log.1, in place of the one before
-MAX_OPEN = 1000  # users whose file the main module keeps open
+MAX_LOG = 1 << 20  # bytes; a longer file becomes NAME.log.1, and replaces the earlier one
+MAX_OPEN = 1000  # users whose file the main process keeps open
 
 
 def doubt(directory: str) -> str:
-    """Return why logs cannot lie in this directory, "" if they can: nobody else may put anything there."""
+    """Return why logs cannot be in a directory, "" if they can: only root, or we, may write there."""
     at = os.path.realpath(directory)
     if not directory.startswith("/") or not os.path.isdir(at):
         return f"there is no directory {directory}"
@@ -36,10 +36,10 @@ def doubt(directory: str) -> str:
 
 
 def open_log(directory: str, account: Account) -> int:
-    """Return a descriptor of a user's log, to append to; it is the user's, whom its blocks count for.
+    """Return a descriptor of a user's log, to append to. Raises OSError.
 
-    The directory is one that only root may write into (or whoever runs X-Switch, where that is not root): the
-    user may change what is in the file, and not what it is. Raises OSError.
+    The file belongs to the user, so that it counts towards the user's disk quota. The directory is writable for
+    root only (or for the user who runs X-Switch): the file's owner can change its content, and cannot replace it.
     """
     path = os.path.join(directory, os.path.basename(account.name) + ".log")
     descriptor = open_one(path, account)
@@ -51,7 +51,7 @@ def open_log(directory: str, account: Account) -> int:
 
 
 def open_one(path: str, account: Account) -> int:
-    """Open it, or make it. Raises OSError."""
+    """Open a log, or create it. Raises OSError."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
@@ -67,13 +67,13 @@ def open_one(path: str, account: Account) -> int:
 
 
 class UserLogs:
-    """The open files, the one used longest ago closed where they are too many."""
+    """The open logs. When there are too many, the one opened first is closed."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[int, int]] = {}  # user -> descriptor, bytes that may still be written
 
     def take(self, user: str, descriptor: int) -> None:
-        """Write what concerns this user here from now on."""
+        """Use this descriptor for a user's messages from now on."""
         self.drop(user)
         self.files[user] = descriptor, MAX_LOG
         if len(self.files) > MAX_OPEN:
@@ -85,18 +85,18 @@ class UserLogs:
             os.close(self.files.pop(user)[0])
 
     def clear(self) -> None:
-        """Close all."""
+        """Close all files."""
         for user in list(self.files):
             self.drop(user)
 
     def write(self, user: str, message: str) -> None:
-        """Write a line with the time; nothing where the user has no log, or its disk is full."""
+        """Write a line with the time. Nothing is written if the user has no log, or the disk is full."""
         if user not in self.files:
             return
         descriptor, room = self.files[user]
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escaped(message, UNPRINTABLE_IN_MESSAGE)}\n"
         data = line.encode("utf-8", "backslashreplace")
-        if len(data) > room:  # until suexecme has opened it anew
+        if len(data) > room:  # full, until suexecme opens it again
             return
         self.files[user] = descriptor, room - len(data)
         try:

@@ -1,8 +1,8 @@
-"""Web applications of Java: directories with a WEB-INF. What a URL names below one is the application's business.
+"""Web applications of Java: directories with a WEB-INF, which answer for every URL below them.
 
-A web server may send the application as the script and the rest as PATH_INFO, or the whole as the script's name;
-here both become the same: whose the application is, suexecme says of its WEB-INF; where it is, in the file system
-and in URLs, and what of it is asked for, the engine is told in parameters of the request.
+A web server may send the application as the script and the rest as PATH_INFO, or the whole path as the script's
+name. Both become the same here. suexecme identifies the application by its WEB-INF directory. The parameters of the
+request tell the engine where the application is, in the file system and in URLs, and what is asked of it.
 """
 
 from __future__ import annotations
@@ -16,33 +16,31 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
+from ewe.config.defaults import PRIVATE_DIRECTORIES, WEB_INF
+
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
 
-WEB_INF = (
-    "WEB-INF"  # the directory by which an application is known, and its pseudo-interpreter in the settings
-)
-PROTECTED = {"web-inf", "meta-inf"}  # nothing below these is for clients: Servlet specification section 10.5
-BELIEVED = 1.0  # seconds that a file is remembered to be of an application, or of none
-MOST = 5000  # files that are remembered
+REMEMBERED_SECONDS = 1.0  # a file is remembered to belong to an application, or to none, for this long
+MAX_REMEMBERED = 5000  # files
 MAX_WALK = 50  # directories above a file that may be the application's
 
-# What Jetty can read. Where it cannot, its FastCGI connector leaves the request unanswered.
+# What Jetty can read. It leaves a request unanswered that its FastCGI connector cannot read.
 FIELD = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
 HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 METHOD = re.compile(rb"[A-Za-z]{1,32}")
 PORT = re.compile(rb"[0-9]{1,5}")
-# Between the client and the web server only.
+# Headers between the client and the web server only: RFC 9110 section 7.6.1.
 HOP = {
     b"HTTP_CONNECTION", b"HTTP_EXPECT", b"HTTP_KEEP_ALIVE", b"HTTP_TE", b"HTTP_TRAILER",
     b"HTTP_TRANSFER_ENCODING", b"HTTP_UPGRADE",
 }  # fmt: skip
-IN_PATH = "/;=:@!$&'()*+,~"  # besides letters, digits and -._: what a path may have as it is
+IN_PATH = "/;=:@!$&'()*+,~"  # unquoted in a path, besides letters, digits and -._
 IN_QUERY = IN_PATH + '%?"<>[]\\^`{|}'
 
 
 class NoApplication(Exception):
-    """A request that cannot be an application's. status: for the client; the text is for the log."""
+    """A request that no application can answer. status: for the client; the text is for the log."""
 
     def __init__(self, status: int, cause: str) -> None:
         super().__init__(cause)
@@ -50,10 +48,10 @@ class NoApplication(Exception):
 
 
 class Application(NamedTuple):
-    """An application, and what of it a request asks for.
+    """An application, and the path within it that a request asks for.
 
-    directory: its own, without links once suexecme has said whose it is. context: what its URLs begin with, "" or
-    "/~alice/shop". path: what follows, decoded.
+    directory: of the application; without links once suexecme has identified it. context: the beginning of its
+    URLs, "" or "/~alice/shop". path: the rest of the URL, percent-decoded.
     """
 
     directory: str
@@ -61,11 +59,11 @@ class Application(NamedTuple):
     path: bytes
 
     def at(self, directory: str) -> Application:
-        """Return the same of an application that is there."""
+        """Return the same application with its directory without links."""
         return self._replace(directory=directory)
 
     def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Return the parameters for the engine, which makes its request of them."""
+        """Return the parameters from which the engine makes its request."""
         own = {
             name: value
             for name, value in environment.items()
@@ -96,13 +94,13 @@ class Application(NamedTuple):
 
 
 class Applications:
-    """Finds the application of a request; remembers for a second which files are of one."""
+    """Finds the application of a request, and remembers for a second which files belong to one."""
 
     def __init__(self) -> None:
         self.known: dict[str, tuple[float, str]] = {}
 
     def find(self, file: str, params: Mapping[bytes, bytes], settings: Settings) -> Application | None:
-        """Return the application that a file, there or not, belongs to. Raises NoApplication."""
+        """Return the application that a file belongs to, whether the file exists or not. Raises NoApplication."""
         directory = self.directory_of(file, settings)
         if not directory:
             return None
@@ -112,10 +110,10 @@ class Applications:
         context, path = split(params, os.fsencode(file[len(directory) :]))
         if {".", ".."} & {*file.split("/"), *os.fsdecode(path).split("/")}:
             raise NoApplication(400, "its path has dot segments")
-        names = [segment.partition(b";")[0].decode("latin-1").lower() for segment in path.split(b"/")]
+        names = [segment.partition(b";")[0].decode("latin-1").upper() for segment in path.split(b"/")]
         for name in names:
-            if name in PROTECTED:
-                raise NoApplication(404, f"nothing in {name.upper()} is for clients")
+            if name in PRIVATE_DIRECTORIES:
+                raise NoApplication(404, f"nothing in {name} is for clients")
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
         if "" in names[1:-1]:  # "//", "/;x/": Jetty finds the file, but not what web.xml says who may see it
@@ -123,18 +121,18 @@ class Applications:
         return Application(directory, context, path)
 
     def directory_of(self, file: str, settings: Settings) -> str:
-        """Return the nearest directory with a WEB-INF that the file is, or is in; "" if there is none."""
+        """Return the nearest directory with a WEB-INF, from the file itself upwards; "" if there is none."""
         known = self.known.get(file)
         now = time.monotonic()
         if known is None or known[0] < now:
-            if len(self.known) >= MOST:
+            if len(self.known) >= MAX_REMEMBERED:
                 self.known.clear()
-            known = self.known[file] = (now + BELIEVED, nearest(file.rstrip("/"), settings))
+            known = self.known[file] = (now + REMEMBERED_SECONDS, nearest(file.rstrip("/"), settings))
         return known[1]
 
 
 def nearest(directory: str, settings: Settings) -> str:
-    """Return the directory, or the nearest above it, that is an application; "" if none is."""
+    """Return the nearest application, from this directory upwards; "" if there is none."""
     for _ in range(MAX_WALK):
         if is_application(directory, settings):
             return directory
@@ -145,7 +143,7 @@ def nearest(directory: str, settings: Settings) -> str:
 
 
 def is_application(directory: str, settings: Settings) -> bool:
-    """Has this directory, below a user's own or below a root, a WEB-INF?"""
+    """Return whether a directory, below a user's own or below a root, has a WEB-INF."""
     mine = f"/{settings.userdir.strip('/')}/"
     if mine not in directory and not any(
         directory.startswith(root.rstrip("/") + "/") for root in settings.roots
@@ -174,7 +172,7 @@ def split(params: Mapping[bytes, bytes], inner: bytes) -> tuple[str, bytes]:
 
 
 def is_address(text: bytes) -> bool:
-    """Is this an IP address?"""
+    """Return whether a text is an IP address."""
     try:
         ipaddress.ip_address(text.decode("ascii"))
     except ValueError:

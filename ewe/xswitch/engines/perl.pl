@@ -5,8 +5,10 @@
 # after the output a mark goes back over the control socket. Where a script leaves processes behind, the engine
 # ends instead, as a CGI script's process would.
 #
-# What it keeps of one script for the next, and how it forgets the rest, is in perl_state.pl; which compiled code can
-# be kept, in perl_code.pl.
+# The setting `isolation` decides where a script runs: in this process ("none"); in a new one, forked from a
+# zygote (perl_fork.pl: "fork"); or in this one if the next script will find nothing of it (perl_exact.pl: "auto").
+# What this process keeps of one script for the next, and how it forgets the rest, is in perl_state.pl; which compiled
+# code can be kept, in perl_code.pl.
 
 package XSwitch;
 
@@ -16,15 +18,15 @@ BEGIN { *CORE::GLOBAL::exit = \&leave }    # before any code is compiled that ma
 use POSIX ();
 
 my $here = do { (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r };    # $& is not seen outside
-for my $part ('perl_code.pl', 'perl_state.pl') {
+for my $part (map { "perl_$_.pl" } qw(protocol code state exact fork)) {
     require "$here$part";
     delete $INC{"$here$part"};
 }
 
-my ($CONTROL, $DATA, $NOTHING, $ERRORS, $FIRST_FREE) = (3 .. 7);
-my $PIPE = 65536;    # bytes that a pipe holds: a body up to this size needs no file
+my ($CONTROL, $DATA, $NOTHING, $ERRORS) = (3 .. 6);
+my ($FIRST_LINK, $FIRST_FREE) = XSwitch::Fork::links();    # descriptors to zygotes
 
-my ($engine, $status);
+my ($engine, $status, $isolation);
 my ($control, $data, $output, @handles, %environment);
 my $seeds = '';
 
@@ -35,18 +37,35 @@ sub main {
     while ($lines ||= receive_lines()) {
         start_anew($lines) if XSwitch::State::libraries_changed();
         my ($command, $variables) = split /\n/, $lines;
-        my ($file, @arguments) = words($command);
-        @ARGV = @arguments;
-        %ENV = map { split /=/, $_, 2 } words($variables);
-        prepare($file);
-        run($file);
-        end() if $$ != $engine;    # a child that the script has forked
-        finish();
-        POSIX::_exit($status) unless alone() && all_closed();
-        syswrite $control, "\4$status\n";
-        XSwitch::State::forget($FIRST_FREE);
+        my ($file, @arguments) = XSwitch::Protocol::words($command);
+        if ($isolation eq 'fork' || $isolation eq 'auto' && !XSwitch::State::is_exact($file)) { run_forked($file, $lines) }
+        else {
+            @ARGV = @arguments;
+            %ENV = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
+            prepare($file);
+            run($file);
+            end() if $$ != $engine;    # a child that the script has forked
+            finish();
+            POSIX::_exit($status) unless alone() && all_closed();
+            syswrite $control, "\4$status\n";
+            XSwitch::State::forget($FIRST_FREE);
+            start_anew('') if $isolation eq 'auto' && XSwitch::State::has_reached();
+        }
         $lines = '';
     }
+}
+
+# Have a child of a zygote run the script, and end as it has where there is more to undo than its process.
+sub run_forked {
+    my ($file, $lines) = @_;
+    my $ended = XSwitch::Fork::run($file, $lines) // POSIX::SIGKILL();    # nobody knows how its process has ended
+    if (my $signal = $ended & 127) {
+        kill $signal, $$;    # a broken answer must not pass for whole
+        POSIX::_exit(128 + $signal);
+    }
+    $status = $ended >> 8;
+    POSIX::_exit($status) unless XSwitch::Fork::alone();
+    syswrite $control, "\4$status\n";
 }
 
 sub receive_lines {
@@ -55,12 +74,6 @@ sub receive_lines {
         sysread($control, $lines, 1 << 18, length $lines) or return '';
     }
     return $lines;
-}
-
-sub words {
-    my @words = split /\t/, $_[0] // '', -1;
-    if (index($_[0] // '', '%') >= 0) { s/%([0-9A-Fa-f]{2})/chr hex $1/ge for @words }
-    return @words;
 }
 
 # Our descriptors go where no script looks for them, and no program inherits them.
@@ -72,11 +85,13 @@ sub settle {
     POSIX::dup2(2, $ERRORS);
     open $control, '+<&=', $CONTROL or die "control socket: $!";
     open $data, '+<&=', $DATA or die "data socket: $!";
-    for ($CONTROL .. $ERRORS) {
+    POSIX::dup2($NOTHING, $_) for $FIRST_LINK .. $FIRST_FREE - 1;
+    for ($CONTROL .. $FIRST_FREE - 1) {
         open my $handle, '+<&=', $_ or next;
         fcntl $handle, 2, 1;    # F_SETFD, FD_CLOEXEC
         push @handles, $handle;    # or it would be closed
     }
+    XSwitch::Fork::remember($here, \%environment, \@INC, @handles[$FIRST_LINK - $CONTROL .. $#handles]);
 }
 
 # ------------------------------------------------------------- before a script: what a new process would have
@@ -86,11 +101,18 @@ sub prepare {
     umask 022;
     chdir($file =~ s{[^/]*\z}{}r);
     close STDIN;
-    open_input($ENV{CONTENT_LENGTH} || 0);
+    POSIX::dup2($NOTHING, 0);
+    if ($ENV{CONTENT_LENGTH}) {
+        my $body = XSwitch::Protocol::body($data, $ENV{CONTENT_LENGTH}) // POSIX::_exit(0);
+        POSIX::dup2(fileno $body, 0);
+        close $body;    # perl itself closes none that it has put where its STDIN or STDOUT was
+    }
     POSIX::dup2($DATA, 1);
     POSIX::dup2($ERRORS, 2);
+    XSwitch::Protocol::set_blocking($_) for $data, $handles[$ERRORS - $CONTROL];
     undef *STDIN;    # with what is tied to it, an alias, and the format of pages
     undef *STDOUT;
+    no warnings 'io';    # of what perl had under the same number
     open STDIN, '<&=', 0;
     open STDOUT, '>&=', 1;
     $output = *STDOUT{IO};    # also where the script gives its name to another
@@ -109,25 +131,6 @@ sub prepare {
 sub seed {
     if (length $seeds < 4 && open my $random, '<:raw', '/dev/urandom') { sysread $random, $seeds, 4096 }
     return unpack 'L', substr $seeds, 0, 4, '';
-}
-
-# The request's body becomes standard input, with an end, so that a script and its children may read to it.
-sub open_input {
-    my ($length) = @_;
-    POSIX::dup2($NOTHING, 0);
-    return unless $length;
-    my ($source, $sink, $piece);
-    if ($length <= $PIPE) { pipe $source, $sink or die "pipe: $!" }
-    else { open $sink, '+>', undef or die "temporary file: $!"; $source = $sink }
-    while ($length) {
-        my $count = sysread $data, $piece, $length < $PIPE ? $length : $PIPE;
-        POSIX::_exit(0) unless $count;    # whoever sent it has gone
-        syswrite $sink, $piece;
-        $length -= $count;
-    }
-    sysseek $source, 0, 0 if $source == $sink;
-    POSIX::dup2(fileno $source, 0);
-    close $_ for $source, $sink;    # perl itself closes none that it has put where its STDIN or STDOUT was
 }
 
 # ----------------------------------------------------------------------------------------------- the script
@@ -216,8 +219,8 @@ sub FETCH {
 # Have all processes that the script started ended?
 sub alone {
     my $pid;
-    do { $pid = waitpid -1, 1 } while $pid > 0;    # WNOHANG
-    return $pid < 0;
+    do { $pid = waitpid -1, 1; XSwitch::Fork::ended($pid) } while $pid > 0;    # WNOHANG
+    return $pid < 0 || XSwitch::Fork::alone();
 }
 
 # Is no descriptor open but ours? To close one behind the back of a handle that stays would not do: perl counts who
@@ -232,6 +235,8 @@ sub all_closed {
 # Replace this process by a fresh engine, which goes on with the request that was read.
 sub start_anew {
     my ($lines) = @_;
+    XSwitch::Fork::end_all();
+    local $environment{XSWITCH_FORKED} = join "\n", XSwitch::State::not_exact();
     open my $kept, '+>', undef or die "temporary file: $!";
     syswrite $kept, $lines;
     sysseek $kept, 0, 0;
@@ -245,6 +250,7 @@ sub start_anew {
 sub serve {
     my ($kept) = @_;
     ($engine, %environment) = ($$, %ENV);
+    $isolation = $environment{XSWITCH_ISOLATION} || 'auto';
     my $lines = '';
     if ($kept && open my $source, '<&=', $kept) { sysread $source, $lines, 1 << 18; close $source }
     settle();

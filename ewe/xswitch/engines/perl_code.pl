@@ -1,5 +1,5 @@
 # Does the compiled code of a script remember anything of one run for the next? Then the Perl engine (perl_state.pl)
-# compiles it anew each time. What does is found in the tree of operators, as B shows it.
+# compiles it again each time. The tree of operators, as B shows it, tells which code does.
 
 package XSwitch::Code;
 
@@ -53,7 +53,7 @@ sub op_remembers {
     if (@below && $name =~ /\A(?:sassign|undef)\z/) { return 1 if $below[-1]->name =~ /\Arv2[gc]v\z/ }
     if (ref $op eq 'B::PMOP') {
         return 1 if $op->pmflags & (B::PMf_ONCE() | B::PMf_KEEP());
-        return 1 if @below && $below[0]->name eq 'const';    # with a place of its own where it was found
+        return 1 if @below && $below[0]->name eq 'const';    # whose place in the file is known
         push @below, $op->pmreplroot if ref $op->pmreplroot && ${ $op->pmreplroot };
     }
     for my $each (@below) {

@@ -1,7 +1,7 @@
 # What the Perl engine (perl.pl) keeps of one script for the next: compiled code, and installed modules.
 #
 # And what it does not keep: remember() notes how the interpreter is before any script has run, forget() makes it
-# so again. A script is compiled anew for each request until it is known that it need not be: its text and its
+# so again. A script is compiled again for each request until it is known that it need not be: its text and its
 # code (perl_code.pl) must show nothing that one run could leave for the next.
 
 package XSwitch::State;
@@ -40,11 +40,14 @@ my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
 my %LASTS = map { $_ => 1 } qw(strict warnings utf8 feature integer constant POSIX CGI);
 
 my %scripts;               # file -> what is known of it while it is unchanged
+my %not_exact = map { $_ => 1 } split /\n/, delete $ENV{XSWITCH_FORKED} // '';    # see has_reached()
 my ($current, $present);   # the script that runs; the one whose names are in main::
+my $found;                 # the one that will run next
 my @module_ends;           # END blocks of modules that stay
 my (%names, $count);       # names in main:: that are no script's; how many are in main:: now
 my (%modules, @libraries);
 my (%signatures, $looked); # file of an installed module -> its signature when it was loaded; when they were compared
+my $reached = 0;           # has a script loaded a module that perl_exact.pl does not know?
 my ($locale, %overrides);  # of the engine: its locale; its subs in the place of perl's own functions
 my %lent;                  # such subs of modules, as CGI::Carp's die: for scripts that name the module
 my $no_signals = POSIX::SigSet->new;
@@ -64,7 +67,8 @@ sub remember {
 # Return what runs a script; nothing, with $! set, where it cannot be read.
 sub code_of {
     $file = $_[0];
-    $current = find() or return;
+    $current = $found // find() or return;
+    undef $found;
     if (defined $current->{data}) { open *main::DATA, '<', \$current->{data} }
     $^W = $current->{warns};
     $source = $current->{source};
@@ -77,6 +81,22 @@ sub code_of {
     }
     return $current->{code} || \&evaluate;
 }
+
+# May this script run in this process (perl_exact.pl)? A script that cannot be read may, to report that.
+sub is_exact {
+    $file = $_[0];
+    $found = find() or return 1;
+    return $found->{exact} //= !$not_exact{"$found->{signature} $file"} && XSwitch::Exact::is_exact($found->{source});
+}
+
+# Has the script that has run loaded what its text had not told? Then it runs elsewhere from now on.
+sub has_reached {
+    %not_exact = () if keys %not_exact >= $MAX_SCRIPTS;
+    $not_exact{"$current->{signature} $file"} = 1 if $reached && $current;
+    return $reached;
+}
+
+sub not_exact { return keys %not_exact }
 
 sub find {
     my $signature = signature($file);
@@ -174,7 +194,10 @@ sub new_names { return grep { !$names{$_} && /\A[A-Za-z_]\w*\z/ } keys %main:: }
 # Forget global variables, modules and packages, as long as what they hold may still say something.
 sub forget_names {
     forget_variables();
-    if ($INC{'CGI.pm'}) { CGI::initialize_globals() }    # its uploaded files, too
+    if ($INC{'CGI.pm'}) {
+        CGI::initialize_globals();    # its uploaded files, too
+        $CGI::LIST_CONTEXT_WARN = 1;    # it warns once in a process
+    }
     if ($INC{'CGI/Carp.pm'}) { undef $_ for $CGI::Carp::WRAP, $CGI::Carp::CUSTOM_MSG, $CGI::Carp::DIE_HANDLER }
     my $grown = keys %INC != keys %modules && forget_modules();
     forget_packages($grown) if keys %main:: != $count;
@@ -182,6 +205,7 @@ sub forget_names {
 
 sub forget_variables {
     close *main::DATA if defined fileno *main::DATA;
+    empty($_) for *main::a, *main::b;    # these names stay
     for my $name ($present ? @{ $present->{variables} } : ()) {
         empty($name);
         if (*{$name}{IO}) { no warnings 'io'; close $name; closedir $name }
@@ -249,7 +273,9 @@ sub forget_overrides {
 # Installed modules stay, and are counted; those of the user's own go.
 sub forget_modules {
     my $stay = 0;
-    for my $key (grep { !$modules{$_} } keys %INC) {
+    my @fresh = grep { !$modules{$_} } keys %INC;
+    $reached = 1 if XSwitch::Exact::has_reached(@fresh);
+    for my $key (@fresh) {
         if (($INC{$key} // '') =~ m{\A/} && is_library($INC{$key})) { $stay++; next }
         my @path = split m{/}, $key =~ s/\.pm\z//r;
         my $stash = \%main::;
@@ -274,9 +300,10 @@ sub libraries_changed {
     return grep { $signatures{$_} ne signature($_) } keys %signatures;
 }
 
-sub signature { return join ' ', map { $_ // '' } (Time::HiRes::stat($_[0]))[9, 7, 1] }
+# What changes when a file does. An edit can keep the size and set the time back, but not ctime.
+sub signature { return join ' ', map { $_ // '' } (Time::HiRes::stat($_[0]))[9, 10, 7, 1] }
 
-# So do the packages of modules, and those that they only name yet; those that a script itself has made go.
+# The packages of modules stay, too, and those that they only name yet; those that a script itself has made go.
 sub forget_packages {
     my ($grown) = @_;    # have installed modules been loaded?
     my %loaded = map { (split m{/|\.pm\z})[0] . '::' => 1 } keys %INC;

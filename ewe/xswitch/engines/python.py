@@ -9,13 +9,19 @@ What it keeps of one script for the next, and how it forgets the rest, is in pyt
 streams are in python_streams.py. All three need nothing but Python's own library, so that any `python3` can run
 them.
 """
+# ruff: noqa: E402
+
+import sys
+
+FRESH = {*sys.modules}  # modules of an interpreter that has just started; a warm parent knows more of them
 
 import _thread
 import atexit
 import builtins
 import ctypes
+import gc
+import marshal
 import os
-import sys
 import time
 from array import array
 from contextvars import Context
@@ -23,26 +29,28 @@ from importlib.machinery import SourceFileLoader
 from itertools import accumulate
 from time import tzset
 from types import ModuleType
-from urllib.parse import unquote_to_bytes
 from weakref import ref
 
+import python_code as code
+import python_fork as fork
+import python_isolation as isolation
+import python_preload as preload
+import python_protocol as protocol
+import python_spare as spare
 import python_state as state
 import python_streams as streams
+import python_zygote as zygote
+from python_protocol import CONTROL, DATA, ERRORS, FIRST_FREE, NOTHING, receive_lines, words
 
 __builtins__ = vars(state)["__builtins__"]  # a script may change its own
-CONTROL, DATA, NOTHING, ERRORS = 3, 4, 5, 6  # descriptors of the engine's own; a script has 0, 1 and 2
-FIRST_FREE = 7
-OWN_FILES = {__file__, state.__file__, streams.__file__}
-MARK = b"\4"
+OWN_FILES = {__file__, *(each.__file__ for each in (code, fork, preload, spare, state, streams))}
 
 library = ctypes.CDLL(None)  # of C
 ENVIRON = ctypes.c_void_p.in_dll(library, "environ")  # what child processes get
-waitpid = library.waitpid
-waitpid.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_int
 strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
-room = memoryview(bytearray(256 * 1024))  # for what comes on the control socket
 environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
+REHEARSAL = compile("print('', end='', flush=True)", "", "exec")
 zone = None, time.tzname, time.timezone  # the variable TZ as the C library knows it, and what follows from it
 
 
@@ -51,53 +59,101 @@ zone = None, time.tzname, time.timezone  # the variable TZ as the C library know
 
 def main(lines=b""):
     """Answer requests until X-Switch closes the control socket. lines: of a request that has been read."""
+    used = False  # has a script run in this process?
     while lines := lines or receive_lines():
         if state.libraries_changed():
             start_anew(lines)
         command, variables, _ = lines.split(b"\n")
         script, *arguments = map(os.fsdecode, words(command))
+        if MODE == "auto" and isolation.forks(script, state):
+            if used and not fork.helpers:
+                start_anew(lines)
+            protocol.mark(fork.pass_on(lines, help_out))
+            lines = b""
+            continue
+        used = True
         prepare(script, words(variables))
+        if MODE == "none":
+            state.hide_modules(os.path.dirname(script))
         status, marker = run(script, arguments)
-        if not alone():
+        if not fork.alone():
             sys.exit(status)
         state.collect(marker)
         streams.write_out()  # right before the mark: X-Switch then finds both at once
         library.fflush(None)  # what a library in C has said
-        os.write(CONTROL, MARK + b"%d\n" % status)
+        protocol.mark(status)
         os.dup2(NOTHING, 1)  # what is said from now on is of no answer
+        if MODE == "auto" and isolation.spoiled(script, state):
+            isolation.condemn(script)
+            start_anew()
         state.forget(FIRST_FREE)
         streams.keep()
         lines = b""
 
 
-def receive_lines():
-    """Return the two lines of the next request, b"" at the end."""
-    lines = b""
-    while lines.count(b"\n") < 2:
-        length = os.readv(CONTROL, [room])
-        if not length:
-            return b""
-        lines += room[:length]
-    return lines
+# A script in a process of its own (python_fork.py)
 
 
-def words(line):
-    """Return the words of a line."""
-    if b"%" not in line:
-        return line.split(b"\t")
-    return [unquote_to_bytes(word) for word in line.split(b"\t")]
+def help_out():
+    """Be the process that forks for an engine."""
+    code.fresh.clear()
+    state.leave_only(FRESH)
+    fork.serve(answer, rehearse, be_zygote)
 
 
-def settle():
-    """Move our descriptors to where no script looks for them, and let no program inherit them."""
-    nothing = os.open("/dev/null", os.O_RDWR)
-    for number, source in ((NOTHING, nothing), (DATA, 0), (ERRORS, 2)):
-        os.dup2(source, number, inheritable=False)
-    os.set_inheritable(CONTROL, False)
-    os.closerange(FIRST_FREE, 1 << 20)
+def answer(lines, lesson=None, shelf=None):
+    """Run a script in this process, which is new, and end it. lesson: to be written. shelf: of loaded modules."""
+    script, *arguments = prepare_for(lines)
+    os.closerange(CONTROL, 1 << 20)
+    if shelf:
+        sys.meta_path.insert(0, shelf)
+    if lesson:
+        environment = dict(environ._data)
+        preload.follow_imports()
+    status, marker = run(script, arguments)
+    if lesson:
+        try:
+            preload.report(lesson, FRESH, environment)
+        except Exception:
+            pass  # the script has changed what we look with
+    state.finish(marker)
+    streams.write_out()
+    library.fflush(None)
+    spare.stop(status)
+
+
+def rehearse():
+    """Do what answer() does, with an empty script (python_spare.py)."""
+    prepare_for(b"/rehearsal\targument\nNAME=value\tOTHER=a%20b\n")
+    del sys.path[0]
+    attempt(lambda: Context().run(exec, REHEARSAL, {"__name__": "__main__", "__builtins__": builtins}))
+    streams.write_out()
+    state.finish(None)
+    library.fflush(None)
+    gc.enable()
+
+
+def be_zygote(lesson):
+    """Load the modules that a script needs, then fork for its requests."""
+    sys.argv = [*prepare_for(lesson.lines, body=False)]
+    shelf = zygote.load(lesson, FRESH)
+    state.leave_only(FRESH)
+    for kept, items in state.LISTS:
+        kept[:] = items
+    os.write(CONTROL, b"!")
+    fork.serve(lambda lines, _: answer(lines, shelf=shelf), rehearse)
 
 
 # Before a script: what a new process would have
+
+
+def prepare_for(lines, body=True):
+    """Prepare the process for a request; return its script and arguments. body: may the script read one?"""
+    command, variables, _ = lines.split(b"\n")
+    script, *arguments = map(os.fsdecode, words(command))
+    given = words(variables)
+    prepare(script, given if body else [each for each in given if not each.startswith(b"CONTENT_LENGTH=")])
+    return script, *arguments
 
 
 def prepare(script, variables):
@@ -113,13 +169,11 @@ def prepare(script, variables):
     os.dup2(NOTHING, 0)
     os.dup2(DATA, 1)
     os.dup2(ERRORS, 2)
-    for ours in (DATA, ERRORS):
-        os.set_blocking(ours, True)
-    streams.prepare(DATA, int(environment.get(b"CONTENT_LENGTH") or 0))
+    protocol.set_blocking()
+    streams.prepare(int(environment.get(b"CONTENT_LENGTH") or 0))
     sys.path.insert(0, directory)
     if wsgiref := state.known_modules.get("wsgiref.handlers"):  # has the environment in which it was loaded
         wsgiref.BaseHandler.os_environ = wsgiref.read_environ()
-    state.hide_modules(directory)
 
 
 def set_c_environment(variables):
@@ -157,7 +211,7 @@ def run(script, arguments):
     variables.update(__builtins__=builtins, __file__=script, __cached__=None)
     state.modules["__main__"] = module
     sys.argv = [script, *arguments]
-    status = attempt(lambda: Context().run(exec, state.code_of(script), variables))
+    status = attempt(lambda: Context().run(exec, code.code_of(script), variables))
     state.untrace()
     if os.getpid() != engine or _thread._count():
         streams.write_out()
@@ -165,7 +219,7 @@ def run(script, arguments):
     status = attempt(run_atexit) or status
     streams.write_out()  # also to something of the script's own, which needs what it has defined
     state.modules["__main__"] = state.known_modules["__main__"]
-    if script in state.with_finalizers:
+    if script in code.with_finalizers:
         return status, ref(loader)  # finalizers find what it has defined
     variables.clear()  # so that what it held is closed, and has said what it has to say
     return status, None
@@ -230,32 +284,36 @@ def without_ours(trace):
     return shown[0] if shown else None
 
 
-def alone():
-    """Have all processes that the script started ended? os.waitpid raises an exception to say so, which costs."""
-    while (ended := waitpid(-1, None, os.WNOHANG)) > 0:
-        pass
-    return ended < 0
-
-
-def start_anew(lines):
-    """Replace this process by a fresh engine, which goes on with the request that was read."""
+def start_anew(lines=b""):
+    """Replace this process by a fresh engine, which goes on with the request that was read, if there is one."""
+    fork.end_helper()
+    for number, source in ((0, DATA), (1, NOTHING), (2, ERRORS)):
+        os.dup2(source, number)
     file = os.memfd_create("lines", 0)
-    os.write(file, lines)
+    with open(file, "wb", closefd=False) as memory:
+        marshal.dump((lines, isolation.forked), memory)
     os.lseek(file, 0, os.SEEK_SET)
-    os.dup2(DATA, 0)
-    os.dup2(ERRORS, 2)
     os.set_inheritable(CONTROL, True)
     os.execve(sys.executable, [sys.executable, __file__, str(file)], ENVIRONMENT)
 
 
 def serve():
     """Be an engine on the descriptors that X-Switch gives, after remember()."""
-    global ENVIRONMENT
+    global ENVIRONMENT, MODE
     ENVIRONMENT = dict(os.environb)
+    MODE = os.environ.get("XSWITCH_ISOLATION", "auto")
     state.remember_paths()
-    lines = os.read(int(sys.argv[1]), 1 << 20) if __name__ == "__main__" and len(sys.argv) > 1 else b""
-    settle()
-    main(lines)
+    lines = b""
+    if __name__ == "__main__" and len(sys.argv) > 1:
+        with open(int(sys.argv[1]), "rb") as memory:
+            lines, known = marshal.load(memory)
+        isolation.forked.update(known)
+    protocol.settle()
+    if MODE == "fork":
+        state.leave_only(FRESH)
+        fork.serve(answer, rehearse, be_zygote, lines)
+    else:
+        main(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the Python engine (python.py) keeps of one script for the next: compiled code, and installed modules.
+"""What the Python engine (python.py) keeps of one script that it runs itself for the next: installed modules.
 
 And what it does not keep: remember() notes how the interpreter is before any script has run, forget() makes it so
 again.
@@ -15,15 +15,14 @@ import itertools
 import os
 import sys
 import warnings
-from importlib import machinery
 from importlib.machinery import FileFinder
 from time import monotonic
 
-__builtins__ = dict(vars(builtins))  # for what is defined here: a script may change its own
-HERE = os.path.dirname(os.path.abspath(__file__))
-LIBRARIES = tuple(os.path.join(path, "") for path in sys.path if path and path != HERE)
-SUFFIXES = tuple(machinery.all_suffixes())
-MAX_CODES = 500  # files whose compiled code is kept
+import python_code
+from python_code import HERE, SUFFIXES, find_own, is_library, loaded, signature
+
+__builtins__ = vars(python_code)["__builtins__"]
+MAX_DIRECTORIES = 500  # of scripts, of which is known what others there hide
 MANY = 200  # objects that a script has left: to look through them costs 10 us
 THAW = 200  # a freeze of so many begins with a look at all that was frozen
 LEVELS = {0: "NOTSET", 10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}  # of logging
@@ -37,70 +36,20 @@ SETTINGS = (
 TOOLS = range(6) if hasattr(sys, "monitoring") else ()  # that may follow what is run
 FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
-codes = {}  # file -> (its signature, its code)
-with_finalizers = set()  # files of them that define any
 modules = sys.modules  # whatever a script puts there
 known_modules = {}  # name -> module, of those that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
 looked = 0.0  # when they were last compared
 directories = {}  # of a script -> (when we looked, its signature, installed modules that others there hide)
 resets = []  # (what is to be done after each script, the module)
+dropped = {}  # what leave_only() has taken from a script
 at_exit = []  # what installed modules, as they were loaded, have registered to run at the end of a process
 newest_path = ""  # in which modules have been looked for
 grown_old = True
 freezes = 0
 
 
-# Compiled code
-
-
-def signature(file):
-    """Return what changes when a file does."""
-    status = os.stat(file)
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def code_of(file):
-    """Return the compiled code of a file; it is compiled once for each change."""
-    now = signature(file)
-    known, code = codes.get(file, (None, None))
-    if known != now:
-        with open(file, "rb") as opened:
-            source = opened.read()
-        code = compile(source, file, "exec", dont_inherit=True)
-        if len(codes) >= MAX_CODES:
-            codes.clear()
-            with_finalizers.clear()
-        codes[file] = (now, code)
-        (with_finalizers.add if b"__del__" in source else with_finalizers.discard)(file)
-    return code
-
-
 # Modules: those that are installed stay; those beside the scripts are as new for each request
-
-
-class Loader(machinery.SourceFileLoader):
-    """Loads a module of the user's own; its code is kept as that of a script is."""
-
-    def get_code(self, fullname):
-        return code_of(self.path)
-
-
-def find_own(directory):
-    """Return the finder for a directory of modules of the user's own; sys.path_hooks calls this."""
-    if is_library(os.path.join(directory, "")) or not os.path.isdir(directory):
-        raise ImportError  # for the next hook, of the library or of archives
-    return FileFinder(
-        directory,
-        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
-        (Loader, machinery.SOURCE_SUFFIXES),
-        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
-    )
-
-
-def is_library(file):
-    """Is this a file of an installed module?"""
-    return file.startswith(LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file
 
 
 def modules_changed():
@@ -151,7 +100,7 @@ def hide_modules(directory):
         found = signature(directory)
         if found != known or count != len(known_modules):
             names = [name for name in modules_in(directory) if is_found(name)]
-        if len(directories) >= MAX_CODES:
+        if len(directories) >= MAX_DIRECTORIES:
             directories.clear()
         directories[directory] = now, found, len(known_modules), names
     for name in names:
@@ -239,22 +188,28 @@ def collect(marker=None):
     stays = modules_changed() and sort_modules()
     for reset, module in resets:
         reset(module)
-    objects = gc.get_objects()
-    for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
-        if type(each) in FILES:
-            flush(each)
-    many = len(objects) > MANY
-    each = objects = None
-    gc.collect(2 if full else 1)
-    if marker and marker():
-        for each in gc.get_referrers(marker()):
-            if type(each) is dict:
-                each.clear()
+    many = let_go(marker, 2 if full else 1) > MANY
     if stays or (many and len(gc.get_objects()) > MANY):
         freeze()
     grown_old = False
     gc.callbacks.append(note_age)
     gc.enable()
+
+
+def let_go(marker, generation):
+    """Collect what refers to itself; return how many objects the script had left."""
+    objects = gc.get_objects()
+    for each in objects:  # a file in a cycle: its descriptor may be collected first, then it could not write
+        if type(each) in FILES:
+            flush(each)
+    count = len(objects)
+    each = objects = None
+    gc.collect(generation)
+    if marker and marker():
+        for each in gc.get_referrers(marker()):
+            if type(each) is dict:
+                each.clear()
+    return count
 
 
 def note_age(phase, collection):
@@ -429,8 +384,8 @@ RESETS = {
 
 def remember():
     """Note how the interpreter is before any script has run."""
-    for name in ("python_state", "python_streams"):  # no script finds these by name
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.startswith("python_")]:  # no script finds ours by name
+        del sys.modules[name]
     sys.path[:] = [path for path in sys.path if path and path != HERE]
     sys.path_hooks.insert(0, find_own)
     known_modules.update(sys.modules)
@@ -454,6 +409,25 @@ def remember():
     compile("", "", "exec")  # the first call makes hundreds of objects
     gc.collect()
     gc.freeze()
+
+
+def leave_only(names):
+    """Have no other modules than these, as in an interpreter that has just started."""
+    global known_modules
+    known_modules = {name: module for name, module in modules.items() if name in names}
+    dropped.update(modules)  # what a module defines may still be in use
+    modules.clear()
+    modules.update(known_modules)
+    gc.callbacks.clear()
+
+
+def finish(marker):
+    """Let go of what the script holds at the end of its process, so that what ends can say something."""
+    gc.disable()
+    gc.set_debug(0)
+    for name, _ in loaded:
+        modules.pop(name, None)
+    let_go(marker, 2)
 
 
 def remember_paths():

@@ -4,22 +4,21 @@ They are kept for the next script where one has left them as they were, since ma
 """
 
 import io
-import os
 import sys
 
+from python_protocol import open_input
 from python_state import flush
 
-PIPE = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 TEXT = sys.stdout.encoding, sys.stdout.errors
 CHUNK = sys.stdout._CHUNK_SIZE
 NAMES = "<stdin>", "<stdout>", "<stderr>"
 streams = {}  # descriptor -> its text layer
 
 
-def prepare(data, length):
-    """Make descriptor 0 a body of so many bytes, which are on the descriptor `data`, and put streams into sys."""
+def prepare(length):
+    """Make descriptor 0 a body of so many bytes, and put streams into sys."""
     if length:
-        open_input(data, length)
+        open_input(length)
         streams.pop(0, None)
     sys.stdin = sys.__stdin__ = stream(0, *TEXT)
     if length:
@@ -28,33 +27,6 @@ def prepare(data, length):
     sys.stderr = sys.__stderr__ = stream(
         2, "utf-8", "backslashreplace", line_buffering=True, write_through=True
     )
-
-
-def open_input(data, length):
-    """Make the request's body standard input, with an end, so that a script and its children may read to it."""
-    if length <= PIPE:
-        source, sink = os.pipe()
-    else:
-        source = sink = temporary_file()
-    while length:
-        piece = os.read(data, min(length, PIPE))
-        if not piece:
-            os._exit(0)  # whoever sent it has gone
-        length -= os.write(sink, piece)
-    if source == sink:
-        os.lseek(source, 0, os.SEEK_SET)
-    else:
-        os.close(sink)
-    os.dup2(source, 0)
-    os.close(source)
-
-
-def temporary_file():
-    """Return a file without a name."""
-    try:
-        return os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)
-    except OSError:
-        return os.memfd_create("body")
 
 
 def stream(number, *text, **buffering):

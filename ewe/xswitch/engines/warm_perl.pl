@@ -1,10 +1,10 @@
 # The warm parent of Perl engines: warm_perl.pl ENGINE-FILE MODULE ...
 #
-# Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see ewe/xswitch/warm.py):
+# Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see ewe/xswitch/privileged/warm.py):
 # the child takes its descriptors, limits and user, and is an engine, without an interpreter having to start. It is
 # forked twice, so that suexecme is its parent, learns of its end, and takes it along.
 #
-# It does what process.py does for engines that are started by their command. Perl has no words of its own for
+# It does what process.py does for engines that are started by their command. Perl has no functions for
 # descriptors beside a message, limits and prctl(2): here they are system calls, by number.
 
 package XSwitch::Warm;
@@ -55,9 +55,10 @@ sub main {
         my $order = JSON::PP::decode_json($text);
         my $between = fork;
         if (defined $between && !$between) {
+            $between = $$;
             my $child = fork;
             POSIX::_exit(0) if $child || !answer($child) || !@descriptors;
-            eval { begin($order, $suexecme, @descriptors) };
+            eval { begin($order, $between, $suexecme, @descriptors) };
             syswrite STDERR, "the engine cannot be started: $@";
             POSIX::_exit($CANNOT_START);
         }
@@ -78,7 +79,7 @@ sub answer {
 # Return the next packet and the descriptors beside it; nothing when suexecme has gone: recvmsg(2).
 sub receive {
     my ($text, $control) = ('', '');
-    vec($text, $MAX_ORDER - 1, 8) = vec($control, 63, 8) = 0;    # room of their own, which the kernel fills
+    vec($text, $MAX_ORDER - 1, 8) = vec($control, 63, 8) = 0;    # separate buffers, which the kernel fills
     my $place = pack 'P Q', $text, $MAX_ORDER;
     my $message = pack 'Q L x4 P Q P Q l x4', 0, 0, $place, 1, $control, 64, 0;
     my $length = call('recvmsg', 0, $message, $MSG_CMSG_CLOEXEC) or return;
@@ -89,7 +90,7 @@ sub receive {
 
 # Be an engine, to the end of this process.
 sub begin {
-    my ($order, $suexecme, $data, $errors, $control) = @_;
+    my ($order, $between, $suexecme, $data, $errors, $control) = @_;
     my ($name, $uid, $gid, $groups, $home) = @{ $order->{account} };
     POSIX::setsid();
     POSIX::dup2(@$_) // die "descriptors: $!\n" for [$data, 0], [$data, 1], [$errors, 2], [$control, $CONTROL];
@@ -100,7 +101,7 @@ sub begin {
     become($name, $uid, $gid, @$groups);
     call('prctl', $DUMPABLE, 1, 0, 0, 0);    # /proc/self is the user's own again
     chdir $home or chdir '/';
-    select undef, undef, undef, 0.0002 while getppid != $suexecme;    # until the process between has gone
+    select undef, undef, undef, 0.0002 while getppid == $between;    # suexecme adopts it, unless that has gone, too
     call('prctl', $SUBREAPER, 1, 0, 0, 0);
     call('prctl', $PDEATHSIG, POSIX::SIGKILL(), 0, 0, 0);
     POSIX::_exit(0) if getppid != $suexecme;

@@ -1,9 +1,17 @@
 """The warm parent of Python engines: warm_python.py ENGINE-FILE MODULE ...
 
-Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see ewe.xswitch.warm): the
-child takes its descriptors, limits and user, and is an engine, without an interpreter having to start. It is
+Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see privileged/warm.py):
+the child takes its descriptors, limits and user, and is an engine, without an interpreter having to start. It is
 forked twice, so that suexecme is its parent, learns of its end, and takes it along.
+
+The child itself answers the order with its pid. If the parent did, and were killed after the fork and before the
+answer, suexecme would start a second engine on the same sockets, beside one of which it does not know.
 """
+# ruff: noqa: E402
+
+import sys
+
+FRESH = {*sys.modules}
 
 import importlib
 import importlib.util
@@ -11,7 +19,6 @@ import json
 import os
 import site
 import socket
-import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -36,39 +43,56 @@ def main():
             importlib.import_module(name)
         except ImportError as reason:
             print(f"{name} cannot be loaded beforehand: {reason}", file=sys.stderr)
+    engine.FRESH = FRESH
     engine.state.remember()
     suexecme = os.getppid()
     orders = socket.socket(fileno=0)
     while True:
-        data, descriptors, _, _ = socket.recv_fds(orders, 65536, 4)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(orders, 65536, 4)
+        except ConnectionError:
+            return
         if not data:
             return
         order = json.loads(data)
-        said, says = os.pipe()
-        between = os.fork()
+        between = fork(orders)
         if not between:
-            child = os.fork()
-            if child:
-                os.write(says, b"%d" % child)
+            between = os.getpid()
+            if fork(orders):
                 os._exit(0)
-            begin(process, engine, order, descriptors, suexecme)
-        os.close(says)
-        child = int(os.read(said, 32) or 0)
-        os.close(said)
-        os.waitpid(between, 0)
+            answer(orders, os.getpid())
+            begin(process, engine, order, descriptors, between, suexecme)
+        if between > 0:
+            os.waitpid(between, 0)
         for descriptor in descriptors:
             os.close(descriptor)
-        orders.send(json.dumps({"pid": child}).encode())
 
 
-def begin(process, engine, order, descriptors, suexecme):
+def fork(orders):
+    """Fork as os.fork() does; where there is no room for a process, say so to suexecme and return -1."""
+    try:
+        return os.fork()
+    except OSError:
+        answer(orders, 0)
+        return -1
+
+
+def answer(orders, pid):
+    """Tell suexecme the pid of a new engine, 0 where there is none. End if suexecme has gone or waits no longer."""
+    try:
+        orders.send(json.dumps({"pid": pid}).encode())
+    except ConnectionError:
+        os._exit(0)
+
+
+def begin(process, engine, order, descriptors, between, suexecme):
     """Be an engine, to the end of this process."""
     account = process.Account(*order["account"])
     data, errors, control = descriptors
     try:
         process.arrange({0: data, 1: data, 2: errors, process.CONTROL: control})
         process.become(account, process.Limits(**order["limits"]))
-        while os.getppid() != suexecme:  # until the process between has gone
+        while os.getppid() == between:  # suexecme adopts it, unless that has gone, too
             time.sleep(0.0002)
         process.orphans_come_here()
         process.dies_with(suexecme)
@@ -76,7 +100,9 @@ def begin(process, engine, order, descriptors, suexecme):
         os.environ.update(order["environment"])
         site.USER_BASE = site.USER_SITE = None
         if os.path.isdir(site.getusersitepackages()):
+            before = {*sys.modules}
             site.addsitedir(site.getusersitepackages())
+            FRESH.update(sys.modules.keys() - before)
         engine.serve()
     except OSError as reason:
         os.write(2, f"the engine cannot be started: {reason.strerror}\n".encode())

@@ -1,10 +1,16 @@
-"""May this script run, and as whom? In the spirit of Apache's suexec: every refusal has a name for the log.
+"""May this script run, and as whom? The rules follow Apache's suexec; every refusal gives its reason in the log.
 
-A script runs as its owner if it lies in the owner's own directory (~/public_html); one below a configured root
-runs as the configured user. Links are resolved first, so none can lead out of either, and each must be the
-owner's or root's: nobody leads others to a script by a way that its owner does not know of, since there it
-would find another's files beside it. Nothing on the way, from that directory down to the file, may be writable by
-anybody but the owner.
+    1. A script below a configured root (`roots`) runs as the configured user. Any other script must lie in its
+       owner's own directory (~/public_html), and runs as its owner.
+    2. Symbolic links are resolved first, so that none can lead out of these directories. Every link on the way must
+       belong to the script's owner or to root: another user's link would run the script in a directory where that
+       user has placed files beside it.
+    3. No file or directory, from the top directory down to the script, may be writable by anyone but its owner, or
+       belong to another user.
+    4. Owners with a uid below `min-uid`, and root, are refused. Set-user-id and set-group-id scripts
+       are refused, too.
+
+The owner may replace the script while it is examined. examine() notices that, and begins again.
 """
 
 from __future__ import annotations
@@ -15,17 +21,18 @@ import pwd
 import stat
 from typing import NamedTuple
 
+from ewe.config.defaults import WEB_INF
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.webapp import WEB_INF
 
 MAX_FIRST_LINE = 200  # bytes
-MAX_LINKS = 40  # on the way to a script, as the kernel has it
+TRIES = 5  # times that a script is examined which is being replaced
+MAX_LINKS = 40  # on the way to a script: the kernel's own limit
 WRITABLE = 0o022  # by group or others
 
 
 class Refusal(Exception):
-    """A script that will not run. reason: for the log only. status: for the client."""
+    """A script may not run. reason: for the log only. status: for the client."""
 
     def __init__(self, reason: str, status: int = 403) -> None:
         super().__init__(reason)
@@ -33,10 +40,15 @@ class Refusal(Exception):
         self.status = status
 
 
-class Script(NamedTuple):
-    """A script that may run, and as whom. interpreter: the program that its first line names, "" if none.
+class Replaced(Exception):
+    """Another file has replaced the one that was examined."""
 
-    path: without links, so that nobody but who may change the script can lead it elsewhere.
+
+class Script(NamedTuple):
+    """A script that may run.
+
+    account: runs it. interpreter: the program that its first line names, "" if none. path: without links, so that
+    only a user who may change the script can make the path lead elsewhere.
     """
 
     account: Account
@@ -45,10 +57,20 @@ class Script(NamedTuple):
 
 
 def examine(path: str, settings: Settings) -> Script:
-    """Return whose script this is. Raises Refusal: 404 where there is none, else 403 or 500.
+    """Return what is known of a script. Raises Refusal: 404 if there is none, else 403 or 500.
 
-    For a web application of Java the script is its WEB-INF, by its path without links.
+    For a web application of Java, the path is that of its WEB-INF directory.
     """
+    for _ in range(TRIES):
+        try:
+            return examine_once(path, settings)
+        except (Replaced, FileNotFoundError, NotADirectoryError):
+            pass
+    raise Refusal("it is replaced again and again while it is examined", 503)
+
+
+def examine_once(path: str, settings: Settings) -> Script:
+    """Examine a script once. Raises Refusal; Replaced if the file changed meanwhile."""
     if not path.startswith("/") or "\0" in path:
         raise Refusal("the path is not absolute")
     try:
@@ -60,7 +82,8 @@ def examine(path: str, settings: Settings) -> Script:
     if not stat.S_ISREG(status.st_mode) and not application:
         raise Refusal("not a regular file", 404 if stat.S_ISDIR(status.st_mode) else 403)
     root = next((root for root in map(os.path.realpath, settings.roots) if inside(real, root)), "")
-    script = for_site(real, root, settings) if root else for_owner(real, status.st_uid, settings)
+    account = for_site(real, root, settings) if root else for_owner(real, status.st_uid, settings)
+    script = Script(account, WEB_INF if application else interpreter_of(first_line(real, status)), real)
     for link, uid in links.items():
         if uid not in (0, script.account.uid):
             name = account_of(uid).name
@@ -71,7 +94,7 @@ def examine(path: str, settings: Settings) -> Script:
 
 
 def resolve(path: str) -> tuple[str, dict[str, int]]:
-    """Return a path without links, and the links that led there: path -> owner. Raises OSError."""
+    """Return a path without links, and the links on the way: path -> uid of the owner. Raises OSError."""
     links: dict[str, int] = {}
     followed = 0
     real = "/"
@@ -96,8 +119,8 @@ def resolve(path: str) -> tuple[str, dict[str, int]]:
     return real, links
 
 
-def for_owner(real: str, uid: int, settings: Settings) -> Script:
-    """Return the script that runs as its owner. Raises Refusal."""
+def for_owner(real: str, uid: int, settings: Settings) -> Account:
+    """Return the account of a script that runs as its owner. Raises Refusal."""
     account = account_of(uid)
     if uid < settings.min_uid and uid != os.geteuid():
         raise Refusal(f"its owner {account.name} has uid {uid}, below min-uid {settings.min_uid}")
@@ -115,23 +138,24 @@ def for_owner(real: str, uid: int, settings: Settings) -> Script:
     home = os.path.realpath(account.home)
     if os.path.isdir(home) and os.stat(home).st_mode & WRITABLE:
         raise Refusal(writable(f"the home directory {home}", home))
-    return Script(account, first_line(real), real)
+    return account
 
 
-def for_site(real: str, root: str, settings: Settings) -> Script:
-    """Return the script of the site itself, which runs as the configured user. Raises Refusal."""
+def for_site(real: str, root: str, settings: Settings) -> Account:
+    """Return the account that runs a script of the site itself, the configured one. Raises Refusal."""
     if os.geteuid() == 0:
         try:
-            entry = pwd.getpwnam(settings.user)
+            account = account_of(pwd.getpwnam(settings.runs_scripts).pw_uid)
+            owners = {0, account.uid, pwd.getpwnam(settings.user).pw_uid}
         except KeyError:
-            raise Refusal(f"user {settings.user} does not exist", 500) from None
-        account = account_of(entry.pw_uid)
+            raise Refusal(f"user {settings.runs_scripts} does not exist", 500) from None
     else:
         account = account_of(os.geteuid())
+        owners = {0, account.uid}
     if account.uid == 0:
-        raise Refusal("scripts of the site would run as root: set user", 500)
-    check_way(real, root, {0, account.uid})
-    return Script(account, first_line(real), real)
+        raise Refusal("scripts of the site would run as root: set script-user", 500)
+    check_way(real, root, owners)
+    return account
 
 
 def account_of(uid: int) -> Account:
@@ -145,7 +169,10 @@ def account_of(uid: int) -> Account:
 
 
 def owner_of(path: str, settings: Settings) -> Account | None:
-    """Return who may want to know that this was refused: of a link whose it is, None where it is the system's."""
+    """Return the account to notify of a refusal: the owner of the path (of the link itself, if it is one).
+
+    None for a system account.
+    """
     try:
         account = account_of(os.lstat(path).st_uid)
     except (OSError, ValueError, Refusal):
@@ -154,12 +181,15 @@ def owner_of(path: str, settings: Settings) -> Account | None:
 
 
 def inside(path: str, directory: str) -> bool:
-    """Is a path below a directory? Both without links."""
+    """Return whether a path is below a directory. Both must be without links."""
     return path.startswith(directory.rstrip("/") + "/")
 
 
 def check_way(real: str, top: str, owners: set[int]) -> None:
-    """Raise Refusal where another may have put something between the top directory and the file."""
+    """Raise Refusal if a user who is not in `owners` may have changed a file or directory on the way.
+
+    real: the script's path. top: the directory at which the way begins.
+    """
     at = real
     while True:
         status = os.lstat(at)
@@ -176,23 +206,44 @@ def check_way(real: str, top: str, owners: set[int]) -> None:
 
 
 def writable(what: str, path: str) -> str:
-    """Return what is wrong where others than its owner may write, and what to do."""
+    """Return the reason to refuse a path that others may write to, and the command that mends it."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     return f"{what} is writable by others (mode {mode:04o}): chmod go-w {path}"
 
 
-def first_line(path: str) -> str:
-    """Return the name of the program that a #! line names: "python3" for "#!/usr/bin/env python3".
+def first_line(path: str, examined: os.stat_result) -> bytes:
+    """Return the first line of the file that was examined, b"" if it cannot be read. Raises Replaced.
 
-    For a web application, WEB-INF.
+    The owner may at any moment replace the file by a FIFO, a device or a link, or hold a lease of it. Opening one
+    of these by name could block without end, or have an effect on a device. The name is therefore looked up without
+    opening the file (O_PATH). If it is the file that was examined, it is opened through that descriptor, without
+    waiting.
     """
-    if os.path.isdir(path):
-        return WEB_INF
     try:
-        with open(path, "rb") as file:
-            line = file.readline(MAX_FIRST_LINE)
+        found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Replaced from None
     except OSError:
-        return ""
+        return b""
+    try:
+        if identity(os.fstat(found)) != identity(examined):
+            raise Replaced
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with open(os.open(f"/proc/self/fd/{found}", flags), "rb") as file:
+            return file.readline(MAX_FIRST_LINE)
+    except OSError:
+        return b""
+    finally:
+        os.close(found)
+
+
+def identity(status: os.stat_result) -> tuple[int, ...]:
+    """Return what tells a file from another one. The inode alone does not: it is used again for new files."""
+    return status.st_dev, status.st_ino, status.st_mode, status.st_uid
+
+
+def interpreter_of(line: bytes) -> str:
+    """Return the name of the program that a #! line names: "python3" for "#!/usr/bin/env python3"; "" if none."""
     words = line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if not word.startswith("-")]

@@ -1,6 +1,7 @@
-"""A directory of an engine's own: compiled pages, uploads. Its user's, closed to others, gone with the engine.
+"""Work directories: one for an engine that needs it, for compiled pages and uploads.
 
-What removes it runs as that user: however much there is, it costs suexecme no time and can do no harm.
+It belongs to the engine's user, is closed to others, and is removed when the engine ends. The removal is a process
+that runs as that user: it costs suexecme no time, however much there is, and a link in it can do no harm.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import time
 
 from ewe.xswitch.process import Account, Limits, become, clean_environment, start
 
-PATIENCE = 1.5  # seconds that suexecme waits for removals when it ends
+PATIENCE = 1.5  # seconds that suexecme waits for removals at its end
 
 
 class Works:
-    """The directories of all engines."""
+    """The work directories of all engines."""
 
     def __init__(self) -> None:
-        self.prefix = f"xswitch-work-{os.getppid()}-"  # the same after a start anew
+        # The supervisor's pid: the same when suexecme is started again.
+        self.prefix = f"xswitch-work-{os.getppid()}-"
         self.of: dict[int, tuple[str, Account]] = {}  # pid of an engine -> its directory
         self.removers: set[int] = set()  # pids
         for entry in list(os.scandir(tempfile.gettempdir())):
@@ -27,7 +29,7 @@ class Works:
                 self.remove_left(entry.path)
 
     def remove_left(self, directory: str) -> None:
-        """Remove what a suexecme before this one could not, for it was killed; as whoever owns it."""
+        """Remove a directory that an earlier suexecme has left, since it was killed; as the directory's owner."""
         try:
             status = os.lstat(directory)
         except OSError:
@@ -36,23 +38,23 @@ class Works:
             self.remove(directory, Account("", status.st_uid, status.st_gid, (), "/"))
 
     def make(self, account: Account) -> str:
-        """Make one. Raises OSError."""
+        """Make a directory for an account. Raises OSError."""
         directory = tempfile.mkdtemp(prefix=self.prefix)
         os.chown(directory, account.uid, account.gid)
         return directory
 
     def belongs(self, directory: str, pid: int, account: Account) -> None:
-        """Note whose it is; directory "": the engine has none."""
+        """Note the engine that a directory belongs to; "": the engine has none."""
         if directory:
             self.of[pid] = directory, account
 
     def ended(self, pid: int) -> None:
-        """An engine has ended: remove what was its own."""
+        """Remove the directory of an engine that has ended."""
         if pid in self.of:
             self.remove(*self.of.pop(pid))
 
     def remove(self, directory: str, account: Account) -> None:
-        """Remove one, as its user."""
+        """Start the removal of a directory, as its user."""
         command = ("rm", "-rf", "--", directory)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:
@@ -65,14 +67,14 @@ class Works:
                 )
             )
         except OSError:
-            pass  # no room for a process: it stays
+            pass  # no room for a process: the directory stays
         finally:
             os.close(nothing)
 
     def end(self) -> None:
-        """Remove all that is left, of engines that were killed; wait for it, within reason."""
+        """Remove the directories of killed engines, and wait for PATIENCE seconds at most."""
         for pid in list(self.of):
-            reaped(pid, 0)
+            reaped(pid, os.WNOHANG)
             self.ended(pid)
         end = time.monotonic() + PATIENCE
         while self.removers and time.monotonic() < end:
@@ -81,7 +83,7 @@ class Works:
 
 
 def reaped(pid: int, options: int) -> bool:
-    """Has this child ended? Its status is taken."""
+    """Return whether a child has ended, and take its exit status."""
     try:
         return os.waitpid(pid, options)[0] != 0
     except ChildProcessError:

@@ -1,22 +1,28 @@
-"""What is to be written to a socket that does not block: an engine's, or a web server's."""
+"""Bytes that wait to be written to a non-blocking socket, and back-pressure for the side that makes them.
+
+    send() --> the socket           what it takes at once
+           --> pending --> socket   the rest, when there is room; above FULL_BYTES the outbox calls full()
+                                    when it is below again, it calls room()
+
+A peer that has closed the socket sets `failed`. What is sent from then on is dropped, and room() is called, so that
+the owner hears of it; never from within send(), whose caller is in the middle of something.
+"""
 
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ewe.xswitch.loop import Callback, Loop
+    from ewe.xswitch.switch.loop import Callback, Loop
 
-PIECE = 256 * 1024  # bytes written at once
-FULL = 64 * 1024  # bytes that wait before who has more of them is told to hold back
+WRITE_BYTES = 256 * 1024  # written at once
+FULL_BYTES = 64 * 1024  # that may wait before full() is called
 
 
 class Outbox:
-    """Writes to one socket, in order. full, room: called when much waits, and when no longer.
-
-    failed: nobody will read the rest, and what is sent from then on is dropped; room is called then, too.
-    """
+    """Writes to one socket, in order. full, room: called when much waits, and when it no longer does."""
 
     def __init__(self, loop: Loop, sock: socket.socket, full: Callback, room: Callback) -> None:
         self.loop = loop
@@ -25,9 +31,10 @@ class Outbox:
         self.room = room
         self.pending = b""
         self.failed = False
+        self.moved = 0.0  # when the socket last took some of what was pending
 
     def send(self, data: bytes) -> None:
-        """Write data, now or as soon as there is room."""
+        """Write data now, or as soon as there is room."""
         if not self.pending:
             sent = self.write(data)
             if sent == len(data):
@@ -35,13 +42,25 @@ class Outbox:
                     self.loop.call_soon(self.room)
                 return
             data = data[sent:]
+            self.moved = time.monotonic()
             self.loop.add_writer(self.sock, self.on_room)
+        self.keep(data)
+
+    def keep(self, data: bytes) -> None:
+        """Keep data that the socket has no room for."""
         self.pending += data
-        if len(self.pending) > FULL:
+        if self.is_full():
             self.full()
 
+    def is_full(self) -> bool:
+        """Return whether so much waits that no more should come."""
+        return len(self.pending) > FULL_BYTES
+
+    def refill(self) -> None:
+        """Make what waits elsewhere pending: all that was pending is written. A subclass has such a place."""
+
     def write(self, data: bytes) -> int:
-        """Return how many bytes could be written; all, where nobody will read them."""
+        """Return how many bytes were written; all of them if the peer has closed the socket."""
         try:
             return self.sock.send(data)
         except BlockingIOError:
@@ -51,16 +70,19 @@ class Outbox:
             return len(data)
 
     def on_room(self) -> None:
-        """Go on writing."""
-        sent = self.write(self.pending[:PIECE])
+        """Go on writing: the socket has room."""
+        sent = self.write(self.pending[:WRITE_BYTES])
+        self.moved = time.monotonic()
         self.pending = b"" if self.failed else self.pending[sent:]
+        if not self.pending and not self.failed:
+            self.refill()
         if not self.pending:
             self.loop.remove_writer(self.sock)
-        if len(self.pending) < FULL:
+        if self.failed or not self.is_full():
             self.room()
 
     def close(self) -> None:
-        """Write no more."""
+        """Drop what waits."""
         if self.pending:
             self.loop.remove_writer(self.sock)
             self.pending = b""

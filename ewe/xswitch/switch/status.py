@@ -1,24 +1,27 @@
-"""What X-Switch tells about itself: /xswitch-status, as text or JSON, to loopback only."""
+"""X-Switch's status page, as text or JSON: the engines of all users, with their scripts, sizes and times.
+
+`ewe-xswitch status` asks over X-Switch's own socket: everyone who may connect to it may see the status. Everyone
+else needs the URL /xswitch-status, which is only there with `status = true`, and only for a loopback address.
+Behind a proxy on this machine every client has such an address.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ewe.xswitch.links import Link
-    from ewe.xswitch.main import Switch
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.engine import Engine
+from ewe.xswitch.switch.scheduler import Scheduler
 
-STATUS_PATH = b"/xswitch-status"
 COLUMNS = ("user", "language", "pid", "state", "requests", "age", "idle", "private", "shared", "script")
 
+Memory = dict[str, list[int]]  # pid -> private and shared bytes
 
-def answer_status(switch: Switch, params: dict[bytes, bytes]) -> bytes:
-    """Return the answer to a request for the status: JSON if the query says so, else a table of text."""
-    if not is_loopback(params.get(b"REMOTE_ADDR", b"")):
-        return b"Status: 403 Forbidden\r\nContent-Type: text/plain\r\n\r\n403 Forbidden\n"
-    status = collect(switch)
+
+def render(status: dict[str, Any], params: dict[bytes, bytes]) -> bytes:
+    """Return the response to a request for the status: JSON if the query says so, else a table of text."""
     if b"json" in params.get(b"QUERY_STRING", b""):
         return b"Content-Type: application/json\r\n\r\n" + json.dumps(status).encode() + b"\n"
     return b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + as_text(status).encode(
@@ -26,39 +29,52 @@ def answer_status(switch: Switch, params: dict[bytes, bytes]) -> bytes:
     )
 
 
+def may_see_status(params: dict[bytes, bytes], settings: Settings) -> bool:
+    """Return whether a request may see the status: from `ewe-xswitch status`, or over a URL from this machine.
+
+    The command sets XSWITCH_STATUS. A client cannot: its headers become variables HTTP_….
+    """
+    return b"XSWITCH_STATUS" in params or (settings.status and is_loopback(params.get(b"REMOTE_ADDR", b"")))
+
+
 def is_loopback(address: bytes) -> bool:
-    """Is this an address of the machine itself?"""
+    """Return whether this is an address of the machine itself."""
     return address.startswith(b"127.") or address == b"::1"
 
 
-def collect(switch: Switch) -> dict[str, Any]:
-    """Return the engines, the queue and the counters. Times in seconds, memory in bytes."""
-    pool = switch.pool
+def collect(
+    scheduler: Scheduler[Any, Engine], connections: int, since: float, memory: Memory
+) -> dict[str, Any]:
+    """Return the engines, the queue and the counters. Times in seconds, memory in bytes.
+
+    connections: open ones of web servers. since: when the main process started.
+    """
     now = time.monotonic()
-    links: list[Link] = sorted(pool.workers, key=lambda link: link.key)  # type: ignore[arg-type]
+    engines = sorted(scheduler.engines, key=lambda engine: engine.key)
     return {
-        "uptime": round(now - switch.since, 1),
-        "engines": [describe(link, now) for link in links],
-        "waiting": {user: sum(map(len, queues.values())) for user, queues in pool.queues.items()},
-        "connections": len(switch.fronts),
-        "counters": dict(sorted(pool.counters.items())),
+        "uptime": round(now - since, 1),
+        "engines": [describe(engine, now, memory) for engine in engines],
+        "waiting": {user: sum(map(len, queues.values())) for user, queues in scheduler.queues.items()},
+        "connections": connections,
+        "counters": dict(sorted(scheduler.counters.items())),
     }
 
 
-def describe(link: Link, now: float) -> dict[str, Any]:
-    """Return what is known of an engine."""
-    private, shared = link.memory_parts()
+def describe(engine: Engine, now: float, memory: Memory) -> dict[str, Any]:
+    """Return the row of one engine."""
+    private, shared = memory.get(str(engine.pid), (0, 0))
+    busy = engine.is_busy()
     return {
-        "user": link.key[0],
-        "language": link.key[1],
-        "pid": link.pid,
-        "state": "busy" if link.task is not None else "idle",
-        "requests": link.served,
-        "age": round(now - link.since, 1),
-        "idle": round(now - link.used, 1) if link.task is None else 0,
+        "user": engine.key[0],
+        "language": engine.key[1],
+        "pid": engine.pid,
+        "state": "busy" if busy else "idle",
+        "requests": engine.served,
+        "age": round(now - engine.since, 1),
+        "idle": 0 if busy else round(now - engine.used, 1),
         "private": private,
         "shared": shared,
-        "script": link.script,
+        "script": engine.script,
     }
 
 

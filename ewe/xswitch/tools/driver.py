@@ -1,4 +1,4 @@
-"""An engine by itself, asked over blocking sockets: for the checker, the tests and measurements."""
+"""Runs one engine without X-Switch, over blocking sockets: for the checker, the tests and measurements."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.process import CONTROL, start
 from ewe.xswitch.protocol import MarkReader, ProtocolError, request_lines
 
 PIECE = 64 * 1024
-TIDIES_IN = 0.3  # seconds that an engine has to end by itself, and to remove what it has made
+TIDIES_IN = 0.3  # seconds that an engine has to end by itself, and to remove its temporary files
 
 
 class Answer(NamedTuple):
-    """What an engine answered. status: the exit status, None if it ended instead of marking the end."""
+    """What an engine answered. status: the exit status; None if the engine ended without its end mark."""
 
     output: bytes
     errors: bytes
@@ -27,7 +28,7 @@ class Answer(NamedTuple):
 
 
 def received(sock: socket.socket) -> bytes:
-    """Return what has come; b"" when the other end has gone, also when it had not read all."""
+    """Return what has come, b"" if the other end is closed, even with unread data."""
     try:
         return sock.recv(PIECE)
     except ConnectionResetError:
@@ -38,22 +39,19 @@ class Driver:
     """One engine process and its sockets. `with Driver(command) as engine: engine.ask("/x.py")`."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start it. Raises OSError."""
+        """Start the engine. Raises OSError."""
         self.data, its_data = socket.socketpair()
         self.control, its_control = socket.socketpair()
         self.errors = tempfile.TemporaryFile()
         self.mark = MarkReader()
+        self.ending = False  # it closed its sockets within an answer: its process ends, if not at once
         descriptors = {
             0: its_data.fileno(),
             1: its_data.fileno(),
             2: self.errors.fileno(),
             CONTROL: its_control.fileno(),
         }
-        variables = (
-            {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-            if environment is None
-            else environment
-        )
+        variables = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"} if environment is None else environment
         self.pid = start(command, variables, descriptors, lambda: None)
         self.exited = os.pidfd_open(self.pid)
         its_data.close()
@@ -73,9 +71,9 @@ class Driver:
         body: bytes = b"",
         seconds: float = 10,
     ) -> Answer:
-        """Have it run a script. Raises TimeoutError, ProtocolError, BrokenPipeError."""
+        """Have the engine run a script. Raises TimeoutError, ProtocolError, BrokenPipeError."""
         variables = {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PATH": SEARCH_PATH,
             "CONTENT_LENGTH": str(len(body)),
             **(environment or {}),
         }
@@ -83,6 +81,7 @@ class Driver:
         self.errors.truncate(0)
         self.control.sendall(request_lines(os.fsencode(file), map(os.fsencode, arguments), pairs))
         output, status = self.converse(body, time.monotonic() + seconds)
+        self.ending = status is None
         return Answer(output, os.pread(self.errors.fileno(), 1 << 20, 0).lstrip(b"\0"), status)
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
@@ -119,13 +118,13 @@ class Driver:
         return output
 
     def ends(self, seconds: float = 5) -> bool:
-        """Does the engine end by itself once its sockets are closed?"""
+        """Close the sockets; return whether the engine then ends by itself."""
         self.control.close()
         self.data.close()
         return bool(select.select([self.exited], [], [], seconds)[0])
 
     def close(self) -> None:
-        """Have it end, and end it if it does not."""
+        """Close the sockets, and kill the engine if it does not end."""
         self.control.close()
         self.data.close()
         self.errors.close()
@@ -134,7 +133,7 @@ class Driver:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:
-                pass  # it has not yet made a group of its own, or has none left
+                pass  # its process group does not exist yet, or no longer
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             os.close(self.exited)

@@ -1,8 +1,8 @@
 """Builds the Java engine with Maven, beside its source, and an archive of its classes that makes it start faster.
 
-Maven fetches Jetty, in the versions that pom.xml pins. The archive (Java calls it AppCDS) is written by a first run
-of the engine, which answers a few requests to the sample application: the classes that it then has are what others
-will need.
+Maven downloads Jetty, in the versions that pom.xml pins. The archive (Java calls it AppCDS) is written by a first
+run of the engine, which answers a few requests to the sample application: the classes loaded by then are those that
+every engine needs.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ewe import fastcgi
-from ewe.xswitch.settings import BUILT_IN, ENGINES, JAVA, WORK
+from ewe.gateway import records
+from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES, JAVA, WORK
+from ewe.xswitch.tools.client import Client
 from ewe.xswitch.webapp import Application
 
 SOURCE = Path(ENGINES) / "java"
 TAKES = 600.0  # seconds that Maven may take
 ANSWERS_IN = 60.0  # seconds
-PAGES = ("index.html", "page.jsp", "hello", "none")  # of the sample, that the first run is asked for
+PAGES = ("index.html", "page.jsp", "hello", "none")  # of the sample, requested in the first run
 NAMED = "-XX:SharedArchiveFile="
 
 
 class BuildError(Exception):
-    """It cannot be built; the text is one line."""
+    """The engine cannot be built. The text is one line."""
 
 
 def build() -> str:
-    """Build the engine; return where it is. Raises BuildError."""
+    """Build the engine; return its directory. Raises BuildError."""
     for program, package in (("mvn", "Maven"), ("java", "a JDK"), ("javac", "a JDK")):
         if shutil.which(program) is None:
             raise BuildError(
@@ -39,7 +40,7 @@ def build() -> str:
             )
     if not os.access(SOURCE, os.W_OK):
         raise BuildError(f"{SOURCE} cannot be written: run this as its owner")
-    os.umask(0o022)  # who runs it must read it
+    os.umask(0o022)  # every user whose engine it is must read it
     with open(SOURCE / "pom.xml") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time
         shutil.rmtree(SOURCE / "target", ignore_errors=True)
@@ -49,7 +50,7 @@ def build() -> str:
 
 
 def run(command: list[str], directory: Path) -> None:
-    """Run a program; its output is shown where it fails. Raises BuildError."""
+    """Run a program. Raises BuildError with the first line of its output if it fails."""
     try:
         done = subprocess.run(
             command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TAKES
@@ -64,7 +65,7 @@ def run(command: list[str], directory: Path) -> None:
 
 
 def train(engine: Path) -> None:
-    """Run the engine with the sample application, and keep the classes that it has loaded. Raises BuildError."""
+    """Run the engine with the sample application, and archive the classes that it loads. Raises BuildError."""
     with tempfile.TemporaryDirectory(prefix="xswitch-java-") as name:
         directory = Path(name)
         sample = directory / "sample"
@@ -88,7 +89,7 @@ def train(engine: Path) -> None:
                     ask(str(path), Application(str(sample), "/sample", f"/{page}".encode()))
                 process.terminate()
                 process.wait(ANSWERS_IN)
-            except (OSError, ValueError, subprocess.TimeoutExpired, fastcgi.FastCGIError) as reason:
+            except (OSError, ValueError, subprocess.TimeoutExpired, records.FastCGIError) as reason:
                 log.seek(0)
                 said = log.readline().strip()
                 raise BuildError(f"the engine does not answer: {reason} {said}") from None
@@ -99,17 +100,8 @@ def train(engine: Path) -> None:
 
 def ask(path: str, application: Application) -> bytes:
     """Return what the engine answers to a GET. Raises OSError, ValueError, FastCGIError."""
-    requester = fastcgi.Requester()
-    answer = b""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(ANSWERS_IN)
-        sock.connect(path)
-        params = application.variables({b"REQUEST_METHOD": b"GET"})
-        sock.sendall(requester.begin(params.items()) + requester.input(b""))
-        while requester.running and (piece := sock.recv(65536)):
-            answer += b"".join(
-                event.data for event in requester.feed(piece) if isinstance(event, fastcgi.Output)
-            )
+    with Client(f"unix:{path}", ANSWERS_IN) as client:
+        answer = client.ask(application.variables({b"REQUEST_METHOD": b"GET"}))
     if not answer.startswith(b"Status: "):
         raise ValueError(f"{answer[:80]!r}")
     return answer

@@ -26,7 +26,7 @@ import org.eclipse.jetty.server.handler.GracefulHandler;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** A web application: deployed when it is first asked for, and anew when its classes or descriptors have changed. */
+/** A web application: deployed at its first request, and again when its classes or descriptors have changed. */
 final class Application {
     private static final Logger LOG = LoggerFactory.getLogger(Application.class);
     private static final long LOOK = TimeUnit.SECONDS.toNanos(1); // between two looks at its files

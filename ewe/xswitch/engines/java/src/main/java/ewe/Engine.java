@@ -33,7 +33,7 @@ public final class Engine {
                 UriCompliance.Violation.AMBIGUOUS_EMPTY_SEGMENT,
                 UriCompliance.Violation.AMBIGUOUS_PATH_ENCODING,
                 UriCompliance.Violation.AMBIGUOUS_PATH_PARAMETER)));
-        // No thread of its own to accept: one selector does all.
+        // No separate thread accepts connections: one selector does all.
         UnixDomainServerConnector connector = new UnixDomainServerConnector(
                 server, null, null, null, 0, 1, new ServerFCGIConnectionFactory(configuration));
         connector.setInheritChannel(true);

@@ -1,0 +1,71 @@
+# What the Perl engine (perl.pl) and its zygotes (perl_child.pl) share: the words of a request, its body as standard
+# input, and the frames in which the two talk.
+
+package XSwitch::Protocol;
+
+use strict;
+use warnings;
+
+my $PIPE = 65536;    # bytes that a pipe holds: a body up to this size needs no file
+my $MAX_PIECE = 1 << 18;
+
+# Return the words of a line of the engine protocol.
+sub words {
+    my @words = split /\t/, $_[0] // '', -1;
+    if (index($_[0] // '', '%') >= 0) { s/%([0-9A-Fa-f]{2})/chr hex $1/ge for @words }
+    return @words;
+}
+
+# Return a handle on the request's body, `length` bytes on the handle `data`, with an end of file; nothing if the
+# sender has gone.
+sub body {
+    my ($data, $length) = @_;
+    my ($source, $sink, $piece);
+    if ($length <= $PIPE) { pipe $source, $sink or die "pipe: $!" }
+    else { open $sink, '+>', undef or die "temporary file: $!"; $source = $sink }
+    while ($length) {
+        my $count = sysread $data, $piece, $length < $PIPE ? $length : $PIPE;
+        return unless $count;
+        syswrite $sink, $piece;
+        $length -= $count;
+    }
+    sysseek $source, 0, 0 if $source == $sink;
+    return $source;
+}
+
+# Undo what a script has set for the descriptor of all scripts: not to wait.
+sub set_blocking {
+    my ($handle) = @_;
+    my $flags = fcntl $handle, 3, 0;    # F_GETFL
+    fcntl $handle, 4, $flags & ~04000 if $flags & 04000;    # F_SETFL, O_NONBLOCK
+}
+
+# Send texts in one frame: their number and lengths come first. Return whether the other end is there.
+sub tell {
+    my ($handle, @texts) = @_;
+    my $frame = pack 'N/a*', pack '(N/a*)*', @texts;
+    my $sent = 0;
+    while ($sent < length $frame) {
+        $sent += send($handle, substr($frame, $sent), 0x4000) // return 0;    # MSG_NOSIGNAL
+    }
+    return 1;
+}
+
+# Return the texts of the next frame; nothing when the other end has gone.
+sub hear {
+    my ($handle) = @_;
+    my $frame = receive($handle, 4) // return;
+    return unpack '(N/a*)*', receive($handle, unpack 'N', $frame) // return;
+}
+
+sub receive {
+    my ($handle, $length) = @_;
+    my $text = '';
+    while (length $text < $length) {
+        my $left = $length - length $text;
+        sysread($handle, $text, $left < $MAX_PIECE ? $left : $MAX_PIECE, length $text) or return;
+    }
+    return $text;
+}
+
+1;

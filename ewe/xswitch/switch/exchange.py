@@ -1,0 +1,475 @@
+"""One exchange: a request on its way from a web server to an engine, and the response on its way back.
+
+An exchange lies between two parties that may fail at any moment. The web server may close its connection because
+its client has left. The engine may crash, take too long, or break the protocol. X-Switch itself may refuse: the
+script is not allowed to run, the queue is full. What has to be done then depends on how far the exchange has come:
+before the first byte of a response an error page can be sent, after it the connection can only be broken off.
+
+The position of an exchange is therefore one word, its state. TABLE has a row for every event that can happen there:
+the next state, and what is done. A pair that has no row is a mistake in our own code: it raises IllegalEvent.
+
+                 IDENTIFIED          ASSIGNED           HELD            OUTPUT
+    IDENTIFYING ------------> WAITING --------> RUNNING -----> HEAD -----------> RESPONDING -+
+         |                     |  ^                | |          | |               |   |  ^   | OUTPUT
+         |                     |  |     RETRIED    | |          | |               |   |  +---+
+         |                     |  +----------------+-|----------+ |               |   |
+         |                     |                     | LEFT       | LEFT     LEFT |   |
+         |                     |                     +------------+---> ABANDONED <-+ |
+         | ANSWERED            | REFUSED             | COMPLETED  |       | COMPLETED | COMPLETED
+         | FAILED              | FAILED              | FAILED     |       | FAILED    | FAILED
+         | LEFT                | LEFT                |            |       | OVERDUE   |
+         +---------------------+------> DONE <-------+------------+-------+-----------+
+
+Not drawn: OUTPUT leads from RUNNING straight to RESPONDING if the first output holds the whole head.
+
+The state answers the questions that would otherwise be booleans. Is the client still there? Yes, except in
+ABANDONED and DONE. Has an engine been assigned? From RUNNING to ABANDONED. May the request be given to a second
+engine? In RUNNING and HEAD, where the web server has received nothing.
+
+Two automata, one for each direction. The one above is the response's. The request's body has its own, which is
+small: it is COMING until its end arrives, then COMPLETE. The two are independent: a script may respond before it
+has read the body, and a body may be complete long before an engine is free.
+
+HEAD exists because the head of a response is held back until it is whole (response_head.py says why). ABANDONED
+exists because an engine cannot be interrupted: when a client leaves, the script may run on for a few seconds
+(setting `abandoned`), and the engine is used again if the script ends by then. If the client leaves before its body
+is complete, the engine is closed at once: the rest of the body will never come.
+
+Four sides call the methods of `Exchange`, and each method turns what has happened into one event. A protocol
+describes each side: Client (a connection of a web server), Runner (an engine), Queue (the scheduler) and Services
+(the rest of the main process). No method waits, and there is no socket here: tests/xswitch/test_exchange.py walks
+the whole table with fakes of a few lines. Read web_server_connection.py and engine.py next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ewe.xswitch.protocol import request_lines
+from ewe.xswitch.switch.environment import arguments_of, body_length, environment_of
+from ewe.xswitch.switch.response_head import KIND_REFUSED, NO_ENGINE, error_page, finished_head
+
+if TYPE_CHECKING:
+    from ewe.xswitch.settings import Settings
+    from ewe.xswitch.webapp import Application
+
+SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})  # methods that may be repeated: RFC 9110 section 9.2.1
+MAX_ATTEMPTS = 2  # engines that a request may be given to, if the first crashes
+MAX_WAITING_BYTES = 64 * 1024  # of a body, while there is no engine to take them
+
+
+class State(Enum):
+    """How far the response has come."""
+
+    __hash__ = object.__hash__  # by identity: the table is asked several times for each request
+
+    IDENTIFYING = "suexecme is asked whose script it is"
+    WAITING = "the scheduler has it, until an engine is free"
+    RUNNING = "it has an engine, whose process may still be starting; nothing is written yet"
+    HEAD = "the engine has written part of the head, which is held back"
+    RESPONDING = "the web server has received part of the response"
+    ABANDONED = "the client has left, and the engine still runs it"
+    DONE = "the response is complete, or there will be none"
+
+
+# As plain names, since Python 3.11 takes 0.1 us to look up a member in its class.
+IDENTIFYING, WAITING, RUNNING, HEAD, RESPONDING, ABANDONED, DONE = State
+
+
+class Event(Enum):
+    """What can happen to the response."""
+
+    __hash__ = object.__hash__
+
+    IDENTIFIED = "the script may run, and its owner is known"
+    ANSWERED = "X-Switch has the response itself: its status page"
+    ASSIGNED = "an engine takes the request"
+    REFUSED = "no room in the queue, or no engine within `patience`; the scheduler has forgotten the exchange"
+    HELD = "the engine has written, and the head is not complete"
+    OUTPUT = "the engine has written, and there is something to send"
+    COMPLETED = "the engine has ended the response"
+    RETRIED = "the engine has crashed, and the request may be repeated"
+    FAILED = "there will be no response of an engine"
+    LEFT = "the client has left"
+    OVERDUE = "the engine was ended, because it ran on for too long after the client had left"
+
+
+# (state, event): (next state, method of Exchange that is called)
+TABLE: dict[tuple[State, Event], tuple[State, str]] = {
+    (IDENTIFYING, Event.IDENTIFIED): (WAITING, "enter_queue"),
+    (IDENTIFYING, Event.ANSWERED): (DONE, "send_last"),
+    (IDENTIFYING, Event.FAILED): (DONE, "send_error"),
+    (IDENTIFYING, Event.LEFT): (DONE, "do_nothing"),
+    (WAITING, Event.ASSIGNED): (RUNNING, "note_engine"),
+    (WAITING, Event.REFUSED): (DONE, "send_error"),
+    (WAITING, Event.FAILED): (DONE, "leave_queue_with_error"),
+    (WAITING, Event.LEFT): (DONE, "leave_queue"),
+    (RUNNING, Event.HELD): (HEAD, "do_nothing"),
+    (RUNNING, Event.OUTPUT): (RESPONDING, "send"),
+    (RUNNING, Event.COMPLETED): (DONE, "send_last"),
+    (RUNNING, Event.RETRIED): (WAITING, "enter_queue_again"),
+    (RUNNING, Event.FAILED): (DONE, "send_error"),
+    (RUNNING, Event.LEFT): (ABANDONED, "let_engine_end"),
+    (HEAD, Event.HELD): (HEAD, "do_nothing"),
+    (HEAD, Event.OUTPUT): (RESPONDING, "send"),
+    (HEAD, Event.COMPLETED): (DONE, "send_last"),
+    (HEAD, Event.RETRIED): (WAITING, "enter_queue_again"),
+    (HEAD, Event.FAILED): (DONE, "send_error"),
+    (HEAD, Event.LEFT): (ABANDONED, "let_engine_end"),
+    (RESPONDING, Event.OUTPUT): (RESPONDING, "send"),
+    (RESPONDING, Event.COMPLETED): (DONE, "send_last"),
+    (RESPONDING, Event.FAILED): (DONE, "break_off"),
+    (RESPONDING, Event.LEFT): (ABANDONED, "let_engine_end"),
+    (ABANDONED, Event.OUTPUT): (ABANDONED, "do_nothing"),
+    (ABANDONED, Event.COMPLETED): (DONE, "do_nothing"),
+    (ABANDONED, Event.FAILED): (DONE, "log_failure"),
+    (ABANDONED, Event.OVERDUE): (DONE, "log_overdue"),
+}
+
+HEAD_NOT_SENT = (RUNNING, HEAD)
+HAS_ENGINE = (RUNNING, HEAD, RESPONDING, ABANDONED)
+HAS_CLIENT = tuple(state for state in State if state not in (ABANDONED, DONE))
+
+
+class Body(Enum):
+    """How far the request's body has come."""
+
+    COMING = "its end has not arrived"
+    COMPLETE = "its end has arrived"
+
+
+COMING, COMPLETE = Body
+
+
+class IllegalEvent(Exception):
+    """Something happened to an exchange that cannot happen in its state: a mistake in our own code."""
+
+    def __init__(self, state: State | Body, event: str) -> None:
+        super().__init__(f"{event} in state {state.name}")
+
+
+class Client(Protocol):
+    """The side that waits for the response: a web server's connection."""
+
+    def send_output(self, data: bytes) -> None:
+        """Send part of the response."""
+
+    def end_response(self, data: bytes, status: int) -> None:
+        """Send the rest of the response. status: the script's exit status."""
+
+    def break_off(self) -> None:
+        """Close the connection, so that the web server knows that the response is not complete."""
+
+    def pause_reading(self) -> None:
+        """Read no more of the body for now."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+
+class Runner(Protocol):
+    """The side that runs the script: an engine."""
+
+    def send_body(self, data: bytes) -> None:
+        """Pass on part of the body; b"" is its end."""
+
+    def body_received(self, left: int) -> None:
+        """Note that part of the body has come, and how many bytes have not."""
+
+    def pause_output(self) -> None:
+        """Read no more of the response for now."""
+
+    def resume_output(self) -> None:
+        """Read on."""
+
+    def client_left(self) -> None:
+        """Note that the response is no longer wanted: the script has `abandoned` seconds left."""
+
+    def fail(self, cause: str) -> None:
+        """Close the engine, and have the exchange fail with this cause."""
+
+    def discard(self) -> None:
+        """Close the engine. The exchange has had its response."""
+
+
+class Queue(Protocol):
+    """The scheduler, as an exchange sees it."""
+
+    def submit(self, exchange: Any) -> None:
+        """Give the exchange to an engine, now or later, or refuse it."""
+
+    def withdraw(self, exchange: Any) -> None:
+        """Forget the exchange, if it waits."""
+
+
+class Services(Protocol):
+    """What an exchange uses of the main process; `context.Context` offers it."""
+
+    counters: Counter[str]
+    settings: Settings
+    stopping: bool
+
+    @property
+    def scheduler(self) -> Queue: ...
+
+    def say(self, user: str, message: str, level: str = "warning") -> None:
+        """Log what concerns a user's script, and let the user know."""
+
+
+class Exchange:
+    """One request and its response. State, not attributes, says where it stands."""
+
+    def __init__(self, client: Client, services: Services, params: dict[bytes, bytes], script: str) -> None:
+        """params: what the web server says of the request. script: the path of its script."""
+        self.client = client
+        self.services = services
+        self.params = params
+        self.script = script
+        self.application: Application | None = None  # of Java; `script` is then the path of its WEB-INF
+        self.user = ""  # the script's owner, once suexecme has said it
+        self.uid = -1
+        self.own: dict[bytes, bytes] = {}  # variables that X-Switch sets: see identify.own_variables()
+        self.key = ("", "")  # user and language: which engines can run it
+        self.since = time.monotonic()
+        self.state = IDENTIFYING
+        self.engine: Runner | None = None  # the engine assigned last
+        self.attempts = 0  # engines that were assigned
+        self.held = b""  # the beginning of the response, until its head is complete
+        self.output_bytes = 0  # that the engine has written
+        self.lines = b""  # the request, for an engine that speaks the engine protocol
+        self.body = COMING
+        self.body_left = body_length(params)  # bytes that have not arrived
+        self.pieces: list[bytes] = []  # of the body, until there is an engine; b"" is its end
+        self.pieces_length = 0
+
+    def handle(self, event: Event, *details: Any) -> None:
+        """Take one step of the table. Raises IllegalEvent."""
+        step = STEPS.get((self.state, event))
+        if step is None:
+            raise IllegalEvent(self.state, event.name)
+        self.state, action = step
+        action(self, *details)
+
+    # Called by the main process
+
+    def identified(self) -> None:
+        """Wait for an engine: the owner and the key are known."""
+        self.handle(Event.IDENTIFIED)
+
+    def answer(self, response: bytes) -> None:
+        """Respond without an engine."""
+        self.handle(Event.ANSWERED, response, 0)
+
+    def fail(self, status: int, cause: str, kind: str = KIND_REFUSED) -> None:
+        """End with an error. status: of the error page, if one can still be sent. cause: for the log."""
+        self.handle(Event.FAILED, status, cause, kind)
+
+    def environment(self) -> dict[bytes, bytes]:
+        """Return the script's environment."""
+        return environment_of(self.params, self.own, self.application)
+
+    def make_lines(self) -> None:
+        """Make the request of the engine protocol. Raises ProtocolError."""
+        self.lines = request_lines(
+            self.own[b"SCRIPT_FILENAME"], arguments_of(self.params), self.environment()
+        )
+
+    # Called by the scheduler
+
+    def refuse(self, status: int, cause: str) -> None:
+        """End with an error; the scheduler has already forgotten the exchange."""
+        self.handle(Event.REFUSED, status, cause)
+
+    # Called by the client's side
+
+    def body_arrived(self, data: bytes) -> None:
+        """Take part of the body; b"" is its end. Raises IllegalEvent after the end."""
+        if self.body is COMPLETE:
+            raise IllegalEvent(self.body, "body")
+        self.body_left -= len(data)
+        if not data:
+            self.body = COMPLETE
+        if self.body_left < 0 or (not data and self.body_left):
+            self.reject_body()
+        elif self.engine is not None and self.state in HAS_ENGINE:
+            if data:
+                self.engine.body_received(self.body_left)
+            self.engine.send_body(data)
+        else:
+            self.pieces.append(data)
+            self.pieces_length += len(data)
+            if self.pieces_length > MAX_WAITING_BYTES:
+                self.pause_body()
+
+    def reject_body(self) -> None:
+        """Refuse a body whose length is not CONTENT_LENGTH: an engine would take the rest for the next body."""
+        runs = self.state in HAS_ENGINE
+        if self.params.get(b"CONTENT_LENGTH"):
+            self.fail(400, "its body is not as long as CONTENT_LENGTH says")
+        else:
+            self.fail(411, "a body without CONTENT_LENGTH: have the web server buffer what comes in chunks")
+        if runs and self.engine is not None:
+            self.engine.discard()
+
+    def client_left(self) -> None:
+        """Note that the response is no longer wanted."""
+        self.handle(Event.LEFT)
+
+    def pause_output(self) -> None:
+        """Have the engine wait: the web server takes the response more slowly than the engine writes it."""
+        if self.engine is not None and self.state in HAS_ENGINE:
+            self.engine.pause_output()
+
+    def resume_output(self) -> None:
+        """Have the engine go on."""
+        if self.engine is not None and self.state in HAS_ENGINE:
+            self.engine.resume_output()
+
+    # Called by the engine
+
+    def assigned(self, engine: Runner) -> None:
+        """Note the engine that runs the script from now on."""
+        self.handle(Event.ASSIGNED, engine)
+
+    def take_body(self) -> list[bytes]:
+        """Return the part of the body that has arrived; the rest goes to the engine directly."""
+        taken, self.pieces = self.pieces, []
+        self.pieces_length = 0
+        self.resume_body()
+        return taken
+
+    def pause_body(self) -> None:
+        """Read no more of the body for now."""
+        if self.state in HAS_CLIENT:
+            self.client.pause_reading()
+
+    def body_is_complete(self) -> bool:
+        return self.body is COMPLETE
+
+    def resume_body(self) -> None:
+        """Read on."""
+        if self.state in HAS_CLIENT:
+            self.client.resume_reading()
+
+    def output(self, data: bytes) -> None:
+        """Take part of the response."""
+        self.output_bytes += len(data)
+        if self.state in HEAD_NOT_SENT:
+            ready = finished_head(self.held, data)
+            if not ready:
+                # None: the head is not complete. b"": all of it was a field X-Switch, which is dropped.
+                self.held = self.held + data if ready is None else b""
+                self.handle(Event.HELD)
+                return
+            data = ready
+        self.handle(Event.OUTPUT, data)
+
+    def complete(self, data: bytes, status: int) -> None:
+        """Take the rest of the response. status: the script's exit status."""
+        if self.state in HEAD_NOT_SENT:
+            data = finished_head(self.held, data, last=True) or b""
+            if not data:
+                self.fail(502, f"it wrote nothing (exit status {status})")
+                return
+        self.handle(Event.COMPLETED, data, status)
+
+    def engine_failed(self, cause: str) -> None:
+        """Repeat the request on another engine if that is safe, else end with an error."""
+        if self.may_repeat():
+            self.handle(Event.RETRIED, cause)
+        else:
+            self.fail(502, cause)
+
+    def may_repeat(self) -> bool:
+        """Return whether another engine may get the request: nothing was sent, and nothing is done twice."""
+        return (
+            self.state in HEAD_NOT_SENT
+            and self.attempts < MAX_ATTEMPTS
+            and self.params.get(b"REQUEST_METHOD") in SAFE
+            and self.params.get(b"CONTENT_LENGTH") in (None, b"", b"0")
+            and not self.services.stopping
+        )
+
+    def timed_out(self, cause: str) -> None:
+        """End: the engine was closed, since its deadline has passed. cause: whose time was over, for the log."""
+        if self.state is ABANDONED:
+            self.handle(Event.OVERDUE)
+        else:
+            self.services.counters["timed_out"] += 1
+            self.fail(504, cause)
+
+    # What is done: the third column of the table
+
+    def do_nothing(self, *_: object) -> None:
+        """Nothing can be sent yet, or no client is there any more."""
+
+    def enter_queue(self) -> None:
+        """Give the exchange to the scheduler."""
+        self.services.scheduler.submit(self)
+
+    def enter_queue_again(self, cause: str) -> None:
+        """Give the exchange to the scheduler a second time, as it was before the engine, but for `attempts`."""
+        self.services.counters["retried"] += 1
+        self.services.say(self.user, f"{self.script}: {cause}; trying once more on another engine")
+        self.held = b""
+        self.output_bytes = 0
+        self.pieces = [b""] if self.body is COMPLETE else []
+        self.services.scheduler.submit(self)
+
+    def leave_queue(self) -> None:
+        self.services.scheduler.withdraw(self)
+
+    def leave_queue_with_error(self, status: int, cause: str, kind: str) -> None:
+        self.services.scheduler.withdraw(self)
+        self.send_error(status, cause, kind)
+
+    def note_engine(self, engine: Runner) -> None:
+        self.engine = engine
+        self.attempts += 1
+
+    def send(self, data: bytes) -> None:
+        self.client.send_output(data)
+
+    def send_last(self, data: bytes, status: int) -> None:
+        self.client.end_response(data, status)
+
+    def send_error(self, status: int, cause: str, kind: str = KIND_REFUSED) -> None:
+        """Send an error page: nothing has been sent yet."""
+        self.log_failure(status, cause, kind)
+        self.client.end_response(error_page(status, kind), 0)
+
+    def break_off(self, status: int, cause: str, kind: str) -> None:
+        """Close the connection without an end: too late for an error page."""
+        self.log_failure(status, cause, kind)
+        self.client.break_off()
+
+    def log_failure(self, status: int, cause: str, kind: str) -> None:
+        """Log and count an exchange without a whole response."""
+        if kind == NO_ENGINE:
+            self.services.counters["no_engine"] += 1
+            self.services.say(self.user, f"{self.script}: {cause}; the web server may run it itself", "info")
+        else:
+            self.services.counters[f"status_{status}"] += 1
+            self.services.say(self.user, f"{self.script}: {status}, {cause}")
+
+    def log_overdue(self) -> None:
+        self.services.counters["abandoned"] += 1
+        self.services.say(self.user, f"{self.script}: its client left, and it was ended (abandoned)", "info")
+
+    def let_engine_end(self) -> None:
+        """Give the engine time to end the script, or close it if the rest of the body will never come."""
+        assert self.engine is not None
+        if self.body is COMPLETE:
+            self.engine.resume_output()
+            self.engine.client_left()
+        else:
+            self.engine.fail("the client left within its body")
+
+
+STEPS: dict[tuple[State, Event], tuple[State, Callable[..., None]]] = {
+    pair: (state, getattr(Exchange, action)) for pair, (state, action) in TABLE.items()
+}

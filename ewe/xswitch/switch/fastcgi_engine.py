@@ -1,0 +1,71 @@
+"""The main process's end of an engine that speaks FastCGI, as php-cgi does: one request at a time."""
+
+from __future__ import annotations
+
+import socket
+
+from ewe.gateway import records
+from ewe.xswitch.switch.context import Context
+from ewe.xswitch.switch.engine import MAX_DRAIN, Engine, EngineState, how_it_ended
+from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.scheduler import Key
+
+
+class FastCGIEngine(Engine):
+    """An engine that speaks FastCGI."""
+
+    def __init__(self, context: Context, key: Key, data: socket.socket, errors: int) -> None:
+        super().__init__(context, key, data, errors)
+        self.requester = records.Requester()
+
+    def send_request(self, exchange: Exchange) -> None:
+        head = self.requester.begin(exchange.environment().items(), keep=True)
+        self.outbox.send(head + b"".join(map(self.requester.input, exchange.take_body())))
+
+    def send_body(self, data: bytes) -> None:
+        if self.requester.running:
+            self.outbox.send(self.requester.input(data))
+
+    def on_data(self) -> None:
+        piece = self.receive()
+        if piece is not None:
+            self.take(piece)
+
+    def take(self, piece: bytes) -> None:
+        """Read records; b"" is the end of the connection."""
+        if not piece or self.exchange is None:
+            status = self.exit_status
+            self.fail("it closed its connection" if status is None else how_it_ended(status))
+            return
+        output = []
+        try:
+            for event in self.requester.feed(piece):
+                if isinstance(event, records.Output):
+                    output.append(event.data)
+                elif isinstance(event, records.Errors):
+                    self.errors.take(event.data, over=True)
+                elif event.protocol_status != records.REQUEST_COMPLETE:
+                    self.fail(f"it refused the request (protocol status {event.protocol_status})")
+                    return
+                else:
+                    last = self.exit_status is not None
+                    self.response_complete(b"".join(output), event.app_status, last)
+                    return
+        except records.FastCGIError as error:
+            self.fail(str(error))
+            return
+        if output:
+            self.exchange.output(b"".join(output))
+
+    def process_ended(self, status: int) -> None:
+        """Read all that the process has written, then close.
+
+        The end of the connection is not waited for: a program that the engine started may hold it open.
+        """
+        super().process_ended(status)
+        for _ in range(MAX_DRAIN):  # such a program may also write without end
+            if self.state is EngineState.CLOSED or self.exchange is None or not (piece := self.receive()):
+                break
+            self.take(piece)
+        if self.state is not EngineState.CLOSED:
+            self.fail(how_it_ended(status))

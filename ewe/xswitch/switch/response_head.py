@@ -1,0 +1,47 @@
+"""The head of a response: error pages of X-Switch itself, and the field by which ewe knows them.
+
+The field `X-Switch` marks a response that X-Switch has made. When ewe reads `X-Switch: no-engine`, it may run the
+script itself; at `X-Switch: refused` it may show its own page. An engine must never send this field: a script that
+could would have ewe run it as the server's user, without limits. The head of an engine's response is therefore held
+back until it is complete, and loses the field if it has one. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ewe.http.status import REASONS
+
+NO_ENGINE, KIND_REFUSED = "no-engine", "refused"  # the two values of the field
+FIELD = b"x-switch"
+HEAD_END = re.compile(rb"(?:\A|\n)\r?\n")
+MAX_HEAD_BYTES = 64 * 1024  # a longer head is sent as it is; ewe does not accept one
+RETRY_AFTER_SECONDS = 5
+
+
+def finished_head(held: bytes, data: bytes, last: bool = False) -> bytes | None:
+    """Return a response's beginning without fields X-Switch; None while its head is not complete.
+
+    held: what was held back so far. data: what has come now. last: no more will come.
+    """
+    known = len(held)
+    data = held + data
+    match = HEAD_END.search(data, max(known - 2, 0))
+    if match is None and not last and len(data) <= MAX_HEAD_BYTES:
+        return None
+    head = data[: match.end()] if match is not None else data
+    if FIELD not in head.lower():
+        return data
+    lines = [line for line in head.split(b"\n") if line.partition(b":")[0].strip().lower() != FIELD]
+    return b"\n".join(lines) + data[len(head) :]
+
+
+def error_page(status: int, kind: str = KIND_REFUSED) -> bytes:
+    """Return a response of X-Switch itself. It gives no details: those are for the log."""
+    reason = REASONS[status]
+    retry = f"Retry-After: {RETRY_AFTER_SECONDS}\r\n" if status == 503 else ""
+    text = f"{status} {reason}\n"
+    return (
+        f"Status: {status} {reason}\r\nX-Switch: {kind}\r\n{retry}"
+        f"Content-Type: text/plain\r\nContent-Length: {len(text)}\r\n\r\n{text}"
+    ).encode()

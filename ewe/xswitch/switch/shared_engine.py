@@ -1,0 +1,268 @@
+"""The main process's end of an engine that runs several requests at once, over one FastCGI connection each.
+
+Java servlets are written for one process with many threads, and sessions live in its memory. Each user
+therefore has one JVM, and the user's requests share it:
+
+    scheduler --- SharedEngine (one process) -+- EngineConnection --- Exchange
+                                              +- EngineConnection --- Exchange
+                                              +- EngineConnection     (unused, kept for the next request)
+
+To the scheduler this is one engine: it has room until `connections` requests run, and is idle once none does. An
+EngineConnection is a FastCGIEngine whose process belongs to the SharedEngine.
+
+A thread cannot be killed alone. To end one request by force, the whole process is killed, and its other requests
+fail too. An abandoned request may therefore run until its time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+
+from ewe.xswitch.switch.context import Context
+from ewe.xswitch.switch.engine import Engine, EngineState, how_it_ended
+from ewe.xswitch.switch.exchange import Exchange, State
+from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.scheduler import Key
+
+SOON_SECONDS = 0.05  # for suexecme's message that a process has ended, or was not started, to arrive
+POLL_SECONDS = 0.2  # between two looks at the connection of a request whose client has left
+
+
+class EngineConnection(FastCGIEngine):
+    """One connection to such an engine."""
+
+    def __init__(self, engine: SharedEngine, data: socket.socket) -> None:
+        super().__init__(engine.context, engine.key, data, -1)
+        self.engine = engine
+        self.has_body = False
+
+    def send_request(self, exchange: Exchange) -> None:
+        """Write the head, with the end of an empty body: Jetty closes if that is not there when it answers."""
+        self.has_body = exchange.params.get(b"CONTENT_LENGTH", b"") not in (b"", b"0")
+        if self.has_body:
+            super().send_request(exchange)
+        else:
+            exchange.take_body()
+            head = self.requester.begin(exchange.environment().items(), keep=True)
+            self.outbox.send(head + self.requester.input(b""))
+
+    def send_body(self, data: bytes) -> None:
+        if self.has_body:
+            super().send_body(data)
+
+    def response_complete(self, output: bytes, status: int, last: bool = False) -> None:
+        """Do not use the connection again after a body: Jetty closes it if the servlet has not read all."""
+        super().response_complete(output, status, last or self.has_body)
+
+    def pause_output(self) -> None:
+        super().pause_output()
+        self.engine.set_deadline()
+
+    def resume_output(self) -> None:
+        super().resume_output()
+        self.engine.set_deadline()
+
+    def restart_deadline(self, awaits_body: bool) -> None:
+        super().restart_deadline(awaits_body)
+        self.engine.set_deadline()
+
+    def on_data(self) -> None:
+        if self.engine.pid:
+            super().on_data()
+        else:
+            read_later(self)
+
+    def fail(self, cause: str) -> None:
+        """Close in a moment: if the process is ending, the whole engine fails, and not this request alone."""
+        if self.exchange is None or self.engine.state is EngineState.CLOSED:
+            super().fail(cause)
+        else:
+            self.stop_reading()
+            self.loop.call_later(SOON_SECONDS, self.fail_alone, cause)
+
+    def fail_alone(self, cause: str) -> None:
+        """Close this connection: the engine's process has not ended."""
+        if self.state is not EngineState.CLOSED:
+            super().fail(cause)
+
+    def become_idle(self) -> None:
+        self.engine.connection_free(self)
+
+    def closed(self) -> None:
+        self.engine.connection_closed(self)
+
+    def client_left(self) -> None:
+        """Have Jetty's next write fail, which ends a servlet that goes on writing.
+
+        A servlet that does not write may run until its time limit, since other requests need the engine.
+        """
+        if self.exchange is None or self.exchange.state is not State.ABANDONED:
+            return  # the request has ended meanwhile
+        if not self.engine.pid:
+            self.loop.call_later(SOON_SECONDS, self.client_left)
+            return
+        self.stop_reading()
+        self.engine.set_deadline()
+        self.data.shutdown(socket.SHUT_RD)
+        self.poll_for_end()
+
+    def poll_for_end(self) -> None:
+        """Close once the engine has closed the connection, on which nothing can be read any more."""
+        if self.state is EngineState.CLOSED:
+            return
+        poller = select.poll()
+        poller.register(self.data, 0)
+        if poller.poll(0):
+            exchange = self.take_exchange()
+            if exchange is not None:
+                exchange.complete(b"", 0)
+            self.close()
+        else:
+            self.loop.call_later(POLL_SECONDS, self.poll_for_end)
+
+
+def read_later(engine: Engine) -> None:
+    """Read on in a moment: suexecme has not answered, and its answer may say why the connection has ended."""
+    engine.pause_output()
+    engine.loop.call_later(SOON_SECONDS, engine.resume_output)
+
+
+class SharedEngine(Engine):
+    """The engine. Its own data connection carries no requests: the end of it tells that the process has ended."""
+
+    def __init__(
+        self, context: Context, key: Key, data: socket.socket, errors: int, door: int, limit: int
+    ) -> None:
+        """door: a descriptor (O_PATH) of its listening socket, which has no name. limit: of connections."""
+        super().__init__(context, key, data, errors)
+        self.door = door
+        self.limit = limit
+        self.connections: set[EngineConnection] = set()
+        self.unused: list[EngineConnection] = []
+
+    # Requests
+
+    def running(self) -> int:
+        """Return how many requests run."""
+        return len(self.connections) - len(self.unused)
+
+    def is_busy(self) -> bool:
+        return self.running() > 0
+
+    def has_room(self) -> bool:
+        most = self.context.settings.max_requests_of(self.key[1])
+        return self.state is not EngineState.CLOSED and self.running() < self.limit and self.served < most
+
+    def assign(self, exchange: Exchange) -> None:
+        try:
+            connection = self.unused.pop() if self.unused else self.connect()
+        except OSError as reason:
+            cause = f"no connection to its engine: {reason.strerror}"
+            exchange.assigned(self)
+            self.fail(cause)
+            exchange.engine_failed(cause)
+            return
+        self.errors.begin(exchange.script)
+        self.script = exchange.script
+        self.used = time.monotonic()
+        connection.assign(exchange)
+        self.set_deadline()
+
+    def connect(self) -> EngineConnection:
+        """Open one more connection. Raises OSError."""
+        data = socket.socket(socket.AF_UNIX)
+        try:
+            data.setblocking(False)
+            data.connect(f"/proc/self/fd/{self.door}")
+        except OSError:
+            data.close()
+            raise
+        connection = EngineConnection(self, data)
+        self.connections.add(connection)
+        return connection
+
+    def connection_free(self, connection: EngineConnection) -> None:
+        """Keep a connection whose request has ended."""
+        self.unused.append(connection)
+        self.request_ended()
+
+    def connection_closed(self, connection: EngineConnection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+        if connection in self.unused:
+            self.unused.remove(connection)
+        elif self.state is not EngineState.CLOSED:
+            self.request_ended()
+
+    def request_ended(self) -> None:
+        """Count a request that has ended, and have the scheduler use the room."""
+        self.served += 1
+        self.used = time.monotonic()
+        self.set_deadline()
+        if self.running():
+            self.context.scheduler.dispatch()
+        else:
+            self.context.scheduler.release(self)
+
+    def is_spinning(self) -> bool:
+        """Return False: a JVM has threads that run between two requests."""
+        return False
+
+    def set_deadline(self) -> None:
+        """Have expire() called when the first of the requests has taken too long."""
+        self.deadline = min((connection.deadline for connection in self.connections), default=float("inf"))
+
+    def on_data(self) -> None:
+        if not self.pid:
+            read_later(self)
+        elif self.receive() is not None:
+            status = self.exit_status
+            self.fail("the engine has ended" if status is None else how_it_ended(status))
+
+    # The end
+
+    def take_exchanges(self) -> list[tuple[Exchange, str]]:
+        """Forget the exchanges that run. Return each with its expiry_cause(), or "" if it has time left."""
+        now = time.monotonic()
+        causes = [each.expiry_cause() if each.deadline < now else "" for each in self.connections]
+        exchanges = [each.take_exchange() for each in self.connections]
+        return [
+            (exchange, cause)
+            for exchange, cause in zip(exchanges, causes, strict=True)
+            if exchange is not None
+        ]
+
+    def expire(self) -> None:
+        taken = self.take_exchanges()
+        self.close()
+        for exchange, cause in taken:
+            if cause:
+                exchange.timed_out(cause)
+            else:
+                exchange.engine_failed("another request took too long, and the engine was ended")
+
+    def start_refused(self, status: int, cause: str) -> None:
+        taken = self.take_exchanges()
+        self.close()
+        for exchange, _ in taken:
+            exchange.fail(status, cause)
+
+    def fail(self, cause: str) -> None:
+        taken = self.take_exchanges()
+        self.close()
+        for exchange, _ in taken:
+            exchange.engine_failed(cause)
+
+    def close_sockets(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+        os.close(self.door)
+        super().close_sockets()
+
+    def process_ended(self, status: int) -> None:
+        super().process_ended(status)
+        if self.state is not EngineState.CLOSED:
+            self.fail(how_it_ended(status))

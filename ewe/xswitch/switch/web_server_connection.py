@@ -1,0 +1,218 @@
+"""The main process's end of one FastCGI connection to a web server: one exchange at a time.
+
+    OPEN ---finish, without keep-alive---> LEAVING ---all is written---> SHUT ---the web server closes---> CLOSED
+
+A connection is not closed at once after its last response: the end of the web server's input may still be on its
+way. The kernel would answer that with a reset, by which the web server could lose the response. The connection is
+therefore shut in one direction (SHUT), and closed when the web server has closed its own, or after LINGER_SECONDS.
+
+Back-pressure goes through the exchange in both directions. When the web server takes the response slowly, the
+outbox keeps it in memory and in a file (spool.py), and then has the engine wait. When the engine takes the body
+slowly, the exchange has this connection pause reading.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
+from ewe.xswitch.switch.context import STALLED_SECONDS, Context
+from ewe.xswitch.switch.exchange import DONE, Exchange
+from ewe.xswitch.switch.loop import RECEIVE_BYTES
+from ewe.xswitch.switch.spool import SpoolingOutbox
+
+LINGER_SECONDS = 2.0  # that a web server may take to close a connection after its last response
+
+
+class ConnectionState(Enum):
+    """Whether requests are still taken: see above."""
+
+    OPEN = "requests are taken"
+    LEAVING = "no more requests are taken, and the last response is being written"
+    SHUT = "all is written, and the web server is expected to close"
+    CLOSED = "the socket is closed"
+
+
+# As plain names, since Python 3.11 takes 0.1 us to look up a member in its class.
+OPEN, LEAVING, SHUT, CLOSED = ConnectionState
+
+
+class WebServerConnection:
+    """One connection."""
+
+    def __init__(
+        self,
+        context: Context,
+        sock: socket.socket,
+        begin: Callable[[WebServerConnection, dict[bytes, bytes], Sequence[bytes]], Exchange],
+        on_close: Callable[[WebServerConnection], None],
+    ) -> None:
+        """begin: returns the exchange of a new request, with the part of its body that has come."""
+        self.context = context
+        self.loop = context.loop
+        self.socket = sock
+        self.begin = begin
+        self.on_close = on_close
+        self.outbox = SpoolingOutbox(
+            self.loop, sock, self.pause_writing, self.resume_writing, context.spool_space
+        )
+        self.responder = Responder()
+        self.exchange: Exchange | None = None
+        self.state = OPEN
+        self.reads = True  # whether the event loop watches for input
+        self.closes_at = float("inf")  # when it closes in any case
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.loop.add_reader(sock, self.on_data)
+
+    def on_data(self) -> None:
+        """Read records, or the end of the input, by which most web servers say that their client has left."""
+        try:
+            data = self.socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.take(data)
+        elif self.exchange is None and self.outbox.pending:
+            self.pause_reading()  # the web server will read the rest
+            self.leave()
+        else:
+            self.client_left()
+            self.close()
+
+    def take(self, data: bytes) -> None:
+        """Act on records."""
+        if self.state is not OPEN:
+            return
+        began: Began | None = None
+        body: list[bytes] = []  # what has come of it with the request's beginning: mostly all
+        try:
+            for event in self.responder.feed(data):
+                if isinstance(event, Began):
+                    began = event
+                elif isinstance(event, Aborted):
+                    began = None
+                    self.client_left()
+                    self.finish(self.responder.end())
+                elif began is not None:
+                    body.append(event.data)
+                elif self.exchange is not None:
+                    self.exchange.body_arrived(event.data)
+        except FastCGIError as error:
+            self.context.log.warning(f"a web server's connection closed: {error}")
+            self.client_left()
+            self.close()
+            return
+        if self.responder.reply:
+            self.outbox.send(self.responder.take_reply())
+        if began is not None:
+            try:
+                exchange = self.begin(self, began.params, body)
+            except Exception:
+                self.close()  # there will be no response
+                raise
+            if exchange.state is not DONE:
+                self.exchange = exchange
+
+    def client_left(self) -> None:
+        """Tell the exchange that its response is no longer wanted."""
+        if (exchange := self.take_exchange()) is not None:
+            exchange.client_left()
+
+    def take_exchange(self) -> Exchange | None:
+        """Return the exchange, and forget it."""
+        exchange, self.exchange = self.exchange, None
+        return exchange
+
+    # Called by the exchange
+
+    def send_output(self, data: bytes) -> None:
+        if not self.outbox.pending and self.exchange is not None:
+            self.outbox.user = self.exchange.user
+        self.outbox.send(self.responder.output(data))
+
+    def end_response(self, data: bytes, status: int) -> None:
+        exchange = self.take_exchange()
+        if not self.outbox.pending and exchange is not None:
+            self.outbox.user = exchange.user
+        self.finish(self.responder.output(data) + self.responder.end(status))
+
+    def break_off(self) -> None:
+        self.take_exchange()
+        self.close()
+
+    def pause_reading(self) -> None:
+        if self.reads and self.state is not CLOSED:
+            self.reads = False
+            self.loop.remove_reader(self.socket)
+
+    def resume_reading(self) -> None:
+        if not self.reads and self.state is not CLOSED:
+            self.reads = True
+            self.loop.add_reader(self.socket, self.on_data)
+
+    # The end of a request, and of the connection
+
+    def finish(self, data: bytes) -> None:
+        """Send the last records of a request; the connection is free for the next one, or is left."""
+        self.outbox.send(data)
+        self.resume_reading()
+        if not self.responder.keep or self.context.stopping:
+            self.leave()
+
+    def leave(self) -> None:
+        """Take no more requests, and close once the web server has closed its side."""
+        if self.state is OPEN:
+            self.state = LEAVING
+            self.shut_if_written()
+
+    def shut_if_written(self) -> None:
+        """Close our direction, if all is written, and soon the other."""
+        if self.state is not LEAVING or self.outbox.pending:
+            return
+        self.state = SHUT
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the web server has closed the connection
+        if self.reads:
+            self.closes_at = time.monotonic() + LINGER_SECONDS
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self.state is CLOSED:
+            return
+        self.pause_reading()
+        self.state = CLOSED
+        self.outbox.close()
+        self.socket.close()
+        self.on_close(self)
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether to close now: the web server does not close, or takes nothing of a spooled response."""
+        stalled = self.exchange is None and self.outbox.pending and now > self.outbox.moved + STALLED_SECONDS
+        return bool(stalled) or now > self.closes_at
+
+    # Called by the outbox
+
+    def pause_writing(self) -> None:
+        """Have the engine wait: the web server is slower."""
+        if self.exchange is not None:
+            self.exchange.pause_output()
+
+    def resume_writing(self) -> None:
+        """Go on, or close if the web server has closed the connection."""
+        if self.outbox.failed:
+            self.client_left()
+            self.close()
+        elif self.exchange is not None:
+            self.exchange.resume_output()
+        self.shut_if_written()
