@@ -1,8 +1,8 @@
 """The command `ewe-lab`: compare models, run experiments, make reports. docs/lab.md explains it.
 
-Exit status: 0; 1 something could not be measured; 2 wrong usage; 130 interrupted. Whatever is wrong with the
-command line is one line on standard error. The lab itself is imported only where it is needed: `list` and
-`--help` should not wait for it, nor need what the extra `lab` installs.
+Exit status: 0; 1 if something could not be measured; 2 for wrong usage; 130 after an interrupt. An error in the
+command line is reported as one line on standard error. Each command imports what it needs itself, so that `list`
+and `--help` are fast and work without the packages of the extra `lab`.
 """
 
 from __future__ import annotations
@@ -16,30 +16,22 @@ import textwrap
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from ewe import __version__
-from ewe.config import nearest
-from ewe.kinds import WAIT, Kind, duration
-from ewe.lab.interrupts import INTERRUPTED
+from ewe.config.messages import nearest
+from ewe.config.setting_types import WAIT, duration
+from ewe.lab.bench.interrupts import INTERRUPTED
+from ewe.lab.options import CommandError, between, count, of, several, target
 from ewe.processors.base import FLAGS
 
-INSTALL = "pip install 'ewe[lab]'"
+INSTALL = "pip install 'ewe-server[lab]'"
 NEEDS = ("locust", "psutil", "jinja2")
-WIDTH = 100  # of what is shown
-T = TypeVar("T")
+WIDTH = 100  # columns of what is printed
 
 
-class Wrong(Exception):
-    """The command line cannot be obeyed; the text is one line. status: to end with."""
-
-    def __init__(self, text: str, status: int = 2) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-class Parser(argparse.ArgumentParser):
-    """Errors in one line, with the nearest word where a choice is misspelt."""
+class LabParser(argparse.ArgumentParser):
+    """Reports an error as one line, with the nearest word if a choice is misspelt."""
 
     def error(self, message: str) -> NoReturn:
         if found := re.match(r"argument .*: invalid choice: '(.*?)' \(choose from (.*)\)", message):
@@ -47,7 +39,7 @@ class Parser(argparse.ArgumentParser):
             message = (
                 f"there is no {found[1]!r}{nearest(found[1], known) or '; there are ' + ', '.join(known)}"
             )
-        raise Wrong(message)
+        raise CommandError(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         if words[:1] == ["speed"]:
+            need_extra()
             from ewe.lab import speed
 
             return speed.main(words[1:])
@@ -62,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action: Callable[[argparse.Namespace], int] = options.action
         options.command = rerun(words)
         return action(options)
-    except Wrong as error:
+    except CommandError as error:
         print(f"ewe-lab: {error}", file=sys.stderr)
         return error.status
     except SystemExit as done:  # argparse has answered --help or --version
@@ -70,12 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `ewe-lab list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
-    except KeyboardInterrupt:  # before there was anything to end
+    except KeyboardInterrupt:  # before any server was started
         return INTERRUPTED
 
 
 def rerun(words: Sequence[str]) -> str:
-    """Return the command that does it again, without the directory that was written to."""
+    """Return the command line that repeats this run, without --out."""
     text = shlex.join(["ewe-lab", *words])
     return re.sub(r" (--out|-o)[ =]('[^']*'|\S+)", "", text)
 
@@ -84,58 +77,9 @@ def rerun(words: Sequence[str]) -> str:
 # What the command line may be
 
 
-def of(kind: Kind[T]) -> Callable[[str], T]:
-    """Return argparse's type for a kind of setting."""
-
-    def read(text: str) -> T:
-        try:
-            return kind.read(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {kind.expected}") from None
-
-    return read
-
-
-def between(low: float, high: float) -> Callable[[str], float]:
-    """Return argparse's type for a number."""
-
-    def read(text: str) -> float:
-        try:
-            if low <= (number := float(text)) <= high:
-                return number
-        except ValueError:
-            pass
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
-
-    return read
-
-
-def count(low: int, high: int) -> Callable[[str], int]:
-    """Return argparse's type for a whole number."""
-
-    def read(text: str) -> int:
-        if re.fullmatch(r"\d{1,9}", text) and low <= (number := int(text)) <= high:
-            return number
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
-
-    return read
-
-
-def target(text: str) -> str:
-    """Read a URL's path."""
-    if not re.fullmatch(r"/[!-~]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a path that begins with / and has no spaces")
-    return text
-
-
-def several(text: str) -> list[str]:
-    """Return the parts of a list with commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def arguments() -> Parser:
-    """Return the parser; what it finds has an action."""
-    parser = Parser(
+def arguments() -> LabParser:
+    """Return the parser. The options it returns hold `action`, the function to call."""
+    parser = LabParser(
         prog="ewe-lab",
         description="Compare concurrency models with each other, with other servers, and with what was"
         " published from 2006 to 2011.",
@@ -146,27 +90,31 @@ def arguments() -> Parser:
     add_compare(actions)
     add_run(actions)
     for name, action, text in (
-        ("list", list_experiments, "the experiments there are"),
-        ("locustfile", print_locustfile, "print a locustfile for students, to be saved and changed"),
+        ("list", list_experiments, "list the experiments"),
+        ("locustfile", print_locustfile, "print a locustfile to save and change"),
     ):
         actions.add_parser(name, help=text, description=text, allow_abbrev=False).set_defaults(action=action)
-    show = actions.add_parser("show", help="what an experiment is", allow_abbrev=False)
+    show = actions.add_parser("show", help="describe experiments", allow_abbrev=False)
     show.add_argument("ids", nargs="+", metavar="ID")
     show.set_defaults(action=show_experiments)
-    join = actions.add_parser("report", help="make a report of runs, joined", allow_abbrev=False)
+    join = actions.add_parser("report", help="join runs into one report", allow_abbrev=False)
     join.add_argument("directories", nargs="+", type=Path, metavar="DIR")
     add_out(join)
     join.set_defaults(action=make_report)
-    actions.add_parser("speed", help="every model beside nginx, CPU time a request", add_help=False)
+    actions.add_parser(
+        "speed", help="compare the CPU time a request of every model with nginx", add_help=False
+    )
     return parser
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
     """Add --out."""
-    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write there [ewe-lab-DATE-TIME]")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="DIR", help="directory to write to [ewe-lab-DATE-TIME]"
+    )
 
 
-def add_compare(actions: argparse._SubParsersAction[Parser]) -> None:
+def add_compare(actions: argparse._SubParsersAction[LabParser]) -> None:
     """Add `compare`."""
     parser = actions.add_parser(
         "compare",
@@ -179,7 +127,7 @@ def add_compare(actions: argparse._SubParsersAction[Parser]) -> None:
     for flag, model in FLAGS.items():
         add(flag, action="append_const", dest="models", const=model, help=f"the model {model}")
     add("--model", action="extend", dest="models", type=several, metavar="LIST",
-        help="models, with commas; one may have options: 'pool --poolthreads 20'")  # fmt: skip
+        help="models, with commas; a model may have options: 'pool --poolthreads 20'")  # fmt: skip
     add("--against", type=several, action="extend", default=[], metavar="LIST",
         help="other servers, with commas: nginx,apache-event,...")  # fmt: skip
     add("--users", type=count(1, 10_000), metavar="N", help="users at once [50]; with --rate: connections"
@@ -191,20 +139,20 @@ def add_compare(actions: argparse._SubParsersAction[Parser]) -> None:
         metavar="TIME",
         help="between answer and request [100ms]",
     )
-    add("--rate", type=between(0.1, 20_000), metavar="N", help="requests/s that arrive whatever the server"
-        " does, instead of users")  # fmt: skip
+    add("--rate", type=between(0.1, 20_000), metavar="N", help="requests/s that arrive however fast the"
+        " server is, instead of users")  # fmt: skip
     add("--time", type=of(WAIT), default=10.0, metavar="TIME", help="of one measurement [10s]")
-    add("--warm-up", type=of(duration(0.0)), default=1.0, metavar="TIME", help="before it, thrown away [1s]")
+    add("--warm-up", type=of(duration(0.0)), default=1.0, metavar="TIME", help="before it, not counted [1s]")
     add("--timeout", type=of(WAIT), default=5.0, metavar="TIME", help="of a request [5s]")
     add("--no-keep-alive", dest="keep_alive", action="store_false", help="a connection for each request")
     add("--tls", action="store_true", help="HTTPS")
-    add("--path", type=target, default="/index.html", help="what is asked for [/index.html, 1 KB]")
-    add("--root", type=Path, metavar="DIR", help="the site [one of the lab's own]")
+    add("--path", type=target, default="/index.html", help="path of the URL [/index.html, 1 KB]")
+    add("--root", type=Path, metavar="DIR", help="document root [a site that the lab makes]")
     add("--repeats", type=count(1, 99), default=3, metavar="N", help="[3]")
     add_out(parser)
 
 
-def add_run(actions: argparse._SubParsersAction[Parser]) -> None:
+def add_run(actions: argparse._SubParsersAction[LabParser]) -> None:
     """Add `run`."""
     parser = actions.add_parser("run", help="run experiments", allow_abbrev=False)
     parser.set_defaults(action=run_experiments)
@@ -223,22 +171,22 @@ def add_run(actions: argparse._SubParsersAction[Parser]) -> None:
 
 
 def need_extra() -> None:
-    """See that what the lab needs is installed. Raises Wrong."""
+    """Check that the packages of the extra `lab` are installed. Raises CommandError."""
     if lacking := [name for name in NEEDS if find_spec(name) is None]:
-        raise Wrong(f"{' and '.join(lacking)} missing: {INSTALL}", 1)
+        raise CommandError(f"{' and '.join(lacking)} missing: {INSTALL}", 1)
 
 
 def compare_servers(options: argparse.Namespace) -> int:
     """Carry out `compare`."""
     need_extra()
     from ewe.lab import compare, invocation
-    from ewe.lab.processes import LabError
+    from ewe.lab.bench.processes import LabError
 
     try:
         part = compare.part(options, options.command)
         directory = invocation.new_directory(options.out)
-    except (compare.UsageError, LabError) as reason:
-        raise Wrong(str(reason)) from None
+    except LabError as reason:
+        raise CommandError(str(reason)) from None
     return invocation.carry_out(
         [part],
         directory,
@@ -253,13 +201,13 @@ def run_experiments(options: argparse.Namespace) -> int:
     """Carry out `run`."""
     need_extra()
     from ewe.lab import invocation
+    from ewe.lab.bench.processes import LabError
+    from ewe.lab.bench.results import Table
     from ewe.lab.experiments import CATALOG
-    from ewe.lab.peers import PEERS
-    from ewe.lab.processes import LabError
-    from ewe.lab.results import Table
+    from ewe.lab.stacks.peers import PEERS
 
     if bool(options.ids) == options.all:
-        raise Wrong("run needs ids of experiments, or --all; `ewe-lab list` shows them")
+        raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
     chosen = [CATALOG[name] for name in ids(options.ids, list(CATALOG))]
     if options.all:
         chosen = [each for each in CATALOG.values() if each.quick or not options.quick]
@@ -270,11 +218,11 @@ def run_experiments(options: argparse.Namespace) -> int:
         command = f"ewe-lab run {each.id}{length}"
         reason = "" if each.run else each.needs or "it cannot be run yet"
         table = Table(each.id, each.title, skipped=reason, quick=options.quick, command=command)
-        parts.append(invocation.Part(table, each.run, seconds, each))
+        parts.append(invocation.PlannedTable(table, each.run, seconds, each))
     try:
         directory = invocation.new_directory(options.out)
     except LabError as reason:
-        raise Wrong(str(reason)) from None
+        raise CommandError(str(reason)) from None
     return invocation.carry_out(
         parts,
         directory,
@@ -286,12 +234,12 @@ def run_experiments(options: argparse.Namespace) -> int:
 
 
 def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return ids as they are written in the catalog. Raises Wrong."""
+    """Return ids in the spelling of the catalogue. Raises CommandError for an unknown one."""
     spelt = {name.lower(): name for name in known}
     for name in wanted:
         if name.lower() not in spelt:
             near = nearest(name.upper(), known) or "; `ewe-lab list` shows them"
-            raise Wrong(f"there is no experiment {name!r}{near}")
+            raise CommandError(f"there is no experiment {name!r}{near}")
     return list(dict.fromkeys(spelt[name.lower()] for name in wanted))
 
 
@@ -342,11 +290,12 @@ def show_experiments(options: argparse.Namespace) -> int:
 
 
 def make_report(options: argparse.Namespace) -> int:
-    """Carry out `report`: into the directory if there is only one."""
+    """Carry out `report`. Without --out, the report of a single run goes into the directory of that run."""
     need_extra()
-    from ewe.lab import invocation, report
-    from ewe.lab.processes import LabError
-    from ewe.lab.results import BadResults, join, load
+    from ewe.lab import invocation
+    from ewe.lab.bench.processes import LabError
+    from ewe.lab.bench.results import BadResults, join, load
+    from ewe.lab.report import report
 
     parts = []
     for directory in options.directories:
@@ -354,16 +303,16 @@ def make_report(options: argparse.Namespace) -> int:
         try:
             parts.append(load(path))
         except BadResults as reason:
-            raise Wrong(str(reason)) from None
+            raise CommandError(str(reason)) from None
         except OSError as reason:
-            raise Wrong(f"{path}: {reason.strerror}") from None
+            raise CommandError(f"{path}: {reason.strerror}") from None
     alone = options.directories[0] if len(parts) == 1 and options.directories[0].is_dir() else None
     try:
         directory = invocation.new_directory(options.out or alone)
         for path in report.write(join(parts), directory):
             print(path)
     except LabError as reason:
-        raise Wrong(str(reason)) from None
+        raise CommandError(str(reason)) from None
     return 0
 
 

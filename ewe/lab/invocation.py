@@ -1,13 +1,12 @@
-"""One invocation of the lab: its parts are carried out, what comes of them is shown and written.
+"""One run of the lab: fill its tables one after the other, print each, write the results and the report.
 
-Whatever happens (an interrupt, an experiment that cannot go on) what there is until then is kept: results.json
-is written after every part, the report at the end.
+Nothing that was measured is lost: results.json is written after every table, and the report is also made when an
+interrupt ends the run or an experiment cannot go on.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +14,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ewe.lab import report
-from ewe.lab.bench import LabBench
-from ewe.lab.experiment import Experiment
-from ewe.lab.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
-from ewe.lab.machine import machine
-from ewe.lab.processes import LabError, end_children, tree
-from ewe.lab.progress import Progress
-from ewe.lab.results import Cell, Results, Table, save
+from ewe.lab.bench.experiment import Experiment
+from ewe.lab.bench.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
+from ewe.lab.bench.processes import LabError, allow_descriptors, end_children, tree
+from ewe.lab.bench.progress import Progress
+from ewe.lab.bench.results import Cell, Results, Table, save
+from ewe.lab.lab_bench import LabBench
+from ewe.lab.report import report
+from ewe.lab.stacks.machine import machine
 
 DESCRIPTORS = 20_000
-MUCH = 0.25  # of the server's core, for programs that are not the server (the kernel's own work counts too)
+MUCH = 0.25  # share of a core that other programs (and the kernel) had: from here on a note says so
 
 
 @dataclass(frozen=True)
-class Part:
-    """A table to be filled. run: yields its cells, None: it cannot be run; seconds: that it should take."""
+class PlannedTable:
+    """A table to fill. run: yields its cells, None if it cannot be run. seconds: an estimate of its duration."""
 
     table: Table
     run: Callable[[LabBench], Iterator[Cell]] | None
@@ -39,12 +38,12 @@ class Part:
 
 
 def now() -> datetime:
-    """Return the time, with the zone."""
+    """Return the time with the time zone."""
     return datetime.now().astimezone()
 
 
 def new_directory(wanted: Path | None) -> Path:
-    """Make the directory for what is written. Raises LabError."""
+    """Make the directory for the results. Raises LabError if it cannot be written."""
     directory = wanted or Path(f"ewe-lab-{now():%Y-%m-%d-%H%M%S}")
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -56,14 +55,20 @@ def new_directory(wanted: Path | None) -> Path:
 
 
 def carry_out(
-    parts: Sequence[Part], directory: Path, *, command: str, quick: bool, repeats: int, used: Sequence[str]
+    parts: Sequence[PlannedTable],
+    directory: Path,
+    *,
+    command: str,
+    quick: bool,
+    repeats: int,
+    used: Sequence[str],
 ) -> int:
-    """Carry out all parts, write results.json and the report, show the tables; return the exit status."""
+    """Fill and print all tables, write results.json and the report; return the exit status."""
     results = Results(now().isoformat(timespec="seconds"), command, machine(used))
     progress = Progress(sum(part.seconds for part in parts))
     before = {each.pid for each in tree(os.getpid())}
     status = 0
-    more_descriptors()
+    allow_descriptors(DESCRIPTORS)
     heed_interrupts()
     try:
         with progress, LabBench(progress, quick=quick, repeats=repeats) as lab:
@@ -76,7 +81,7 @@ def carry_out(
         status = INTERRUPTED
         for table in results.tables[-1:]:
             table.interrupted = True
-        progress.note("interrupted: this is what there is until then")
+        progress.note("interrupted: this is what was measured until then")
     finally:
         ignore_interrupts()
         end_children(but=before)
@@ -87,15 +92,7 @@ def carry_out(
     return status
 
 
-def more_descriptors() -> None:
-    """Raise the limit of descriptors, which servers and loads inherit, as far as we may and they could need."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def carry_out_part(part: Part, lab: LabBench, progress: Progress) -> int:
+def carry_out_part(part: PlannedTable, lab: LabBench, progress: Progress) -> int:
     """Fill a table; return 1 if something could not be measured."""
     table = part.table
     if part.run is None:
@@ -113,8 +110,8 @@ def carry_out_part(part: Part, lab: LabBench, progress: Progress) -> int:
                 cell.failure = cell.failure or "interrupted"
                 table.cells.append(cell)
         raise
-    except (LabError, OSError) as reason:  # no more processes, no more room, ...
-        table.notes.append(f"It could not go on: {reason}.")
+    except (LabError, OSError) as reason:  # no more processes, a full disk, ...
+        table.notes.append(f"The experiment could not go on: {reason}.")
         return 1
     finally:
         progress.end()
@@ -124,8 +121,9 @@ def carry_out_part(part: Part, lab: LabBench, progress: Progress) -> int:
 
 
 def others(table: Table) -> list[str]:
-    """Say, a sentence for each core, that it had other work too."""
-    samples = [sample for cell in table.cells for sample in cell.samples if sample.seconds]
+    """Return a sentence for each core on which other programs ran."""
+    cells = [cell for cell in table.cells if not cell.line]  # a line has the samples of another cell
+    samples = [sample for cell in cells for sample in cell.samples if sample.seconds]
     shares = {
         "server": [
             sample.usage.core - sample.usage.cpu / sample.seconds
@@ -149,7 +147,7 @@ def others(table: Table) -> list[str]:
     return notes
 
 
-def show(part: Part, progress: Progress) -> None:
+def show(part: PlannedTable, progress: Progress) -> None:
     """Print a table."""
     progress.clear()
     print(report.text(part.table, part.experiment), end="\n\n", flush=True)

@@ -1,7 +1,13 @@
-"""The bench on which experiments are run: it starts servers, loads and watches them, and clears up.
+"""The bench on which experiments run: start a server, load it, watch it, stop it, and remove its files.
 
-The server has one core and the load another; a third, if there is one, is for watching. See
-ewe.lab.experiment.Bench for what an experiment may ask of it.
+    LabBench.once       one measurement
+      start             the server, on its core, from a scratch directory
+      probe             one request, whose answer is checked
+      load              the load generator on its core, while a Watch reads /proc
+                        -> a Sample, added to the Cell
+
+The server has the first core that we may use, the load the last. A third core, if there is one, is for the Watch.
+ewe.lab.bench.experiment.Bench is the interface that an experiment sees.
 """
 
 from __future__ import annotations
@@ -17,36 +23,37 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ewe.lab import peers, servers
-from ewe.lab.experiment import Contender, Load, Running
-from ewe.lab.links import link
+from ewe.lab.bench.experiment import Contender, Load, Running
+from ewe.lab.bench.links import link
+from ewe.lab.bench.processes import LabError, on_core, one_line, running, text_of, tool, two_cores
+from ewe.lab.bench.progress import Progress
+from ewe.lab.bench.results import Cell, Sample
+from ewe.lab.bench.watch import Watch
 from ewe.lab.load.child import environment
 from ewe.lab.load.run import run
-from ewe.lab.processes import LabError, on_core, one_line, running, text_of, tool, two_cores
-from ewe.lab.progress import Progress
-from ewe.lab.results import Cell, Sample
-from ewe.lab.watch import Watch
+from ewe.lab.stacks import peers, servers
 from ewe.processors import base
 
-OVERHEAD = 2.5  # seconds to start and stop server and load: for estimates only
+OVERHEAD = 2.5  # seconds to start and stop server and load; used in estimates
 ONE_CORE = "There is one core only: server and load share it, and figures say less than they would on two."
 
 
 @dataclass(frozen=True)
 class Job:
-    """One cell to be measured. root, options: for its server."""
+    """A cell to measure. root: the document root; options: more options of the server."""
 
     contender: Contender
     load: Load
     cell: Cell
     root: Path
     options: tuple[str, ...] = ()
+    access_log: bool = False
 
 
 class LabBench:
-    """An experiment.Bench. Use it as a context: its directory is removed at the end.
+    """An experiment.Bench. Use it in a `with`: its directory is removed at the end.
 
-    started: cells that were begun; what they have is kept when an interrupt strikes.
+    started: cells with at least one attempt; after an interrupt their samples are kept.
     """
 
     def __init__(self, progress: Progress, *, quick: bool = False, repeats: int = 3) -> None:
@@ -55,8 +62,8 @@ class LabBench:
         self.repeats = repeats
         self.notes: list[str] = []
         self.started: list[Cell] = []
-        self.said = False  # what is being done
-        self.prefix: list[str] = []  # of all commands, to enter a network
+        self.said = False  # whether the progress line names the measurement
+        self.prefix: list[str] = []  # of all commands: enters the network of a slow link
         self.server_core: int | None
         self.load_core: int | None
         self.watch_core: int | None
@@ -68,20 +75,20 @@ class LabBench:
 
     def __enter__(self) -> LabBench:
         self.directory = Path(tempfile.mkdtemp(prefix="ewe-lab-"))
-        self.directory.chmod(0o755)  # a server may run as someone else
+        self.directory.chmod(0o755)  # a server may run under another account
         return self
 
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    # What an experiment is told
+    # What an experiment asks for
 
     def seconds(self, quick: float, full: float) -> float:
-        """Return one of the two."""
+        """Return the first number in a quick run, else the second."""
         return quick if self.quick else full
 
     def servers(self, contenders: Iterable[Contender]) -> Iterator[Contender]:
-        """Yield those that can run here; note the others."""
+        """Yield the contenders that can run here; note why the others cannot."""
         for each in contenders:
             if lacking := missing(each):
                 self.note(lacking)
@@ -122,24 +129,28 @@ class LabBench:
     # Servers and loads
 
     @contextmanager
-    def start(self, contender: Contender, root: Path, *options: str, tls: bool = False) -> Iterator[Running]:
-        """Run a server on its core."""
+    def start(
+        self, contender: Contender, root: Path, *options: str, tls: bool = False, access_log: bool = False
+    ) -> Iterator[Running]:
+        """Run a server on its core. access_log: for ewe and nginx only."""
         if not self.said:
             self.progress.say(contender.name)
         certificate = self.certificate() if tls else None
         scratch = Path(tempfile.mkdtemp(prefix="server-", dir=self.directory))
         scratch.chmod(0o755)
+        log = scratch / "access.log" if access_log else None
         options = (*contender.options, *options)
         started: AbstractContextManager[servers.Server]
         if contender.kind == "ewe":
             if "--requests" not in options:
-                options = ("--requests", "0", *options)  # no connection is closed because it is old
+                options = ("--requests", "0", *options)  # no connection is closed because of its age
             started = servers.ewe(
                 contender.model,
                 *options,
                 root=root,
                 directory=scratch,
                 core=self.server_core,
+                access_log=log,
                 certificate=certificate,
                 prefix=self.prefix,
             )
@@ -150,6 +161,7 @@ class LabBench:
                 root=root,
                 directory=scratch,
                 core=self.server_core,
+                access_log=log,
                 certificate=certificate,
                 prefix=self.prefix,
             )
@@ -160,7 +172,7 @@ class LabBench:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def probe(self, server: Running, load: Load) -> None:
-        """Ask once, and check that the answer is what the load expects. Raises LabError."""
+        """Send one request and check its answer against the load. Raises LabError."""
         command = [
             *self.prefix,
             sys.executable,
@@ -196,7 +208,7 @@ class LabBench:
     # Cells
 
     def measure(self, contender: Contender, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
-        """Start, warm up, load, end: as often as the lab repeats."""
+        """Measure a cell: start, warm up, load and stop the server as often as the lab repeats."""
         job = Job(contender, load, cell, root, options)
         for repeat in range(self.repeats):
             if not self.once(job, repeat):
@@ -204,9 +216,9 @@ class LabBench:
         return cell
 
     def measure_all(self, jobs: Sequence[Job]) -> Iterator[Cell]:
-        """Measure many cells in turn, there and back again: a busy minute then does not hit one alone.
+        """Measure cells in turns, in one order and then in the other; yield each when it is complete.
 
-        Each is yielded when it is complete.
+        A busy minute of the machine then does not fall on the repeats of one cell.
         """
         for repeat in range(self.repeats):
             last = repeat + 1 == self.repeats
@@ -217,7 +229,7 @@ class LabBench:
                     yield job.cell
 
     def once(self, job: Job, repeat: int) -> bool:
-        """Add a sample to a cell, or the reason why there is none; whether there is one."""
+        """Measure a cell once: add a sample, or a failure. Return whether there is a sample."""
         cell, load = job.cell, fitting(job.load, job.contender)
         if all(cell is not each for each in self.started):
             self.started.append(cell)
@@ -228,7 +240,9 @@ class LabBench:
             self.note(ONE_CORE)
         cell.load = load.words()
         try:
-            with self.start(job.contender, job.root, *job.options, tls=bool(load.tls)) as server:
+            with self.start(
+                job.contender, job.root, *job.options, tls=bool(load.tls), access_log=job.access_log
+            ) as server:
                 cell.command = server.command
                 self.probe(server, load)
                 cell.samples.append(self.load(server, load))
@@ -241,7 +255,7 @@ class LabBench:
 
     @contextmanager
     def linked(self, speed: str) -> Iterator[str]:
-        """Put what is started within the block behind a link; yield why that cannot be, "" if it can."""
+        """Run what is started in the block behind a slow link. Yield the reason if that is impossible, else ""."""
         made = link(speed)
         try:
             self.prefix = made.__enter__()
@@ -256,7 +270,7 @@ class LabBench:
 
 
 def missing(contender: Contender) -> str:
-    """Say why a server cannot run here; "" if it can."""
+    """Return why a server cannot run here, "" if it can."""
     if contender.kind != "ewe":
         found = peers.PEERS.get(contender.kind)
         return found.missing if found else f"{contender.name}: there is no peer {contender.kind!r}"
@@ -270,7 +284,8 @@ def missing(contender: Contender) -> str:
 
 
 def fitting(load: Load, contender: Contender) -> Load:
-    """Return a load that keeps no more connections open at full speed than the server can hold."""
+    """Adapt a load to a server: a warm-up that is long enough, and no more kept connections than it can serve."""
+    load = peers.warmed(load, contender.kind)
     most = contender.most
     if contender.kind in peers.PEERS:
         most = min(most, peers.PEERS[contender.kind].most)
@@ -280,7 +295,7 @@ def fitting(load: Load, contender: Contender) -> Load:
 
 
 def expected(load: Load) -> float:
-    """Return the seconds that a measurement takes, roughly."""
+    """Return an estimate of the seconds that a measurement takes."""
     length = sum(seconds for seconds, _ in load.phases) or load.seconds
     if load.sessions:
         length = min(length, load.sessions / load.rate + load.calls * load.think)

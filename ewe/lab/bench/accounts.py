@@ -1,12 +1,12 @@
-"""Accounts for an experiment that no machine keeps: they exist for its processes alone.
+"""Temporary accounts for an experiment: they exist only for the processes of the experiment.
 
     with accounts(directory, 16) as (users, prefix):
         subprocess.run([*prefix, "ewe", ...])
 
-What is started behind the prefix sees an /etc of its own, in a mount namespace: /etc/passwd has more users there,
-all else leads to the machine's. Nothing outside sees it, and it vanishes with the last process, however that ends.
-(The whole directory, since a mount over the file alone goes when somebody changes an account of the machine: then
-another file takes its name.) It takes root: nobody else may become other users.
+A command behind the prefix runs in a mount namespace with its own /etc. There /etc/passwd has more users; all
+other names are links to the machine's /etc. Other processes do not see it, and the kernel removes it with the last
+process. (The whole directory is mounted, because a mount over /etc/passwd alone would be lost when the machine's
+file is replaced.) It needs root: only root may change to other users.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.lab.processes import LabError, find_tool, one_line
+from ewe.lab.bench.processes import LabError, find_tool, one_line
 
-FIRST = 61_001  # the number of the first; Debian gives none of these away
+FIRST = 61_001  # the uid of the first account; Debian assigns none of this range
 NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 OVERLAY = 'mount --bind /etc "$0" && mount --bind "$1" /etc && shift && exec "$@"'
 TRIED_IN = 10  # seconds
@@ -30,14 +30,14 @@ TRIED_IN = 10  # seconds
 
 @dataclass(frozen=True)
 class User:
-    """One of them, with a home directory."""
+    """A temporary account with a home directory. number: its uid and gid."""
 
     name: str
     number: int
     home: Path
 
     def write(self, name: str, text: str) -> None:
-        """Write a program of theirs, below ~/public_html/cgi-bin."""
+        """Write a program of this user, below ~/public_html/cgi-bin."""
         directory = self.home / "public_html" / "cgi-bin"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
@@ -47,7 +47,7 @@ class User:
 
 
 def impossible() -> str:
-    """Say why there can be no such accounts here; "" if there can."""
+    """Return why temporary accounts are impossible here, "" if they are possible."""
     if os.geteuid():
         return "accounts for the purpose need root: only root may run programs as others"
     if not find_tool("unshare") or not find_tool("mount"):
@@ -60,7 +60,7 @@ def impossible() -> str:
 
 
 def own_etc(own: Path, machine: Path, passwd: str) -> None:
-    """Make what is to lie over /etc: this text as passwd, and a way to all else, by where /etc itself will be."""
+    """Fill the directory to mount over /etc: `passwd` as a file, links into `machine` for all other names."""
     own.mkdir()
     for name in set(os.listdir("/etc")) - {"passwd"}:
         (own / name).symlink_to(machine / name)
@@ -69,7 +69,7 @@ def own_etc(own: Path, machine: Path, passwd: str) -> None:
 
 @contextmanager
 def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[User], list[str]]]:
-    """Make so many users; yield them, and what goes before a command. The caller removes the directory.
+    """Make `count` accounts; yield them, and the prefix of a command. The caller removes the directory.
 
     Raises LabError.
     """
@@ -85,7 +85,7 @@ def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[User], list
     lines = [f"{user.name}:x:{user.number}:{user.number}::{user.home}:/usr/sbin/nologin" for user in users]
     for user in users:
         user.home.mkdir(exist_ok=True)
-    # Not within the directory, which is removed with all that is in it: this one is removed only if it is empty.
+    # Not in `directory`, whose contents the caller deletes: the machine's /etc is mounted here. rmdir() is safe.
     machine = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
     try:
         machine.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What an experiment is: one file in ewe/lab/experiments holds one, as data, and how it is measured.
+"""What an experiment is, and what it may ask of the bench.
 
     EXPERIMENT = Experiment(id="E-T2", ..., run=run)
 
@@ -6,7 +6,8 @@
         for contender in lab.servers(CONTENDERS):
             yield lab.measure(contender, load, Cell(...))
 
-A run yields each cell when it is complete, so that an interrupted one keeps what there is.
+An experiment is data (what a document claims, what is varied, how it is charted) and a generator `run`. It yields
+each cell when it is complete, so that the cells of an interrupted run are kept. ewe/lab/experiments holds them all.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ewe.lab.results import Cell, Sample
+from ewe.lab.bench.results import Cell, Sample
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A server to be measured. name: in tables (`thread`, `nginx`); kind: `ewe` or a peer's name.
+    """A server to measure. name: in tables (`thread`, `nginx`); kind: `ewe` or the name of a peer.
 
     options: of its command line. most: connections it can keep open and serve at once.
     """
@@ -43,17 +44,19 @@ def in_words(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """A load in one of three shapes, with a path and a limit of time.
+    """A load in one of three shapes.
 
-    closed: users that ask, wait for the answer, think, and ask again; how fast they ask depends on the
-    server (a closed loop hides stalls). arrivals: rate new sessions a second whatever the server does, each
-    of `calls` requests on one connection with `think` seconds between; with `users`, all sessions share so
-    many connections and wait for a free one. phases: as arrivals, the rate changing: (seconds, sessions a
-    second). ceiling: as many requests as the server answers (wrk, ab).
+    closed      users that send a request, wait for the answer, think, and send the next. How fast they ask depends
+                on the server, so a closed loop hides stalls
+    arrivals    `rate` new sessions a second, however fast the server is, each of `calls` requests on one connection
+                with `think` seconds between. With `users`, all sessions share that many connections and wait for a
+                free one. `phases`: the rate changes, (seconds, sessions a second)
+    ceiling     as many requests as the server answers, from wrk or ab
 
-    What is counted: closed: what ended within `seconds`. arrivals with `sessions`: all, from the first that
-    is due to the last end, without warm-up, as httperf counts. Other arrivals: replies that ended within
-    `seconds`; times and errors of what was due within, however late it ended.
+    What counts: closed: the replies within `seconds`; times and errors of all requests that were under way then,
+    however late they ended, and those that never ended as errors (ct). arrivals with `sessions`: everything from
+    the first request that is due to the last end, without warm-up, as httperf counts. Other arrivals: the replies
+    within `seconds`; times and errors of the requests that were due within, however late they ended.
     """
 
     shape: str = "closed"  # closed, arrivals, ceiling
@@ -179,6 +182,7 @@ class Chart:
     across: bool = False  # stacked: a bar for each column, of the servers' figures
     log_x: bool = False
     log_y: bool = False
+    quiet: bool = False  # a terminal does not list its cells
 
 
 @dataclass(frozen=True)
@@ -197,8 +201,13 @@ class Experiment:
     quick_seconds: float = 0.0  # with --quick; the catalogue fills it in
     reference: str = ""  # server over which all others are shown, in ours
     paper_reference: str = ""  # in the document
+    by_column: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # a column's own: ours, theirs
     charts: tuple[Chart, ...] = ()
     errata: tuple[str, ...] = ()  # errors found in the document that touch this table
     needs: str = ""  # what has to come first: it is listed with this reason, and not run
     run: Callable[[Bench], Iterator[Cell]] | None = None
     machine: Mapping[str, str] = field(default_factory=dict)  # the document's
+
+    def references(self, column: str) -> tuple[str, str]:
+        """Return the server over which a column's figures are shown, in ours and in the document."""
+        return self.by_column.get(column, (self.reference, self.paper_reference))

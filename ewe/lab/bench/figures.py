@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ewe.lab.results import ERRORS, Cell, Sample, figure
+from ewe.lab.bench.results import ERRORS, Cell, Sample, figure
 
 NONE = "–"  # not measured, not printed
+AT_LEAST = "≥\u00a0"  # before a time that is a lower bound
 NAMES = {  # what a figure is called, in words that fit into the head of a table
     "rate": "replies/s",
     "micros": "CPU µs/reply",
+    "request_rate": "requests/s",
+    "connection_rate": "connections/s",
+    "kilobytes": "KB/s",
     "client": "load generator busy",
-    "lost": "requests with an error",
+    "lost": "lost",
+    "extra.percent": "share",
     "usage.memory": "memory",
     "usage.threads": "threads",
     "usage.processes": "processes",
@@ -40,12 +45,12 @@ def number(value: float | None) -> str:
 
 
 def whole(value: float) -> str:
-    """Return a figure without decimals, for where there is little room."""
+    """Return a figure without decimals, for narrow places."""
     return f"{value:,.0f}"
 
 
 def trimmed(text: str) -> str:
-    """Return a decimal fraction without zeros that say nothing: `5.00` is `5`, `5.10` stays `5.1`."""
+    """Return a decimal fraction without trailing zeros: `5.00` is `5`, `5.10` is `5.1`."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -90,14 +95,14 @@ def percent(value: float | None) -> str:
 
 
 def as_text(name: str, value: float | None, unit: str = "") -> str:
-    """Return a figure as its name suggests: a time, a size, a share or a number with its unit."""
+    """Return a figure as text, by its name: a time, a size, a share or a number with its unit."""
     if value is None:
         return NONE
     if name.startswith(("service.", "response.")) and not name.endswith(".count"):
         return times(value)
     if name in ("usage.memory", "received"):
         return size(value)
-    if name == "client":
+    if name in ("client", "lost"):
         return percent(value)
     if name in ("rate", "micros") or not name.startswith("extra."):
         return number(value)
@@ -123,19 +128,11 @@ def middle(cell: Cell) -> Sample | None:
     by_figure = sorted(
         (value, index)
         for index, sample in enumerate(cell.samples)
-        if (value := value_of(sample, cell.value)) is not None
+        if (value := figure(sample, cell.value)) is not None
     )
     if by_figure:
         return cell.samples[by_figure[(len(by_figure) - 1) // 2][1]]
     return cell.samples[0] if cell.samples else None
-
-
-def value_of(sample: Sample, name: str) -> float | None:
-    """Return a sample's figure by its name. `lost`: errors over requests; the rest as in results.figure."""
-    if name == "lost":
-        tried = max(sample.requests, sample.replies + sum(sample.errors.values()))
-        return sum(sample.errors.values()) / tried if tried else None
-    return figure(sample, name)
 
 
 def of_cell(cell: Cell, name: str = "") -> float | None:
@@ -143,7 +140,29 @@ def of_cell(cell: Cell, name: str = "") -> float | None:
     if not name or name == cell.value:
         return cell.median
     sample = middle(cell)
-    return value_of(sample, name) if sample else None
+    return figure(sample, name) if sample else None
+
+
+def is_bound(sample: Sample | None, name: str) -> bool:
+    """Whether a figure is a lower bound: a percentile that includes requests without an answer."""
+    kind, _, part = name.partition(".")
+    if sample is None or kind not in ("service", "response") or part in ("mean", "count"):
+        return False
+    times, value = getattr(sample, kind), figure(sample, name)
+    return times is not None and value is not None and times.is_bound(value)
+
+
+def of_sample(sample: Sample | None, name: str, unit: str = "") -> str:
+    """Return a sample's figure as text: `≥ 5 s` where it is a lower bound."""
+    text = as_text(name, figure(sample, name) if sample else None, unit)
+    return f"{AT_LEAST}{text}" if is_bound(sample, name) else text
+
+
+def shown(cell: Cell, name: str = "") -> str:
+    """Return a cell's own figure, or another one of its middle sample, as text."""
+    name = name or cell.value
+    text = as_text(name, of_cell(cell, name), cell.unit if name == cell.value else "")
+    return f"{AT_LEAST}{text}" if is_bound(middle(cell), name) else text
 
 
 def all_errors(cell: Cell) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""An interrupt (INT, TERM or HUP) ends the lab once, and cleanly: what there is is still shown and written."""
+"""An interrupt (INT, TERM or HUP) ends the lab once: servers are stopped and the results so far are reported."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def heed_interrupts() -> None:
-    """From now on an interrupt raises KeyboardInterrupt, once."""
+    """Let the first interrupt raise KeyboardInterrupt, and ignore the next."""
     for number in INTERRUPTS:
         signal.signal(number, interruptible)
 
 
 def interruptible(number: int, frame: object) -> None:
-    """Leave all blocks, and let nothing disturb that."""
+    """Leave all blocks; a second interrupt must not disturb their clean-up."""
     ignore_interrupts()
     raise KeyboardInterrupt
 
 
 def ignore_interrupts() -> None:
-    """From now on the rest is short. (SIG_IGN would make Python complain of a signal that is just coming.)"""
+    """Ignore interrupts during clean-up. (With SIG_IGN Python would print an error for a pending signal.)"""
     for number in INTERRUPTS:
         signal.signal(number, lambda number, frame: None)

@@ -3,10 +3,10 @@
     with link("100mbit") as prefix:
         subprocess.run([*prefix, "ewe", ...]); subprocess.run([*prefix, "wrk", ...])
 
-What is started behind the prefix sees a loopback of its own, with that speed for both directions together and
-Ethernet's packet size. Requests are small beside answers, so the answers have the link nearly for themselves.
-A superuser needs a network namespace; anyone else a user namespace first, which some systems and containers
-forbid. The namespaces vanish with the process that holds them.
+A command behind the prefix has its own loopback, with that speed for both directions together and
+the packet size of Ethernet. Requests are small beside answers, so the answers have nearly all of the link.
+Root needs a network namespace. Other accounts need a user namespace first, which some systems and containers
+forbid. The kernel removes the namespaces with the last process in them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ewe.lab.processes import LabError, find_tool, one_line, running, text_of, tool
+from ewe.lab.bench.processes import LabError, find_tool, one_line, running, text_of, tool
 
-# As measured with: a burst that is large enough for 1 Gbit, a queue of 50 ms, packets as on Ethernet.
+# A burst large enough for 1 Gbit/s, a queue of 50 ms, packets as on Ethernet.
 SHAPE = (
     "{ip} link set lo mtu 1500 up && {tc} qdisc add dev lo root tbf rate {speed} burst 128kb latency 50ms"
     " && echo ready && exec sleep 86400"
@@ -31,7 +31,7 @@ MADE_IN = 5.0  # seconds
 
 @contextmanager
 def link(speed: str) -> Iterator[list[str]]:
-    """Make a link; yield the words that go before a command to run behind it. Raises LabError."""
+    """Make a link; yield the prefix of a command that runs behind it. Raises LabError."""
     if speed not in SPEEDS:
         raise LabError(f"there is no link of {speed!r}; there are {', '.join(SPEEDS)}")
     lacking = [name for name in ("ip", "tc") if not find_tool(name)]

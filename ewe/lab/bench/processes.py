@@ -1,12 +1,13 @@
-"""Processes: started so that none is left behind, pinned to a core, and asked what CPU time they used.
+"""Processes: start them so that none is left behind, pin them to a core, read the CPU time that they used.
 
-What a `with running(...)` starts has ended when the block is left, its whole session included, also by an
-exception. Linux only: all this is read from /proc.
+When a `with running(...)` block is left, also by an exception, the process and its whole session have ended. Linux
+only: the figures are read from /proc.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import shutil
 import signal
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-TICKS = os.sysconf("SC_CLK_TCK")  # a second in /proc/PID/stat and /proc/stat
-ENDS_IN = 5.0  # seconds a process may take to end when asked to
+TICKS = os.sysconf("SC_CLK_TCK")  # units of a second in /proc/PID/stat and /proc/stat
+ENDS_IN = 5.0  # seconds that a process may take to end after SIGTERM
 DEBIAN = {"nginx": "nginx-light", "wrk": "wrk"}  # tool: the package that has it
 
 
@@ -29,7 +30,7 @@ class LabError(Exception):
 
 @dataclass(frozen=True)
 class Process:
-    """One line of /proc/PID/stat. own, waited: CPU seconds of it, and of children it has waited for."""
+    """One line of /proc/PID/stat. own, waited: CPU seconds of the process, and of the children it waited for."""
 
     pid: int
     state: str
@@ -40,7 +41,7 @@ class Process:
 
 
 def process(pid: int) -> Process | None:
-    """Return what /proc knows of a process, None if it has gone."""
+    """Return what /proc says of a process, None if it no longer exists."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -58,13 +59,13 @@ def process(pid: int) -> Process | None:
 
 
 def processes() -> list[Process]:
-    """Return all processes there are."""
+    """Return all processes of the machine."""
     found = [process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
     return [each for each in found if each is not None]
 
 
 def tree(*roots: int) -> list[Process]:
-    """Return processes and all that descend from them."""
+    """Return processes and all their descendants."""
     everyone = processes()
     found = [each for each in everyone if each.pid in roots]
     for parent in found:  # grows meanwhile
@@ -81,12 +82,12 @@ def cpu_seconds(*roots: int) -> float:
         family = tree(*roots)
         total = sum(own_seconds(each) + each.waited for each in family)
         if [each.pid for each in tree(*roots)] == [each.pid for each in family]:
-            break  # else one may have been counted twice, or not at all
+            break  # otherwise one may have been counted twice, or not at all
     return total
 
 
 def own_seconds(of: Process) -> float:
-    """Return a process's own CPU seconds from its CPU clock: /proc has them in steps of 10 ms."""
+    """Return the CPU seconds of one process from its CPU clock: those in /proc come in steps of 10 ms."""
     try:
         return time.clock_gettime(~of.pid << 3 | 2)  # what clock_getcpuclockid(3) returns on Linux
     except OSError:
@@ -94,7 +95,7 @@ def own_seconds(of: Process) -> float:
 
 
 def core_seconds(core: int) -> float:
-    """Return the seconds that a core has been busy since the machine started, with whatever."""
+    """Return the seconds that a core has been busy since the machine started, with any program."""
     for line in Path("/proc/stat").read_text(errors="replace").splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
@@ -104,14 +105,14 @@ def core_seconds(core: int) -> float:
 
 
 def two_cores() -> tuple[int, int]:
-    """Return the core for the server and the core for the load; they are the same where there is only one."""
+    """Return the core for the server and the core for the load: the same core if there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[0], cores[-1]
 
 
 @contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """Pin what is started in this block to one core; None: to those that we have."""
+    """Pin what is started in this block to one core. None: do not pin."""
     before = os.sched_getaffinity(0)
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -131,9 +132,9 @@ def running(
     stdin: IO[bytes] | int = subprocess.DEVNULL,
     stdout: IO[bytes] | int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a session of its own, which is empty when the block is left.
+    """Run a command in a new session, which is empty when the block is left.
 
-    output: for what it says, on both its outputs, if stdout is None.
+    output: receives standard error, and standard output if `stdout` is None.
     """
     with on_core(core):
         started = subprocess.Popen(
@@ -160,7 +161,7 @@ def running(
 
 
 def end_session(session: int) -> None:
-    """Kill all that is left of a session."""
+    """Kill the remaining processes of a session."""
     for _ in range(100):
         left = [each.pid for each in processes() if each.session == session and each.state not in "ZX"]
         if not left:
@@ -174,14 +175,27 @@ def end_session(session: int) -> None:
 
 
 def end_children(but: set[int]) -> None:
-    """Kill what descends from this process, with its sessions, except those: an interrupt may strike anywhere."""
+    """Kill our descendants and their sessions, except `but`: an interrupt may come at any point of a start."""
     new = [each for each in tree(os.getpid()) if each.pid not in but and each.pid != os.getpid()]
     for session in {each.session for each in new} - {os.getsid(0)}:
         end_session(session)
 
 
+def allow_descriptors(wanted: int) -> int:
+    """Raise our limit of descriptors to `wanted`, as far as the system lets us; return the limit.
+
+    Children inherit it. It is never lowered.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return wanted if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
 def ended(started: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait at most so many seconds for a child to end; it stays a zombie, whose CPU time can still be read."""
+    """Wait for a child to end, at most `seconds`. It stays a zombie, whose CPU time can still be read."""
     descriptor = os.pidfd_open(started.pid)
     try:
         return bool(select.select([descriptor], [], [], seconds)[0])
@@ -190,22 +204,22 @@ def ended(started: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def text_of(output: IO[bytes]) -> str:
-    """Return the first 64 KB of what a child has written, without moving where it writes."""
+    """Return the first 64 KB of a child's output, without moving the position at which it writes."""
     return os.pread(output.fileno(), 65536, 0).decode(errors="replace")
 
 
 def one_line(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last line that is not empty."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 
 
 def find_tool(name: str) -> str | None:
-    """Return the path of a program; Debian does not have /usr/sbin on the PATH of users."""
+    """Return the path of a program. /usr/sbin is searched too: on Debian it is not on the PATH of users."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
 
 
 def missing(names: Iterable[str]) -> str:
-    """Say in one line which of these programs are missing and where they are; "" if none is."""
+    """Return one line that names the missing programs and their packages, "" if none is missing."""
     lacking = [name for name in names if not find_tool(name)]
     packages = " ".join(DEBIAN.get(name, name) for name in lacking)
     return f"{' and '.join(lacking)} missing: apt install {packages}" if lacking else ""

@@ -1,4 +1,4 @@
-"""What the lab is doing, for who watches: one line in place on a terminal, plain lines elsewhere."""
+"""Show what the lab is doing: one line that is rewritten on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import threading
 import time
 from typing import TextIO
 
-EVERY = 1.0  # seconds: the time left is shown anew
-ENOUGH = 5.0  # seconds of parts that are done, from which on their pace is believed
+EVERY = 1.0  # seconds between two updates of the time left
+ENOUGH = 5.0  # seconds of finished tables from which on their pace corrects the estimate
 
 
 class Progress:
-    """plan: seconds that all parts together should take. On a terminal the line is renewed within a `with`."""
+    """The progress of a run. plan: estimated seconds of all tables. Use it in a `with`, which updates the line."""
 
     def __init__(self, plan: float = 0.0, file: TextIO | None = None) -> None:
         self.file = file or sys.stderr
         self.live = self.file.isatty()
-        self.rest = plan  # of parts that have not begun
-        self.part = 0.0  # of the one that has
-        self.done = 0.0  # of those that have ended
-        self.passed = 0.0  # what those took
+        self.rest = plan  # estimated seconds of the tables that have not begun
+        self.part = 0.0  # estimated seconds of the table that is being filled
+        self.done = 0.0  # estimated seconds of the finished tables
+        self.passed = 0.0  # seconds that those really took
         self.began = time.monotonic()
         self.text = ""
         self.lock = threading.Lock()
@@ -40,26 +40,26 @@ class Progress:
         self.clear()
 
     def tick(self) -> None:
-        """Renew the line."""
+        """Update the line once a second."""
         while not self.over.wait(EVERY):
             with self.lock:
                 if self.text:
                     self.draw()
 
     def begin(self, seconds: float) -> None:
-        """A part begins that should take so long."""
+        """Note that a table begins, which should take `seconds`."""
         self.part = seconds
         self.rest = max(self.rest - seconds, 0.0)
         self.began = time.monotonic()
 
     def end(self) -> None:
-        """The part has ended."""
+        """Note that the table is finished."""
         self.done += self.part
         self.passed += time.monotonic() - self.began
         self.part = 0.0
 
     def say(self, text: str) -> None:
-        """Show what is being done now."""
+        """Show the current step."""
         if not self.live:
             print(text, file=self.file, flush=True)
             return
@@ -68,12 +68,12 @@ class Progress:
             self.draw()
 
     def note(self, text: str) -> None:
-        """Show something that should stay."""
+        """Print a line that stays."""
         self.clear()
         print(text, file=self.file, flush=True)
 
     def clear(self) -> None:
-        """Make place for what is printed next."""
+        """Clear the line before other output."""
         if self.live:
             with self.lock:
                 self.text = ""

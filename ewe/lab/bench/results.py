@@ -1,4 +1,4 @@
-"""What the lab measures, as data: written to results.json, read back, joined, charted.
+"""What the lab measures, as data: it is written to results.json, read back, joined and charted.
 
     Results                     one invocation of the lab: the machine, and its tables
       Table                     one experiment (or one `compare`), finished, cut short or not to be run here
@@ -6,8 +6,8 @@
           Sample                one run of a load against it
             Second              what happened in one second of that run
 
-Times are seconds, sizes bytes, rates a second, shares a part of 1 (of one core). None: not measured.
-Everything here is plain data, so that a report can be made of it years later on another machine.
+Units: seconds, bytes, events a second, and shares from 0 to 1 (of one core). None means not measured.
+Everything is plain data, so that a report can be made of a file years later on another machine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-FORMAT = 1  # of results.json; a reader refuses what it does not know
-CLIENT_LIMITED = 0.7  # a load generator busier than this may have been what was measured
+FORMAT = 1  # of results.json; a file of another format is rejected
+PRECISION = 0.001  # relative precision of a time: the width of a bucket of the histogram
+CLIENT_LIMITED = 0.7  # share of its core from which on the load generator may be the bottleneck
 
-# EWE's error kinds (its tables 2 to 5, after httperf), in the order in which they are shown.
+# The kinds of errors of EWE (tables 2 to 5, after httperf), in the order in which they are shown.
 ERRORS = {
-    "ct": "client timeout: our own timer ran out",
+    "ct": "client timeout: our own timer ran out, or the run ended before an answer came",
     "st": "socket timeout: the kernel gave up (ETIMEDOUT)",
     "ref": "connection refused (ECONNREFUSED)",
     "res": "connection reset, or closed before the answer was complete (ECONNRESET, EPIPE)",
@@ -39,30 +40,42 @@ ERRORS = {
 
 @dataclass
 class Times:
-    """A distribution of times. buckets: (time, how many), for a chart; at most a few hundred."""
+    """A distribution of times: of the answers, and of the requests that were never answered.
+
+    A request without an answer has waited at least until the load stopped waiting for it. That time is part of the
+    percentiles and of max. at_least: the shortest such time, None if every request was answered. A percentile that
+    is not below it is a lower bound. count, mean: of the answers alone, as httperf counts. buckets: (time, count)
+    for a chart, at most a few hundred.
+    """
 
     count: int
-    mean: float
+    mean: float | None  # None: there was no answer
     p50: float
     p90: float
     p95: float
     p99: float
     max: float
     buckets: list[tuple[float, int]] = field(default_factory=list)
+    at_least: float | None = None
+
+    def is_bound(self, value: float) -> bool:
+        """Whether a percentile is a lower bound: requests that had waited no longer were never answered."""
+        return self.at_least is not None and value >= self.at_least * (1 - PRECISION)
 
 
 @dataclass
 class Second:
     """One second of a run, counted from the end of the warm-up.
 
-    replies, errors: that ended in this second. cpu: share of one core, all of the server's processes.
-    memory: PSS, or RSS where the system does not tell PSS.
+    replies, errors: of requests that ended in this second. The last second also has the errors of the requests
+    that were still waiting at the end. cpu: share of one core, of all processes of the server. memory: PSS, or RSS
+    where the system does not report PSS.
     """
 
     at: int
     replies: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    p50: float | None = None  # of the response time, if there is one, else of the service time
+    p50: float | None = None  # of the response time if there is one, else of the service time
     p99: float | None = None
     due: int | None = None  # requests that were due, where the load keeps a schedule
     cpu: float | None = None
@@ -78,22 +91,24 @@ class Usage:
     """What a server used during a run, over its whole process tree. cpu: CPU seconds."""
 
     cpu: float
-    memory: float | None = None  # at its peak; PSS where the system tells it
+    memory: float | None = None  # peak; PSS where the system reports it
     threads: int | None = None  # all at their peak
     processes: int | None = None
     descriptors: int | None = None
     voluntary: int | None = None  # context switches
     involuntary: int | None = None
-    core: float | None = None  # share of the server's core that was busy, with whatever
+    core: float | None = None  # share of the server's core that was busy, other programs included
 
 
 @dataclass
 class Sample:
     """One run of a load. tool: locust, wrk, ab, httperf or the lab's own pinger.
 
-    service: from sending a request to the end of its answer. response: from when the request was due;
-    None where the load keeps no schedule. client: share of its core that the load generator used; core: that
-    was busy, with whatever.
+    running: the mean service time of the first 1, 2, 5, 10, 20 ... answers.
+    sessions: the number begun, if a session sends several requests and its first error ends it; else 0.
+    service: from sending a request to the end of its answer. response: from the time at which the request was
+    due; None if the load has no schedule. client: the share of its core that the load generator used; core: the
+    share of that core that was busy, other programs included.
     """
 
     tool: str
@@ -109,13 +124,41 @@ class Sample:
     core: float | None = None
     usage: Usage | None = None
     timeline: list[Second] = field(default_factory=list)
-    extra: dict[str, float] = field(default_factory=dict)  # figures of one experiment only, by name
-    notes: list[str] = field(default_factory=list)  # doubts, a sentence each
+    extra: dict[str, float] = field(default_factory=dict)  # figures that only one experiment has, by name
+    notes: list[str] = field(default_factory=list)  # reasons to doubt the sample, a sentence each
+    sessions: int = 0
+    running: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def tried(self) -> int:
+        """The number of which errors are a share: of sessions if the load has them, else of requests."""
+        failed = sum(self.errors.values())
+        return max(self.sessions, failed) if self.sessions else max(self.requests, self.replies + failed)
+
+    @property
+    def lost(self) -> float | None:
+        """Share of the sessions or requests that ended in an error: the one figure for a loss."""
+        return sum(self.errors.values()) / self.tried if self.tried else None
 
     @property
     def rate(self) -> float:
         """Replies a second."""
         return self.replies / self.seconds if self.seconds else 0.0
+
+    @property
+    def request_rate(self) -> float:
+        """Requests a second."""
+        return self.requests / self.seconds if self.seconds else 0.0
+
+    @property
+    def connection_rate(self) -> float:
+        """Connections a second."""
+        return self.connections / self.seconds if self.seconds else 0.0
+
+    @property
+    def kilobytes(self) -> float:
+        """KB (1024 bytes, as in httperf) of answers a second."""
+        return self.received / self.seconds / 1024 if self.seconds else 0.0
 
     @property
     def micros(self) -> float | None:
@@ -140,11 +183,18 @@ class Cell:
     unit: str = "req/s"
     paper: float | None = None
     paper_server: str = ""
-    paper_note: str = ""  # its errors, say: "773 ct"
+    paper_note: str = ""  # for example its errors: "773 ct"
     samples: list[Sample] = field(default_factory=list)
-    failure: str = ""  # why there is no sample, or not all
-    command: str = ""  # that ran the server
+    failure: str = ""  # why a sample is missing
+    command: str = ""  # the command that ran the server
     load: str = ""  # the load in words
+    remark: str = ""  # how this row differs from the document's
+    line: str = ""  # a line of a printed table: the samples are those of another cell
+
+    @property
+    def setting(self) -> str:
+        """Return the name of the column without the name of the line."""
+        return self.column.removesuffix(f": {self.line}") if self.line else self.column
 
     @property
     def values(self) -> list[float]:
@@ -164,7 +214,7 @@ class Cell:
 
     @property
     def client_limited(self) -> bool:
-        """Whether the load generator was too busy for the figure to be the server's."""
+        """Whether the load generator was so busy that it may be the bottleneck."""
         shares = [sample.client for sample in self.samples if sample.client is not None]
         return bool(shares) and statistics.median(shares) > CLIENT_LIMITED
 
@@ -189,14 +239,14 @@ class Table:
     skipped: str = ""
     interrupted: bool = False
     quick: bool = False
-    seconds: float = 0.0  # that it took
-    command: str = ""  # that runs it again
+    seconds: float = 0.0  # duration
+    command: str = ""  # the command that repeats it
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Results:
-    """One invocation of the lab. machine: what the figures depend on, by name; no host's or person's name."""
+    """One run of the lab. machine: facts that the figures depend on, by name; no names of hosts or persons."""
 
     started: str  # ISO 8601, with the zone
     command: str
@@ -212,11 +262,11 @@ T = TypeVar("T")
 
 
 class BadResults(Exception):
-    """A file is not a results.json that this version reads; the text is one line."""
+    """A file is not a results.json that this version can read. The text is one line."""
 
 
 def save(results: Results, path: Path) -> None:
-    """Write results.json, whole or not at all. Raises OSError."""
+    """Write results.json by renaming a complete file. Raises OSError."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(json.dumps(asdict(results), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     temporary.replace(path)
@@ -236,7 +286,7 @@ def load(path: Path) -> Results:
 
 
 def build(kind: Any, value: Any) -> Any:
-    """Return value, as JSON has it, as the type that a field's annotation names. Raises TypeError."""
+    """Convert a value from JSON to the type of a field's annotation. Raises TypeError."""
     if kind is float and type(value) is int:
         return float(value)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -262,7 +312,7 @@ def build(kind: Any, value: Any) -> Any:
 
 
 def join(parts: Sequence[Results]) -> Results:
-    """Join runs: a later table replaces an earlier one of the same id."""
+    """Join runs. A later table replaces an earlier one with the same id."""
     latest = max(parts, key=lambda part: part.started)
     tables = {
         table.id: table for part in sorted(parts, key=lambda part: part.started) for table in part.tables

@@ -1,22 +1,27 @@
 """Verdicts: does what a document printed still hold on this machine?
 
-Absolute figures of different decades are never compared. What is compared is a ratio: a server's figure over
-that of the table's reference server, in the document and here, among cells of the same column and the same x.
-With p the document's ratio and o ours, a cell is
+Absolute figures of different decades are never compared, but ratios are: the figure of a server over that of the
+table's reference server, in the document and here, among cells of the same column and the same x. With p the
+document's ratio and o ours, a cell is
 
     reproduced    p and o differ by a factor of at most 1.5
     shape         else, and both are on the same side of the reference: the order is kept
     inverted      else, and they are on opposite sides of it
-    changed       else: one of the two is level with the reference (within 10 %) and the other is not. A
-                  difference that the document shows has gone, or one that it does not show has come
+    changed       else: one of the two is level with the reference (within 10 %; ours also if the repeats overlap,
+                  or within 20 % if there is one only) and the other is not. A difference that the document shows
+                  has gone, or one that it does not show has come
     not testable  there is no o: no measurement, no reply at all where a time was wanted, or no reference
                   server here or in the document (or one that gave no reply)
 
-A load generator that was busier than 70 % may have been what was measured. A rate is then a lower bound: o is
-one where the server's generator was too busy, an upper bound where the reference's was, nothing where both
-were. If the bound shows the order, the verdict is `shape` or `inverted` (which then needs more than a factor
-of 1.5 between p and the bound, as does `changed`), and else not testable. Times under such a load are not
-testable; memory and CPU time do not depend on it.
+A load generator that was busier than 70 % may have been the bottleneck. The rate is then a lower bound: o is a
+lower bound if the generator was too busy with the server, an upper bound if it was too busy with the reference,
+and unknown if both. If the bound shows the order, the verdict is `shape` or `inverted`, and else not testable. For
+`inverted`, and for `changed`, p and the bound must differ by more than a factor of 1.5. Times under such a load are
+not testable; memory and CPU time do not depend on it.
+
+A share of requests that were lost is not compared by ratios, since the reference may have lost none. With p the
+printed share and o ours it is reproduced if both are at most 1 %, or differ by a factor of at most 1.5; shape if
+both are more; changed if only one is.
 
 A cell for which the document printed nothing has no verdict, nor has a table without a reference server. The
 reference is `reference`: both its ratios are 1. A rate of 0 is a figure (its ratio is 0, and beside another
@@ -34,16 +39,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ewe.lab import figures
-from ewe.lab.experiment import Experiment
-from ewe.lab.figures import ratio
-from ewe.lab.results import Cell, Sample, Table
+from ewe.lab.bench import figures
+from ewe.lab.bench.experiment import Experiment
+from ewe.lab.bench.figures import ratio
+from ewe.lab.bench.results import Cell, Sample, Table, figure
 
 WITHIN = 1.5  # between the ratios of a reproduced cell
-MANY = 4  # columns of which each is told by itself
-ROUNDING = 1e-9  # 10 of 11 is level
+MANY = 4  # up to so many columns, each is described by itself
+ROUNDING = 1e-9  # so that 10 of 11 counts as level
 LEVEL = 1.1  # a ratio this close to 1 is on neither side
 
+RATES = ("rate", "request_rate", "connection_rate", "kilobytes")
+LOST = 0.01  # share of its requests that a server may lose and still win
 REFERENCE = "reference"
 REPRODUCED = "reproduced"
 SHAPE = "shape"
@@ -73,7 +80,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a table's claim: one of the words above, and why in a sentence or two."""
+    """The finding on a table's claim: one of the words above, and the reason in one or two sentences."""
 
     word: str
     sentence: str
@@ -86,16 +93,24 @@ def side(of: float) -> int:
     return 1 if of > 1 else -1
 
 
-def compare(paper: float, ours: float) -> str:
-    """Return the verdict on two ratios to the reference server."""
+def compare(paper: float, ours: float, level: bool = False) -> str:
+    """Return the verdict on two ratios to the reference server. level: ours may differ from 1 by chance."""
     if paper == ours:
         return REPRODUCED
     if min(paper, ours) > 0 and max(paper, ours) / min(paper, ours) <= WITHIN:
         return REPRODUCED
-    then, now = side(paper), side(ours)
+    then, now = side(paper), 0 if level else side(ours)
     if then == now:
         return SHAPE
     return INVERTED if then == -now else CHANGED
+
+
+def compare_shares(paper: float, ours: float) -> str:
+    """Return the verdict on two shares of lost requests."""
+    some = (paper > LOST, ours > LOST)
+    if some == (True, True):
+        return REPRODUCED if max(paper, ours) / min(paper, ours) <= WITHIN else SHAPE
+    return CHANGED if any(some) else REPRODUCED
 
 
 def bounded(paper: float, bound: float, sense: int) -> str:
@@ -111,8 +126,9 @@ def bounded(paper: float, bound: float, sense: int) -> str:
 
 
 def limited(cell: Cell) -> bool:
-    """Whether a cell's figure may be its load generator's: rates and times depend on that, nothing else does."""
-    return cell.client_limited and (cell.value == "rate" or cell.value.startswith(("service.", "response.")))
+    """Whether the load generator may be the bottleneck of a figure: it affects rates and times only."""
+    timed = cell.value == "seconds" or cell.value.startswith(("service.", "response."))
+    return cell.client_limited and (cell.value in RATES or timed)
 
 
 def groups(cells: Iterable[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
@@ -124,11 +140,12 @@ def groups(cells: Iterable[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
 
 
 def distinct(cells: Sequence[Cell]) -> dict[tuple[str, float | None], list[Cell]]:
-    """Return groups as `groups` does, without those that only show samples again that others have."""
+    """Return groups as `groups` does, without those that repeat figures of others."""
     found: dict[tuple[str, float | None], list[Cell]] = {}
-    seen: list[tuple[str, list[Sample]]] = []
+    seen: list[tuple[str, str, list[Sample]]] = []
+    cells = [cell for cell in cells if not cell.line]
     for (column, x), group in sorted(groups(cells).items(), key=lambda each: each[0][1] is None):
-        samples = [(cell.server, cell.samples) for cell in group if cell.samples]
+        samples = [(cell.server, cell.value, cell.samples) for cell in group if cell.samples]
         if x is not None or not samples or any(each not in seen for each in samples):
             found[column, x] = group
         seen += samples
@@ -138,10 +155,9 @@ def distinct(cells: Sequence[Cell]) -> dict[tuple[str, float | None], list[Cell]
 
 def judge(table: Table, experiment: Experiment | None) -> list[Judged]:
     """Return the table's cells in their order, each with its ratios and its verdict."""
-    reference = experiment.reference if experiment else ""
-    paper_reference = experiment.paper_reference if experiment else ""
     by_cell: dict[int, Judged] = {}
-    for group in groups(table.cells).values():
+    for (column, _), group in groups(table.cells).items():
+        reference, paper_reference = experiment.references(column) if experiment else ("", "")
         ours = next((cell for cell in group if reference and cell.server == reference), None)
         paper = next(
             (cell for cell in group if cell.paper is not None and cell.paper_server == paper_reference), None
@@ -153,6 +169,8 @@ def judge(table: Table, experiment: Experiment | None) -> list[Judged]:
 
 def judged(cell: Cell, reference: Cell | None, paper_reference: Cell | None) -> Judged:
     """Return one cell's ratios and its verdict."""
+    if cell.value == "lost":
+        return judged_share(cell)
     ours, reason = our_ratio(cell, reference)
     if cell.paper is None:
         return Judged(cell, None, ours, NOTHING)
@@ -167,16 +185,31 @@ def judged(cell: Cell, reference: Cell | None, paper_reference: Cell | None) -> 
         return Judged(cell, paper, ours, REFERENCE)
     busy = [each for each in (cell, reference) if limited(each)]
     if not busy:
-        return Judged(cell, paper, ours, compare(paper, ours))
+        return Judged(cell, paper, ours, compare(paper, ours, may_be_chance(cell, reference)))
     reason = f"the load generator was the limit (of {' and '.join(each.server for each in busy)})"
     verdict = NOT_TESTABLE
-    if cell.value == "rate" and len(busy) == 1:
+    if cell.value in RATES and len(busy) == 1:
         verdict = bounded(paper, ours, 1 if busy[0] is cell else -1)
     return Judged(cell, paper, ours, verdict, reason)
 
 
+def may_be_chance(cell: Cell, reference: Cell) -> bool:
+    """Whether the repeats of two cells differ as much as the cells."""
+    one, other = reach(cell, cell.value), reach(reference, reference.value)
+    return bool(one and other and one.level_with(other))
+
+
+def judged_share(cell: Cell) -> Judged:
+    """Return the verdict on a share of lost requests, and both shares in place of ratios."""
+    if cell.paper is None:
+        return Judged(cell, None, cell.median, NOTHING)
+    if cell.median is None:
+        return Judged(cell, cell.paper, None, NOT_TESTABLE, cell.failure or "not measured")
+    return Judged(cell, cell.paper, cell.median, compare_shares(cell.paper, cell.median))
+
+
 def our_ratio(cell: Cell, reference: Cell | None) -> tuple[float | None, str]:
-    """Return our figure over the reference server's, or why there is none."""
+    """Return our figure over that of the reference server, or the reason why there is none."""
     if cell.median is None:
         return None, cell.failure or ("no reply" if cell.samples else "not measured")
     if reference is None or reference.median is None:
@@ -191,7 +224,7 @@ def our_ratio(cell: Cell, reference: Cell | None) -> tuple[float | None, str]:
 
 
 def finding(table: Table, experiment: Experiment | None) -> Finding:
-    """Return what came of a table's claim, by its cells' verdicts."""
+    """Return the finding on a table's claim, from the verdicts of its cells."""
     all_judged = judge(table, experiment)
     if table.skipped:
         return Finding(NOT_TESTABLE, f"Not run: {table.skipped}")
@@ -199,7 +232,7 @@ def finding(table: Table, experiment: Experiment | None) -> Finding:
         return Finding(NO_CLAIM, "")
     columns: dict[str, list[Judged]] = {}
     for each in all_judged:
-        columns.setdefault(each.cell.column, []).append(each)
+        columns.setdefault(each.cell.setting, []).append(each)
     words = {name: word_of(each.verdict for each in inside) for name, inside in columns.items()}
     tested = {name: word for name, word in words.items() if word not in (NOT_TESTABLE, NO_CLAIM)}
     if not tested:
@@ -230,7 +263,7 @@ def word_of(verdicts: Iterable[str]) -> str:
 
 
 def tally(inside: Sequence[Judged]) -> str:
-    """Say how many servers of a column keep their place: `2 of 4 keep their order, 1 within a factor of 1.5`."""
+    """Say how many figures of a column keep their place: `2 of 4 keep their order, 1 within a factor of 1.5`."""
     count = Counter(each.verdict for each in inside)
     tested = sum(count[verdict] for verdict in TESTED)
     if not tested:
@@ -252,9 +285,10 @@ def since(table: Table, experiment: Experiment | None) -> str:
         return ""
     most = max(tested, key=distance)
     where = f" ({most.cell.column})" if most.cell.column else ""
-    over = experiment.paper_reference or experiment.reference
+    reference, paper_reference = experiment.references(most.cell.column)
+    over = paper_reference or reference
     then = f"{most.cell.paper_server or most.cell.server} had {ratio(most.paper)} times {over}'s figure"
-    now = f"{most.cell.server} has {ratio(most.ours)} times {experiment.reference}'s now{where}"
+    now = f"{most.cell.server} has {ratio(most.ours)} times {reference}'s now{where}"
     if distance(most) <= math.log(WITHIN):
         return f"Little has changed: no ratio moved by more than {WITHIN}; at most, {then} then, and {now}."
     text = f"What changed most: {then} then, and {now}."
@@ -264,7 +298,7 @@ def since(table: Table, experiment: Experiment | None) -> str:
 
 
 def distance(of: Judged) -> float:
-    """Return how far a cell's ratios lie apart, on a logarithmic scale."""
+    """Return the distance of a cell's two ratios on a logarithmic scale."""
     assert of.paper is not None and of.ours is not None
     least = min(of.paper, of.ours)
     return abs(math.log(of.paper / of.ours)) if least > 0 else 0.0 if of.paper == of.ours else math.inf
@@ -297,47 +331,92 @@ def capital(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Winners, where no document says who should win
+# Winners, for a table without printed figures
+
+
+CHANCE = 0.2  # figures that were measured once may differ by this by chance
+CLOSE = 0.05  # repeats may agree by chance: figures that differ by less are always level
+MORE = ("rate",)  # figures of which more is better; of all others less
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A cell's figure, and how far its repeats reach below and above it."""
+
+    server: str
+    value: float
+    low: float
+    high: float
+
+    def over(self, best: float) -> Reach:
+        """Return the same as a ratio to the best."""
+        return Reach(self.server, self.value / best, self.low / best, self.high / best)
+
+    def level_with(self, other: Reach) -> bool:
+        """Whether the difference of two figures may be chance."""
+        return self.low <= other.high and other.low <= self.high
+
+
+def reach(cell: Cell, name: str) -> Reach | None:
+    """Return a figure of a cell with the spread of its repeats; None if it was not measured."""
+    value = figures.of_cell(cell, name)
+    if value is None:
+        return None
+    each = [found for sample in cell.samples if (found := figure(sample, name)) is not None]
+    margin = 1 + (CLOSE if len(each) > 1 else CHANCE)
+    half = math.sqrt(margin)  # half of the margin for each of two figures
+    return Reach(cell.server, value, min(*each, value / half), max(*each, value * half))
 
 
 @dataclass(frozen=True)
 class Winner:
-    """Who is first by a figure, with how much, and who is next. margin: the next one's figure over it, or
-    the other way round, so that it is never less than 1."""
+    """The result of a contest by one figure. level: the best server, and those that may differ from it by chance.
+
+    next: the first server that is certainly behind, None if there is none.
+    """
 
     name: str  # of the figure
-    server: str
-    value: float
-    runner_up: str
-    margin: float
+    level: tuple[Reach, ...]
+    next: Reach | None
+
+    @property
+    def best(self) -> Reach:
+        """Return the server with the best figure."""
+        return self.level[0]
+
+    @property
+    def server(self) -> str:
+        """Return the winner, "" if the first servers are level."""
+        return self.best.server if len(self.level) == 1 else ""
 
 
-MORE = ("rate",)  # figures of which more is better; of all others less
+def has_lost(cell: Cell) -> bool:
+    """Whether a server left too many of its clients without an answer to win anything."""
+    return (figures.of_cell(cell, "lost") or 0) > LOST
 
 
 def winners(cells: Sequence[Cell]) -> list[Winner]:
-    """Return who is first by rate, CPU time for a reply, p99 and memory, among cells that may be compared.
+    """Return the winners by rate, CPU time, p99 and memory, among cells that may be compared.
 
-    A server that lost more than 1 % of its requests wins nothing but by its rate: who refuses most clients
-    answers the others fast.
+    A server that lost more than 1 % of its requests takes no part: it has few clients to serve, and serves these
+    fast and cheaply.
     """
     found = []
-    p99 = (
-        "response.p99"
-        if any(figures.of_cell(cell, "response.p99") is not None for cell in cells)
-        else "service.p99"
-    )
+    p99 = "service.p99"
+    if any(figures.of_cell(cell, "response.p99") is not None for cell in cells):
+        p99 = "response.p99"
     for name in ("rate", "micros", p99, "usage.memory"):
-        ranked = []
-        for cell in cells:
-            value, lost = figures.of_cell(cell, name), figures.of_cell(cell, "lost")
-            if value is None or (name not in MORE and (lost or 0) > 0.01) or (name in MORE and limited(cell)):
-                continue
-            ranked.append((value, cell.server))
-        ranked.sort(key=lambda each: each[0], reverse=name in MORE)
-        if len(ranked) >= 2 and ranked[0][0] and ranked[1][0]:
-            (value, server), (next_value, next_server) = ranked[:2]
-            found.append(
-                Winner(name, server, value, next_server, max(value, next_value) / min(value, next_value))
-            )
+        ranked = [
+            each
+            for cell in cells
+            if not has_lost(cell)
+            and not (name in MORE and limited(cell))
+            and (each := reach(cell, name))
+            and each.value > 0
+        ]
+        ranked.sort(key=lambda each: each.value, reverse=name in MORE)
+        if len(ranked) < 2:
+            continue
+        level = tuple(each for each in ranked if each.level_with(ranked[0]))
+        found.append(Winner(name, level, next((each for each in ranked if each not in level), None)))
     return found

@@ -4,12 +4,13 @@
         watch.begin(); ...; watch.end()
     watch.usage()
 
-The whole process tree is looked at once a second, from a thread on whatever core the Watch was made on, which
-should not be the server's. core: the server's, beside: the load's, None: it has none to itself. CPU time is exact
-and has those that have ended meanwhile; context switches lack what a process did between the last look and its
-end; peaks may be missed between two looks. Memory is PSS (each shared page divided among those who share it),
-which the kernel must count page by page: so it is asked for less often where it takes long, and never for more
-than a twentieth of the time.
+A thread reads /proc once a second, for the whole process tree. It runs on the core on which the Watch was made,
+which should not be the server's. core: the server's core; beside: the load's; None: not pinned.
+
+CPU time is exact and includes processes that have ended. Context switches lack those between the last reading and
+the end of a process. A peak between two readings is missed. Memory is PSS: each shared page is divided among the
+processes that share it. The kernel counts PSS page by page, so it is read less often where that is slow, and for at
+most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from typing import TypeVar
 
 import psutil
 
-from ewe.lab.processes import core_seconds, cpu_seconds, tree
-from ewe.lab.results import Second, Usage
+from ewe.lab.bench.processes import core_seconds, cpu_seconds, tree
+from ewe.lab.bench.results import Second, Usage
 
 EVERY = 1.0  # seconds
-SHARE = 0.05  # of the time, at most, for counting memory
+SHARE = 0.05  # share of the time that may be spent on reading memory
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One look. cpu, voluntary, involuntary: all so far."""
+    """One reading. cpu, voluntary, involuntary: totals so far."""
 
     at: float
     cpu: float
@@ -45,12 +46,12 @@ class Reading:
 
 
 class Watch:
-    """Looks at a process and its descendants between begin() and end()."""
+    """Reads what a process and its descendants use, between begin() and end()."""
 
     def __init__(
         self, pid: int, core: int | None = None, beside: int | None = None, also: tuple[int, ...] = ()
     ) -> None:
-        """also: what works for the server without being its child."""
+        """also: processes that work for the server without being its children."""
         self.pids = (pid, *also)
         self.cores = (core, beside)
         self.readings: list[Reading] = []
@@ -70,14 +71,14 @@ class Watch:
             self.thread.join()
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Start to read."""
         self.look()
         self.busy = [None if core is None else core_seconds(core) for core in self.cores]
         self.thread = threading.Thread(target=self.look_each_second, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
-        """Look for the last time."""
+        """Read for the last time."""
         self.stop.set()
         self.busy = [
             None if core is None or before is None else core_seconds(core) - before
@@ -86,7 +87,7 @@ class Watch:
         self.look()
 
     def look_each_second(self) -> None:
-        """Look at the end of each second, counted from the first look."""
+        """Read at the end of each second, counted from the first reading."""
         number = 1
         while not self.stop.wait(max(self.readings[0].at + number * EVERY - time.monotonic(), 0)):
             self.look()
@@ -122,7 +123,7 @@ class Watch:
                     pass
 
     def memory(self, family: list[psutil.Process]) -> float | None:
-        """Return bytes, None if it was asked for only just."""
+        """Return the memory in bytes; None if it was read too recently."""
         began = time.monotonic()
         if began < self.memory_again:
             return None
@@ -146,7 +147,7 @@ class Watch:
         )
 
     def share(self, which: int) -> float | None:
-        """Return the share of one of the two cores that was busy, with whatever; None: it was not watched."""
+        """Return the share of one of the two cores that was busy with any program; None: it was not watched."""
         length = self.readings[-1].at - self.readings[0].at
         busy = self.busy[which]
         return None if busy is None or length <= 0 else min(busy / length, 1.0)
@@ -168,7 +169,7 @@ class Watch:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# One process. None: it has gone, or does not tell us.
+# One process. None: it has ended, or we may not read its figures.
 
 Number = TypeVar("Number", int, float)
 
@@ -190,7 +191,7 @@ def descriptors_of(process: psutil.Process) -> int | None:
 
 
 def memory_of(process: psutil.Process) -> float | None:
-    """Return its PSS, or RSS where PSS is not told."""
+    """Return its PSS, or RSS where PSS may not be read."""
     try:
         return float(process.memory_full_info().pss)
     except psutil.AccessDenied:
@@ -217,16 +218,16 @@ def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def known(values: Iterator[Number | None]) -> list[Number]:
-    """Return those that are known."""
+    """Return the values that are known."""
     return [value for value in values if value is not None]
 
 
 def total(values: Iterator[Number | None]) -> Number | None:
-    """Return the sum of those that are known, None if none is."""
+    """Return the sum of the known values, None if there is none."""
     found = known(values)
     return sum(found) if found else None
 
 
 def peak(values: Iterator[Number | None]) -> Number | None:
-    """Return the greatest of those that are known."""
+    """Return the greatest of the known values, None if there is none."""
     return max(known(values), default=None)

@@ -1,10 +1,16 @@
-"""The experiments: one file for each that runs, in order of documents; those that wait for a server together.
+"""The experiments: everything that the lab can run, and what is printed for what it cannot run yet.
 
-    CATALOG     all of them, by id
-    CHECKS      for claims that no printed figure can judge: from a table that was run to what came of it
-    PUBLISHED   what a document printed for an experiment that cannot be run yet
+    CATALOG     all experiments, by id, document by document
+    CHECKS      for claims that no printed figure can judge: a function from a finished table to a Finding
+    PUBLISHED   the printed figures of an experiment that cannot be run yet
 
-A file holds EXPERIMENT, and may hold `check`; a file whose experiments only wait holds WAITING.
+Where an experiment stands depends on what it needs:
+
+    x_t1.py, e_c3.py, ...    an experiment with its own way to run, in a file named by its id (X-T1, E-C3). It
+                             holds EXPERIMENT, and perhaps `check`
+    ewe_figures.py, ...      the experiments of one document that are printed figures only. It holds EXPERIMENTS,
+                             and CHECKS by id; ewe_tables.py, thesis_static.py, ... say how they are run
+    waiting.py               those that cannot be run yet: WAITING
 """
 
 from __future__ import annotations
@@ -15,10 +21,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ewe.lab.experiment import Experiment
+from ewe.lab.bench.experiment import Experiment
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import Finding
 from ewe.lab.experiments.durations import QUICK_SECONDS
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import Finding
 
 DOCUMENTS = ("EWE", "X-Switch", "LibCGI", "RDBMS", "thesis", "ewe")
 CATALOG: dict[str, Experiment] = {}
@@ -27,12 +33,12 @@ PUBLISHED: dict[str, Sequence[Cell]] = {}
 
 
 def natural(id: str) -> list[tuple[int, str]]:
-    """Return an id so that it sorts as people count: E-T2 before E-T10, letters before figures."""
+    """Return a sort key for an id: E-T2 before E-T10, letters before digits."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", id) if part]
 
 
 def gather() -> None:
-    """Fill the three from the files of this package."""
+    """Fill CATALOG, CHECKS and PUBLISHED from the modules of this package."""
     found: list[Experiment] = []
     for each in pkgutil.iter_modules(__path__):
         if each.name == "__main__":
@@ -42,6 +48,8 @@ def gather() -> None:
             found.append(module.EXPERIMENT)
             if hasattr(module, "check"):
                 CHECKS[module.EXPERIMENT.id] = module.check
+        found += getattr(module, "EXPERIMENTS", ())
+        CHECKS.update(getattr(module, "CHECKS", {}))
         for experiment, cells in getattr(module, "WAITING", ()):
             found.append(experiment)
             PUBLISHED[experiment.id] = cells

@@ -1,4 +1,4 @@
-"""docs/experiments.md, from the experiments themselves: `python -m ewe.lab.experiments > docs/experiments.md`."""
+"""Print docs/experiments.md: `python -m ewe.lab.experiments > docs/experiments.md`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from ewe.lab.experiments import CATALOG, DOCUMENTS
 HEAD = """\
 # The experiments
 
-Every table, figure and claim of five documents that can be measured, and two experiments of our
-own. `ewe-lab show ID` tells all about one, `ewe-lab run ID` runs it, `--quick` in a shorter form; those marked q
-are what `ewe-lab run --all --quick` runs. Minutes are for the full form.
+These are all tables, figures and claims of five documents that can be measured, and two experiments that we added.
+`ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
+`ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.
 
-Made by `python -m ewe.lab.experiments`; an experiment is a file in `ewe/lab/experiments`.
+`python -m ewe.lab.experiments` writes this page. `ewe/lab/experiments/__init__.py` says where each experiment
+stands.
 """
 TITLES = {
     "EWE": "EWE (2006)",
@@ -24,7 +25,7 @@ TITLES = {
 
 
 def listing() -> str:
-    """Return the page."""
+    """Return the page: a table for each document."""
     parts = [HEAD]
     for document in DOCUMENTS:
         parts.append(f"\n## {TITLES[document]}\n\n| id | | what | source | state |\n|---|---|---|---|---|\n")

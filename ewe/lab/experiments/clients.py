@@ -1,10 +1,9 @@
-"""Clients that locust is not for: connections that are opened and then say nothing, or say one thing only."""
+"""Clients beside locust: they open connections and then send nothing, or one request only."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import resource
 import select
 import socket
 import time
@@ -13,15 +12,16 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe.lab.experiment import Bench, Contender, Load, Running
-from ewe.lab.processes import LabError
-from ewe.lab.results import Cell
+from ewe.lab.bench.experiment import Bench, Contender, Load, Running
+from ewe.lab.bench.processes import LabError, allow_descriptors
+from ewe.lab.bench.results import Cell
+from ewe.lab.stacks.peers import warmed
 
-HIGH = 1024  # from here on are descriptors of connections that only stay open
-SPARE = 200  # descriptors that are left for everything else
-OPENS_IN = 20.0  # seconds in which all connections have to be open
-AT_ONCE = 64  # connections that are opened together: the rest waits, so that no backlog overflows
-SILENT = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # the end of the head never comes
+HIGH = 1024  # connections that only stay open have descriptors from this number on
+SPARE = 200  # descriptors for everything else
+OPENS_IN = 20.0  # seconds within which all connections must be open
+AT_ONCE = 64  # connections that are opened together: more could overflow the backlog
+SILENT = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # a head without its end
 ASKING = SILENT + b"\r\n"
 
 
@@ -34,11 +34,13 @@ def address(url: str) -> tuple[str, int]:
 
 @contextmanager
 def connections(url: str, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Hold connections open within the block, each after saying something. Raises LabError.
+    """Hold connections open within the block. say: what each sends first. Raises LabError.
 
-    Those that the server's backlog does not take are missing from the list.
+    Connections that the server's backlog does not accept are missing from the list.
     """
-    allow(count + SPARE, count + SPARE + HIGH)
+    least = count + SPARE
+    if (limit := allow_descriptors(least + HIGH)) < least:
+        raise LabError(f"the limit of descriptors is {limit}, and {least} are needed: ulimit -Hn {least}")
     opened: list[socket.socket] = []
     end = time.monotonic() + OPENS_IN
     try:
@@ -51,24 +53,15 @@ def connections(url: str, count: int, say: bytes = b"") -> Iterator[list[socket.
                 try:
                     sock.send(say)
                 except OSError:
-                    pass  # it was closed; whoever counts answers will see
+                    pass  # the server closed it; `answered` will not count it
         yield opened
     finally:
         for sock in opened:
             sock.close()
 
 
-def allow(least: int, wanted: int) -> None:
-    """Raise this process's limit of descriptors as far as wanted. Raises LabError below the least."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < least:
-        raise LabError(f"the limit of descriptors is {hard}, and {least} are needed: ulimit -Hn {least}")
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
-
-
 def out_of_the_way(sock: socket.socket) -> socket.socket:
-    """Return the socket with a high descriptor: select() cannot wait for those above 1023, and others need it."""
+    """Move a socket to a high descriptor: select() works below 1024 only, and other code needs select()."""
     try:
         high = fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, HIGH)
     except OSError:
@@ -78,7 +71,7 @@ def out_of_the_way(sock: socket.socket) -> socket.socket:
 
 
 def dial(where: tuple[str, int], count: int, end: float) -> list[socket.socket]:
-    """Open connections together; return those that came about within a second."""
+    """Open connections together; return those that are open within a second."""
     waiting: dict[int, socket.socket] = {}
     done: list[socket.socket] = []
     poll = select.poll()
@@ -106,7 +99,7 @@ def dial(where: tuple[str, int], count: int, end: float) -> list[socket.socket]:
 
 
 def answered(sockets: Sequence[socket.socket], quiet: float) -> int:
-    """Return on how many of these connections an answer of status 200 begins, until none did for so long."""
+    """Count the connections that get an answer with status 200, until none got one for `quiet` seconds."""
     poll = select.poll()
     by_descriptor = {sock.fileno(): sock for sock in sockets}
     for sock in sockets:
@@ -131,10 +124,11 @@ def once(
     root: Path,
     around: Callable[[Running], Iterator[None]] | None = None,
 ) -> Cell:
-    """Measure a cell once: a point of a sweep, whose neighbours are its repeats.
+    """Measure a cell once. It is a point of a sweep, and its neighbours take the place of repeats.
 
-    around: what goes on while the load runs. A LabError becomes the cell's failure.
+    around: a generator that is entered before the load and left after it. A LabError becomes the cell's failure.
     """
+    load = warmed(load, contender.kind)
     cell.load = load.words()
     try:
         with lab.start(contender, root, tls=bool(load.tls)) as server:

@@ -1,6 +1,6 @@
-"""The servers that experiments name, once."""
+"""The servers that the experiments name."""
 
-from ewe.lab.experiment import Contender
+from ewe.lab.bench.experiment import Contender
 
 SERIAL = Contender("serial", model="serial", most=1)
 FORK = Contender("fork", model="fork", most=256)
@@ -17,4 +17,6 @@ APACHE_EVENT = Contender("apache-event", "apache-event")
 NGINX = Contender("nginx", "nginx")
 LIGHTTPD = Contender("lighttpd", "lighttpd")
 H2O = Contender("h2o", "h2o")
+TOMCAT = Contender("tomcat", "tomcat")
+YAWS = Contender("yaws", "yaws")
 CADDY = Contender("caddy", "caddy")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 
-from ewe.lab.experiment import Bench, Chart, Contender, Experiment
+from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment
+from ewe.lab.bench.processes import LabError
+from ewe.lab.bench.results import Cell, Sample, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe.lab.experiments.clients import ASKING, answered, connections
 from ewe.lab.experiments.ewe_tables import MACHINE
-from ewe.lab.processes import LabError
-from ewe.lab.results import Cell, Sample, Table
-from ewe.lab.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 
 LIMITS = (64, 256, 1024)
-QUIET = 1.5  # seconds without another answer: whoever is accepted has had his
-MANY = ("--connections", "2000")  # so that descriptors are what ends it
+QUIET = 1.5  # seconds without an answer: by then every accepted connection has its answer
+MANY = ("--connections", "2000")  # so that descriptors are the first limit that is reached
 BEHIND_ITS_BACK = (
     "The limit is lowered when the server runs already. Started with it, ewe keeps its ceiling of connections "
     "below it, so that a descriptor is left for the file that is asked for; here the event loop accepts on."
@@ -27,7 +27,7 @@ SERVERS = (
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Open connections that stay, and count those that are answered."""
+    """Open connections, keep them open, and count those that are answered."""
     root = lab.site([])
     lab.notes.append(BEHIND_ITS_BACK)
     for limit in LIMITS:
@@ -51,7 +51,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: Table) -> Finding:
-    """The claim holds where threads stop below the limit and fork serves all that is offered."""
+    """The claim holds if threads stop below the limit and fork answers every connection."""
     kept: list[str] = []
     broken: list[str] = []
     for limit in LIMITS:

@@ -1,29 +1,29 @@
-"""EWE, section 5.2: children that have ended stay until something happens."""
+"""EWE, section 5.2: children that have ended stay as zombies until the next request."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
-from ewe.lab.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe.lab.bench.processes import LabError, processes
+from ewe.lab.bench.results import Cell, Sample, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe.lab.experiments.clients import ASKING, answered, connections
 from ewe.lab.experiments.ewe_tables import MACHINE
-from ewe.lab.processes import LabError, processes
-from ewe.lab.results import Cell, Sample, Table
-from ewe.lab.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 
 FORKS = 200
 EVERY = 0.25  # seconds between two counts
 CLOSE = ("--no-persistent",)  # a child ends with its answer
 SERVERS = (
-    Contender("lazy (2006)", model="ewe.lab.variants:LazyFork", options=CLOSE),
+    Contender("lazy (2006)", model="ewe.lab.stacks.variants:LazyFork", options=CLOSE),
     Contender("SIGCHLD (ewe)", model="fork", options=CLOSE),
-    Contender("pidfd", model="ewe.lab.variants:PidfdFork", options=CLOSE),
+    Contender("pidfd", model="ewe.lab.stacks.variants:PidfdFork", options=CLOSE),
 )
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Let each server fork 200 times, then count its zombies while nothing happens."""
+    """Let each server fork 200 times, then count its zombies while no request comes."""
     root = lab.site([])
     for contender in lab.servers(SERVERS):
         try:
@@ -38,7 +38,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def counts(server: Running, name: str, answers: int, seconds: float) -> Iterator[Cell]:
-    """Count zombies again and again."""
+    """Count the zombies of a server at each point of time."""
     began = time.monotonic()
     while (at := time.monotonic() - began) < seconds:
         zombies = sum(each.parent == server.pid and each.state == "Z" for each in processes())
@@ -50,7 +50,7 @@ def counts(server: Running, name: str, answers: int, seconds: float) -> Iterator
 
 
 def check(table: Table) -> Finding:
-    """The claim holds if zombies stay where they are reaped lazily, and nowhere else."""
+    """The claim holds if zombies stay with lazy reaping only."""
     last = {cell.server: cell.median for cell in table.cells if cell.median is not None}
     lazy = last.pop(SERVERS[0].name, None)
     if lazy is None or not last:

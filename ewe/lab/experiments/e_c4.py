@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.experiment import Bench, Chart, Experiment, Load
+from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL, NOT_TESTABLE, Finding
 from ewe.lab.experiments.contenders import MODELS
 from ewe.lab.experiments.ewe_tables import MACHINE
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 
 ON, OFF = "persistent", "not persistent"
 
@@ -24,7 +24,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: Table) -> Finding:
-    """The claim holds of a model that answers more on kept connections."""
+    """The claim holds for a model that answers more requests on kept connections."""
     rates: dict[str, dict[str, float]] = {}
     for cell in table.cells:
         if cell.median:
@@ -32,7 +32,7 @@ def check(table: Table) -> Finding:
     gains = {name: found[ON] / found[OFF] for name, found in rates.items() if len(found) == 2}
     if not gains:
         return Finding(NOT_TESTABLE, "No model was measured both ways.")
-    more = sum(gain > 1 for gain in gains.values())
+    more = sum(gain > LEVEL for gain in gains.values())
     word = HOLDS if more == len(gains) else IN_PART if more else FAILS
     told = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
     return Finding(word, f"Replies on kept connections over replies with a connection for each: {told}.")

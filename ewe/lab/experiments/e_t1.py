@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.config import Config
-from ewe.lab.experiment import Bench, Experiment
-from ewe.lab.results import Cell, Sample, Table
-from ewe.lab.verdicts import FAILS, HOLDS, Finding
+from ewe.config.settings import Config
+from ewe.lab.bench.experiment import Bench, Experiment
+from ewe.lab.bench.results import Cell, Sample, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, Finding
 
-PRINTED: dict[str, tuple[str, object]] = {  # option: ours, default
+PRINTED: dict[str, tuple[str, object]] = {  # option of 2006: our setting, the printed default
     "concurrency": ("concurrency", "none"),
     "port": ("port", 4000),
     "poolthreads": ("poolthreads", 5),
@@ -36,7 +36,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: Table) -> Finding:
-    """The claim holds if the defaults that it names are as they were."""
+    """The claim holds if the defaults that it names are unchanged."""
     other = [cell.server for cell in table.cells if cell.median == 0]
     told = f"{len(table.cells) - len(other)} of {len(table.cells)} defaults are as printed"
     return Finding(

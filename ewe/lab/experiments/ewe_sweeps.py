@@ -1,7 +1,7 @@
-"""Figures 1 and 2 of EWE: autobench drove the rate up until each server had passed its peak.
+"""Figures 1 and 2 of EWE: autobench raised the rate until each server was past its peak.
 
-The figures are lost. What they must have shown is the reply rate against the rate demanded: it follows to a
-peak, and then stays or falls. We take figure 1 for ten requests on a connection, figure 2 for one.
+The figures are lost. They must have shown the reply rate against the rate demanded: it follows the demand to a
+peak, and then stays or falls. We assume ten requests on a connection for figure 1, and one for figure 2.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ewe.lab.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe.lab.bench.processes import LabError
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe.lab.experiments.clients import once
 from ewe.lab.experiments.contenders import (
     APACHE_PREFORK,
@@ -21,12 +24,9 @@ from ewe.lab.experiments.contenders import (
     THREAD,
 )
 from ewe.lab.experiments.ewe_tables import MACHINE
-from ewe.lab.processes import LabError
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 
 SERVERS = (SERIAL, FORK, THREAD, POOL_2006, POOL, ASYNCIO, APACHE_PREFORK)
-MOST = {10: 16_000, 1: 6_000}  # requests a second that the load carries, by requests on a connection
+MOST = {10: 16_000, 1: 6_000}  # requests a second that our load can send, by requests on a connection
 TIMEOUT = 5.0
 
 
@@ -84,12 +84,12 @@ def run(lab: Bench, calls: int) -> Iterator[Cell]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence has them."""
+    """Return names as a list in a sentence."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def peak_of(lab: Bench, contender: Contender, calls: int, root: Path) -> float:
-    """Return what a server answers in a second when it is asked for more than it can. Raises LabError."""
+    """Return the replies a second of a server that is overloaded. Raises LabError."""
     rate = MOST[calls] / calls
     load = Load(
         "arrivals", rate=rate, sessions=int(rate), calls=calls, timeout=TIMEOUT, seconds=10, warm_up=0
@@ -102,7 +102,7 @@ def peak_of(lab: Bench, contender: Contender, calls: int, root: Path) -> float:
 
 
 def check(table: Table) -> Finding:
-    """The claim holds of a server that, at the highest demand, answers less than 90 % of its best."""
+    """The claim holds for a server that answers less than 90 % of its best at the highest demand."""
     fell: list[str] = []
     stayed: list[str] = []
     for server in dict.fromkeys(cell.server for cell in table.cells):

@@ -1,20 +1,25 @@
-"""Tables 2 to 5 of EWE: the same load on five servers, for four sizes. The printed tables, and how they run.
+"""How tables 2 to 5 of EWE run: the same load on five servers, for four sizes. ewe_figures.py has the figures.
 
-Each is run three times over. As printed: 100 connections a second, of 10 requests (5 of 16 KB, 3 of 128 KB)
-back to back. With think time: 50 sessions a second, 100 ms between a reply and the next request, so that a
-connection lasts as long as it did in 2006 and serving one at a time costs what it cost then. In the same
-regime: connections come 4.65 times faster than the fork model can serve them, as in 2006, when 1000 requests
-a second were offered to 215; of 2 requests each, because one load generator carries no more.
+Each table runs with three loads:
+
+    as printed        100 connections a second, each of 10 requests (5 of 16 KB, 3 of 128 KB) back to back
+    think 100 ms      50 sessions a second, 100 ms between a reply and the next request. A connection then lasts as
+                      long as in 2006, and serving one at a time costs what it cost then
+    same regime       connections come 4.65 times faster than the fork model can serve them, as in 2006, when 1000
+                      requests a second were offered and 215 served. Each has 2 requests: one load generator cannot
+                      send more
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ewe.lab.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe.lab.bench.results import Cell
 from ewe.lab.experiments.contenders import (
     APACHE_PREFORK,
     ASYNCIO,
@@ -26,24 +31,33 @@ from ewe.lab.experiments.contenders import (
     SERIAL,
     THREAD,
 )
-from ewe.lab.results import Cell
 
 SERVERS = ("Apache", "EWE basic", "EWE -f", "EWE -t", "EWE -p")  # the columns of the printed tables
-ROWS = (  # their lines; the unit of the sixth is printed as req/p
+ROWS = (  # their lines; the document prints the unit of the sixth as req/p
     "connections", "requests", "replies", "duration", "connection rate", "request rate", "reply rate",
     "reply time", "net I/O", "errors",
 )  # fmt: skip
-FEW = 2  # requests on a connection in that regime, so that one load generator carries it
+LINES = {  # the lines beside the reply rate: the name of our figure, the printed unit
+    "requests": ("requests", ""),
+    "replies": ("replies", ""),
+    "duration": ("seconds", "s"),
+    "connection rate": ("connection_rate", "conn/s"),
+    "request rate": ("request_rate", "req/s"),
+    "reply time": ("service.mean", "ms"),
+    "net I/O": ("kilobytes", "KB/s"),
+    "errors": ("lost", ""),
+}
+FEW = 2  # requests on a connection in the same regime: one load generator cannot send more
 OVERLOAD = 4.65  # 1000 requests a second offered, 215 served
 PRINTED, THINKING, REGIME = "as printed", "think 100 ms", "same regime"
-TIMEOUT = 5.0  # of a request: not printed; httperf's usual one
+TIMEOUT = 5.0  # of a request. It is not printed; httperf's usual timeout
 
 MACHINE = {
     "server": "dual Pentium 4, 3 GHz (Apache on another host)",
     "client": "Pentium 4, 2.8 GHz, httperf",
     "network": "100 Mbit/s",
 }
-APACHE = replace(  # its processes are there when the load begins: from 5 it would take seconds to grow
+APACHE = replace(  # Apache has its processes when the load begins; from 5 it would need seconds to start them
     APACHE_PREFORK,
     options=("-c", "StartServers 64", "-c", "MinSpareServers 32", "-c", "MaxSpareServers 256"),
 )
@@ -57,7 +71,7 @@ PAPER_SERVER = {
     "pool-2006": "EWE -p",
 }
 HELD_BY_TIME = (
-    "The pool ran 189.9, 190.0 and 189.9 s in tables 2, 3 and 5 whatever the size: 5.3 connections a second "
+    "The pool ran 189.9, 190.0 and 189.9 s in tables 2, 3 and 5, for every size: 5.3 connections a second "
     "with 5 threads, 0.94 s a connection. It was held by time, not by bytes."
 )
 ERRATA = (
@@ -80,16 +94,28 @@ class Printed:
     calls: int  # requests on one connection
     lines: tuple[tuple[float, ...], ...]  # the first nine of ROWS
     errors: tuple[str, ...]  # the tenth, kind by kind
+    misprints: Mapping[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # (line, server): the figure that must be meant
 
     def of(self, row: str, server: str) -> float:
         """Return a printed figure."""
         return self.lines[ROWS.index(row)][SERVERS.index(server)]
 
+    def compared(self, row: str, server: str) -> float:
+        """Return a printed figure, corrected where the table contradicts itself."""
+        return self.misprints.get((row, server), self.of(row, server))
+
+    def lost(self, server: str) -> float:
+        """Return the share of the 1000 connections that ended in an error of any kind."""
+        text = self.errors[SERVERS.index(server)]
+        return sum(map(int, re.findall(r"\d+", text))) / self.of("connections", server)
+
 
 def experiment(
     printed: Printed, claim: str, *, quick: bool, link: str = "", errata: tuple[str, ...] = ()
 ) -> Experiment:
-    """Return the experiment that runs a printed table again."""
+    """Return the experiment for a printed table."""
     size = f"{printed.size} bytes" if printed.size < 1024 else f"{printed.size // 1024} KB"
     return Experiment(
         id=f"E-T{printed.table}",
@@ -98,13 +124,16 @@ def experiment(
         title=f"The models beside Apache, {size} on kept connections",
         claim=claim,
         varies="the concurrency model",
-        measures="replies a second, errors by kind, reply time",
+        measures="all lines of the table: requests, replies, duration, rates, reply time, net I/O, errors by kind",
         quick=quick,
         minutes=12.0 if link else 15.0,
         reference="apache-prefork",
         paper_reference="Apache",
         charts=(
             Chart("bars", "Replies a second, over Apache's", columns=columns(link)),
+            Chart(
+                "bars", "Net I/O, over Apache's", columns=tuple(f"{name}: net I/O" for name in columns(link))
+            ),
             Chart("errors", "Sessions that ended in an error", columns=columns(link)),
         ),
         errata=(*errata, *ERRATA),
@@ -114,7 +143,7 @@ def experiment(
 
 
 def columns(link: str) -> tuple[str, ...]:
-    """Return the names of a table's settings; behind a slow link the fork model is no longer what limits."""
+    """Return the settings of a table. Behind a slow link the link is the limit, so there is no `same regime`."""
     return (PRINTED, THINKING) if link else (PRINTED, THINKING, REGIME)
 
 
@@ -127,7 +156,9 @@ def run(lab: Bench, printed: Printed, link: str) -> Iterator[Cell]:
             if why:
                 lab.notes.append(f"Not behind a link of {link}, which this table is about: {why}")
                 return
-            lab.notes.append(f"Server and load were joined by a link of {link} in a network of their own.")
+            lab.notes.append(
+                f"Server and load were joined by a link of {link} in a private network namespace."
+            )
         loads = {PRINTED: as_printed(lab, printed), THINKING: thinking(lab, printed)}
         if not link:
             loads[REGIME] = same_regime(lab, printed, root)
@@ -135,12 +166,11 @@ def run(lab: Bench, printed: Printed, link: str) -> Iterator[Cell]:
             for column, load in loads.items():
                 cell = lab.measure(contender, load, rate_cell(printed, contender, column), root)
                 yield cell
-                if column == REGIME:
-                    yield time_cell(printed, cell)
+                yield from line_cells(printed, cell)
 
 
 def as_printed(lab: Bench, printed: Printed) -> Load:
-    """Return the load of 2006; in a quick run less of it, which changes no rate."""
+    """Return the load of 2006; a shorter one, at the same rate, in a quick run."""
     sessions = int(lab.seconds(150, 1000))
     return Load(
         "arrivals", rate=100, sessions=sessions, calls=printed.calls, timeout=TIMEOUT, seconds=60, warm_up=0,
@@ -149,14 +179,14 @@ def as_printed(lab: Bench, printed: Printed) -> Load:
 
 
 def thinking(lab: Bench, printed: Printed) -> Load:
-    """Return the load whose connections last: half as many, thinking 100 ms before each further request."""
+    """Return the load with long connections: half as many, 100 ms before each further request."""
     return replace(as_printed(lab, printed), rate=50, sessions=int(lab.seconds(100, 500)), think=0.1)
 
 
 def same_regime(lab: Bench, printed: Printed, root: Path) -> Load:
-    """Return a load that comes 4.65 times faster than the fork model serves it, for a second.
+    """Return a load that comes 4.65 times faster than the fork model can serve it, for a second.
 
-    A second's worth takes the fork model 4.65 seconds: as in 2006 it answers all, late, and nobody times out.
+    The fork model needs 4.65 seconds for it: as in 2006 it answers everything, late, and no client times out.
     """
     probe = replace(as_printed(lab, printed), rate=500, sessions=500, calls=min(FEW, printed.calls))
     with lab.start(FORK, root) as server:
@@ -171,25 +201,33 @@ def same_regime(lab: Bench, printed: Printed, root: Path) -> Load:
 
 
 def rate_cell(printed: Printed, contender: Contender, column: str) -> Cell:
-    """Return an empty cell with the printed request rate and errors."""
+    """Return an empty cell with the printed reply rate and errors."""
     name = PAPER_SERVER.get(contender.name, "")
     return Cell(
         contender.name,
         column,
-        paper=printed.of("request rate", name) if name else None,
+        paper=printed.compared("reply rate", name) if name else None,
         paper_server=name,
         paper_note=printed.errors[SERVERS.index(name)] + " of 1000" if name else "",
     )
 
 
-def time_cell(printed: Printed, of: Cell) -> Cell:
-    """Return the same measurement's reply time, beside the printed one."""
+def line_cells(printed: Printed, of: Cell) -> Iterator[Cell]:
+    """Yield a cell for each other line of the printed table, with the figures of the same measurement.
+
+    The line of connections is left out: it is 1000 everywhere, an input and not a result.
+    """
     name = of.paper_server
-    return replace(
-        of,
-        column=f"{of.column}: reply time",
-        value="service.mean",
-        unit="ms",
-        paper=printed.of("reply time", name) if name else None,
-        paper_note="",
-    )
+    for line, (value, unit) in LINES.items():
+        paper = printed.lost(name) if line == "errors" and name else None
+        if line != "errors" and name:
+            paper = printed.compared(line, name)
+        yield replace(
+            of,
+            column=f"{of.column}: {line}",
+            line=line,
+            value=value,
+            unit=unit,
+            paper=paper,
+            samples=[replace(sample, timeline=[]) for sample in of.samples],
+        )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe.lab.experiment import Bench, Chart, Contender, Experiment, Load, Running
+from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe.lab.experiments.clients import ASKING, answered, connections, once
 from ewe.lab.experiments.contenders import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 
 USERS, IDLE = "users", "idle connections"
-MANY = replace(POOL, options=("--connections", "10000"))  # its own ceiling is 4000
+MANY = replace(POOL, options=("--connections", "10000"))  # the peer's own limit is 4000
 SERVERS = (FORK, PREFORK, THREAD, MANY, ASYNCIO, NGINX)
-SETTLES = 1.0  # seconds without another answer: every connection should have had its one
+SETTLES = 1.0  # seconds without an answer: by then every connection has had its answer
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -25,7 +25,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def growing_users(lab: Bench, contender: Contender) -> Iterator[Cell]:
-    """Measure users who think a tenth of a second."""
+    """Measure users with a think time of 100 ms."""
     root = lab.site([])
     for users in (1, 100, 1000) if lab.quick else (1, 10, 30, 100, 300, 1000):
         load = Load("closed", users=users, think=0.1, seconds=lab.seconds(1.5, 4), warm_up=lab.seconds(1, 2))
@@ -33,7 +33,7 @@ def growing_users(lab: Bench, contender: Contender) -> Iterator[Cell]:
 
 
 def growing_idle(lab: Bench, contender: Contender) -> Iterator[Cell]:
-    """Measure connections that had one answer and are kept open, beside 50 requests a second."""
+    """Measure idle connections, each after one answer, beside a load of 50 requests a second."""
     load = Load("arrivals", rate=50, seconds=lab.seconds(1, 3), warm_up=0, timeout=2.0)
     for count in (100, 900, 9000) if lab.quick else (100, 300, 900, 3000, 9000):
         cell = Cell(contender.name, IDLE, count, value="usage.memory", unit="bytes")

@@ -1,18 +1,18 @@
-"""Slow clients: some connect, begin a request and never end it. What do the others notice?"""
+"""Slow clients: some connect, begin a request and never end it. Do the other clients notice?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.experiment import Bench, Chart, Experiment, Load, Running
+from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe.lab.experiments.clients import SILENT, connections, once
 from ewe.lab.experiments.contenders import APACHE_PREFORK, MODELS, NGINX
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 
 HELD = ("serial", "pool-2006", "prefork")  # as many workers as there are silent clients, or fewer
 STANDS = ("thread", "pool", "asyncio")
-MANY = 64  # silent clients: more than the workers of those that have a fixed number
+MANY = 64  # silent clients: more than a model with a fixed number of workers has
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -32,7 +32,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def lost(cell: Cell) -> Cell:
-    """Note what part of the requests had no answer."""
+    """Add the share of requests without an answer to the sample."""
     for sample in cell.samples:
         sample.extra["unanswered"] = 100 * sum(sample.errors.values()) / max(sample.requests, 1)
     return cell
@@ -59,8 +59,8 @@ EXPERIMENT = Experiment(
     document="ewe",
     source="our own",
     title="Clients that say nothing",
-    claim="A silent client stops whoever keeps a worker for each connection and has fewer workers than clients; "
-    "threads, a pool that parks and an event loop do not notice.",
+    claim="A silent client stops a model that keeps a worker for each connection and has fewer workers than "
+    "clients; threads, a pool that parks and an event loop do not notice.",
     varies="silent clients, 0 to 300",
     measures="response time and losses of 50 other clients a second",
     quick=True,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.experiment import Bench, Experiment, Load
+from ewe.lab.bench.experiment import Bench, Experiment, Load
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe.lab.experiments.contenders import ASYNCIO
-from ewe.lab.experiments.thesis import MACHINE
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe.lab.experiments.thesis_static import MACHINE
 
-SIZES = {"10mbit": 65_536, "100mbit": 262_144, "1gbit": 1_048_576}  # some ten a second at least
+SIZES = {"10mbit": 65_536, "100mbit": 262_144, "1gbit": 1_048_576}  # a link carries about ten a second
 NOMINAL = {"10mbit": 10, "100mbit": 100, "1gbit": 1000}
 PRINTED = {  # Mbit/s by client and server, in the order of the table
     "TAS01": (None, 945, 945, 948),
@@ -18,7 +18,7 @@ PRINTED = {  # Mbit/s by client and server, in the order of the table
     "TAS03": (890, 891, None, 891),
     "TAS04": (949, 948, 946, None),
 }
-BETWEEN = (0.85, 1.02)  # of the nominal speed: packets have heads
+BETWEEN = (0.85, 1.02)  # share of the nominal speed: packets have headers
 
 
 def run(lab: Bench) -> Iterator[Cell]:

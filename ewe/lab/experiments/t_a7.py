@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ewe.lab.experiment import Bench, Experiment
-from ewe.lab.experiments.thesis import MACHINE
-from ewe.lab.results import Cell, Sample, Table
-from ewe.lab.verdicts import HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe.lab.bench.experiment import Bench, Experiment
+from ewe.lab.bench.results import Cell, Sample, Table
+from ewe.lab.bench.verdicts import HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe.lab.experiments.thesis_static import MACHINE
 
 LEAST, DEFAULT, MOST = "least", "default", "most"
 PRINTED: dict[str, tuple[float, ...]] = {  # of TAS01; TAS02 and TAS03 have 129024 in the defaults
@@ -54,7 +54,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def check(table: Table) -> Finding:
-    """Count what is as it was: a difference is no fault, but one to know of."""
+    """Count the unchanged parameters. A difference is not a fault, but a reader should know it."""
     seen = [cell for cell in table.cells if cell.median is not None]
     if not seen:
         return Finding(NOT_TESTABLE, "No parameter could be read.")

@@ -1,11 +1,13 @@
-"""Thesis, tables A.8 and A.11: the memory of a server that has nothing to do."""
+"""Thesis, tables A.8 and A.11: the memory of an idle server."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
-from ewe.lab.experiment import Bench, Chart, Contender, Experiment
+from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment
+from ewe.lab.bench.processes import LabError
+from ewe.lab.bench.results import Cell, Sample, Usage
 from ewe.lab.experiments.contenders import (
     APACHE_EVENT,
     APACHE_PREFORK,
@@ -15,26 +17,26 @@ from ewe.lab.experiments.contenders import (
     LIGHTTPD,
     MODELS,
     NGINX,
+    TOMCAT,
+    YAWS,
 )
-from ewe.lab.experiments.thesis import MACHINE, NAMES
-from ewe.lab.processes import LabError
-from ewe.lab.results import Cell, Sample, Usage
+from ewe.lab.experiments.thesis_static import MACHINE, NAMES
 
 WORKER, SIZE, WHOLE = "worker, VmRSS", "worker, VmSize", "all processes, PSS"
 SETTLES = 0.5  # seconds after which a server has started all its processes
-SERVERS = (APACHE_PREFORK, APACHE_WORKER, APACHE_EVENT, LIGHTTPD, NGINX, H2O, CADDY, *MODELS)
+SERVERS = (APACHE_PREFORK, APACHE_WORKER, APACHE_EVENT, LIGHTTPD, NGINX, YAWS, TOMCAT, H2O, CADDY, *MODELS)
 PRINTED = {  # kB of a worker, VmRSS and VmSize: plain, and with TLS
     "apache-prefork": ((2156, 69416), (3284, 76420)),
     "apache-worker": ((2176, 380872), (2572, 387880)),
     "apache-event": ((2160, 364356), (2572, 371364)),
     "lighttpd": ((716, 48308), (796, 53892)),
     "nginx": ((7196, 47240), (7276, 57616)),
+    "yaws": ((41504, 171976),),  # without TLS only
+    "tomcat": ((79912, 1338188),),
 }
-ELSEWHERE = {  # servers that we do not have: VmRSS, VmSize
+ELSEWHERE = {  # servers that the lab does not have: VmRSS, VmSize
     "Cherokee": (4852, 142792),
     "Mongrel2": (8264, 151912),
-    "Yaws": (41504, 171976),
-    "Tomcat": (79912, 1338188),
 }
 
 
@@ -46,7 +48,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def footprint(lab: Bench, contender: Contender, tls: bool) -> Iterator[Cell]:
-    """Measure one server. A peer that has no TLS here is left out without a word."""
+    """Measure one server. A peer without TLS here is skipped."""
     printed = PRINTED.get(contender.name)
     suffix = " (TLS)" if tls else ""
     try:
@@ -71,12 +73,15 @@ def footprint(lab: Bench, contender: Contender, tls: bool) -> Iterator[Cell]:
 
 
 def look(root: int) -> Sample:
-    """Return the memory of the largest process that serves, and of all of them."""
+    """Return the memory of the largest serving process, and of all processes."""
     import psutil
 
     master = psutil.Process(root)
     family = [master, *master.children(recursive=True)]
-    workers = family[1:] or family
+    same = [
+        each for each in family[1:] if each.name() == master.name()
+    ]  # a helper process with another name serves no requests
+    workers = same or family
     memory = [worker.memory_info() for worker in workers]
     largest = max(memory, key=lambda each: each.rss)
     pss = sum(each.memory_full_info().pss for each in family)

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from ewe.lab.experiments.thesis_dynamic import KEEP, NO_KEEP, Dynamic, experiment
-from ewe.lab.results import Table
-from ewe.lab.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.ways import Way
+from ewe.lab.bench.results import Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe.lab.experiments.thesis_dynamic import KEEP, NO_KEEP, DynamicTest, experiment
+from ewe.lab.stacks.ways import Way
 
 CHILDREN = (1, 4, 16)
-BACKLOG = 128  # of php-cgi, unless it is told another
+BACKLOG = 128  # of php-cgi by default
 FULL = (
     "lighttpd's php-cgi lets 128 connections wait, as by default. Over a Unix socket the kernel turns the next "
     "away at once (EAGAIN), and lighttpd answers with an error; over TCP it waits. Cherokee may have met the same."
@@ -18,7 +18,7 @@ COLLAPSE = 0.5  # of the best rate
 
 
 def pair(front: str, by: str, label: str, children: int, backlog: int = 0) -> tuple[Way, Way]:
-    """Return a way over either kind of socket."""
+    """Return a way over a Unix socket and the same way over TCP."""
     unix = Way(front, by, "php", children=children, backlog=backlog, label=f"Unix, {label}")
     return unix, replace(unix, tcp=True, label=f"TCP, {label}")
 
@@ -30,7 +30,7 @@ WAYS = (
 
 
 def lowest(table: Table, kind: str) -> float | None:
-    """Return the worst rate above 100 clients over the best up to there, of all settings of a kind of socket."""
+    """Return the lowest ratio of the worst rate above 100 clients to the best below, for one kind of socket."""
     found: list[float] = []
     for column in (NO_KEEP, KEEP):
         for server in {cell.server for cell in table.cells if cell.server.startswith(kind)}:
@@ -55,7 +55,7 @@ def check(table: Table) -> Finding:
     )
 
 
-TEST = Dynamic(
+TEST = DynamicTest(
     WAYS,
     {NO_KEEP: {}, KEEP: {}},
     {NO_KEEP: ("Cherokee, TCP", 4_000.0)},

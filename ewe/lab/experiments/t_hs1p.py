@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe.lab.experiment import Bench, Contender, Experiment, Load
+from ewe.lab.bench.experiment import Bench, Contender, Experiment, Load
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe.lab.experiments.contenders import APACHE_EVENT, APACHE_PREFORK, ASYNCIO, LIGHTTPD, NGINX, THREAD
-from ewe.lab.experiments.thesis import KEEP, MACHINE, NAMES, NO_KEEP, PARITY
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe.lab.experiments.thesis_static import KEEP, MACHINE, NAMES, NO_KEEP, PARITY
 
 PLAIN, TLS = "plain", "TLS"
 SERVERS = (APACHE_PREFORK, APACHE_EVENT, NGINX, LIGHTTPD, THREAD, ASYNCIO)
@@ -30,7 +30,7 @@ PRINTED: dict[str, dict[str, tuple[float, float]]] = {  # replies a second, plai
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with and without TLS; a setting's reference is the server itself, without."""
+    """Measure each server with and without TLS. The reference is the same server without TLS."""
     root = lab.site([168])
     lab.notes.append(PARITY)
     for contender in lab.servers(SERVERS):
@@ -47,7 +47,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def one(lab: Bench, contender: Contender, keep: str, how: str) -> Cell:
-    """Return an empty cell; the column is the server's own, so that it is compared with itself."""
+    """Return an empty cell. Each server has its own column, so that it is compared with itself."""
     printed = PRINTED[keep].get(contender.name)
     cell = Cell(how, f"{contender.name}, {keep}")
     if printed is None:

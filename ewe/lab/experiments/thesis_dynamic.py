@@ -1,7 +1,7 @@
-"""The thesis's dynamic tests: pages of PHP and Python, by the ways there are to run them.
+"""How the dynamic tests of the thesis run: pages of PHP and Python, served in several ways.
 
-As in the static tests a sweep over the clients is drawn as measured, and the best point of each way stands
-beside the printed figure, which is the text's.
+As in the static tests, the sweep over the number of clients is charted as measured, and the best point of each way
+stands beside the figure that the text of the thesis gives.
 """
 
 from __future__ import annotations
@@ -10,11 +10,21 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ewe.lab.experiment import Bench, Chart, Experiment, Load, Running
-from ewe.lab.experiments.thesis import AB, BEST, CLIENTS, KEEP, MACHINE, NO_KEEP, READ_OFF, best, height
-from ewe.lab.processes import LabError
-from ewe.lab.results import Cell, Sample
-from ewe.lab.ways import MOST_PROCESSES, Way, served
+from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe.lab.bench.processes import LabError
+from ewe.lab.bench.results import Cell, Sample
+from ewe.lab.experiments.thesis_static import (
+    AB,
+    BEST,
+    CLIENTS,
+    KEEP,
+    MACHINE,
+    NO_KEEP,
+    READ_OFF,
+    best,
+    height,
+)
+from ewe.lab.stacks.ways import MOST_PROCESSES, Way, served
 
 QUICK = (32,)
 AGAIN = 2  # more measurements of the best point, in full
@@ -28,8 +38,8 @@ Printed = tuple[str, float]  # the document's name of a server, requests a secon
 
 
 @dataclass(frozen=True)
-class Dynamic:
-    """One dynamic test. printed: by column, by way's name; gone: printed for what no longer exists, by column.
+class DynamicTest:
+    """One dynamic test. printed: by column and name of the way. gone: for servers that no longer exist, by column.
 
     clients: at once, in full and with --quick.
     """
@@ -42,8 +52,8 @@ class Dynamic:
     notes: tuple[str, ...] = ()
 
 
-def run(lab: Bench, test: Dynamic) -> Iterator[Cell]:
-    """Measure every way that is here."""
+def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
+    """Measure every way that can run here."""
     lab.notes += [READ_OFF, *test.notes]
     if any(way.by == "cgi" for way in test.ways):
         lab.notes.append(CGI_CLIENTS)
@@ -57,7 +67,7 @@ def run(lab: Bench, test: Dynamic) -> Iterator[Cell]:
         yield Cell(name.lower(), BEST + column, paper=figure, paper_server=name)
 
 
-def measure(lab: Bench, test: Dynamic, way: Way) -> Iterator[Cell]:
+def measure(lab: Bench, test: DynamicTest, way: Way) -> Iterator[Cell]:
     """Measure a way: every number of clients, with and without keep-alive; then its best points."""
     swept: dict[str, list[Cell]] = {}
     try:
@@ -76,8 +86,8 @@ def measure(lab: Bench, test: Dynamic, way: Way) -> Iterator[Cell]:
         yield Cell(way.name, failure=str(reason))
 
 
-def sweep(lab: Bench, test: Dynamic, way: Way, column: str, server: Running, path: str) -> Iterator[Cell]:
-    """Measure a way that runs, with every number of clients."""
+def sweep(lab: Bench, test: DynamicTest, way: Way, column: str, server: Running, path: str) -> Iterator[Cell]:
+    """Measure a running way with every number of clients."""
     counts = test.quick if lab.quick else test.clients
     for count in sorted({min(count, way.most(column == KEEP)) for count in counts}):
         load = load_of(lab, way, column, count, path)
@@ -87,7 +97,7 @@ def sweep(lab: Bench, test: Dynamic, way: Way, column: str, server: Running, pat
 
 
 def again(lab: Bench, way: Way, column: str, of: Cell) -> Iterator[Sample]:
-    """Measure a point again, each time with all begun anew: a thousand clients leave their traces."""
+    """Measure a point again, each time with new processes: a thousand clients leave traces in the old ones."""
     for _ in range(AGAIN):
         with served(lab, way) as (server, path):
             yield lab.load(server, load_of(lab, way, column, int(of.x or 0), path))
@@ -96,15 +106,17 @@ def again(lab: Bench, way: Way, column: str, of: Cell) -> Iterator[Sample]:
 def load_of(lab: Bench, way: Way, column: str, count: int, path: str) -> Load:
     """Return the load of one point."""
     seconds = lab.seconds(2, 4) if way.by == "cgi" else lab.seconds(0.8, 2)
-    warm_up = lab.seconds(2, 3) if way.language == "java" else lab.seconds(0.3, 0.5)  # until it is compiled
+    warm_up = (
+        lab.seconds(2, 3) if way.language == "java" else lab.seconds(0.3, 0.5)
+    )  # until the virtual machine has compiled the code
     return Load(
         "ceiling", users=count, keep_alive=column == KEEP, seconds=seconds, warm_up=warm_up,
         path=path, length=len(way.page),
     )  # fmt: skip
 
 
-def beside(test: Dynamic, column: str, way: Way, cell: Cell) -> Cell:
-    """Give a cell what the document printed for it."""
+def beside(test: DynamicTest, column: str, way: Way, cell: Cell) -> Cell:
+    """Add the printed figure to a cell."""
     name, figure = test.printed[column].get(way.name, ("", 0.0))
     if name:
         cell.paper, cell.paper_server = figure, name
@@ -128,7 +140,7 @@ def experiment(
     figures: str,
     title: str,
     claim: str,
-    test: Dynamic,
+    test: DynamicTest,
     *,
     reference: str,
     paper_reference: str,
@@ -163,4 +175,4 @@ def experiment(
     )  # fmt: skip
 
 
-__all__ = ["KEEP", "NO_KEEP", "Dynamic", "experiment"]
+__all__ = ["KEEP", "NO_KEEP", "DynamicTest", "experiment"]

@@ -1,4 +1,4 @@
-"""The thesis's tables of the memory of what runs programs: A.9 for PHP, A.10 for Python."""
+"""How tables A.9 and A.10 of the thesis run: the memory of the processes that run PHP and Python."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ewe.lab.experiment import Bench, Chart, Experiment, Running
-from ewe.lab.experiments.thesis import MACHINE
+from ewe.lab.bench.experiment import Bench, Chart, Experiment, Running
+from ewe.lab.bench.processes import LabError
+from ewe.lab.bench.results import Cell, Sample, Usage
 from ewe.lab.experiments.thesis_dynamic import probe
-from ewe.lab.processes import LabError
-from ewe.lab.results import Cell, Sample, Usage
-from ewe.lab.ways import Way, served
+from ewe.lab.experiments.thesis_static import MACHINE
+from ewe.lab.stacks.ways import Way, served
 
 if TYPE_CHECKING:
     from psutil import Process
 
 PROGRAM, SERVER, WHOLE = "what runs the program, VmRSS", "web server, VmRSS", "all processes, PSS"
 VALUES = {PROGRAM: "extra.program", SERVER: "extra.server", WHOLE: "extra.pss"}
-ASKED = 20  # requests before the look: an interpreter that has run nothing yet is smaller
+ASKED = 20  # requests before the measurement: an interpreter that has not run yet is smaller
 SETTLES = 0.5  # seconds
 ENGINES = "/engines/", "php-cgi"  # in the command line of an engine of X-Switch
 Printed = tuple[str, float]  # the document's name, kB
@@ -27,7 +27,7 @@ Printed = tuple[str, float]  # the document's name, kB
 def run(
     lab: Bench, ways: Sequence[Way], printed: Mapping[str, Mapping[str, Printed]], gone: Mapping[str, float]
 ) -> Iterator[Cell]:
-    """Look at every way that is here. printed: by column, by way's name. gone: of web servers that are no more."""
+    """Measure every way that can run here. printed: by column and name of the way. gone: of former servers."""
     for way in ways:
         if way.missing:
             lab.notes.append(way.missing)
@@ -52,7 +52,7 @@ def run(
 
 
 def look(server: Running, way: Way) -> Sample:
-    """Return the memory of the largest that runs the program, of the web server's largest, and of all."""
+    """Return the memory of the largest process that runs the program, of the largest web server process, of all."""
     web = family(server.pid)
     beside = [each for pid in server.also for each in family(pid)]
     if way.by == "xswitch":
@@ -66,7 +66,7 @@ def look(server: Running, way: Way) -> Sample:
 
 
 def family(pid: int) -> list[Process]:
-    """Return a process and all below it. Raises LabError."""
+    """Return a process and its descendants. Raises LabError."""
     import psutil
 
     try:
@@ -76,7 +76,7 @@ def family(pid: int) -> list[Process]:
 
 
 def largest(processes: Sequence[Process]) -> int:
-    """Return the resident memory of the largest, in bytes; the first is the one that keeps the others."""
+    """Return the resident memory of the largest process in bytes. The first process is the parent of the others."""
     return max(each.memory_info().rss for each in processes[1:] or processes)
 
 

@@ -1,25 +1,227 @@
-"""Experiments that wait for a server, and what their documents printed."""
+"""The experiments that wait for a part of ewe that does not exist yet, and the figures their documents printed.
+
+Each names in `needs` the part it waits for. `ewe-lab list` shows them, and a report prints their figures with
+empty columns beside them. An experiment whose part exists moves to a file with its id and gets a `run`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from ewe.lab.experiment import Experiment
-from ewe.lab.results import Cell
+from ewe.lab.bench.experiment import Experiment
+from ewe.lab.bench.results import Cell
+from ewe.lab.experiments.thesis_static import AB, KEEP, NO_KEEP
+from ewe.lab.experiments.thesis_static import MACHINE as THESIS_MACHINE
 
-Waiting = tuple[Experiment, tuple[Cell, ...]]
+Cells = tuple[Cell, ...]
+MACHINES: Mapping[str, Mapping[str, str]] = {
+    "LibCGI": {
+        "server": "Pentium 200, 32 MB, Linux 2.0.34, Apache 1.2.5",
+        "client": "ab, 1000 requests, 30 at once",
+        "network": "Ethernet, 10 and 100 Mbit/s",
+    },
+    "RDBMS": {
+        "data": "50,000 rows of 196 bytes, an access log",
+        "answer": "5.605 KB of HTML",
+        "network": "10 Mbit/s",
+    },
+    "thesis": THESIS_MACHINE,
+}
 
 
-def cells(
-    printed: Mapping[str, float], column: str = "", unit: str = "req/s", x: float | None = None
-) -> tuple[Cell, ...]:
-    """Return cells with printed figures only, by the document's names of its servers."""
+def printed(
+    figures: Mapping[str, float], column: str = "", unit: str = "req/s", x: float | None = None
+) -> Cells:
+    """Return cells that hold printed figures only. figures: by the document's name of a server."""
     return tuple(
-        Cell(name, column, x, value="", unit=unit, paper=value, paper_server=name)
-        for name, value in printed.items()
+        Cell(name, column, x, value="", unit=unit, paper=figure, paper_server=name)
+        for name, figure in figures.items()
     )
 
 
-def joined(parts: Iterable[tuple[Cell, ...]]) -> tuple[Cell, ...]:
-    """Return the cells of many columns as one table."""
+def joined(parts: Iterable[Cells]) -> Cells:
+    """Return the cells of several columns as one table."""
     return tuple(cell for part in parts for cell in part)
+
+
+def waiting(
+    document: str, id: str, source: str, title: str, claim: str, *, varies: str, measures: str, needs: str,
+    cells: Cells = (), quick: bool = False, errata: tuple[str, ...] = (),
+) -> tuple[Experiment, Cells]:  # fmt: skip
+    """Return an experiment without a `run`, and its document's figures."""
+    experiment = Experiment(
+        id=id, document=document, source=source, title=title, claim=claim, varies=varies, measures=measures,
+        quick=quick, needs=needs, errata=errata, machine=MACHINES[document],
+    )  # fmt: skip
+    return experiment, cells
+
+
+# ---------------------------------------------------------------------------------------------------------
+# LibCGI: programs that run inside the server
+
+LIBCGI = "LibCGI (programs called as a library) and a FastCGI gateway"
+SIZES = (28, 1024, 10_240, 102_400)
+KINDS = ("CGI", "FastCGI", "LibCGI", "Web server")
+LIBCGI_TABLE_2 = ((8.2, 5.0, 1.3), (8.6, 5.3, 1.6), (11.6, 7.5, 2.4), (75, 71, 63))  # ms, a row for each size
+LIBCGI_TABLE_3 = {  # requests a second: by link, a row for each size, a figure for each of KINDS
+    "10 Mbit/s": ((88, 162, 320, 323), (81, 151, 278, 285), (52, 72, 85, 86), (9, 10, 10, 10)),
+    "100 Mbit/s": ((98, 193, 448, 460), (92, 188, 431, 436), (76, 130, 312, 315), (38, 47, 88, 89)),
+}
+LIBCGI_EXPERIMENTS = (
+    waiting(
+        "LibCGI", "L-T1", "table 1", "What it costs to start a CGI program",
+        "Starting a program costs 7.18 ms, most of it exec.",
+        varies="the step", measures="time of each step", quick=True,
+        needs="the lab's own measurement of fork, exec and pipe",
+        cells=printed({"fork": 998, "exec": 5250, "IPC": 932, "total": 7180}, "", "µs"),
+    ),
+    waiting(
+        "LibCGI", "L-X1", "section 2.1", "What it costs to call a FastCGI program",
+        "A FastCGI call costs 3.65 ms: control 1.9, communication 1.4, protocol 0.35.",
+        varies="the step", measures="time of each step", needs="an engine's socket to take apart (X-Switch)",
+        cells=printed({"control": 1.9, "IPC": 1.4, "protocol": 0.35, "total": 3.65}, "", "ms"),
+    ),
+    waiting(
+        "LibCGI", "L-T2", "table 2", "How long a request takes inside the server",
+        "LibCGI is 6.3 times faster than CGI and 3.8 times faster than FastCGI; with size that vanishes.",
+        varies="size, way to call a program", measures="request handling time in the server", quick=True,
+        needs=LIBCGI,
+        cells=joined(
+            printed(dict(zip(KINDS, row, strict=False)), "", "ms", size)
+            for size, row in zip(SIZES, LIBCGI_TABLE_2, strict=True)
+        ),
+    ),
+    waiting(
+        "LibCGI", "L-T3", "table 3", "Throughput by size and link",
+        "LibCGI answers 2.3 times as much as FastCGI and 4 to 4.7 times as much as CGI, within 3 % of a static "
+        "file; at 100 KB over 10 Mbit/s all are equal.",
+        varies="size, link, way to call a program", measures="requests a second", quick=True, needs=LIBCGI,
+        errata=("The abstract's “3.9 to 4.6 times” is, by table 3, 4.57, 4.68 and 4.11 to 10 KB.",),
+        cells=joined(
+            printed(dict(zip(KINDS, row, strict=True)), link, "req/s", size)
+            for link, rows in LIBCGI_TABLE_3.items()
+            for size, row in zip(SIZES, rows, strict=True)
+        ),
+    ),
+    waiting(
+        "LibCGI", "L-C1", "section 5", "The first call of a library",
+        "Loading a program as a library costs 400 µs, once.",
+        varies="first or later call", measures="time of a call", needs=LIBCGI,
+        cells=printed({"loading": 400}, "", "µs"),
+    ),
+    waiting(
+        "LibCGI", "L-F1", "figure 1", "A library that fails",
+        "An endless loop is cut by a timeout and a segmentation fault is caught; the library is unloaded and the "
+        "client gets status 500.",
+        varies="the fault", measures="requests lost, time to recover", needs=LIBCGI,
+    ),
+    waiting(
+        "LibCGI", "L-C2", "section 4.2", "Looking up the client's name",
+        "Finding REMOTE_HOST can take seconds.",
+        varies="reverse lookups on or off", measures="response time",
+        needs="reverse lookups, which ewe does not do, and a slow name server",
+    ),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------
+# RDBMS: gateways to a database. The results are in figures, and the text does not give their numbers.
+
+DATABASE = "the database demon and the gateways to it"
+LOST = "The results are in a figure whose numbers are not in the text: only order and shape can be compared."
+RDBMS_EXPERIMENTS = (
+    waiting(
+        "RDBMS", "R-F5", "figure 5", "Three ways to a database, 1 to 16 clients",
+        "A server API with a demon is faster than CGI with a demon, and that than CGI alone, at every number of "
+        "clients, and the gap grows.",
+        varies="clients, way to the database", measures="connect time, response time, rate, duration", quick=True,
+        needs=DATABASE, errata=(LOST,),
+    ),
+    waiting(
+        "RDBMS", "R-F7", "figure 7", "Eight ways to a database, one client",
+        "CGI with a demon is about as fast as NSAPI and ISAPI.",
+        varies="way to the database", measures="average response time", quick=True, needs=DATABASE,
+        errata=(LOST,),
+    ),
+    waiting(
+        "RDBMS", "R-F8", "figure 8", "Connecting and retrieving",
+        "ODBC and JDBC of type 2 spend much of their time on connecting; a demon has no connecting to do for each "
+        "request.",
+        varies="way to the database", measures="CPU time of connecting and of retrieving", quick=True,
+        needs=DATABASE, errata=(LOST,),
+    ),
+    waiting(
+        "RDBMS", "R-F9", "figure 9", "Where a session's state is kept", "Each tier that keeps state adds time.",
+        varies="who keeps the state", measures="time added", needs="sessions, and a demon that keeps them",
+    ),
+    waiting(
+        "RDBMS", "R-T1", "table 1", "Kinds of gateways, judged",
+        "CGI is portable and slow, server APIs are fast and tied to one server.",
+        varies="kind of gateway", measures="performance, from L-T2 and X-T2; the rest is prose",
+        needs="the experiments L-T2 and X-T2",
+    ),
+    waiting(
+        "RDBMS", "R-C2", "section 4", "More than one demon",
+        "Several demons may serve more clients (future work there).",
+        varies="demons, 1 to 4", measures="requests a second", needs=f"{DATABASE}, and a router among demons",
+    ),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------
+# The thesis: TLS before programs, PHP's accelerators, the load of a blog
+
+TLS = "TLS on the web servers before programs"
+
+ACCELERATORS = {  # table A.12, kB: before and after the main page was loaded
+    "mod_php": (5012, 8308),
+    "mod_php with APC": (5052, 8028),
+    "mod_php with Xcache": (5072, 8904),
+    "mod_php with eAccelerator": (5020, 7884),
+    "FastCGI": (3748, 6684),
+    "FastCGI with APC": (3792, 6328),
+    "FastCGI with Xcache": (3812, 7220),
+    "FastCGI with eAccelerator": (3764, 6176),
+    "PHP-FPM": (4140, 6788),
+    "PHP-FPM with APC": (4180, 6484),
+    "PHP-FPM with Xcache": (4196, 7348),
+    "PHP-FPM with eAccelerator": (4160, 6332),
+}
+THESIS_EXPERIMENTS = (
+    waiting(
+        "thesis", "T-HS2", "figures 4.24, 4.25 and A.29 to A.34", "PHP over TLS",
+        "Without keep-alive the handshake makes all equal; with it lighttpd with several processes leads.",
+        varies="server, clients at once", measures="requests a second", needs=TLS,
+        errata=(AB, "Lighttpd's 4,500 is in the text of the figure; the conclusions have 4,000."),
+        cells=printed({"all": 1_400}, NO_KEEP)
+        + printed({"Lighttpd, several processes": 4_500, "Lighttpd, one": 3_000, "the rest": 1_400}, KEEP),
+    ),
+    waiting(
+        "thesis", "T-HS3", "figures 4.26, 4.27 and A.35 to A.40", "Python over TLS",
+        "TLS costs Apache 72 % and nginx 78 %, and nobody gets above 1,900.",
+        varies="server, clients at once", measures="requests a second", needs=TLS, errata=(AB,),
+        cells=printed({"the best": 1_400}, NO_KEEP) + printed({"the best": 1_900}, KEEP),
+    ),
+    waiting(
+        "thesis", "T-LD", "figures 4.28 and A.41 to A.45", "A blog under load, an hour long",
+        "Apache prefork takes all CPU and 4 GB and lets users time out; event loses nobody; nginx and lighttpd "
+        "need less of both.",
+        varies="server; 100, 450 and 200 users a second", measures="requests a second, CPU, memory", quick=True,
+        needs="WordPress with a database, or a small blog in its place",
+        cells=printed(
+            {"Apache prefork": 4.0, "Lighttpd": 2.0, "Nginx": 2.8, "Cherokee": 3.4}, "memory", "GB"
+        ) + printed(
+            {"Apache prefork": 100, "Apache event": 100, "Lighttpd": 90, "Nginx": 90, "Cherokee": 92}, "CPU", "%"
+        ),
+    ),
+    waiting(
+        "thesis", "T-A12", "table A.12", "PHP accelerators",
+        "An accelerator saves time and costs hardly any memory.",
+        varies="accelerator", measures="VmRSS before and after the main page",
+        needs="a way to run PHP with and without its opcache",
+        cells=joined(
+            printed({name: pair[index] for name, pair in ACCELERATORS.items()}, column, "kB")
+            for index, column in enumerate(("VmRSS before the main page", "VmRSS after the main page"))
+        ),
+    ),
+)  # fmt: skip
+
+WAITING: Sequence[tuple[Experiment, Cells]] = (*LIBCGI_EXPERIMENTS, *RDBMS_EXPERIMENTS, *THESIS_EXPERIMENTS)

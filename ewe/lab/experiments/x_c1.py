@@ -1,19 +1,19 @@
-"""X-Switch, section 3: events against threads, as it cites them."""
+"""X-Switch, section 3: events against threads, a result that the paper cites."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.experiment import Bench, Chart, Experiment, Load
+from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe.lab.bench.results import Cell
 from ewe.lab.experiments.contenders import APACHE_EVENT, APACHE_WORKER, ASYNCIO, NGINX, POOL, THREAD
-from ewe.lab.results import Cell
 
 PRINTED = {"thread": 1.0, "asyncio": 1.18, "pool": 1.18}
 PAPER = {"thread": "threads", "asyncio": "events", "pool": "hybrid"}
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure at saturation."""
+    """Measure each server at saturation."""
     root = lab.site([])
     load = Load("ceiling", users=100, seconds=lab.seconds(1, 3), warm_up=0.5)
     for contender in lab.servers((THREAD, POOL, ASYNCIO, APACHE_WORKER, APACHE_EVENT, NGINX)):

@@ -1,4 +1,4 @@
-"""X-Switch, section 3.3: every user has engines of his own, as far as there is room for them."""
+"""X-Switch, section 3.3: every user has separate engines, within the limit of all engines together."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ewe.lab import pinger
-from ewe.lab.accounts import User, accounts
-from ewe.lab.experiment import Bench, Chart, Experiment
+from ewe.lab.bench.accounts import User, accounts
+from ewe.lab.bench.experiment import Bench, Chart, Experiment
+from ewe.lab.bench.processes import LabError, on_core, two_cores
+from ewe.lab.bench.results import Cell, Sample, Table, Times
+from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe.lab.experiments.xswitch_tables import MACHINE
-from ewe.lab.pinger import Ask
-from ewe.lab.processes import LabError, on_core, two_cores
-from ewe.lab.programs import PYTHON, status_of, wait_for_xswitch
-from ewe.lab.results import Cell, Sample, Table, Times
-from ewe.lab.servers import ewe
-from ewe.lab.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe.lab.load import pinger
+from ewe.lab.load.pinger import Ask
+from ewe.lab.stacks.backends import status_of, wait_for_xswitch
+from ewe.lab.stacks.programs import PYTHON
+from ewe.lab.stacks.servers import ewe
 
 CAPS = (4, 8, 16)  # engines of all users together
 USERS = (2, 4, 8, 16, 32)
@@ -30,7 +31,7 @@ PROGRAM = "who.py"
 TEXT = f"{PYTHON}import os\nprint('Content-Type: text/plain\\n')\nprint('user', os.getuid())\n"
 IN_TURN = (
     "One client asks for one user's program after another, drawn at random with the same chance for each: with n "
-    "users and room for m engines, the share n - m of n finds no engine of its own."
+    "users and room for m engines, the share n - m of n finds no engine of its user."
 )
 VANISH = (
     "The users exist in the server's mount namespace alone: the machine has no more accounts than before."
@@ -66,8 +67,8 @@ def measure(lab: Bench, cap: int, users: Sequence[User], prefix: Sequence[str]) 
         with ExitStack() as stack:
             server = stack.enter_context(
                 ewe(
-                    "xswitch", "--requests", "0", "--xswitch-config", str(settings), root=lab.site([]),
-                    directory=scratch, core=two_cores()[0], prefix=prefix,
+                    "xswitch", "--requests", "0", "--xswitch-status", "--xswitch-config", str(settings),
+                    root=lab.site([]), directory=scratch, core=two_cores()[0], prefix=prefix,
                 )
             )  # fmt: skip
             wait_for_xswitch(server)
@@ -85,13 +86,13 @@ def measure(lab: Bench, cap: int, users: Sequence[User], prefix: Sequence[str]) 
 
 
 def asker(url: str, user: User) -> Any:
-    """Return a context in which a user's program is asked for; it must say that it runs as him."""
+    """Return a client for the program of a user, which must answer with the uid of that user."""
     return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.number}\n".encode())
 
 
 def timed(asks: Sequence[Ask], count: int) -> list[float]:
-    """Ask at random, the same way each time; return what each request took."""
-    order = random.Random(44)  # the number of the journal's issue
+    """Ask for the programs in a random order that is the same each time; return the time of each request."""
+    order = random.Random(44)  # any seed, but always the same
     times = []
     for _ in range(count):
         ask = order.choice(asks)
@@ -102,7 +103,7 @@ def timed(asks: Sequence[Ask], count: int) -> list[float]:
 
 
 def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]) -> Sample:
-    """Return what came of it; extra: percent of the requests, and engines at the end."""
+    """Return the sample. extra: percent of the requests, and the engines at the end."""
     count = len(times)
     share = {
         name: (after["counters"].get(name, 0) - before["counters"].get(name, 0)) / count * 100
@@ -115,14 +116,14 @@ def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]
 
 
 def as_claimed(cell: Cell) -> bool:
-    """Were there no more engines than allowed, and was one evicted only where users outnumber them?"""
+    """Whether the limit of engines was kept, and engines were evicted only with more users than engines."""
     cap, extra = int(cell.server.split()[0]), cell.samples[0].extra
     crowded = cell.x is not None and cell.x > cap
     return extra["engines"] <= cap and (extra["evicted"] > 0) == crowded
 
 
 def check(table: Table) -> Finding:
-    """The claim holds if engines go only where users outnumber them, and there are never more than allowed."""
+    """The claim holds if every cell is as claimed."""
     found = [cell for cell in table.cells if cell.samples and cell.x]
     if not found:
         return Finding(NOT_TESTABLE, "There were no users to measure with.")
@@ -132,7 +133,7 @@ def check(table: Table) -> Finding:
     started = most.samples[0].extra["started"]
     told = f"With {most.x:.0f} users and {most.server}, {started:.0f} % of the requests start one"
     if none and (slow := most.samples[0].service) and (fast := none[0].samples[0].service):
-        told += f", and the mean answer takes {slow.mean * 1e3:.1f} ms instead of {fast.mean * 1e3:.1f}"
+        told += f", and half of the answers take more than {slow.p50 * 1e3:.1f} ms instead of {fast.p50 * 1e3:.1f}"
     if bad:
         where = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
         return Finding(FAILS, f"Not as it should be with {where}. {told}.")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ewe.lab.experiment import Bench, Chart, Experiment, Load
+from ewe.lab.bench import figures
+from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe.lab.bench.processes import LabError
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe.lab.experiments.xswitch_tables import MACHINE
-from ewe.lab.processes import LabError
-from ewe.lab.programs import LARGE, missing, technology
-from ewe.lab.results import Cell, Table
-from ewe.lab.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe.lab.stacks.programs import LARGE
+from ewe.lab.stacks.ways import served, technology
 
-FLAT = 1.5  # times that the least and the greatest throughput may differ
+FLAT = 1.5  # ratio of the greatest to the least throughput up to which it is flat
+STRAIGHT = 0.95  # the R² of a response time that grows linearly
 SERVERS = ("xswitch perl", "cgi perl")
 
 
@@ -20,7 +24,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure both with 25 to 375 users that never pause."""
     counts = (25, 125, 250, 375) if lab.quick else tuple(range(25, 376, 50))
     for name in SERVERS:
-        if lacking := missing(name):
+        if lacking := technology(name).missing:
             lab.notes.append(lacking)
             continue
         for count in counts:
@@ -30,11 +34,11 @@ def run(lab: Bench) -> Iterator[Cell]:
 def measure(lab: Bench, name: str, count: int) -> Cell:
     """Measure one point."""
     cell = Cell(name, x=count, value="extra.megabytes", unit="MB/s")
-    settings = lab.directory / "xswitch.toml"  # all are one user's, and their number is what is measured
+    settings = lab.directory / "xswitch.toml"  # all requests belong to one user, and their number is varied
     settings.write_text("max-queue-per-user = 1000\n")
     load = Load(users=count, seconds=lab.seconds(2, 4), warm_up=1.5, timeout=20.0, length=LARGE)
     try:
-        with technology(lab, name, "--xswitch-config", str(settings), program="large") as (server, path):
+        with served(lab, technology(name, "large"), "--xswitch-config", str(settings)) as (server, path):
             sample = lab.load(server, replace(load, path=path))
     except LabError as reason:
         cell.failure = str(reason)
@@ -46,12 +50,29 @@ def measure(lab: Bench, name: str, count: int) -> Cell:
 
 
 def check(table: Table) -> Finding:
-    """The claim holds if X-Switch's throughput hardly changes with the number of clients."""
-    found = [cell.median for cell in table.cells if cell.server == SERVERS[0] and cell.median]
-    if len(found) < 2:
+    """The claim has two parts: throughput hardly changes with the clients, and response time grows linearly."""
+    cells = [cell for cell in table.cells if cell.server == SERVERS[0] and cell.median and cell.x is not None]
+    if len(cells) < 3:
         return Finding(NOT_TESTABLE, "There are too few figures.")
-    word = HOLDS if max(found) / min(found) < FLAT else FAILS
-    return Finding(word, f"From 25 to 375 clients X-Switch sent {min(found):.1f} to {max(found):.1f} MB/s.")
+    rates = [cell.median for cell in cells if cell.median]
+    flat = max(rates) / min(rates) < FLAT
+    told = f"From 25 to 375 clients X-Switch sent {min(rates):.1f} to {max(rates):.1f} MB/s"
+    points = [(cell.x, time) for cell in cells if cell.x and (time := figures.of_cell(cell, "service.p50"))]
+    line = fit([x for x, _ in points], [time for _, time in points])
+    if line is None:
+        return Finding(IN_PART if flat else FAILS, f"{told}; the response times make no line.")
+    slope, share = line
+    linear = slope > 0 and share >= STRAIGHT
+    told += f"; the median response time grows by {slope * 1e3:.2g} ms a client, R² = {share:.3f}"
+    return Finding(HOLDS if flat and linear else IN_PART if flat or linear else FAILS, f"{told}.")
+
+
+def fit(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
+    """Return the slope of the regression line, and R², the share of the variance that the line explains."""
+    try:
+        return statistics.linear_regression(x, y).slope, statistics.correlation(x, y) ** 2
+    except statistics.StatisticsError:  # too few points, or all the same
+        return None
 
 
 EXPERIMENT = Experiment(

@@ -1,10 +1,16 @@
-"""X-Switch, table 1: what each layer costs, by leaving out one after another.
+"""X-Switch, table 1: what each layer costs, measured by leaving out one layer after another.
 
-Five runs, all of the same script and with the same number of requests, one at a time: (1) through everything,
-(2) of a front end whose handler does nothing, (3) of X-Switch over FastCGI, (4) of an engine over the engine
-protocol, (5) of the script in a loop. The differences are the layers; 1 - 2 - 3 is mod_x, as there.
+There are five runs of the same script, with the same number of requests, one at a time:
 
-CPU times need no differences but two: the front end, X-Switch and the engine are processes of their own.
+    1 everything        client - front end - mod_x - X-Switch - engine - script
+    2 null handler      client - front end
+    3 X-Switch          client - - - - - - - - - - - X-Switch - engine - script       over FastCGI
+    4 engine            client - - - - - - - - - - - - - - - - engine - script        over the engine protocol
+    5 loop              the script alone, in a loop
+
+The differences are the layers: run 2 is the front end, 1 - 2 - 3 is mod_x, 3 - 4 is X-Switch, 4 - 5 the engine, and
+run 5 the script, as in the paper. CPU times need only two differences, because front end, X-Switch and engine are
+separate processes.
 """
 
 from __future__ import annotations
@@ -15,11 +21,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.lab import pinger
-from ewe.lab.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.experiments.xswitch_tables import MACHINE
-from ewe.lab.pinger import Ask, Took
-from ewe.lab.processes import (
+from ewe.config.defaults import SEARCH_PATH
+from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe.lab.bench.processes import (
     LabError,
     cpu_seconds,
     ended,
@@ -32,11 +36,16 @@ from ewe.lab.processes import (
     tree,
     two_cores,
 )
-from ewe.lab.programs import HELLO, directory_of, missing, status_of, switch, technology
-from ewe.lab.results import Cell, Sample, Table, Usage
-from ewe.lab.variants import NOTHING
-from ewe.lab.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.xswitch.settings import BUILT_IN
+from ewe.lab.bench.results import Cell, Sample, Table, Usage
+from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe.lab.experiments.xswitch_tables import MACHINE
+from ewe.lab.load import pinger
+from ewe.lab.load.pinger import Ask, Took
+from ewe.lab.stacks.backends import status_of, switch
+from ewe.lab.stacks.programs import HELLO, directory_of
+from ewe.lab.stacks.variants import NOTHING
+from ewe.lab.stacks.ways import served, technology
+from ewe.xswitch.engine_kinds import BUILT_IN
 
 FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
 LAYERS = (FRONT, MOD_X, SWITCH, ENGINE, SCRIPT)
@@ -61,15 +70,15 @@ SWAPPED = (
     "Beside ours stand the percentages that its seconds make."
 )
 REMARKS = (
-    "Layers are made of the fastest of three runs each: whatever else a machine does only adds to them.",
+    "Layers are made of the fastest of three runs each: other programs can only make a run slower.",
     "The pinger's own time is in runs 1 to 4, so that the front end's layer has it too, and mod_x lacks it.",
     "The script in a loop writes to /dev/null without a flush after each: sending is the engine's work.",
     "The engine's CPU time is that under X-Switch; by itself (run 4) it may differ.",
 )
 LANGUAGES = {"Perl": "pl", "Python": "py"}
-STAYS = "max-requests = 1000000\n"  # so that the engine that is measured is not replaced
+STAYS = "max-requests = 1000000\n"  # so that X-Switch does not replace the measured engine
 REQUESTS = (1_500, 10_000)  # of each run, quick and full
-ROUNDS = 3  # of all runs, in turn: a busy moment of the machine does not hit one alone
+ROUNDS = 3  # of all runs in turn, so that a busy moment does not fall on one run only
 LOOPS = 10  # times as many requests in a loop, where each takes a microsecond
 PERL_LOOP = """\
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID);
@@ -105,8 +114,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Stand:
-    """All that is asked, running side by side. groups: the processes of run 1 by layer."""
+class RunningServers:
+    """The servers of runs 1 to 4, side by side. groups: the processes of run 1, by layer."""
 
     full: Ask
     null: Ask
@@ -120,36 +129,36 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure the layers, in each language that is here."""
     count = int(lab.seconds(*REQUESTS))
     for language in LANGUAGES:
-        if lacking := missing(f"xswitch {language.lower()}"):
+        if lacking := technology(f"xswitch {language.lower()}").missing:
             lab.notes.append(lacking)
             continue
         rounds: list[tuple[Run, ...]] = []
         failure = ""
         try:
             with ExitStack() as stack:
-                stand = stood(lab, language, stack)
-                for ask in (stand.full, stand.null, stand.fastcgi, stand.engine):
+                servers = start_servers(lab, language, stack)
+                for ask in (servers.full, servers.null, servers.fastcgi, servers.engine):
                     pinger.ping(ask, count // 10)
-                rounds = [once(lab, stand, language, count) for _ in range(ROUNDS)]
+                rounds = [once(lab, servers, language, count) for _ in range(ROUNDS)]
         except LabError as reason:
             failure = str(reason)
         yield from cells(language, count, rounds, failure)
     lab.notes += REMARKS
 
 
-def stood(lab: Bench, language: str, stack: ExitStack) -> Stand:
-    """Start everything that is asked. Raises LabError."""
+def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
+    """Start the servers of runs 1 to 4. Raises LabError."""
     core = two_cores()[0]
     script = str(directory_of(lab) / f"hello.{LANGUAGES[language]}")
     body = HELLO.encode()
     settings = lab.directory / "stays.toml"
     settings.write_text(STAYS)
     server, path = stack.enter_context(
-        technology(lab, f"xswitch {language.lower()}", "--xswitch-config", str(settings))
+        served(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
     full = stack.enter_context(pinger.http(server.url, path, body))
     full()
-    null_contender = Contender("null handler", model="ewe.lab.variants:Null")
+    null_contender = Contender("null handler", model="ewe.lab.stacks.variants:Null")
     null_server = stack.enter_context(lab.start(null_contender, lab.site([])))
     null = stack.enter_context(pinger.http(null_server.url, path, NOTHING))
     params = variables(script, path)
@@ -157,11 +166,13 @@ def stood(lab: Bench, language: str, stack: ExitStack) -> Stand:
     direct = stack.enter_context(pinger.fastcgi(str(socket), params, body))
     command = BUILT_IN[language.lower()].command
     engine, engine_pid = stack.enter_context(pinger.engine(command, script, params, body, core))
-    return Stand(full, null, direct, engine, grouped(server), (null_server.pid, switch_pid, engine_pid))
+    return RunningServers(
+        full, null, direct, engine, grouped(server), (null_server.pid, switch_pid, engine_pid)
+    )
 
 
 def variables(script: str, path: str) -> dict[str, str]:
-    """Return what ewe sends for a request of the pinger's, so that all that read it have the same work."""
+    """Return the variables that ewe sends for a request of the pinger, so that all runs read the same."""
     return {
         "GATEWAY_INTERFACE": "CGI/1.1", "SERVER_SOFTWARE": "ewe", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "4000",
         "SERVER_PROTOCOL": "HTTP/1.1", "REQUEST_METHOD": "GET", "REQUEST_SCHEME": "http", "REQUEST_URI": path,
@@ -172,7 +183,7 @@ def variables(script: str, path: str) -> dict[str, str]:
 
 
 def grouped(server: Running) -> dict[str, tuple[int, ...]]:
-    """Return the processes of `ewe -x` by layer: the front end has mod_x in it, the engine the script."""
+    """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine."""
     engines = {int(each["pid"]) for each in status_of(server)["engines"]}
     family = {each.pid for each in tree(server.pid)}
     behind = {each.pid for child in family if is_switch(child, server.pid) for each in tree(child)}
@@ -184,7 +195,7 @@ def grouped(server: Running) -> dict[str, tuple[int, ...]]:
 
 
 def is_switch(pid: int, front: int) -> bool:
-    """Is this the X-Switch that a front end has started?"""
+    """Whether a process is the X-Switch that a front end started."""
     try:
         return pid != front and b"ewe.xswitch" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -192,20 +203,20 @@ def is_switch(pid: int, front: int) -> bool:
 
 
 def clock(pids: tuple[int, ...]) -> float:
-    """Return the CPU seconds of processes, which must stay. Raises LabError."""
+    """Return the CPU seconds of processes. Raises LabError if one has ended."""
     found = [process(pid) for pid in pids]
     if None in found:
         raise LabError("a process that was to be measured has ended")
     return sum(own_seconds(each) for each in found if each)
 
 
-def once(lab: Bench, stand: Stand, language: str, count: int) -> tuple[Run, ...]:
+def once(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[Run, ...]:
     """Make the five runs."""
     with on_core(two_cores()[1]):
-        before = {layer: clock(pids) for layer, pids in stand.groups.items()}
-        took = pinger.ping(stand.full, count)
-        runs = [Run(took, {layer: clock(pids) - before[layer] for layer, pids in stand.groups.items()})]
-        for ask, root in zip((stand.null, stand.fastcgi, stand.engine), stand.roots, strict=True):
+        before = {layer: clock(pids) for layer, pids in servers.groups.items()}
+        took = pinger.ping(servers.full, count)
+        runs = [Run(took, {layer: clock(pids) - before[layer] for layer, pids in servers.groups.items()})]
+        for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
             spent = cpu_seconds(root)
             took = pinger.ping(ask, count)
             runs.append(Run(took, {"": cpu_seconds(root) - spent}))
@@ -213,13 +224,13 @@ def once(lab: Bench, stand: Stand, language: str, count: int) -> tuple[Run, ...]
 
 
 def loop(lab: Bench, language: str, count: int) -> Run:
-    """Run the script in a loop, in an interpreter of its own. Raises LabError."""
+    """Run the script in a loop in a new interpreter. Raises LabError."""
     program, text = IN_A_LOOP[language]
     file = lab.directory / f"loop.{LANGUAGES[language]}"
     file.write_text(text)
     script = directory_of(lab) / f"hello.{LANGUAGES[language]}"
     command = [program, str(file), str(script), str(count)]
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}  # the interpreters that engines have
+    env = {"PATH": SEARCH_PATH}  # the interpreters that engines have
     with tempfile.TemporaryFile() as output, running(command, output, two_cores()[0], env=env) as started:
         if not ended(started, pinger.TIMEOUT):
             raise LabError("the script in a loop does not end")
@@ -230,11 +241,11 @@ def loop(lab: Bench, language: str, count: int) -> Run:
     return Run(Took(count, seconds, 0.0), {"": cpu})
 
 
-# What comes of the runs
+# From runs to layers
 
 
 def fastest(rounds: Sequence[tuple[Run, ...]]) -> tuple[Run, ...]:
-    """Return the fastest of each run: differences are of one set of figures, to which a busy machine only adds."""
+    """Return the fastest of each run: other programs can only make a run slower."""
     return tuple(min(each, key=lambda run: run.took.seconds) for each in zip(*rounds, strict=True))
 
 
@@ -277,14 +288,14 @@ def printed_share(layer: str) -> float:
 
 
 def layer_sample(layer: str, count: int, runs: Sequence[Run]) -> Sample:
-    """Return what a layer took."""
+    """Return the sample of a layer."""
     times, cpu = layers(runs), cpu_layers(runs)
     extra = {"share": times[layer] / sum(times.values()) * 100, "micros": times[layer], "cpu": cpu[layer]}
     return Sample("pinger", 0.0, count, count, 1, extra=extra, usage=Usage(cpu[layer] * count / 1e6))
 
 
 def run_sample(run: Run) -> Sample:
-    """Return a run's figures."""
+    """Return the sample of a run."""
     took = run.took
     extra = {"micros": took.seconds / took.count * 1e6, "pinger": took.client / took.count * 1e6}
     usage = Usage(sum(run.cpu.values()))

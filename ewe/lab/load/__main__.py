@@ -1,15 +1,15 @@
-"""The child process: reads {"url": ..., "load": {...}} from its input, and writes lines to its output.
+"""The child process: it reads {"url": ..., "load": {...}} from standard input and writes lines to standard output.
 
 begin           the warm-up is over
-end             what counts is over
-{...}           a results.Sample as JSON, without what only the server's side knows
+end             the measured time is over
+{...}           a results.Sample as JSON, without the figures of the server
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import sys
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -20,38 +20,32 @@ import gevent
 from locust.env import Environment
 from locust.event import Events
 
-from ewe.lab.experiment import Load
+from ewe.lab.bench.experiment import Load
+from ewe.lab.bench.processes import allow_descriptors
+from ewe.lab.bench.results import Sample
 from ewe.lab.load.client import target
 from ewe.lab.load.recorder import Recorder
-from ewe.lab.results import Sample
 
-SPARE = 64  # descriptors for ourselves
-MOST = 20_000  # sessions at once, whatever the limit of descriptors
-
-
-def descriptors() -> int:
-    """Raise the limit of descriptors as far as we may; return how many there are for connections."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST + SPARE if hard == resource.RLIM_INFINITY else min(hard, MOST + SPARE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted - SPARE
+GRACE = 1.0  # seconds by which a timeout may be late
+SPARE = 64  # descriptors that are not connections
+MOST = 20_000  # sessions at once, even if the limit of descriptors is higher
 
 
 def new_events() -> Any:
-    """Return locust's hooks, none of which anybody listens to yet."""
+    """Return locust's hooks, without listeners."""
     return Events()  # type: ignore[no-untyped-call]
 
 
 def say(text: str) -> None:
-    """Write a line at once."""
+    """Write a line and flush."""
     print(text, flush=True)
 
 
 def run(load: Load, url: str) -> Sample:
-    """Run a load; a sample of it."""
+    """Run a load; return its sample."""
     scheduled = load.shape == "arrivals"
     recorder = Recorder(scheduled)
-    plan = users.Plan(load, target(load, url), recorder, descriptors())
+    plan = users.Plan(load, target(load, url), recorder, min(allow_descriptors(MOST + SPARE) - SPARE, MOST))
     user: Any = type("LoadUser", (users.ArrivalUser if scheduled else users.ClosedUser,), {"plan": plan})
     environment = Environment(user_classes=[user], events=new_events(), host=url, catch_exceptions=False)
     runner = environment.create_local_runner()
@@ -68,7 +62,7 @@ def run(load: Load, url: str) -> Sample:
 
 
 def run_sessions(runner: Any, plan: users.Plan) -> None:
-    """Let all sessions come and go."""
+    """Run all sessions to their end."""
     begin(plan)
     runner.start(1, spawn_rate=1)
     with gevent.Timeout(plan.load.seconds, False):
@@ -80,7 +74,7 @@ def run_sessions(runner: Any, plan: users.Plan) -> None:
 
 
 def run_time(runner: Any, plan: users.Plan) -> None:
-    """Let users come, warm up, and then do what they do for a time."""
+    """Start the users, let them warm up, and measure for the time of the load."""
     load = plan.load
     count = 1 if load.shape == "arrivals" else load.users
     runner.start(count, spawn_rate=count)
@@ -89,8 +83,21 @@ def run_time(runner: Any, plan: users.Plan) -> None:
     gevent.sleep(load.warm_up)
     begin(plan)
     gevent.sleep(sum(length for length, _ in load.phases) or load.seconds)
-    plan.over = True
+    if load.shape == "arrivals":
+        plan.over = True
     end(plan)
+    wait_for_answers(plan)
+    plan.over = True
+
+
+def wait_for_answers(plan: users.Plan) -> None:
+    """Let closed users go on, uncounted, until each request that was under way has its answer or its timeout.
+
+    They must go on: a server without load would now answer the requests that it had kept waiting.
+    """
+    give_up = time.perf_counter() + plan.load.timeout + GRACE
+    while not plan.recorder.scheduled and plan.recorder.under_way() and time.perf_counter() < give_up:
+        gevent.sleep(0.01)
 
 
 def begin(plan: users.Plan) -> None:
@@ -106,7 +113,7 @@ def end(plan: users.Plan) -> None:
 
 
 def finished(plan: users.Plan) -> Sample:
-    """Return the sample with what there is to note."""
+    """Return the sample with its notes."""
     found = plan.recorder.sample("locust")
     if plan.load.sessions and plan.over:
         found.notes.append(

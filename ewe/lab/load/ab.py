@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.lab.experiment import Load
+from ewe.lab.bench.experiment import Load
+from ewe.lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
+from ewe.lab.bench.results import Sample, Times
 from ewe.lab.load.child import Marks
-from ewe.lab.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
-from ewe.lab.results import Sample, Times
 
 MOST = 2_000_000  # requests of one run: ab keeps 32 bytes for each
-TRIES = 2  # it may end with a connection reset, for instance behind a token bucket
+TRIES = 2  # ab ends when a connection is reset, for instance behind a token bucket; then it is started again
 PARITY = ("-f", "TLS1.2", "-Z", "AES256-SHA:@SECLEVEL=0")
 FIGURES = {
     "seconds": r"Time taken for tests: +([\d.]+) seconds",
@@ -33,7 +33,7 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Done:
-    """What one run of ab reported, and the CPU share that it had itself."""
+    """The report of one run of ab, and the share of its core that ab used."""
 
     figures: dict[str, float]
     times: Times | None
@@ -44,14 +44,16 @@ def parse_ab(text: str) -> dict[str, float]:
     """Read ab's report. Raises LabError."""
     found = {name: match[1] for name, pattern in FIGURES.items() if (match := re.search(pattern, text))}
     if failed := re.search(r"^SSL handshake failed.*\n.*?:error:[^:]*:[^:]*:[^:]*:([^:]*)", text, re.M):
-        raise LabError(f"ab: no TLS connection with this protocol and cipher: {failed[1]}")  # it counts those
+        raise LabError(
+            f"ab: no TLS connection with this protocol and cipher: {failed[1]}"
+        )  # ab counts those statuses
     if "seconds" not in found or "complete" not in found:
         raise LabError(f"ab: {one_line(text)}")
     return {name: float(value) for name, value in found.items()}
 
 
 def read_times(path: Path, figures: dict[str, float]) -> Times | None:
-    """Read the percentiles that ab wrote to a file; connecting is part of the time. None: there are none."""
+    """Read the percentiles that ab wrote to a file. The times include connecting. None if there are none."""
     try:
         with path.open(newline="") as file:
             share = {int(row[0]): float(row[1]) / 1e3 for row in list(csv.reader(file))[1:]}
@@ -86,7 +88,7 @@ def run_ab(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequenc
 
 
 def once(load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]) -> Done:
-    """Run ab for so many seconds; again if a connection reset has ended it."""
+    """Run ab for so many seconds; repeat it if a connection reset ended it."""
     for attempt in range(TRIES):
         try:
             return attempted(load, url, seconds, core, prefix)
@@ -100,7 +102,7 @@ def attempted(load: Load, url: str, seconds: float, core: int | None, prefix: Se
     """Run ab once."""
     with tempfile.TemporaryDirectory(prefix="ewe-lab-ab-") as directory:
         table = Path(directory) / "times.csv"
-        # It counts whole seconds; an interrupt ends it earlier, and it reports the time that really passed.
+        # ab takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
         command = [
             *prefix, tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", str(MOST),
             "-c", str(load.users), "-s", str(math.ceil(load.timeout)), "-e", str(table),

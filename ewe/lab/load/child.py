@@ -1,4 +1,4 @@
-"""Locust in a child process: what it patches stays there, and it has a core of its own."""
+"""Run locust in a child process: gevent patches the standard library there only, and it is pinned to its core."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pathlib import Path
 from typing import IO, Protocol
 
 import ewe
-from ewe.lab.experiment import Load
-from ewe.lab.processes import LabError, one_line, running, text_of
-from ewe.lab.results import Sample, build
+from ewe.lab.bench.experiment import Load
+from ewe.lab.bench.processes import LabError, one_line, running, text_of
+from ewe.lab.bench.results import Sample, build
 
-STARTS_IN = 20.0  # seconds: a thousand users on a busy machine
-LOCUST_MISSING = "locust is missing: pip install 'ewe[lab]'"
+STARTS_IN = 20.0  # seconds that a thousand users may take on a busy machine
+LOCUST_MISSING = "locust is missing: pip install 'ewe-server[lab]'"
 
 
 class Marks(Protocol):
-    """Who wants to know when what counts begins and ends."""
+    """Is told when the measured time begins and ends."""
 
     def begin(self) -> None:
         """The warm-up is over."""
 
     def end(self) -> None:
-        """What counts is over."""
+        """The measured time is over."""
 
 
 class NoMarks:
-    """Nobody."""
+    """Marks that do nothing."""
 
     def begin(self) -> None:
         """Nothing."""
@@ -45,14 +45,14 @@ class NoMarks:
 
 
 def has_locust() -> bool:
-    """Whether it is installed."""
+    """Whether locust is installed."""
     return find_spec("locust") is not None
 
 
 def run_locust(
     load: Load, url: str, core: int | None = None, marks: Marks | None = None, prefix: Sequence[str] = ()
 ) -> Sample:
-    """Run a load from a child process on a core. prefix: of the command, to enter a network. Raises LabError."""
+    """Run a load from a child process on a core. prefix: of the command, for a slow link. Raises LabError."""
     if not has_locust():
         raise LabError(LOCUST_MISSING)
     marks = marks or NoMarks()
@@ -69,10 +69,11 @@ def run_locust(
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which a child finds this ewe, and locust none of the user's settings."""
+    """Return an environment in which a child imports this ewe, and locust sees no setting of the user."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LOCUST_", "EWE_"))}
     home = str(Path(ewe.__file__).resolve().parent.parent)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (home, env.get("PYTHONPATH"))))
+    paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))  # a child runs in another directory
+    env["PYTHONPATH"] = os.pathsep.join((home, *map(os.path.abspath, paths)))
     return env
 
 
@@ -83,7 +84,7 @@ def longest(load: Load) -> float:
 
 
 def conversation(answer: IO[bytes], seconds: float, marks: Marks, errors: IO[bytes]) -> Sample:
-    """Follow what a child says to its end."""
+    """Read the lines of a child to its end; return its sample. Raises LabError."""
     for line in lines_within(answer, seconds):
         if line == b"begin":
             marks.begin()
@@ -99,7 +100,7 @@ def conversation(answer: IO[bytes], seconds: float, marks: Marks, errors: IO[byt
 
 
 def lines_within(file: IO[bytes], seconds: float) -> Iterator[bytes]:
-    """Yield the lines of a pipe as they come. Raises LabError when the time is over."""
+    """Yield the lines of a pipe as they arrive. Raises LabError after `seconds`."""
     end = time.monotonic() + seconds
     data = b""
     while True:

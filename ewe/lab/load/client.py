@@ -1,7 +1,7 @@
 """The client of a load: one connection, kept or not, one request after the other, every failure by its kind.
 
-It runs under gevent (locust's) or on plain sockets, and does no more than a measurement needs: the same bytes
-are sent each time, and of an answer only its status and where it ends is read.
+It runs under locust's gevent or on plain sockets, and does only what a measurement needs: it sends the same bytes
+each time, and reads the status of an answer and finds its end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ewe.lab.experiment import Load
+from ewe.lab.bench.experiment import Load
 
-RECEIVE = 256 * 1024  # bytes asked for at once
+RECEIVE = 256 * 1024  # bytes of one receive
 HEAD_AT_MOST = 64 * 1024
 KINDS = {
     errno.ECONNREFUSED: "ref",
@@ -32,7 +32,7 @@ FIELDS = re.compile(rb"\r\n(content-length|transfer-encoding|connection)[ \t]*:[
 
 
 class Status(Exception):
-    """An answer other than 2xx or 3xx; the connection may still be good."""
+    """An answer other than 2xx or 3xx; the connection may be kept."""
 
 
 class BadAnswer(Exception):
@@ -44,12 +44,12 @@ class Cut(OSError):
 
 
 def kind(error: BaseException) -> str:
-    """Return which of results.ERRORS an exception is."""
+    """Return the kind of an exception, one of results.ERRORS."""
     if isinstance(error, Status):
         return "status"
     if isinstance(error, Cut | ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "res"
-    if isinstance(error, ssl.SSLError):  # its errno is of the TLS library
+    if isinstance(error, ssl.SSLError):  # its errno is a number of the TLS library
         return "ct" if "timed out" in str(error) else "other"
     if isinstance(error, TimeoutError) and error.errno is None:
         return "ct"
@@ -60,7 +60,7 @@ def kind(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """What every connection of a load asks for, and where."""
+    """The request of a load, and the address of the server."""
 
     family: int
     address: Any
@@ -73,7 +73,7 @@ class Target:
 
 
 def target(load: Load, url: str) -> Target:
-    """Look up the server once, and write the request. Raises OSError, ValueError."""
+    """Resolve the address once and write the request. Raises OSError, ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url} is not the URL of a server")
@@ -96,7 +96,7 @@ def target(load: Load, url: str) -> Target:
 
 
 def tls_context(name: str) -> ssl.SSLContext:
-    """Return the client's side of TLS: any certificate will do, and no session is resumed.
+    """Return the TLS context of a client: it accepts any certificate and resumes no session.
 
     parity: as the thesis of 2011 did, TLS 1.2 with AES256-SHA and the RSA key exchange.
     """
@@ -111,8 +111,8 @@ def tls_context(name: str) -> ssl.SSLContext:
 
 
 @dataclass(frozen=True)
-class Head:
-    """What counts of an answer's head. body: its length, -1: chunked, -2: until the server closes."""
+class ReplyHead:
+    """The parts of a head that the client needs. body: its length; -1: chunked; -2: until the server closes."""
 
     status: int
     body: int
@@ -122,8 +122,8 @@ class Head:
 CHUNKED, UNTIL_CLOSE = -1, -2
 
 
-def parse_head(head: bytes) -> Head:
-    """Read an answer's head, with the empty line. Raises BadAnswer."""
+def parse_head(head: bytes) -> ReplyHead:
+    """Parse the head of an answer, with its empty line. Raises BadAnswer."""
     if not re.match(rb"HTTP/1\.[01] [1-5]\d\d[ \r]", head):
         raise BadAnswer(f"the answer begins with {head[:20]!r}")
     status = int(head[9:12])
@@ -132,21 +132,21 @@ def parse_head(head: bytes) -> Head:
     if head.startswith(b"HTTP/1.0"):
         keeps = b"keep-alive" in fields.get(b"connection", b"")
     if status < 200 or status in (204, 304):
-        return Head(status, 0, keeps)
+        return ReplyHead(status, 0, keeps)
     if b"transfer-encoding" in fields:
-        return Head(status, CHUNKED, keeps)
+        return ReplyHead(status, CHUNKED, keeps)
     length = fields.get(b"content-length")
     if length is None:
-        return Head(status, UNTIL_CLOSE, False)
+        return ReplyHead(status, UNTIL_CLOSE, False)
     if not re.fullmatch(rb"\d{1,18}", length):
         raise BadAnswer(f"the length of the answer is {length[:20]!r}")
-    return Head(status, int(length), keeps)
+    return ReplyHead(status, int(length), keeps)
 
 
 class Connection:
-    """A client's connection, made when the first request needs it, and again when it was closed.
+    """The connection of a client: opened by the first request, and again after it was closed.
 
-    connections: how many were made. received: bytes of answers.
+    connections: how many were opened. received: bytes of answers.
     """
 
     def __init__(self, to: Target) -> None:
@@ -154,11 +154,14 @@ class Connection:
         self.sock: socket.socket | None = None
         self.connections = 0
         self.received = 0
-        self.rest = b""  # that has come of the answer and is not read yet
-        self.last: tuple[bytes, Head] = (b"", Head(0, 0, False))  # heads repeat for a second
+        self.rest = b""  # received bytes of the answer that are not parsed yet
+        self.last: tuple[bytes, ReplyHead] = (
+            b"",
+            ReplyHead(0, 0, False),
+        )  # a server repeats the same head for up to a second
 
     def ask(self) -> None:
-        """Send the request, read the answer whole. Raises OSError, Status, BadAnswer."""
+        """Send the request and read the whole answer. Raises OSError, Status, BadAnswer."""
         self.deadline = time.perf_counter() + self.to.timeout
         try:
             sock = self.sock
@@ -175,7 +178,7 @@ class Connection:
             raise Status(head.status)
 
     def connect(self) -> socket.socket:
-        """Return a new connection, whose limit of time is what is left. Raises OSError."""
+        """Open a connection within the rest of the request's time limit. Raises OSError."""
         sock = socket.socket(self.to.family, socket.SOCK_STREAM)
         try:
             sock.settimeout(self.to.timeout)
@@ -198,7 +201,7 @@ class Connection:
             self.rest = b""
 
     def left(self) -> float:
-        """Return what is left of the request's time. Raises TimeoutError."""
+        """Return the rest of the request's time limit in seconds. Raises TimeoutError."""
         left = self.deadline - time.perf_counter()
         if left <= 0:
             raise TimeoutError
@@ -212,7 +215,7 @@ class Connection:
         self.received += len(data)
         return data
 
-    def read_answer(self) -> Head:
+    def read_answer(self) -> ReplyHead:
         """Read an answer to its end."""
         while True:
             head = self.read_head()
@@ -229,8 +232,8 @@ class Connection:
             raise BadAnswer(f"the body has {length} bytes, not {self.to.length}")
         return head
 
-    def read_head(self) -> Head:
-        """Read up to the empty line, which the rest then follows."""
+    def read_head(self) -> ReplyHead:
+        """Read and parse the head; bytes after it stay in the buffer."""
         data = self.rest
         while (end := data.find(b"\r\n\r\n")) < 0:
             if len(data) > HEAD_AT_MOST:
@@ -258,7 +261,7 @@ class Connection:
         self.rest = data[missing:] if missing < 0 else b""
 
     def skip_all(self) -> int:
-        """Read until the server closes; return how many bytes those were."""
+        """Read until the server closes; return the number of bytes."""
         length = len(self.rest)
         while data := self.receive():
             length += len(data)
@@ -266,7 +269,7 @@ class Connection:
         return length
 
     def skip_chunks(self) -> int:
-        """Read a chunked body and its trailers; return how long it was."""
+        """Read a chunked body and its trailers; return its length."""
         length = 0
         while True:
             line = self.read_line()

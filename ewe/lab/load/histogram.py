@@ -1,7 +1,7 @@
-"""How often each time occurred, to three significant digits, whatever its size: a log-linear histogram.
+"""A log-linear histogram of times: it keeps three significant digits of every time, short or long.
 
-Times are counted in steps of 100 ns up to 0.2 ms, above that in 1024 steps for each doubling: so a bucket is
-never wider than a thousandth of the time it stands for, and a minute still has a place.
+Up to 0.2 ms a bucket is 100 ns wide; above that there are 1024 buckets for each doubling. A bucket is never wider
+than a thousandth of its time, and the table stays small: a minute is 18 doublings above 0.2 ms.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from ewe.lab.results import Times
+from ewe.lab.bench.results import Times
 
 UNIT = 1e-7  # seconds
 BITS = 11  # of a number that are kept
@@ -24,23 +24,29 @@ class Histogram:
         self.count = 0
         self.total = 0.0
         self.max = 0.0
+        self.in_vain = 0  # times of requests without an answer
+        self.at_least = math.inf  # the shortest of those
 
-    def add(self, seconds: float) -> None:
-        """Count a time."""
+    def add(self, seconds: float, answered: bool = True) -> None:
+        """Count a time. answered: False for the time that a request without an answer waited."""
         steps = max(int(seconds / UNIT), 0)
         shift = max(steps.bit_length() - BITS, 0)
         self.counts[shift << BITS | steps >> shift] += 1
         self.count += 1
-        self.total += seconds
+        if answered:
+            self.total += seconds
+        else:
+            self.in_vain += 1
+            self.at_least = min(self.at_least, seconds)
         if seconds > self.max:
             self.max = seconds
 
     def ordered(self) -> list[tuple[float, int]]:
-        """Return (time, how many), the least time first; a time is the middle of its bucket."""
+        """Return (time, count), the shortest first. A time is the middle of its bucket."""
         return sorted((middle(bucket), count) for bucket, count in self.counts.items())
 
     def percentiles(self, *shares: float) -> list[float]:
-        """Return for each share, 0 to 1 and rising, the time that so many did not exceed. Not of nothing."""
+        """Return a percentile for each share (0 to 1, rising). There must be at least one time."""
         found: list[float] = []
         seen = 0
         wanted = [max(math.ceil(share * self.count), 1) for share in shares]
@@ -51,12 +57,14 @@ class Histogram:
         return found
 
     def times(self) -> Times | None:
-        """Return what a report needs; None of nothing."""
+        """Return the percentiles and buckets of a report; None if there are no times."""
         if not self.count:
             return None
         p50, p90, p95, p99 = self.percentiles(0.5, 0.9, 0.95, 0.99)
-        mean = self.total / self.count
-        return Times(self.count, mean, p50, p90, p95, p99, self.max, self.chart())
+        answers = self.count - self.in_vain
+        mean = self.total / answers if answers else None
+        at_least = self.at_least if self.in_vain else None
+        return Times(answers, mean, p50, p90, p95, p99, self.max, self.chart(), at_least)
 
     def chart(self) -> list[tuple[float, int]]:
         """Return (upper end, how many) of buckets for a chart, equally wide on a log axis."""

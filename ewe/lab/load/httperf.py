@@ -1,6 +1,6 @@
-"""Load from httperf, the tool of 2006: only where it is asked for, to check locust's counts against it.
+"""Load from httperf, the tool of 2006. It is used only if a load names it, to check the counts of locust.
 
-It waits with select(), so it never has more than some 1000 connections, and keeps its core busy all the time.
+httperf waits with select(), which limits it to about 1000 connections, and keeps its core busy all the time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from ewe.lab.experiment import Load
+from ewe.lab.bench.experiment import Load
+from ewe.lab.bench.processes import LabError, ended, one_line, running, text_of, tool
+from ewe.lab.bench.results import Sample
 from ewe.lab.load.child import Marks
-from ewe.lab.processes import LabError, ended, one_line, running, text_of, tool
-from ewe.lab.results import Sample
 
 NUMBER = r"([\d.]+)"
 TOTAL = re.compile(
@@ -52,13 +52,13 @@ def parse_httperf(text: str) -> Sample:
     sample = Sample("httperf", seconds, requests, replies, connections, errors=errors)
     if found := NET.search(text):
         sample.received = float(found[1]) * 1024 * seconds
-    if found := MEAN.search(text):  # the kernel's share of its spinning tells nothing of its load
+    if found := MEAN.search(text):  # httperf spins, so its CPU time does not show its load
         sample.extra["reply_time"] = (float(found[1]) + float(found[2])) / 1e3
     return sample
 
 
 def run_httperf(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
-    """Run arrivals; without warm-up, and to the end of the last session. Raises LabError."""
+    """Run arrivals without warm-up, to the end of the last session. Raises LabError."""
     if load.phases or load.users or load.tls:
         raise LabError("httperf knows no phases, no shared connections, and no TLS here")
     parts = urlsplit(url)
@@ -75,4 +75,6 @@ def run_httperf(load: Load, url: str, core: int | None, marks: Marks, prefix: Se
             if not ended(started, min(longest, load.seconds + 60)):
                 raise LabError("httperf does not end")
         marks.end()
-        return parse_httperf(text_of(output))
+        found = parse_httperf(text_of(output))
+        found.sessions = count if load.calls > 1 else 0
+        return found

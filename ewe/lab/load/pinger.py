@@ -1,11 +1,11 @@
-"""A pinger: one request after another over one connection, on blocking sockets, with as little else as can be.
+"""A pinger: it sends one request after another over one connection, with as little other work as possible.
 
     with http("http://127.0.0.1:4000/", "/cgi-bin/hello.pl", b"hello\\n") as ask:
         took = ping(ask, 10_000)
 
-It is for what a layer costs: a request's bytes are made once, and of an answer it looks for the end and for the
-body, no more. Three ways to ask for the same script: HTTP of a web server, FastCGI of an X-Switch, the engine
-protocol of an engine. Raises LabError.
+It measures what a layer costs. The bytes of the request are made once; in an answer the pinger only looks for the
+end and for the body. It can ask for the same script in three ways: HTTP to a web server, FastCGI to an X-Switch,
+the engine protocol to an engine. Raises LabError.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ewe.fastcgi import END_REQUEST, HEADER, VERSION, Requester
-from ewe.lab.processes import LabError, on_core
-from ewe.xswitch.driver import Driver
+from ewe.gateway.records import END_REQUEST, HEADER, VERSION, Requester
+from ewe.lab.bench.processes import LabError, on_core
 from ewe.xswitch.protocol import request_lines
+from ewe.xswitch.tools.driver import Driver
 
 PIECE = 64 * 1024
 TIMEOUT = 20  # seconds that an answer may take
@@ -36,7 +36,7 @@ Ask = Callable[[], bytes]
 
 @dataclass(frozen=True)
 class Took:
-    """What so many requests took. client: CPU seconds of the pinger itself."""
+    """The duration of `count` requests. client: CPU seconds of the pinger itself."""
 
     count: int
     seconds: float
@@ -44,7 +44,7 @@ class Took:
 
 
 def ping(ask: Ask, count: int) -> Took:
-    """Ask so many times."""
+    """Send `count` requests; return how long they took."""
     began, cpu = time.perf_counter(), time.thread_time()
     for _ in range(count):
         ask()
@@ -52,14 +52,14 @@ def ping(ask: Ask, count: int) -> Took:
 
 
 def blocking(sock: socket.socket) -> socket.socket:
-    """Give a socket a time limit that costs no system call: Python's own would poll before each receive."""
+    """Set a time limit in the kernel: Python's own timeout would cost a poll() before each receive."""
     sock.setblocking(True)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TIMEOUT, 0))
     return sock
 
 
 def asker(sock: socket.socket, request: bytes, body: bytes, ended: Callable[[bytes], bool]) -> Ask:
-    """Return what sends a request and returns its answer, up to where it has ended."""
+    """Return a function that sends the request and returns the complete answer."""
 
     def ask() -> bytes:
         try:
@@ -119,7 +119,7 @@ def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[Ask]:
 def engine(
     command: Sequence[str], script: str, params: Mapping[str, str], body: bytes, core: int | None
 ) -> Iterator[tuple[Ask, int]]:
-    """Start an engine, on its core, and ask it; yield its process too. The output must fit into a socket."""
+    """Start an engine on its core and ask it; yield its pid too. The output must fit into a socket buffer."""
     pairs = {name.encode(): value.encode() for name, value in {**params, "CONTENT_LENGTH": "0"}.items()}
     lines = request_lines(os.fsencode(script), (), pairs)
     with on_core(core):
@@ -130,7 +130,7 @@ def engine(
         def ask() -> bytes:
             try:
                 control.sendall(lines)
-                mark = control.recv(16)  # it comes when all of the output has been written
+                mark = control.recv(16)  # the end of the response: all output has been written
                 answer = data.recv(PIECE) if mark == b"\x040\n" else b""
             except OSError as reason:
                 raise LabError(f"the engine does not answer: {reason.strerror or reason}") from None

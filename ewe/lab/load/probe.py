@@ -1,5 +1,5 @@
-"""Ask a server once: `python -m ewe.lab.load.probe URL [LENGTH]`. A process of its own, since it may have to enter
-a network first. Says what is wrong on its output, in one line, and ends with 1."""
+"""Ask a server once: `python -m ewe.lab.load.probe URL [LENGTH]`. It is a
+separate process because it may run behind a slow link. An error is one line on its output, and exit status 1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from ewe.lab.experiment import Load
+from ewe.lab.bench.experiment import Load
 from ewe.lab.load.client import BadAnswer, Connection, Status, target
 
 SECONDS = 5.0

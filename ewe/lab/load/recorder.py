@@ -1,4 +1,4 @@
-"""What a load sees, counted: totals, distributions, and what happened in each second."""
+"""Count what the clients of a load see: totals, distributions of times, and what happened in each second."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ import math
 import time
 from collections import Counter, defaultdict
 
+from ewe.lab.bench.results import Sample, Second
 from ewe.lab.load.histogram import Histogram
-from ewe.lab.results import Sample, Second
+
+NO_ANSWER = ("ct", "st")  # errors after a wait, whose time counts; a refusal comes at once
+
+
+def next_mark(count: int) -> int:
+    """Return the number that follows in 1, 2, 5, 10, 20, 50 ..."""
+    decade = int("1" + "0" * (len(str(count)) - 1))
+    return {1: 2, 2: 5, 5: 10}[count // decade] * decade
 
 
 class Recorder:
-    """Counts from `begin` to `end`, both times of time.perf_counter(); see experiment.Load for what counts.
+    """Counts from `begin` to `end` (times of time.perf_counter()). experiment.Load says what counts.
 
-    scheduled: requests are due at times of their own, so that there is a response time beside the service time.
+    A request that is under way at the end counts too: when it is answered or times out, and at the latest in
+    `sample`, as a request that was never answered. Otherwise the figures of a server that leaves most clients
+    waiting would be those of the few that it serves.
+
+    scheduled: each request has a time at which it is due, so there is a response time beside the service time.
     """
 
     def __init__(self, scheduled: bool) -> None:
@@ -22,8 +34,9 @@ class Recorder:
         self.end = math.inf
         self.cpu = 0.0  # CPU seconds of this process within
         self.requests = 0
+        self.sessions = 0
         self.replies = 0
-        self.late = 0  # replies to what was due within, that came after the end
+        self.late = 0  # replies after the end to requests that were due before it
         self.connections = 0
         self.received = 0
         self.errors: Counter[str] = Counter()
@@ -31,7 +44,9 @@ class Recorder:
         self.response = Histogram()
         self.seconds: defaultdict[int, Second] = defaultdict(lambda: Second(0))
         self.each: defaultdict[int, Histogram] = defaultdict(Histogram)  # second: its times
-        self.waiting: dict[int, float] = {}  # requests that have no answer yet: when they were sent
+        self.running: list[tuple[int, float]] = []
+        self.mark = 1  # answers at which the mean so far is noted next
+        self.waiting: dict[int, float] = {}  # send times of the requests without an answer
 
     def start(self) -> None:
         """Begin now."""
@@ -39,7 +54,7 @@ class Recorder:
         self.cpu = time.process_time()
 
     def stop(self) -> None:
-        """End now; what is due later does not count."""
+        """End now. Requests that are due later do not count."""
         self.end = time.perf_counter()
         self.cpu = time.process_time() - self.cpu
 
@@ -48,15 +63,20 @@ class Recorder:
         return self.begin <= at < self.end
 
     def second(self, at: float) -> Second:
-        """Return the second that a time is in."""
-        number = int(at - self.begin)
+        """Return the second of a time. Times after the end belong to the last whole second."""
+        number = int(at - self.begin) if at < self.end else max(round(self.end - self.begin) - 1, 0)
         found = self.seconds[number]
         found.at = number
         return found
 
-    def is_due(self, due: float) -> None:
-        """Note that a request is due."""
+    def under_way(self) -> int:
+        """Return how many requests that were sent before the end have no answer yet."""
+        return sum(sent < self.end for sent in self.waiting.values())
+
+    def is_due(self, due: float, first: bool = False) -> None:
+        """Note that a request is due. first: of a session."""
         if self.within(due):
+            self.sessions += first
             second = self.second(due)
             second.due = (second.due or 0) + 1
 
@@ -67,42 +87,63 @@ class Recorder:
             self.requests += 1
 
     def ended(self, who: int, due: float, sent: float, error: str, made: int, received: int) -> None:
-        """Note an answer or an error. made: connections for it; received: bytes."""
+        """Note an answer or an error. made: connections opened for it; received: bytes."""
         at = time.perf_counter()
         self.waiting.pop(who, None)
         now = self.within(at)
-        counts = self.within(due) if self.scheduled else now
+        counts = self.within(due) if self.scheduled else self.begin <= at and sent < self.end
         if now:
             self.connections += made
             self.received += received
         if error:
             if counts:
-                self.errors[error] += 1
-            if now:
-                second = self.second(at)
-                second.errors[error] = second.errors.get(error, 0) + 1
+                self.failed(error, at)
+                if error in NO_ANSWER:
+                    self.took(at, due, sent, answered=False)
             return
         if now:
             self.replies += 1
             self.second(at).replies += 1
-            self.each[int(at - self.begin)].add(at - (due if self.scheduled else sent))
         elif counts:
             self.late += 1
         if counts:
-            self.service.add(at - sent)
-            if self.scheduled:
-                self.response.add(at - due)
+            self.took(at, due, sent)
+
+    def took(self, at: float, due: float, sent: float, answered: bool = True) -> None:
+        """Count the times of a finished request."""
+        self.service.add(at - sent, answered)
+        if (answers := self.service.count - self.service.in_vain) == self.mark and answered:
+            self.running.append((answers, self.service.total / answers))
+            self.mark = next_mark(answers)
+        if self.scheduled:
+            self.response.add(at - due, answered)
+        self.each[self.second(at).at].add(at - (due if self.scheduled else sent), answered)
+
+    def failed(self, error: str, at: float) -> None:
+        """Count an error."""
+        self.errors[error] += 1
+        second = self.second(at)
+        second.errors[error] = second.errors.get(error, 0) + 1
 
     def dropped(self, due: float) -> None:
-        """Note a session that could not be begun: it would have been one too many for this process."""
+        """Note a session that could not begin, because this process has no descriptor left for it."""
         if self.within(due):
-            self.errors["fd"] += 1
-            second = self.second(due)
-            second.errors["fd"] = second.errors.get("fd", 0) + 1
+            self.failed("fd", due)
+
+    def give_up(self) -> None:
+        """Count the requests that are still under way as never answered."""
+        at = time.perf_counter()
+        for sent in self.waiting.values():
+            if sent < self.end:
+                self.failed("ct", at)
+                self.took(at, sent, sent, answered=False)
+        self.waiting.clear()
 
     def sample(self, tool: str) -> Sample:
-        """Return all that was counted, once it has ended."""
+        """Return the counts, after the end."""
         length = self.end - self.begin
+        if not self.scheduled:
+            self.give_up()
         for number, histogram in self.each.items():
             second = self.seconds[number]
             second.p50, second.p99 = histogram.percentiles(0.5, 0.99)
@@ -118,17 +159,11 @@ class Recorder:
             self.response.times() if self.scheduled else None,
             self.cpu / length if length > 0 else None,
             timeline=[self.seconds[number] for number in range(math.ceil(length))],
+            sessions=self.sessions,
+            running=self.running,
         )
         for number, second in enumerate(found.timeline):
             second.at = number
         if self.late:
             found.extra["late"] = float(self.late)
-        if self.waiting and not self.scheduled:
-            longest = self.end - min(self.waiting.values())
-            found.extra["unanswered"] = float(len(self.waiting))
-            if longest > 1:
-                found.notes.append(
-                    f"{len(self.waiting)} requests had no answer when the run ended, one for {longest:.1f} s: "
-                    "no time of theirs is counted"
-                )
         return found

@@ -1,7 +1,7 @@
-"""One run of a load, with the tool that suits it: locust for users and arrivals, wrk or ab for ceilings.
+"""Run a load with the tool that suits it: locust for users and arrivals, wrk or ab for ceilings.
 
-wrk and ab are programs in C: one core of load is then enough for one core of server. Where they are not
-installed locust does their work, and says so. httperf is only asked for by name, to check locust.
+wrk and ab are written in C, so that one core of load is enough for one core of server. If neither is installed,
+locust takes their place and the sample has a note. httperf runs only if a load names it, to check locust.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ewe.lab.experiment import Load
+from ewe.lab.bench.experiment import Load
+from ewe.lab.bench.processes import LabError, find_tool
+from ewe.lab.bench.results import Sample
 from ewe.lab.load.ab import run_ab
 from ewe.lab.load.child import Marks, NoMarks, run_locust
 from ewe.lab.load.httperf import run_httperf
-from ewe.lab.processes import LabError, find_tool
-from ewe.lab.results import Sample
-from ewe.lab.wrk import run_wrk
+from ewe.lab.load.wrk import run_wrk
 
-SETTLE = 0.05  # seconds after a load, in which the server closes what it has left
+SETTLE = 0.05  # seconds after a load in which the server closes the remaining connections
 
 Runner = Callable[[Load, str, "int | None", Marks, Sequence[str]], Sample]
 
@@ -34,9 +34,9 @@ def choose(load: Load) -> str:
             raise LabError(f"{load.tool} cannot make a load of shape {load.shape}: {', '.join(tools)} can")
         return load.tool
     if load.shape == "ceiling":
-        if load.tls == "parity":  # ab alone can be told protocol and cipher
+        if load.tls == "parity":  # only ab has options for protocol and cipher
             tools = ("ab",)
-        elif not load.keep_alive:  # for which it is the faster of the two
+        elif not load.keep_alive:  # ab is faster than wrk without keep-alive
             tools = ("ab", "wrk")
         return next((name for name in tools if name != "locust" and find_tool(name)), "locust")
     return "locust"
@@ -45,7 +45,7 @@ def choose(load: Load) -> str:
 def run(
     load: Load, url: str, core: int | None = None, marks: Marks | None = None, prefix: Sequence[str] = ()
 ) -> Sample:
-    """Run a load from a core; tell the marks what counts. Raises LabError."""
+    """Run a load on a core; tell the marks when the measured time begins and ends. Raises LabError."""
     chosen = choose(load)
     runners: dict[str, Runner] = {"locust": locust, "wrk": wrk, "ab": run_ab, "httperf": run_httperf}
     found = runners[chosen](load, url, core, marks or NoMarks(), prefix)
@@ -55,14 +55,14 @@ def run(
 
 
 def locust(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
-    """Run locust. A ceiling is users who do not think."""
+    """Run locust. A ceiling is a closed loop without think time."""
     if load.shape == "ceiling":
         load = replace(load, shape="closed", think=0.0)
     return run_locust(load, url, core, marks, prefix)
 
 
 def wrk(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
-    """Run wrk twice: to warm up, and to count."""
+    """Run wrk twice: to warm up, and to measure."""
 
     def once(seconds: float) -> Sample:
         began = time.monotonic()

@@ -1,6 +1,6 @@
 """The users of a load, in locust's terms: closed users, and one user who keeps the schedule of all arrivals.
 
-Imported in the child process only: importing locust puts gevent's functions in place of the standard library's.
+It is imported in the child process only: importing locust replaces functions of the standard library by gevent's.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gevent.pool import Group
 from gevent.queue import Queue
 from locust import User, task
 
-from ewe.lab.experiment import Load
+from ewe.lab.bench.experiment import Load
 from ewe.lab.load.client import BadAnswer, Connection, Status, Target, kind
 from ewe.lab.load.recorder import Recorder
 
-AFTER_ERROR = 0.1  # seconds a closed user waits at least after an error, else refused ones would only spin
-AT_ONCE = 100  # requests of a user without think time between two looks of locust's
+AFTER_ERROR = 0.1  # seconds that a closed user waits after an error; without it refused users would spin
+AT_ONCE = 100  # requests of a user without think time before locust gets control
 
 __all__ = ["ArrivalUser", "ClosedUser", "Plan", "locust", "schedule"]
 
@@ -39,14 +39,14 @@ class Plan:
     recorder: Recorder
     most: int
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    over: bool = False  # no more requests
-    arrived: Event = field(default_factory=Event)  # the schedule is through
+    over: bool = False  # the measured time is over: no more requests
+    arrived: Event = field(default_factory=Event)  # all sessions of the schedule have begun
     sessions: Group = field(default_factory=Group)
     dropped: int = 0
 
 
 def ask(plan: Plan, connection: Connection, who: int, due: float | None) -> bool:
-    """Send a request and have it recorded; return whether it was answered."""
+    """Send a request and record it; return whether it was answered."""
     made, received = connection.connections, connection.received
     sent = time.perf_counter()
     plan.recorder.sent(who, sent)
@@ -67,13 +67,13 @@ def ask(plan: Plan, connection: Connection, who: int, due: float | None) -> bool
 
 
 class ClosedUser(User):
-    """Asks, waits for the answer, thinks, asks again."""
+    """Sends a request, waits for the answer, thinks, and sends the next."""
 
     abstract = True
     plan: Plan
 
     def on_start(self) -> None:
-        """Come in one after the other, else all would ask at once for ever."""
+        """Start one after the other: users who start together would send together all the time."""
         self.number = next(self.plan.numbers)
         self.connection = Connection(self.plan.target)
         gevent.sleep(self.plan.load.think * self.number / max(self.plan.load.users, 1))
@@ -108,7 +108,7 @@ def schedule(load: Load) -> Iterator[float]:
 
 
 class ArrivalUser(User):
-    """Begins sessions when they are due, whatever has become of those before: an open loop."""
+    """Begins sessions when they are due, independent of the earlier ones: an open loop."""
 
     abstract = True
     fixed_count = 1
@@ -130,7 +130,7 @@ class ArrivalUser(User):
                 gevent.sleep(wait)
             if plan.over:
                 break
-            plan.recorder.is_due(due)
+            plan.recorder.is_due(due, first=plan.load.calls > 1)
             if len(plan.sessions) >= plan.most:
                 plan.dropped += 1
                 plan.recorder.dropped(due)

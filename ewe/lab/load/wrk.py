@@ -1,4 +1,4 @@
-"""Load from wrk: as many requests as a server answers, from one thread on one core."""
+"""Load from wrk: as many requests as the server answers, from one thread on one core."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ewe.lab.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
+from ewe.lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
 
 
 @dataclass(frozen=True)
-class Load:
-    """What wrk did. seconds: of the run; rate: requests a second; cpu: CPU seconds of wrk itself.
+class WrkReport:
+    """The report of wrk. seconds: of the run; rate: requests a second; cpu: CPU seconds of wrk itself.
 
-    errors: what went wrong, and how often; empty if nothing did. latency: seconds, by name (wrk_p50), of a
-    closed loop at full speed, where most of a request's time is its wait for the others.
+    errors: by name, with their number. latency: seconds, by name (wrk_p50). In a closed loop at full speed a
+    request spends most of its time waiting for the others.
     """
 
     requests: int
@@ -39,7 +39,7 @@ PERCENTILE = re.compile(r"^ +(50|90|99)% +([\d.]+)([a-z]+)$", re.M)
 BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 
 
-def parse_wrk(text: str) -> Load:
+def parse_wrk(text: str) -> WrkReport:
     """Read wrk's report. Raises LabError."""
     totals, rate = TOTALS.search(text), RATE.search(text)
     if totals is None or rate is None or totals[3] not in SECONDS or totals[5] not in BYTES:
@@ -49,7 +49,7 @@ def parse_wrk(text: str) -> Load:
         errors = dict(zip(("connect", "read", "write", "timeout"), map(int, found.groups()), strict=True))
     if found := BAD_STATUS.search(text):
         errors["non-2xx"] = int(found[1])
-    return Load(
+    return WrkReport(
         int(totals[1]),
         float(totals[2]) * SECONDS[totals[3]],
         float(totals[4]) * BYTES[totals[5]],
@@ -71,12 +71,12 @@ def run_wrk(
     keep_alive: bool = True,
     timeout: float = 5.0,
     prefix: Sequence[str] = (),
-) -> Load:
+) -> WrkReport:
     """Load a URL from one thread, as fast as it answers, for so many seconds. Raises LabError.
 
-    prefix: of the command, to enter a network.
+    prefix: of the command, for a slow link.
     """
-    # wrk takes whole seconds; an interrupt ends it earlier, and it reports the time that really passed.
+    # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [
         *prefix, tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
         "--timeout", f"{math.ceil(timeout)}s",

@@ -1,15 +1,15 @@
-"""Charts of a table, as SVG made here: no script draws anything.
+"""Charts of a table, as SVG without scripts. docs/lab.md says why matplotlib does not draw them.
 
-    bars      a group of bars for each server, the document's hatched beside ours. With printed figures the bars
-              are ratios to the reference server on a logarithmic axis, and grow from it to either side; without
-              them they are figures, from zero, or on a logarithmic axis if they are far apart
-    lines     a line for each server against x, named at its end (ewe.lab.lines)
+    bars      a group of bars for each server, the document's hatched beside ours. With printed figures the bars are
+              ratios to the reference server and grow from 1 to either side of a logarithmic axis. Without them the
+              bars are figures, from zero, or on a logarithmic axis if they differ much
+    lines     a line for each server against x, named at its end (ewe.lab.report.lines)
     stacked   a bar for each server, made of the columns' figures, or for each column, made of the servers'; with
               printed figures the document's above ours
     errors    for each server what part of its sessions ended in an error, by kind, the document's above ours
-    timeline  what one cell's middle sample did in each second (ewe.lab.lines)
+    timeline  what one cell's middle sample did in each second (ewe.lab.report.lines)
 
-Every figure that is drawn is also in `rows`, to be copied.
+Every figure that is drawn is also in `rows`, for the table under the chart.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ewe.lab import figures, lines
-from ewe.lab.experiment import Chart, Experiment
-from ewe.lab.results import ERRORS, Cell, Table
-from ewe.lab.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, width
-from ewe.lab.verdicts import judge
+from ewe.lab.bench import figures
+from ewe.lab.bench.experiment import Chart, Experiment
+from ewe.lab.bench.results import ERRORS, Cell, Table
+from ewe.lab.bench.verdicts import judge
+from ewe.lab.report import lines
+from ewe.lab.report.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, width
 
-ROW, BAR, GAP = 14, 10, 9  # from bar to bar, a bar's height, between groups
-LABELLED = 19  # from bar to bar, where figures stand in them
+ROW, BAR, GAP = 14, 10, 9  # distance of bars, height of a bar, distance of groups
+LABELLED = 19  # distance of bars that have figures in them
 FAR = 30  # figures that differ by this factor need a logarithmic axis
-PATTERNS = 4  # fills of columns before they begin again
+PATTERNS = 4  # different fills of columns
 PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")  # in a paper_note
 PRINTED_OF = re.compile(r"of (\d[\d,]*)")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar. kind: its class; text: what stands at its end; parts: of a stacked one, (share, class); labels: what
-    stands in them, where there is room."""
+    """One bar. kind: its CSS class; text: at its end; parts: of a stacked bar, (share, class); labels: in the
+    parts, where there is room."""
 
     value: float
     kind: str
@@ -54,7 +55,7 @@ class Drawn:
 
 
 def draw(chart: Chart, table: Table, experiment: Experiment | None, name: str) -> Drawn:
-    """Draw a chart; name is unique in the page. Nothing is drawn (svg is empty) if there is nothing to show."""
+    """Draw a chart. name: unique in the page. `svg` is empty if there is nothing to show."""
     cells = [cell for cell in table.cells if not chart.columns or cell.column in chart.columns]
     if chart.kind == "bars":
         return bars(chart, table, experiment, name)
@@ -95,12 +96,12 @@ def bars(chart: Chart, table: Table, experiment: Experiment | None, name: str) -
                 group.insert(0, printed)
         if ours is not None:
             kind = f"c{columns.index(cell.column) % PATTERNS}"
-            text = figures.ratio(ours) if ratios else shown_as(cell, chart.value, ours)
+            text = figures.ratio(ours) if ratios else figures.shown(cell, chart.value)
             group.append(Bar(ours, kind, text))
         rows.append(
             [cell.server, cell.column, figures.ratio(each.paper), figures.ratio(ours)]
             if ratios
-            else [cell.server, cell.column, shown_as(cell, chart.value, ours)]
+            else [cell.server, cell.column, figures.shown(cell, chart.value)]
         )
     groups = {server: group for server, group in groups.items() if group}
     if not groups:
@@ -113,7 +114,8 @@ def bars(chart: Chart, table: Table, experiment: Experiment | None, name: str) -
         for index, column in enumerate(columns)
         if len(columns) > 1 or ratios
     ]
-    over = f"{what}, over {experiment.reference if experiment else ''}" if ratios else what
+    whose = {experiment.references(column)[0] for column in columns} if experiment else set()
+    over = f"{what}, over {' or '.join(sorted(whose))}" if ratios else what
     head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [what])]
     picture = Picture(name, chart.title, in_words(chart.title, over, groups))
     diverging = 1.0 if ratios else None
@@ -121,12 +123,8 @@ def bars(chart: Chart, table: Table, experiment: Experiment | None, name: str) -
     return Drawn(picture.svg(), head, rows)
 
 
-def shown_as(cell: Cell, value: str, found: float | None) -> str:
-    return figures.as_text(value or cell.value, found, cell.unit)
-
-
 def in_words(title: str, what: str, groups: dict[str, list[Bar]]) -> str:
-    """Tell a bar chart to who does not see it."""
+    """Describe a bar chart in words, for screen readers."""
     told = "; ".join(f"{server} {', '.join(bar.text for bar in group)}" for server, group in groups.items())
     return f"{title}. {what}: {told}."
 
@@ -171,7 +169,7 @@ def drawn_bars(
 
 
 def floor_log(value: float) -> int:
-    """Return the power of ten below a figure."""
+    """Return the exponent of the power of ten below a figure."""
     return len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1
 
 
@@ -273,17 +271,17 @@ def part_of(chart: Chart, cell: Cell) -> str:
 
 
 def is_own(chart: Chart, cell: Cell) -> bool:
-    """Is what the chart shows the cell's own figure, for which the document has printed one?"""
+    """Whether the chart shows the cell's own figure, the one that the document printed."""
     return chart.value in ("", cell.value)
 
 
 def in_stack(chart: Chart, cell: Cell, value: float) -> str:
-    """Return a figure as text; what is not the cell's own has the unit that the axis names."""
+    """Return a figure as text. A figure that is not the cell's own has the unit of the axis."""
     return figures.as_text(chart.value or cell.value, value, cell.unit if is_own(chart, cell) else chart.y)
 
 
 def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[str], whose: str) -> Bar:
-    """Return a bar made of cells' figures. What is below zero, as a difference of two runs may be, has no room."""
+    """Return a bar made of cells' figures. A negative figure, as of a difference, has no length."""
     parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
     total = in_stack(chart, found[0][0], sum(value for _, value in found))
     labels = tuple(figures.whole(value) for _, value in found)
@@ -327,19 +325,19 @@ def errors(chart: Chart, cells: Sequence[Cell], name: str) -> Drawn:
         group = groups.setdefault(cell.server, [])
         printed = printed_errors(cell)
         ours = {kind: share * 100 for kind, share in our_errors(cell).items()}
-        for found, whose in ((printed, "printed"), (ours, cell.column or "here")):
+        for found, whose in ((printed, "printed"), (ours, cell.column or ("here" if printed else ""))):
             kinds += [kind for kind in found if kind not in kinds]
             if not found or (whose == "printed" and any(bar.kind == "printed" for bar in group)):
                 continue
             group.append(error_bar(found, whose))
             rows += [
-                [cell.server, whose, kind, f"{figures.number(share)} %"] for kind, share in found.items()
+                [cell.server, whose, kind, figures.percent(share / 100)] for kind, share in found.items()
             ]
     groups = {server: group for server, group in groups.items() if group}
     if not groups:
         return Drawn()
-    of = "sessions" if any(PRINTED_OF.search(cell.paper_note) for cell in cells) else "requests"
-    what = chart.y or f"errors in percent of {of}"
+    by_session = any(sample.sessions for cell in cells for sample in cell.samples)
+    what = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
     told = "; ".join(" ".join(row) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {what.capitalize()}: {told}.")
     order = [kind for kind in (*ERRORS, "cr") if kind in kinds]
@@ -366,7 +364,7 @@ def error_bar(found: dict[str, float], whose: str) -> Bar:
     total = sum(found.values())
     faint = " faint" if whose == "printed" else ""
     parts = tuple((share, f"e-{kind}{faint}") for kind, share in found.items())
-    return Bar(total, whose if faint else "", f"{figures.number(total)} % {whose}", parts)
+    return Bar(total, whose if faint else "", f"{figures.percent(total / 100)} {whose}".strip(), parts)
 
 
 def printed_errors(cell: Cell) -> dict[str, float]:
@@ -381,11 +379,8 @@ def printed_errors(cell: Cell) -> dict[str, float]:
 
 
 def our_errors(cell: Cell) -> dict[str, float]:
-    """Return errors by kind over sessions where the document counts those, else over requests."""
+    """Return errors by kind, each as a share of what was tried."""
     sample = figures.middle(cell)
     if sample is None:
         return {}
-    total = sum(sample.errors.values())
-    by_session = PRINTED_OF.search(cell.paper_note) and sample.connections >= total
-    tried = sample.connections if by_session else max(sample.requests, total)
-    return {kind: count / tried for kind, count in sample.errors.items() if count} if total else {}
+    return {kind: count / sample.tried for kind, count in sample.errors.items() if count}

@@ -6,56 +6,69 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ewe.lab import figures
-from ewe.lab.experiment import Chart
-from ewe.lab.results import Cell, Second
-from ewe.lab.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
+from ewe.lab.bench import figures
+from ewe.lab.bench.experiment import Chart
+from ewe.lab.bench.results import Cell, Second
+from ewe.lab.report.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
 
 HIGH = 230  # of a plot
-PANEL = 84  # of one of a timeline's
+HALF = 0.5  # seconds: a shorter rest is not shown
+PANEL = 84  # height of a panel of a timeline
 Shown = tuple[str, list[str], list[list[str]]]  # a picture, the head and the rows of its figures
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line: what it is called, its points in the order of x, and which colour and mark it has."""
+    """One line: its name, its points in the order of x, and the number of its colour and mark."""
 
     name: str
     points: tuple[tuple[float, float], ...]
     series: int = 0
+    bounds: frozenset[float] = frozenset()  # the x of figures that are lower bounds
+
+    def text(self, x: float, value: str, unit: str) -> str:
+        """Return the figure at an x as text."""
+        text = figures.as_text(value, dict(self.points)[x], unit)
+        return figures.AT_LEAST + text if x in self.bounds else text
 
 
 def collect(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> list[Line]:
     """Return a line for each server (and column, if there is more than one) that has an x and a figure."""
     columns = {cell.column for cell in cells if cell.x is not None}
     found: dict[str, list[tuple[float, float]]] = {}
+    bounds: dict[str, set[float]] = {}
     for cell in cells:
         value = figures.of_cell(cell, chart.value)
         if cell.x is None or value is None or not math.isfinite(value):
             continue
         if (chart.log_x and cell.x <= 0) or (chart.log_y and value <= 0):
-            continue  # a logarithmic axis has no place for it; the table has
+            continue  # not on a logarithmic axis; the table shows it
         name = f"{cell.server}, {cell.column}" if len(columns) > 1 else cell.server
         found.setdefault(name, []).append((cell.x, value))
+        if figures.is_bound(figures.middle(cell), chart.value or cell.value):
+            bounds.setdefault(name, set()).add(cell.x)
     return [
-        Line(name, tuple(sorted(points)), order.index(name) if name in order else index)
+        Line(
+            name,
+            tuple(sorted(points)),
+            order.index(name) if name in order else index,
+            frozenset(bounds.get(name, ())),
+        )
         for index, (name, points) in enumerate(found.items())
     ]
 
 
 def lines(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
-    """Draw a line for each server against x. order: of servers, so that one looks alike in all charts."""
+    """Draw a line for each server against x. order: of servers, so that each keeps its colour in all charts."""
     found = collect(chart, cells, order)
     if not found:
         return "", [], []
     value, unit = chart.value or cells[0].value, cells[0].unit
     y_title = chart.y or figures.title_of(value, unit)
     rows = [
-        [line.name, figures.number(x), figures.as_text(value, y, unit)]
-        for line in found
-        for x, y in line.points
+        [line.name, figures.number(x), line.text(x, value, unit)] for line in found for x, _ in line.points
     ]
-    ends = "; ".join(f"{line.name} {figures.as_text(value, line.points[-1][1], unit)}" for line in found)
+    ends = "; ".join(f"{line.name} {line.text(line.points[-1][0], value, unit)}" for line in found)
     xs = [x for line in found for x, _ in line.points]
     told = f"{y_title} against {chart.x or 'x'}, up to {figures.number(max(xs))}. At the right end: {ends}."
     picture = Picture(name, chart.title, f"{chart.title}. {told}")
@@ -102,7 +115,7 @@ def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
 
 
 def draw_x(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, title: str) -> None:
-    """Draw the x axis: the settings themselves where they are few, else round figures."""
+    """Draw the x axis: with the measured x if they are few, else with round figures."""
     last, marks = -100.0, xs if len(xs) <= 12 else axis.ticks(46)
     for mark in marks:
         x, text = axis(mark), figures.number(mark)
@@ -118,7 +131,7 @@ def draw_x(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, ti
 
 
 def tick_text(value: str, tick: float) -> str:
-    """Return a tick's figure, with its unit if that may change along the axis."""
+    """Return the text of a tick, with its unit if the unit may change along the axis."""
     if value == "lost":
         return figures.percent(tick) if tick == 0 or tick >= 0.01 else f"{tick * 100:g} %"
     return figures.as_text(value, tick)
@@ -166,7 +179,7 @@ PANELS = (
 
 
 def chosen(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
-    """Return the cell for a timeline: of the server that the chart names, else the one with most errors."""
+    """Return the cell for a timeline: of the server that the chart names, else that with most errors."""
     timed = [cell for cell in cells if (sample := figures.middle(cell)) and len(sample.timeline) > 1]
     named = [cell for cell in timed if cell.server == chart.value]
     if named or not timed:
@@ -180,7 +193,9 @@ def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     sample = figures.middle(cell) if cell else None
     if cell is None or sample is None:
         return "", [], []
-    seconds = [second for second in sample.timeline if second.at < sample.seconds]  # none that is cut short
+    seconds = [
+        second for second in sample.timeline if second.at + HALF < sample.seconds
+    ]  # no incomplete second
     title = ", ".join(filter(None, (chart.title, cell.server, cell.column)))
     told = f"{len(seconds)} seconds; {sum(second.replies for second in seconds)} replies in all"
     picture = Picture(name, title, f"{title}: {told}.")

@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing but itself, and the figures as JSON and CSV beside it."""
+"""The report: one HTML page without external files, and the figures as JSON and CSV beside it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 
 import jinja2
 
-from ewe.lab import figures, summary, terminal, verdicts
-from ewe.lab.charts import Drawn, draw
-from ewe.lab.experiment import Chart, Experiment
+from ewe.lab.bench import figures, verdicts
+from ewe.lab.bench.experiment import Chart, Experiment
+from ewe.lab.bench.results import ERRORS, Cell, Results, Table, figure, save
+from ewe.lab.bench.verdicts import Finding, Judged
 from ewe.lab.experiments import CATALOG, CHECKS, PUBLISHED
-from ewe.lab.results import ERRORS, Cell, Results, Table, save
-from ewe.lab.verdicts import Finding, Judged
+from ewe.lab.report import summary, terminal
+from ewe.lab.report.charts import Drawn, draw
 
 COMPARE = (  # what is drawn of a table that no experiment describes
     Chart("bars", "Replies in a second", "rate"),
     Chart("bars", "CPU time of the server for a reply, in µs", "micros"),
-    Chart("bars", "Service time, 99 of 100 answers are faster", "service.p99"),
-    Chart("bars", "Response time from when a request was due, 99 of 100 are faster", "response.p99"),
+    Chart("bars", "Service time, 99 of 100 requests are answered faster", "service.p99"),
+    Chart("bars", "Response time from when a request was due, 99 of 100 are answered faster", "response.p99"),
     Chart("bars", "Memory at its peak", "usage.memory"),
-    Chart("errors", "Errors by kind"),
+    Chart("errors", "Lost requests, by kind of error"),
     Chart("timeline", "Second by second"),
 )
 
@@ -43,7 +44,7 @@ def write(results: Results, directory: Path) -> list[Path]:
 
 
 def replace(path: Path, make: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all."""
+    """Write a complete file, then rename it over the old one."""
     new = path.with_name(path.name + ".new")
     try:
         make(new)
@@ -82,12 +83,9 @@ def sheet_rows(table: Table, each: Judged) -> Iterator[dict[str, object]]:
         }  # fmt: skip
         if sample is not None:
             for name in SHEET:
-                if (
-                    name not in row
-                    and (value := figures.value_of(sample, name) if known(name) else None) is not None
-                ):
+                if name not in row and (value := figure(sample, name) if known(name) else None) is not None:
                     row[name] = value
-            row["tool"], row["figure"] = sample.tool, figures.value_of(sample, cell.value)
+            row["tool"], row["figure"] = sample.tool, figure(sample, cell.value)
             row |= {f"errors.{kind}": sample.errors.get(kind, 0) for kind in ERRORS}
             row["extra"] = " ".join(f"{name}={value:g}" for name, value in sample.extra.items())
         yield row
@@ -104,7 +102,7 @@ def known(name: str) -> bool:
 
 @dataclass
 class Section:
-    """One table of the page, with all that stands around it."""
+    """One table of the page, with its verdicts, charts and notes."""
 
     table: Table
     experiment: Experiment | None
@@ -121,8 +119,12 @@ class Section:
 
     @property
     def errors(self) -> bool:
-        """Whether there are errors to be shown, the document's or ours."""
+        """Whether the document or our run has errors to show."""
         return any(" of " in each.cell.paper_note or figures.all_errors(each.cell) for each in self.judged)
+
+    @property
+    def remarks(self) -> list[str]:
+        return summary.remarks(self.table)
 
     @property
     def compares(self) -> bool:
@@ -134,7 +136,7 @@ class Section:
 
 
 def section(table: Table, number: int) -> Section:
-    """Work out what is shown of a table."""
+    """Return the section of a table."""
     experiment = CATALOG.get(table.id)
     judged = verdicts.judge(table, experiment)
     drawn = [
@@ -160,12 +162,130 @@ def section(table: Table, number: int) -> Section:
 # The page
 
 
+@dataclass
+class Matrix:
+    """A printed table beside ours, at one setting: a row for each of its lines, a column for each server.
+
+    reasons: why figures are not testable, each once.
+    """
+
+    setting: str
+    servers: list[str]
+    rows: list[tuple[str, list[Judged | None]]]
+    reasons: list[str]
+
+
+def matrices(found: Section) -> list[Matrix]:
+    """Return a matrix for each setting of a table whose document prints several lines, [] of other tables."""
+    if not any(each.cell.line for each in found.judged):
+        return []
+    made = []
+    for setting in dict.fromkeys(each.cell.setting for each in found.judged):
+        inside = [
+            each for each in found.judged if each.cell.setting == setting and each.cell.paper is not None
+        ]
+        servers = list(dict.fromkeys(each.cell.server for each in inside))
+        by_place = {(each.cell.line, each.cell.server): each for each in inside}
+        rows = [
+            (
+                line or figures.title_of(inside[0].cell.value),
+                [by_place.get((line, server)) for server in servers],
+            )
+            for line in dict.fromkeys(each.cell.line for each in inside)
+        ]
+        reasons = [f"{each.cell.server}: {each.reason}" for each in inside if each.reason]
+        made.append(Matrix(setting, servers, rows, list(dict.fromkeys(reasons))))
+    return made
+
+
+def ratios(each: Judged) -> str:
+    """Return what is compared, the document's and ours: ratios to the reference, or shares that were lost."""
+    word = figures.percent if each.cell.value == "lost" else figures.ratio
+    return f"{word(each.paper)} → {word(each.ours)}"
+
+
+def printed_and_ours(cell: Cell) -> str:
+    """Return a printed figure and ours, each in its own unit; of losses the kinds of errors."""
+    if cell.value == "lost":
+        printed = cell.paper_note.partition(" of ")[0]
+        return f"{printed} → {figures.errors(figures.all_errors(cell)) if cell.samples else figures.NONE}"
+    return f"{figures.number(cell.paper)} {cell.unit}".rstrip() + f" → {cell_text(cell)}"
+
+
+@dataclass
+class Details:
+    """A table of all figures. words: titles of columns with text; legend: the meaning of marks."""
+
+    head: list[str]
+    rows: list[list[str]]
+    legend: list[str]
+    words = ("setting", "errors", "load")
+
+
+def details(found: Section) -> Details:
+    """Return all figures of a table, without columns that are empty or the same in each row."""
+    rows = [row(each.cell) for each in found.judged if not each.cell.line]
+    empty = ("", figures.NONE)
+    head = [name for name in rows[0] if any(each[name] not in empty for each in rows)]
+    loads = {each["load"] for each in rows}
+    legend = []
+    if len(loads) == 1:
+        head.remove("load")
+        legend.append(f"Load: {next(iter(loads))}.")
+    if any("*" in each["replies/s"] for each in rows):
+        legend.append(terminal.LIMITED)
+    if any(figures.AT_LEAST in value for each in rows for value in each.values()):
+        legend.append(terminal.BOUND)
+    return Details(head, [[each[name] for name in head] for each in rows], legend)
+
+
+def row(cell: Cell) -> dict[str, str]:
+    """Return the row of a cell in the table of all figures, by the titles of the columns."""
+    found, sample = terminal.row(cell), figures.middle(cell)
+    setting = " ".join(filter(None, (cell.column, figures.number(cell.x) if cell.x is not None else "")))
+    own = cell_text(cell) if cell.value not in SHOWN else ""
+    if summary.loosely(cell) and cell.spread:
+        own = " ".join(
+            (
+                cell_text(cell),
+                "(" + " to ".join(figures.as_text(cell.value, end) for end in cell.spread) + ")",
+            )
+        )
+    both = [found["thr"], found["proc"]]
+    return {
+        "server": cell.server,
+        "setting": setting,
+        "figure": own,
+        "replies/s": found["req/s"],
+        "lost": found["lost"],
+        **{title: found[title] for title in terminal.TITLES},
+        "CPU µs": found["CPU µs"],
+        "memory": found["memory"],
+        "threads, processes": ", ".join(both) if any(both) else "",
+        "generator": figures.percent(sample.client) if sample and sample.client is not None else "",
+        "errors": found["errors"] or cell.failure or ("" if sample else "not measured"),
+        "load": f"{cell.load} ({sample.tool})" if sample and sample.tool else cell.load,
+    }
+
+
+SHOWN = (
+    "rate",
+    "micros",
+    "service.p50",
+    "service.p99",
+    "response.p50",
+    "response.p99",
+    "usage.memory",
+    "lost",
+)
+
+
 def html(results: Results) -> str:
     """Return the whole page."""
     sections = [section(table, number) for number, table in enumerate(results.tables)]
     ranked = summary.standings(results)
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("ewe.lab", "templates"),
+        loader=jinja2.PackageLoader("ewe.lab.report", "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -174,6 +294,11 @@ def html(results: Results) -> str:
     environment.globals |= {
         "figures": figures,
         "verdicts": verdicts,
+        "details": details,
+        "matrices": matrices,
+        "ratios": ratios,
+        "printed_and_ours": printed_and_ours,
+        "zip": zip,
         "cell_text": cell_text,
         "of": figures.of_cell,
     }
@@ -182,19 +307,19 @@ def html(results: Results) -> str:
         run=[each for each in sections if each.measured],
         waiting=[each for each in sections if not each.measured],
         ranked=ranked,
+        leads=summary.leads(ranked),
         headline=summary.headline(results, ranked),
         doubts=summary.doubts(results),
         counted=summary.counted(
             [each.finding.word for each in sections if each.experiment and each.measured]
         ),
         kinds=ERRORS,
-        loosely=summary.loosely,
     )
 
 
 def cell_text(cell: Cell) -> str:
     """Return a cell's figure with its unit, as tables show it."""
-    return figures.as_text(cell.value, cell.median, cell.unit)
+    return figures.shown(cell)
 
 
 def text(table: Table, experiment: Experiment | None) -> str:

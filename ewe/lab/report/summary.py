@@ -1,4 +1,4 @@
-"""What a student should take away: who wins, by how much, why, and what to doubt. Sentences made of figures."""
+"""Sentences for students, made of figures: who wins, by how much, why, and what to doubt."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ewe.lab import figures, verdicts
-from ewe.lab.experiment import Experiment
+from ewe.lab.bench import figures, verdicts
+from ewe.lab.bench.experiment import Experiment
+from ewe.lab.bench.results import Cell, Results, Table
+from ewe.lab.bench.verdicts import Finding, Reach, Winner, capital
 from ewe.lab.experiments import CATALOG, CHECKS
-from ewe.lab.results import Cell, Results, Table
-from ewe.lab.verdicts import Finding, capital
 
-CROWD = 0.1  # share of the server's core that others may have
+COMPARE = "compare"  # id of a table that no experiment describes
+CROWD = 0.1  # share of the server's core that other programs may have
+NAMED = 4  # servers that a note names; of more it says how many
 SPREAD = 0.2  # repeats that differ by more than this are doubtful
-HOW = {  # why a model does as it does; printed beside its figures
+HOW = {  # how a model works, in one sentence beside its figures
     "serial": "one connection at a time: everybody else waits, also while the client is silent",
-    "fork": "a new process for each connection: a dear start, then nobody waits for anybody",
+    "fork": "a new process for each connection: an expensive start, then no client waits for another",
     "prefork": "processes made beforehand: cheap for each connection, but no more at once than there are",
     "thread": "a thread for each connection: cheap to start, memory for each, one interpreter lock for all",
     "pool": "a few threads that leave a client which keeps them waiting, and go on with it later",
@@ -27,7 +29,7 @@ HOW = {  # why a model does as it does; printed beside its figures
 
 
 def finding_of(table: Table, experiment: Experiment | None) -> Finding:
-    """Return what came of a table's claim: by the experiment's own check, if it has one, else by its ratios."""
+    """Return the finding on a table's claim: from the experiment's check if it has one, else from the ratios."""
     check = CHECKS.get(table.id)
     if check is not None and not table.skipped and any(cell.samples for cell in table.cells):
         return check(table)
@@ -41,32 +43,68 @@ def sentences(table: Table) -> list[str]:
     seen: dict[str, tuple[float | None, list[Cell]]] = {column: (x, cells) for (column, x), cells in by_group}
     for column, (x, cells) in seen.items():
         where = ", ".join(filter(None, (column, f"at {figures.number(x)}" if x is not None else "")))
-        if text := winning(cells):
-            found.append(f"{where}: {text}" if where else capital(text))
+        parts = outcomes(cells)
+        if where and parts:
+            found.append(f"{where}: {'; '.join(parts)}.")
+        else:
+            found += [f"{capital(part)}." for part in parts]
     return found
 
 
-def winning(cells: Sequence[Cell]) -> str:
-    """Say in a sentence who wins by which figure; "" if there is no contest."""
-    parts: list[str] = []
+def outcomes(cells: Sequence[Cell]) -> list[str]:
+    """Say who wins by which figure, and who lost requests; nothing if there is no contest."""
     if any(cell.value.startswith("extra.") for cell in cells):
-        return ""  # what counts there is not the load
-    for winner in verdicts.winners(cells):
-        what = {
-            "rate": "most replies a second",
-            "micros": "least server CPU for a reply",
-            "usage.memory": "least memory",
-        }.get(winner.name, "shortest p99 of the " + winner.name.partition(".")[0] + " time")
-        value = figures.as_text(winner.name, winner.value)
-        unit = " µs" if winner.name == "micros" else ""
-        if winner.margin < 1.05:
-            parts.append(f"{what}: {winner.server} ({value}{unit}), level with {winner.runner_up}")
-        else:
-            by = figures.ratio(winner.margin)
-            parts.append(
-                f"{what}: {winner.server} ({value}{unit}), {by} times better than {winner.runner_up}"
-            )
-    return "; ".join(parts) + "." if parts else ""
+        return []  # the figure of such a table does not come from a load
+    found = []
+    losers = [cell for cell in cells if verdicts.has_lost(cell)]
+    if losers:
+        names = enumerated([f"{cell.server} ({figures.shown(cell, 'lost')})" for cell in losers])
+        times = "their times and costs" if losers[1:] else "its times and cost"
+        found.append(f"requests were lost by {names}: {times} are those of the few that were served")
+        whole = [cell.server for cell in cells if cell.samples and not verdicts.has_lost(cell)]
+        if len(whole) == 1:
+            found.append(f"only {whole[0]} answered everybody")
+    return found + [outcome(winner) for winner in verdicts.winners(cells)]
+
+
+FIGURES = {  # of which more or less is better: its name in a sentence, and of what there is more or less
+    "rate": ("replies a second", "more"),
+    "micros": ("server CPU for a reply", "less"),
+    "usage.memory": ("memory", "less"),
+    "service.p99": ("p99 of the service time", "less"),
+    "response.p99": ("p99 of the response time", "less"),
+}
+
+
+def outcome(winner: Winner) -> str:
+    """Say which server wins by one figure and by how much, or which are level."""
+    what, sense = FIGURES[winner.name]
+    if not winner.server:
+        names = enumerated([each.server for each in winner.level])
+        values = sorted(each.value for each in winner.level)
+        low, high = (with_unit(winner.name, value) for value in (values[0], values[-1]))
+        if low == high:
+            return f"{what}: {names} are level ({low})"
+        return f"{what}: no winner among {names}; the difference ({low} to {high}) may be chance"
+    best, other = winner.best, winner.next
+    assert other is not None
+    told = f"{what}: {best.server} is first with {with_unit(winner.name, best.value)}"
+    times = max(best.value, other.value) / min(best.value, other.value)
+    if times >= 2:
+        how = "" if sense == "more" else f"; {other.server}, the next, has {figures.ratio(times)} times that"
+        return told + (how or f", {figures.ratio(times)} times the figure of {other.server}, the next")
+    percent = figures.percent(abs(best.value - other.value) / other.value)
+    return f"{told}, {percent} {sense} than {other.server}, the next"
+
+
+def with_unit(name: str, value: float) -> str:
+    """Return a figure with its unit, for a sentence."""
+    return figures.as_text(name, value) + (" µs" if name == "micros" else "")
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Return `a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 @dataclass
@@ -75,32 +113,43 @@ class Standing:
 
     model: str
     settings: int
-    cpu: float | None  # geometric mean of its CPU time for a reply over that of the best
-    rate: float | None  # of its rate over the best's
-    lost: float  # share of requests that ended in an error, where it was worst
+    cpu: Reach | None  # geometric mean of its CPU time for a reply over that of the best
+    rate: Reach | None  # geometric mean of its rate over that of the best
+    lost: float  # share of sessions or requests that ended in an error, where it was worst
     memory: float | None  # median of the peaks
     how: str
 
+    @property
+    def starved(self) -> bool:
+        """Whether it left clients without an answer, so that its cost means little."""
+        return self.lost > verdicts.LOST
+
 
 def standings(results: Results) -> list[Standing]:
-    """Rank ewe's models over everything that was measured, the cheapest first."""
-    cpu: dict[str, list[float]] = {}
-    rate: dict[str, list[float]] = {}
+    """Rank ewe's models over all measured settings, the cheapest first.
+
+    The best of a setting is the best of the servers that lost no request.
+    """
+    cpu: dict[str, list[Reach]] = {}
+    rate: dict[str, list[Reach]] = {}
     lost: dict[str, list[float]] = {}
     memory: dict[str, list[float]] = {}
     for table in results.tables:
         for group in verdicts.distinct(table.cells).values():
-            ours = [cell for cell in group if cell.server in HOW and cell.value == "rate" and cell.median]
+            ours = [cell for cell in group if is_model(table, cell) and cell.value == "rate" and cell.median]
             if len({cell.server for cell in ours}) < 3:
                 continue
             for name, into, best in (("micros", cpu, min), ("rate", rate, max)):
                 values = {
                     cell.server: value
                     for cell in ours
-                    if (value := figures.of_cell(cell, name)) and value > 0
+                    if (value := verdicts.reach(cell, name)) and value.value > 0
                 }
+                whole = [values[cell.server].value for cell in ours
+                         if cell.server in values and not verdicts.has_lost(cell)]  # fmt: skip
+                least = best(whole or [value.value for value in values.values()], default=0.0)
                 for model, value in values.items():
-                    into.setdefault(model, []).append(value / best(values.values()))
+                    into.setdefault(model, []).append(value.over(least))
             for cell in ours:
                 lost.setdefault(cell.server, []).append(figures.of_cell(cell, "lost") or 0.0)
                 if (peak := figures.of_cell(cell, "usage.memory")) is not None:
@@ -108,16 +157,36 @@ def standings(results: Results) -> list[Standing]:
     found = [
         Standing(
             model, len(lost[model]), geometric(cpu.get(model)), geometric(rate.get(model)),
-            max(lost[model]), statistics.median(memory[model]) if model in memory else None, HOW[model],
+            max(lost[model]),
+            statistics.median(memory[model]) if model in memory else None,
+            HOW.get(model, ""),
         )
         for model in lost
     ]  # fmt: skip
-    return sorted(found, key=lambda each: (each.lost > 0.01, each.cpu or math.inf))
+    return sorted(found, key=lambda each: (each.starved, each.cpu.value if each.cpu else math.inf))
 
 
-def geometric(values: Sequence[float] | None) -> float | None:
-    """Return the geometric mean: twice as dear and half as dear cancel out."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+def is_model(table: Table, cell: Cell) -> bool:
+    """Whether a cell is of a concurrency model: one of ours, or any that a comparison named."""
+    return cell.server in HOW or (table.id == COMPARE and cell.command.startswith("ewe --model "))
+
+
+def geometric(values: Sequence[Reach] | None) -> Reach | None:
+    """Return the geometric mean: twice the cost and half the cost cancel out."""
+    if not values:
+        return None
+    return Reach(
+        values[0].server,
+        statistics.geometric_mean([each.value for each in values]),
+        statistics.geometric_mean([each.low or each.value for each in values]),
+        statistics.geometric_mean([each.high for each in values]),
+    )
+
+
+def leads(ranked: Sequence[Standing]) -> bool:
+    """Whether the first model is cheaper than the second by more than chance."""
+    first, second = (ranked[0].cpu, ranked[1].cpu) if len(ranked) > 1 else (None, None)
+    return bool(first and second and (ranked[1].starved or not first.level_with(second)))
 
 
 def headline(results: Results, ranked: Sequence[Standing]) -> list[str]:
@@ -126,26 +195,43 @@ def headline(results: Results, ranked: Sequence[Standing]) -> list[str]:
     for table in results.tables:
         if table.id not in CATALOG:
             found += sentences(table)
-    whole = [each for each in ranked if each.lost <= 0.01 and each.cpu is not None]
+    settings = max((each.settings for each in ranked), default=0)
+    if settings < 2:  # the sentences above describe it already
+        return found
+    whole = {each.model: each.cpu for each in ranked if not each.starved and each.cpu is not None}
     if len(whole) >= 2:
-        first, *_, last = whole
-        assert first.cpu and last.cpu
-        times = figures.ratio(last.cpu / first.cpu)
-        found.append(
-            f"Of the models that lost nobody's request, {first.model} needs the least CPU time for a reply, "
-            f"{last.model} the most: {times} times as much"
-            + (f", over {first.settings} settings." if first.settings > 1 else ".")
-        )
-    losers = [each for each in ranked if each.lost > 0.01]
-    if losers:
-        names = " and ".join(f"{each.model} (up to {figures.percent(each.lost)})" for each in losers)
-        found.append(f"Requests were lost, in one setting or another, by {names}.")
+        first, *_, last = whole.values()
+        level = [model for model, cpu in whole.items() if cpu.level_with(first)]
+        if len(level) == len(whole):
+            found.append("The models that answered everybody need about the same CPU time for a reply.")
+        else:
+            found.append(
+                f"Of the models that answered everybody, {enumerated(level)} "
+                f"{'needs' if len(level) == 1 else 'need'} the least CPU time for a reply, {last.server} the most: "
+                f"{figures.ratio(last.value / first.value)} times as much, over {settings} settings."
+            )
+    if losers := [f"{each.model} (up to {figures.percent(each.lost)})" for each in ranked if each.starved]:
+        found.append(f"Requests were lost, in one setting or another, by {enumerated(losers)}.")
     return found
 
 
+def remarks(table: Table) -> list[str]:
+    """Return the notes of a table, then those of its rows."""
+    by_note: dict[str, list[str]] = {}
+    for cell in table.cells:
+        sample = figures.middle(cell)
+        for note in [*([cell.remark] if cell.remark else []), *(sample.notes if sample else ())]:
+            by_note.setdefault(note, []).append(cell.server)
+    found = []
+    for note, servers in by_note.items():
+        names = list(dict.fromkeys(servers))
+        found.append(f"{enumerated(names) if len(names) <= NAMED else f'{len(names)} servers'}: {note}.")
+    return [*table.notes, *found]
+
+
 def doubts(results: Results) -> list[str]:
-    """Say what may be wrong with the figures: a sentence each, for the whole page."""
-    cells = [cell for table in results.tables for cell in table.cells if cell.samples]
+    """Return the reasons to doubt the figures, a sentence each, for the whole page."""
+    cells = [cell for table in results.tables for cell in table.cells if cell.samples and not cell.line]
     found = []
     if busy := [cell for cell in cells if cell.client_limited]:
         found.append(
@@ -181,7 +267,7 @@ def doubts(results: Results) -> list[str]:
 
 
 def crowd(cell: Cell) -> float:
-    """Return the share of the server's core that others had during the middle sample."""
+    """Return the share of the server's core that other programs had during the middle sample."""
     sample = figures.middle(cell)
     if sample is None or sample.usage is None or sample.usage.core is None or not sample.seconds:
         return 0.0
@@ -194,7 +280,7 @@ def loosely(cell: Cell) -> bool:
 
 
 def counted(words: Sequence[str]) -> str:
-    """Count the claims by what came of them."""
+    """Count the claims by their finding."""
     known = (verdicts.HOLDS, verdicts.IN_PART, verdicts.FAILS, verdicts.NOT_TESTABLE)
     parts = [f"{words.count(word)} {plural(word, words.count(word))}" for word in known if word in words]
     total = sum(word in known for word in words)

@@ -1,7 +1,7 @@
-"""Drawing: scales with sensible ticks, text whose width is known beforehand, and labels kept apart.
+"""Drawing: scales with round ticks, text with an estimated width, and labels that do not overlap.
 
-All lengths are in the units of the picture's own coordinates. Colours are classes: the page that holds the
-picture says in its style sheet what `.s0` or `.hatch` looks like, by day, by night and on paper.
+All lengths are in the coordinates of the picture. Colours are CSS classes: the style sheet of the page defines
+`.s0` or `.hatch` for light mode, dark mode and print.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
-WIDTH = 400  # of every picture; two stand beside each other on a desk, one fills a phone
+WIDTH = 400  # of every picture: two fit beside each other on a desktop, one fills a phone
 SMALL, NORMAL = 10.5, 12.5  # sizes of text
-SERIES = 10  # colours, markers and dashes before they begin again
-WIDE = set("mwMWQOGDHNU@%—")  # letters broader than the average
+SERIES = 10  # different colours, markers and dashes
+WIDE = set("mwMWQOGDHNU@%—")  # letters wider than the average
 NARROW = set("iljtf.,:;'|!()[]I ")
 UNFIT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # for XML 1.0
 
 
 def clean(text: str) -> str:
-    """Return text as XML takes it: escaped, and without characters that XML cannot hold."""
+    """Escape text for XML and remove the characters that XML does not allow."""
     return escape(UNFIT.sub("\ufffd", text))
 
 
@@ -31,13 +31,13 @@ def quoted(text: str) -> str:
 
 
 def width(text: str, size: float = NORMAL) -> float:
-    """Return about how wide a text is in a sans serif; rather too much than too little."""
+    """Estimate the width of a text in a sans serif font, rather too wide than too narrow."""
     units = sum(0.36 if letter in NARROW else 0.88 if letter in WIDE else 0.6 for letter in text)
     return units * size
 
 
 def shortened(text: str, room: float, size: float = NORMAL) -> str:
-    """Return a text that fits into the room, with an ellipsis if it had to be cut."""
+    """Cut a text to the room that it has, with an ellipsis."""
     if width(text, size) <= room:
         return text
     while text and width(text + "…", size) > room:
@@ -47,7 +47,7 @@ def shortened(text: str, room: float, size: float = NORMAL) -> str:
 
 @dataclass
 class Picture:
-    """An SVG in the making. name: unique in the page; title and text tell it to who does not see it."""
+    """An SVG picture. name: unique in the page; title, text: for screen readers."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class Picture:
         )
 
     def marker(self, x: float, y: float, series: int) -> None:
-        """Draw the mark of a series: its shape tells it apart where its colour does not."""
+        """Draw the mark of a series: series differ in shape, not only in colour."""
         self.add(
             f'<path class="s{series % SERIES} mark" transform="translate({x:.1f} {y:.1f})" '
             f'd="{MARKERS[series % len(MARKERS)]}"/>'
@@ -113,7 +113,7 @@ MARKERS = (  # around (0, 0), about 7 across
 
 @dataclass(frozen=True)
 class Scale:
-    """From figures to coordinates. low and high are figures, start and end where they come to lie."""
+    """Maps figures to coordinates: low to start, and high to end."""
 
     low: float
     high: float
@@ -147,7 +147,7 @@ def scale(values: Sequence[float], start: float, end: float, *, log: bool = Fals
 
 
 def nice_step(span: float, most: int) -> float:
-    """Return 1, 2 or 5 times a power of ten, of which at most so many fit into the span."""
+    """Return the smallest step (1, 2 or 5 times a power of ten) that fits at most `most` times into the span."""
     power: float = 10.0 ** math.floor(math.log10(span / most))
     for factor in (1, 2, 5, 10):
         if span / (factor * power) <= most + 1e-9:
@@ -175,7 +175,7 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def spread(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
-    """Return places near those wanted, in their order, so far apart, all between low and high if that can be."""
+    """Move the wanted places apart by at least `apart`, in their order, within low and high if possible."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     places = [0.0] * len(wanted)
     last = low - apart

@@ -5,23 +5,32 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ewe.lab import figures, summary, verdicts
-from ewe.lab.experiment import Experiment
-from ewe.lab.results import Cell, Table
+from ewe.lab.bench import figures, verdicts
+from ewe.lab.bench.experiment import Experiment
+from ewe.lab.bench.results import Cell, Table
+from ewe.lab.report import summary
 
 WIDE = 100
-SETTINGS = 12  # groups that are shown one by one; of more, the last
+SENTENCES = 6  # sentences about the winners
+SETTINGS = 12  # groups that are all shown; of more groups only the last
 LEGEND = "p50 due, p99 due: response time, counted from when a request was due"
+TIMES = ("service.p50", "service.p99", "response.p50", "response.p99")
+BOUND = f"{figures.AT_LEAST}at least: requests that were never answered are counted with the time that they waited"
 LIMITED = "* client-limited: the load generator used more than 70 % of its core"
 
 
 def text(table: Table, experiment: Experiment | None) -> str:
-    """Return a table with what came of it; times "due" count from when a request was due."""
+    """Return a table with its findings. Times under "due" count from when a request was due."""
     title = table.title or (experiment.title if experiment else "")
     out = [f"{table.id}  {title}".rstrip()]
     if table.skipped:
         return "\n".join([*out, f"  not run: {table.skipped}"])
-    by_group = list(verdicts.distinct(table.cells).items())
+    quiet = (
+        {column for chart in experiment.charts if chart.quiet for column in chart.columns}
+        if experiment
+        else ()
+    )
+    by_group = list(verdicts.distinct([cell for cell in table.cells if cell.column not in quiet]).items())
     if len(by_group) > SETTINGS:
         out += ["", f"The last {SETTINGS} of {len(by_group)} settings; the report has them all."]
     for (column, x), cells in by_group[-SETTINGS:]:
@@ -32,30 +41,32 @@ def text(table: Table, experiment: Experiment | None) -> str:
 
 
 def conclusions(table: Table, experiment: Experiment | None) -> Iterator[str]:
-    """Yield what came of the table, and what to doubt."""
+    """Yield the findings on the table, and the reasons to doubt them."""
     finding = summary.finding_of(table, experiment)
     if finding.word not in ("", verdicts.NO_CLAIM):
         yield f"{finding.word.upper()}: {finding.sentence}"
     if any(cell.paper is not None for cell in table.cells):
         yield verdicts.since(table, experiment)
     else:
-        yield from summary.sentences(table)[-3:]
+        yield from summary.sentences(table)[-SENTENCES:]
     if any(sample.response for cell in table.cells for sample in cell.samples):
         yield LEGEND
     if any(cell.client_limited for cell in table.cells):
         yield LIMITED
-    yield from (f"Note: {note}" for note in table.notes)
+    if any(figures.is_bound(figures.middle(cell), name) for cell in table.cells for name in TIMES):
+        yield BOUND
+    yield from (f"Note: {note}" for note in summary.remarks(table))
     if table.interrupted:
         yield "Interrupted: this is what there was until then."
 
 
 def wrapped(line: str) -> Sequence[str]:
-    """Break a sentence at the terminal's width; lines of a table are shorter anyway."""
+    """Break a sentence at the width of the terminal."""
     return textwrap.wrap(line, WIDE, subsequent_indent="  ") if len(line) > WIDE else [line]
 
 
 def lines(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield the head and a line for each server, without columns in which nothing stands."""
+    """Yield the head and a line for each server, without empty columns."""
     rows = [row(cell) for cell in cells]
     names = [name for name in rows[0] if any(found.get(name, "") not in ("", figures.NONE) for found in rows)]
     wide = {name: max(len(name), *(len(found.get(name, "")) for found in rows)) for name in names}
@@ -82,12 +93,13 @@ def lines(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 LEFT = ("server", "errors")
+TITLES = ("p50", "p99", "p50 due", "p99 due")  # of TIMES
 
 
 def row(cell: Cell) -> dict[str, str]:
-    """Return what stands in a server's line, by the head of the column."""
+    """Return the texts of a server's line, by the titles of the columns."""
     sample = figures.middle(cell)
-    names = ("own", "req/s", "p50", "p99", "p50 due", "p99 due", "CPU µs", "memory", "thr", "proc", "errors")
+    names = ("own", "req/s", *TITLES, "CPU µs", "memory", "thr", "proc", "lost", "errors")
     if sample is None:
         return {"server": cell.server} | dict.fromkeys(names, "")
     usage, loaded = sample.usage, bool(sample.replies or sample.requests)
@@ -97,14 +109,12 @@ def row(cell: Cell) -> dict[str, str]:
         "server": cell.server,
         "own": own,
         "req/s": rate if loaded and sample.seconds else "",
-        "p50": figures.times(sample.service.p50) if sample.service else "",
-        "p99": figures.times(sample.service.p99) if sample.service else "",
-        "p50 due": figures.times(sample.response.p50) if sample.response else "",
-        "p99 due": figures.times(sample.response.p99) if sample.response else "",
+        **{title: figures.of_sample(sample, name) for title, name in zip(TITLES, TIMES, strict=True)},
         "CPU µs": figures.number(sample.micros) if loaded else "",
         "memory": figures.size(usage.memory) if usage else "",
         "thr": str(usage.threads) if usage and usage.threads is not None else "",
         "proc": str(usage.processes) if usage and usage.processes is not None else "",
-        "errors": figures.errors(sample.errors) if loaded else "",
+        "lost": figures.percent(sample.lost) if loaded else "",
+        "errors": figures.errors(sample.errors) if loaded and sample.errors else "",
     }
     return found | ({"errors": f"{found['errors']} ({cell.failure})"} if cell.failure else {})

@@ -1,4 +1,4 @@
-"""What figures depend on: the machine and the versions. No name of a host or a person."""
+"""Facts that the figures depend on: the machine and the versions. No names of hosts or persons."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe import __version__
-from ewe.lab import peers
-from ewe.lab.processes import two_cores
+from ewe.lab.bench.processes import two_cores
+from ewe.lab.stacks import peers
 
 TOOLS = {"wrk": "wrk", "ab": "ab", "httperf": "httperf"}
 
@@ -45,7 +45,7 @@ def processor() -> str:
 
 
 def cores() -> str:
-    """Return which core does what."""
+    """Return which core runs the server and which the load."""
     server, load = two_cores()
     if server == load:
         return "server and load on the same core, the only one"
@@ -53,6 +53,6 @@ def cores() -> str:
 
 
 def memory() -> str:
-    """Return how much there is."""
+    """Return the size of the memory."""
     found = re.search(r"MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text())
     return f"{int(found[1]) / 2**20:.1f} GB" if found else "unknown"

@@ -1,7 +1,7 @@
-"""A FastCGI program in Python, for experiments: `python -m ewe.lab.responder SOCKET CHILDREN BYTES`.
+"""A FastCGI program in Python, for experiments: `python -m ewe.lab.stacks.responder SOCKET CHILDREN BYTES`.
 
-It stands in for flup, with which the thesis ran its Python: the protocol is Python, too, and each of the children
-answers one connection at a time. ewe.fastcgi has the protocol; all else is here.
+It takes the place of flup, with which the thesis ran Python programs: it too is written in Python, and each of its
+children answers one connection at a time. ewe.gateway.records implements the protocol.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 
-from ewe.fastcgi import Aborted, Began, FastCGIError, Responder
+from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
 
 HEAD = b"Content-Type: text/plain\r\n\r\n"
 
@@ -24,7 +24,7 @@ def serve(listener: socket.socket, answer: bytes) -> None:
             try:
                 converse(connection, answer)
             except (OSError, FastCGIError):
-                pass  # the web server has gone, or is none
+                pass  # the web server closed the connection, or did not speak FastCGI
 
 
 def converse(connection: socket.socket, answer: bytes) -> None:
@@ -46,7 +46,7 @@ def converse(connection: socket.socket, answer: bytes) -> None:
 
 
 def main() -> None:
-    """Start the children, and end with them."""
+    """Start the children and wait for a signal."""
     path, children, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

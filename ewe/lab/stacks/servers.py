@@ -1,14 +1,15 @@
-"""Servers to measure, each started on 127.0.0.1 with what an experiment needs and nothing of the user's.
+"""Start the servers to measure on 127.0.0.1, with the settings of an experiment and none of the user's.
 
     with ewe("thread", root=root, directory=scratch, core=0) as server:
         ask(server.url)
 
-directory: where a server may write; the caller removes it. prefix: of the command, to enter a network (see
-ewe.lab.links). Raises LabError when a server does not start.
+directory: where the server may write; the caller removes it. prefix: of the command, for a slow link (see
+ewe.lab.bench.links). Raises LabError if a server does not start.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -21,18 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ewe.lab import peers
+from ewe.lab.bench.processes import LabError, one_line, running, text_of
 from ewe.lab.load.child import environment
-from ewe.lab.processes import LabError, one_line, running, text_of
+from ewe.lab.stacks import peers
+from ewe.lab.stacks.webservers import Setup
 
-STARTS_IN = 10.0  # seconds a server may take to start
+STARTS_IN = 30.0  # seconds that a server may take to start
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. url: with the slash; command: in short, for a report.
+    """A running server. url: ends with a slash; command: in short, for a report.
 
-    also: what works for it and is not its child.
+    also: processes that work for it and are not its children.
     """
 
     pid: int
@@ -52,8 +54,8 @@ def ewe(
     certificate: Path | None = None,
     prefix: Sequence[str] = (),
 ) -> Iterator[Server]:
-    """Run ewe; what it writes goes into a directory of its own, and no setting of the user's counts."""
-    (directory / "cgi-bin").mkdir(exist_ok=True)  # so that every request is looked up there too, as usual
+    """Run ewe. It writes into `directory` only and ignores the settings of the user."""
+    (directory / "cgi-bin").mkdir(exist_ok=True)  # every request is looked up in a cgi-bin, as usual
     command = [
         *prefix, sys.executable, "-m", "ewe", "--host", "127.0.0.1", "--port", "0", "--model", model,
         "--documentroot", str(root), "--cgi-path", str(directory / "cgi-bin"),
@@ -66,6 +68,8 @@ def ewe(
     env = environment()
     for name in ("PORT", "WEB_CONCURRENCY"):
         env.pop(name, None)
+    if ":" in model:  # the module may be in the directory in which the lab was started
+        env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], os.getcwd()))
     with (
         tempfile.TemporaryFile() as output,
         running(command, output, core, cwd=directory, env=env) as started,
@@ -97,40 +101,54 @@ def peer(
     certificate: Path | None = None,
     prefix: Sequence[str] = (),
 ) -> Iterator[Server]:
-    """Run another server. options: more of its own."""
+    """Run another server. options: of the server itself, and `--workers N` for one that can have several."""
     kind = peers.peer(name)
     lacking = kind.missing or (kind.missing_for_tls() if certificate else "")
     if lacking:
         raise LabError(lacking)
     port = free_port()
-    command = kind.prepare(peers.Setup(root, directory, port, certificate, access_log))
+    own, processes = without_workers(options)
+    if processes > 1 and name not in peers.SEVERAL:
+        raise LabError(f"the lab starts {name} with one process only")
+    command = kind.prepare(Setup(directory, port, root, certificate, access_log, processes))
     scheme = "https" if certificate else "http"
     with (
         tempfile.TemporaryFile() as output,
-        running([*prefix, *command, *options], output, core, cwd=directory, env=environment()) as started,
+        running([*prefix, *command, *own], output, core, cwd=directory, env=environment()) as started,
     ):
         wait_for_port(started, port, output, kind.name)
         about = " ".join((kind.about, *options))
         yield Server(started.pid, f"{scheme}://127.0.0.1:{port}/", about)
 
 
+def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
+    """Return options without `--workers N`, and N."""
+    found = list(options)
+    if "--workers" not in found:
+        return found, 1
+    at = found.index("--workers")
+    processes = int(found[at + 1])
+    del found[at : at + 2]
+    return found, processes
+
+
 @contextmanager
 def nginx(
     *, root: Path, directory: Path, core: int | None = None, access_log: Path | None = None
 ) -> Iterator[Server]:
-    """Run nginx with one worker and a file cache that looks again after a second, as ewe's does."""
+    """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does."""
     with peer("nginx", root=root, directory=directory, core=core, access_log=access_log) as server:
         yield server
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
 
 
 def wait_for_port(started: subprocess.Popen[bytes], port: int, output: IO[bytes], name: str) -> None:
-    """Return once something listens at the port, in whatever network the process is. Raises LabError."""
+    """Wait until a process listens at the port, in the network of `started`. Raises LabError."""
     end = time.monotonic() + STARTS_IN
     while started.poll() is None and time.monotonic() < end:
         if listens(started.pid, port):
@@ -140,7 +158,7 @@ def wait_for_port(started: subprocess.Popen[bytes], port: int, output: IO[bytes]
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether anything in the process's network listens at a TCP port. It is not connected to for that."""
+    """Whether a process listens at a TCP port, in the network of `pid`. Read from /proc, without connecting."""
     for file in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{pid}/net/{file}").read_text().splitlines()[1:]

@@ -1,36 +1,92 @@
-"""Tomcat with one web application of ours: servlets and JSP pages, started from a directory of the run's own.
+"""Tomcat with one web application: the files of a directory, or servlets and JSP pages.
 
-    with tomcat(where, servlets={"hello": "hello\\n"}, pages={"page.jsp": "..."}) as server: ...
+    command = serves_files(Setup(directory, port, root))
+    command = serves_programs(directory, port, servlets={"hello": "hello\\n"}, pages={"page.jsp": "..."})
 
-Nothing of the installed Tomcat's configuration is read. The servlets are source, for which the JDK is needed.
-Raises LabError.
+Tomcat runs from a directory of its run; the configuration that is installed is not read. Servlets are compiled from
+source, which needs the JDK. Raises LabError.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from ewe.lab.processes import LabError, find_tool, one_line, running, tool, two_cores
-from ewe.lab.servers import Server, free_port, wait_for_port
+from ewe.lab.bench.processes import LabError, find_tool, one_line, tool
+from ewe.lab.stacks.webservers import Setup
 
-HOME = Path("/usr/share/tomcat10")
-COMPILES_IN = 60  # seconds
-THREADS = 200  # as by default
-SERVER = """\
+TOMCAT = Path("/usr/share/tomcat10")
+TOMCAT_THREADS = 200  # as by default
+TOMCAT_SERVER = """\
 <Server port="-1">
   <Service name="Catalina">
-    <Connector address="127.0.0.1" port="{port}" protocol="HTTP/1.1" maxKeepAliveRequests="-1"
+    <Connector address="127.0.0.1" port="{port}" protocol="HTTP/1.1" maxKeepAliveRequests="-1" bindOnInit="false"
                acceptCount="4096" maxConnections="10000" maxThreads="{threads}"/>
     <Engine name="Catalina" defaultHost="localhost">
-      <Host name="localhost" appBase="webapps" autoDeploy="false"/>
+      <Host name="localhost" appBase="webapps" autoDeploy="false" deployOnStartup="false">
+        {context}
+      </Host>
     </Engine>
   </Service>
 </Server>
 """
+TOMCAT_FILES = """\
+<web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="5.0" metadata-complete="true">
+  <servlet>
+    <servlet-name>default</servlet-name>
+    <servlet-class>org.apache.catalina.servlets.DefaultServlet</servlet-class>
+  </servlet>
+  <servlet-mapping><servlet-name>default</servlet-name><url-pattern>/</url-pattern></servlet-mapping>
+  <mime-mapping><extension>html</extension><mime-type>text/html</mime-type></mime-mapping>
+</web-app>
+"""
+
+
+def server_xml(port: int, root: Path, pages: bool = False) -> str:
+    """Return conf/server.xml for one web application. pages: it has JSP pages.
+
+    No library is searched for tags, nor for classes that want to be told of the start but those of JSP: there are
+    none, and the search takes seconds.
+    """
+    told = "" if pages else 'containerSciFilter=".*"'
+    context = f'<Context path="" docBase="{root}" {told}><JarScanner scanClassPath="false"/></Context>'
+    return TOMCAT_SERVER.format(port=port, threads=TOMCAT_THREADS, context=context)
+
+
+def command(where: Path) -> list[str]:
+    """Return the command that runs Tomcat from a directory with conf/server.xml. Raises LabError."""
+    for name in ("temp", "logs"):
+        (where / name).mkdir(exist_ok=True)
+    jars = ":".join(str(TOMCAT / "bin" / name) for name in ("bootstrap.jar", "tomcat-juli.jar"))
+    return [
+        tool("java"), f"-Dcatalina.home={TOMCAT}", f"-Dcatalina.base={where}", f"-Djava.io.tmpdir={where}/temp",
+        "-Xmx256m", "-cp", jars, "org.apache.catalina.startup.Bootstrap", "start",
+    ]  # fmt: skip
+
+
+def serves_files(setup: Setup) -> list[str]:
+    """Tomcat's own servlet for files, 200 threads."""
+    (setup.directory / "conf").mkdir(exist_ok=True)
+    text = server_xml(setup.port, setup.root)
+    setup.write("conf/server.xml", text)
+    setup.write("conf/web.xml", TOMCAT_FILES)
+    return command(setup.directory)
+
+
+def version() -> str:
+    """Return Tomcat's version, which its library holds."""
+    with zipfile.ZipFile(TOMCAT / "lib" / "catalina.jar") as library:
+        about = library.read("org/apache/catalina/util/ServerInfo.properties").decode()
+    found = re.search(r"^server.number=([\d.]+)", about, re.M)
+    return found[1] if found else ""
+
+
+# Servlets and JSP pages
+
+COMPILES_IN = 60  # seconds
 JSP = """\
 <web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="5.0">
   <servlet>
@@ -68,39 +124,24 @@ public class {name} extends HttpServlet {{
 
 def missing() -> str:
     """Return the packages that are missing, "" if none is."""
-    lacking = [] if (HOME / "bin" / "bootstrap.jar").exists() else ["tomcat10"]
+    lacking = [] if (TOMCAT / "bin" / "bootstrap.jar").exists() else ["tomcat10"]
     lacking += [] if find_tool("java") and find_tool("javac") else ["default-jdk-headless"]
     return " ".join(lacking)
 
 
-@contextmanager
-def tomcat(where: Path, *, servlets: Mapping[str, str], pages: Mapping[str, str]) -> Iterator[Server]:
-    """Run it on the server's core. servlets: what each path answers; pages: JSP, by their file's name."""
-    port = free_port()
-    command = prepared(where, port, servlets, pages)
-    with (
-        tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=where) as started,
-    ):
-        wait_for_port(started, port, output, "tomcat")
-        yield Server(started.pid, f"http://127.0.0.1:{port}/", "tomcat")
-
-
-def prepared(where: Path, port: int, servlets: Mapping[str, str], pages: Mapping[str, str]) -> list[str]:
-    """Write all it needs; return the command."""
+def serves_programs(
+    where: Path, port: int, servlets: Mapping[str, str], pages: Mapping[str, str]
+) -> list[str]:
+    """Servlets and JSP pages. servlets: the answer of each path; pages: the JSP text of each file name."""
     root = where / "webapps" / "ROOT"
-    for directory in (root, where / "conf", where / "temp", where / "logs"):
+    for directory in (root, where / "conf"):
         directory.mkdir(parents=True, exist_ok=True)
-    (where / "conf" / "server.xml").write_text(SERVER.format(port=port, threads=THREADS))
+    (where / "conf" / "server.xml").write_text(server_xml(port, root, pages=bool(pages)))
     (where / "conf" / "web.xml").write_text(JSP)
-    write_application(root, servlets, HOME / "lib" / "servlet-api.jar")
-    for name, text in pages.items():
-        (root / name).write_text(text)
-    jars = ":".join(str(HOME / "bin" / name) for name in ("bootstrap.jar", "tomcat-juli.jar"))
-    return [
-        tool("java"), f"-Dcatalina.home={HOME}", f"-Dcatalina.base={where}", f"-Djava.io.tmpdir={where}/temp",
-        "-Xmx256m", "-cp", jars, "org.apache.catalina.startup.Bootstrap", "start",
-    ]  # fmt: skip
+    write_application(root, servlets, TOMCAT / "lib" / "servlet-api.jar")
+    for name, page in pages.items():
+        (root / name).write_text(page)
+    return command(where)
 
 
 def write_application(root: Path, servlets: Mapping[str, str], library: Path) -> None:
@@ -128,7 +169,7 @@ def compile_classes(sources: Mapping[str, str], classes: Path, library: Path) ->
     for name, text in sources.items():
         (classes / f"{name}.java").write_text(text)
         files.append(str(classes / f"{name}.java"))
-    command = [tool("javac"), "-cp", str(library), "-d", str(classes), *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILES_IN)
+    compiler = [tool("javac"), "-cp", str(library), "-d", str(classes), *files]
+    done = subprocess.run(compiler, capture_output=True, text=True, timeout=COMPILES_IN)
     if done.returncode:
         raise LabError(f"javac: {one_line(done.stdout + done.stderr)}")

@@ -1,6 +1,6 @@
-"""Processors for experiments only: `ewe --model ewe.lab.variants:BuildingThread`.
+"""Processors for experiments only: `ewe --model ewe.lab.stacks.variants:BuildingThread`.
 
-They do on purpose what the EWE of 2006 did, so that its price can be measured. Nothing here is for a site.
+They do on purpose what the EWE of 2006 did, to measure what that costs. Do not use them for a site.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from ewe import orphans
-from ewe.config import Config
+from ewe.config.settings import Config
 from ewe.conversation import converse
-from ewe.http import Request, Response
-from ewe.listener import Listener
+from ewe.gateway import orphans
+from ewe.http.messages import Request, Response
 from ewe.processors.event import Event
 from ewe.processors.fork import Fork
 from ewe.processors.thread import Thread
 from ewe.site import Site
-from ewe.streams import Stream
+from ewe.streams.base import Stream
+from ewe.streams.listener import Listener
 
-REAPS_EVERY = 0.005  # seconds between two looks for children at a stop
+REAPS_EVERY = 0.005  # seconds between two checks for ended children at a stop
 NOTHING = b"hello world, from a handler that has nothing to do.\n"  # 52 bytes, as programs.HELLO
 
 
 class BuildingThread(Thread):
-    """A thread per connection that builds all that answers requests anew, as EWE's did its baseProcessor."""
+    """A thread per connection that builds its own Site, as each thread of EWE built a baseProcessor."""
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
         return converse(stream, Site(self.config, holds_idle=True))
 
 
 class BuildingFork(Fork):
-    """A process per connection that builds all that answers requests anew, though it inherited it."""
+    """A process per connection that builds its own Site, although it inherited one."""
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
         return converse(stream, Site(self.config, holds_idle=True))
 
 
 class Null(Event):
-    """An event loop whose site answers everything at once, with as many bytes as a program that is measured."""
+    """An event loop whose site answers every request at once, with as many bytes as the measured program."""
 
     def __init__(self, site: Site, config: Config) -> None:
         super().__init__(site, config)
@@ -50,17 +50,17 @@ class Null(Event):
 
 
 class Nothing:
-    """A handler that does nothing but answer: X-Switch's table 1 has it in the place of mod_x."""
+    """A handler with a constant answer: it takes the place of mod_x in table 1 of X-Switch."""
 
     async def respond(self, request: Request, io: Stream) -> Response:
         return Response(200, (("Content-Type", "text/plain"),), NOTHING)
 
 
 class LazyFork(Fork):
-    """A process per connection, reaped when the next one comes: EWE's way without signals."""
+    """A process per connection, reaped when the next connection comes: the way of EWE, without signals."""
 
     def serve(self, listener: Listener) -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child wakes nobody
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
         orphans.adopt()
         while not listener.closed:
             accepted = self.next(listener)
@@ -73,7 +73,7 @@ class LazyFork(Fork):
 
 
 class PidfdFork(Fork):
-    """A process per connection, whose end is seen on a descriptor of its own: no signal takes part."""
+    """A process per connection, whose end shows on a pidfd instead of by a signal."""
 
     def serve(self, listener: Listener) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -81,11 +81,11 @@ class PidfdFork(Fork):
         while not listener.closed or self.children:
             accepted, ended = listener.wait(-1, 1 if self.has_room() else 0)
             for descriptor in ended:
-                listener.epoll.unregister(descriptor)
+                listener.unwatch(descriptor)
                 os.close(descriptor)
             self.reap()
             for each in accepted:
                 before = set(self.children)
                 self.start(each)
                 for child in set(self.children) - before:
-                    listener.epoll.register(os.pidfd_open(child), select.EPOLLIN)
+                    listener.watch(os.pidfd_open(child), select.EPOLLIN)

@@ -1,0 +1,73 @@
+"""Types of options for the lab's commands, made of the kinds of ewe's settings; and their error."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from ewe.config.setting_types import SIZE, Kind, whole
+
+T = TypeVar("T")
+
+
+class CommandError(Exception):
+    """The command cannot be carried out as it was given; the text is one line. status: the exit status."""
+
+    def __init__(self, text: str, status: int = 2) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def of(kind: Kind[T]) -> Callable[[str], T]:
+    """Return the argparse type for a kind of setting."""
+
+    def read(text: str) -> T:
+        try:
+            return kind.read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind.expected}") from None
+
+    return read
+
+
+def between(low: float, high: float) -> Callable[[str], float]:
+    """Return the argparse type for a number."""
+
+    def read(text: str) -> float:
+        try:
+            if low <= (number := float(text)) <= high:
+                return number
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
+
+    return read
+
+
+def count(low: int, high: int) -> Callable[[str], int]:
+    """Return the argparse type for a whole number."""
+    return of(whole(low, high, f"a whole number from {low} to {high}"))
+
+
+def target(text: str) -> str:
+    """Read the path of a URL."""
+    if not re.fullmatch(r"/[!-~]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a path that begins with / and has no spaces")
+    return text
+
+
+def several(text: str) -> list[str]:
+    """Split a list at its commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def words(text: str) -> list[str]:
+    """Split a list at its commas and spaces."""
+    return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+def sizes(text: str) -> list[int]:
+    """Read a list of sizes, such as `64,1k`; a size that is repeated counts once."""
+    return list(dict.fromkeys(of(SIZE)(part) for part in words(text)))

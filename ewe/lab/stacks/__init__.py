@@ -1,0 +1,14 @@
+"""Stacks: the servers to measure, and the programs behind them.
+
+    servers.py        starts ewe or a peer on 127.0.0.1, and waits until it listens
+    peers.py          the other web servers, by name: what they need, how they start
+    webservers.py     nginx, Apache, lighttpd (for files or for a program behind them), h2o and Caddy
+    tomcat.py         Tomcat, for files, servlets and JSP pages; pythons.py: servers written in Python
+    programs.py       the programs, in Python, Perl, PHP and Java
+    backends.py       the processes that run programs behind a web server
+    ways.py           all of it together: a web server, and how it has a program run
+    variants.py       processors that do what the EWE of 2006 did
+    machine.py        facts about the machine and the versions
+
+Begin with servers.py and webservers.py.
+"""

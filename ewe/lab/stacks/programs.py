@@ -1,0 +1,86 @@
+"""The programs that experiments serve: the same little work in Python, Perl, PHP and Java.
+
+    hello    52 bytes of text, as in table 1 of X-Switch
+    large    43,000 bytes of random text, as in its figure 4
+    page     as many bytes as the thesis's page has in the language
+
+ewe.lab.stacks.ways has the ways to serve them. Raises LabError.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ewe.lab.bench.experiment import Bench
+from ewe.lab.stacks.tomcat import write_application
+from ewe.xswitch.engine_kinds import JAVA
+
+HELLO = "hello world, from a program that keeps nothing over\n"  # 52 bytes, as in table 1 of X-Switch
+LARGE = 43_000  # bytes of random text, as in its figure 4
+PAGE_PHP = "Hello, World!\n"  # 14 bytes, as in DT-1 of the thesis
+PAGE_PYTHON = "x" * 749 + "\n"  # 750 bytes, as in DT-2
+PAGE_SERVLET, PAGE_JSP = "x" * 669 + "\n", "x" * 372 + "\n"  # 670 and 373 bytes, as in DT-3 and DT-4
+PYTHON = "#!/usr/bin/python3\n"
+# Runs hello.py unmodified under WSGI: the least that a server must do to run CGI scripts in its own interpreter.
+WSGI_SCRIPT = """\
+import io, os, sys
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hello.py")
+with open(SCRIPT) as file:
+    CODE = compile(file.read(), SCRIPT, "exec")
+
+
+def application(environ, start_response):
+    os.environ.clear()
+    os.environ.update({name: value for name, value in environ.items() if isinstance(value, str)})
+    before, sys.stdout = sys.stdout, io.TextIOWrapper(io.BytesIO())
+    try:
+        exec(CODE, {"__name__": "__main__", "__file__": SCRIPT})
+        sys.stdout.flush()
+        answer = sys.stdout.buffer.getvalue()
+    finally:
+        sys.stdout = before
+    head, _, body = answer.partition(b"\\n\\n")
+    start_response("200 OK", [tuple(line.split(": ", 1)) for line in head.decode().splitlines()])
+    return [body]
+"""
+PROGRAMS = {
+    "hello.py": f"{PYTHON}print('Content-Type: text/plain\\n')\nprint({HELLO[:-1]!r})\n",
+    "hello.pl": f'#!/usr/bin/perl\nprint "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n";\n',
+    "hello.php": f'<?php header("Content-Type: text/plain"); echo "{HELLO[:-1]}\\n";\n',
+    "large.pl": "#!/usr/bin/perl\nprint \"Content-Type: text/plain\\n\\n\";\n"
+    f"print join '', map {{ chr(97 + int rand 26) }} 1 .. {LARGE};\n",
+    "hello_wsgi.py": "def application(environ, start_response):\n"
+    f"    start_response('200 OK', [('Content-Type', 'text/plain')])\n    return [{HELLO.encode()!r}]\n",
+    "hello_wsgi_script.py": WSGI_SCRIPT,
+    "page.php": PAGE_PHP,
+    "page-cgi.php": f"#!/usr/bin/php-cgi -dcgi.force_redirect=0\n{PAGE_PHP}",
+    "page.py": f"{PYTHON}print('Content-Type: text/plain\\n')\nprint('x' * {len(PAGE_PYTHON) - 1})\n",
+    "page_wsgi.py": "def application(environ, start_response):\n"
+    "    start_response('200 OK', [('Content-Type', 'text/plain')])\n"
+    f"    return [b'x' * {len(PAGE_PYTHON) - 1} + b'\\n']\n",
+    "hello_fcgi.pl": "#!/usr/bin/perl\nuse FCGI;\nmy $request = FCGI::Request();\n"
+    f'while ($request->Accept() >= 0) {{ print "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n"; }}\n',
+}  # fmt: skip
+EXTENSIONS = {"python": "py", "perl": "pl", "php": "php"}
+PAGES = {"php": PAGE_PHP, "python": PAGE_PYTHON, "servlet": PAGE_SERVLET, "jsp": PAGE_JSP}
+
+
+def directory_of(lab: Bench) -> Path:
+    """Return a cgi-bin directory with the programs, which all accounts may read."""
+    where = lab.directory / "programs"
+    if not where.exists():
+        where.mkdir()
+        for name, text in PROGRAMS.items():
+            (where / name).write_text(text)
+            (where / name).chmod(0o755)
+    return where
+
+
+def application_of(lab: Bench) -> str:
+    """Make a web application with the servlet `hello` in the cgi-bin; return its name. Raises LabError."""
+    where = directory_of(lab) / "servlets"
+    if not where.exists():
+        library = next(Path(JAVA, "lib").glob("jakarta.servlet-api-*.jar"))
+        write_application(where, {"hello": HELLO}, library)
+    return where.name
