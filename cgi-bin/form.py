@@ -158,7 +158,7 @@ def parameters(text):
 
 
 def show(value):
-    """A field's value as HTML. Whatever came from the client is escaped: it could be a script."""
+    """Return a field's value as HTML. All text of the client is escaped: it could hold a script."""
     if isinstance(value, str):
         return pre(value) if value else "<em>empty</em>"
     if not value.filename and not value.content:

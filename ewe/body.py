@@ -1,22 +1,41 @@
-"""The body of a request, decoded on demand: RFC 9112 section 6."""
+"""The body of a request, decoded on demand: RFC 9112 section 6.
+
+A body has a known length, or it comes in chunks. Nothing is read before a feature asks for it:
+
+    client ──bytes──▶ stream ──▶ receive(): cut at the length, or decoded from chunks ──▶ feature
+
+- **100-continue.** A client with a large body may wait until the server asks for it. The first receive() sends
+  "100 Continue" (RFC 9110 section 10.1.1). If no feature reads, the client never sends.
+- **Deadlines.** body_timeout bounds each wait. A client that sends a byte now and then would meet it for hours.
+  Therefore min_rate bounds the whole: after body_timeout, at least that many bytes a second must have come.
+- **The rest.** Before the next request can be read, this body has to be read to its end. skip() drops a rest of
+  up to SKIP bytes; after a longer rest the connection closes.
+
+What can go wrong: bad chunks or an early end (400), a client that stops (408), too much (413). The end of such a
+body cannot be found, so the connection closes after the response.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 
-from ewe.chunked import ChunkedDecoder
-from ewe.http import BodyReader, Limits, Refused, Request
-from ewe.streams import Stream, Timeout
+from ewe.http.chunked import ChunkedDecoder
+from ewe.http.limits import Limits
+from ewe.http.messages import BodyReader, Request
+from ewe.http.status import HTTPError
+from ewe.streams.base import SHARE, Stream, Timeout
 
-SKIP = 64 * 1024  # bytes of an unwanted body that are read off to keep the connection
+SKIP = 64 * 1024  # bytes of an unread body that are read and dropped to keep the connection
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Body(BodyReader):
-    """The body of one request, decoded on demand: RFC 9112 section 6.
+    """The body of one request.
 
-    length: in bytes, None when chunked. finished: all of it was read. A client that expects it is told
-    "100 Continue" when something reads for the first time (RFC 9110 section 10.1.1).
+    length: in bytes; None if it is chunked. finished: all of it has been read. pending: bytes that have arrived and
+    are not read yet; once the body is finished, they belong to the next request. A client that expects
+    "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
     """
 
     def __init__(
@@ -27,48 +46,55 @@ class Body(BodyReader):
         self.left = request.length or 0
         self.pending = pending
         self.timeout = timeout
-        self.asks = request.expects and not pending
+        self.expects = request.expects  # the client waits for "100 Continue"
         self.decoder = ChunkedDecoder(limits) if request.length is None else None
-        self.ahead = b""  # decoded, and not yet asked for
+        self.ahead = b""  # decoded bytes that nobody has asked for yet
         self.finished = False
         self.broken = False
-        self.began = 0.0  # when something first waited for it
+        self.began = 0.0  # when receive() first waited for the client
         self.received = 0
 
-    async def receive(self) -> bytes:
-        """Return the next decoded bytes, b"" at the end.
+    async def receive(self, most: int = sys.maxsize) -> bytes:
+        """Return the next decoded bytes, b"" at the end. most: the largest number of bytes, for a chunked body.
 
-        Raises Refused: 400 for bad framing or an early end, 408 for a client that stops, 413 for too much.
+        Raises HTTPError: 400 for bad framing or an early end, 408 for a client that stops, 413 for too much.
         """
         if self.ahead:
             piece, self.ahead = self.ahead, b""
             return piece
         while not self.finished:
-            if self.asks:
-                self.asks = False
-                await self.stream.send(CONTINUE)
-            data = self.pending or await self.more()
+            if self.expects:
+                self.expects = False
+                if not self.pending:
+                    await self.stream.send(CONTINUE)
+            data = self.pending
+            if not data:
+                if self.decoder is None or self.decoder.hungry:
+                    data = await self.more()
+                else:
+                    await self.stream.share(SHARE)
             self.pending = b""
-            piece = self.take_chunked(data) if self.decoder else self.take(data)
+            piece = self.take_chunked(self.decoder, data, most) if self.decoder else self.take(data)
             if piece:
                 return piece
         return b""
 
     async def look_ahead(self) -> None:
-        """Read the first SKIP bytes of a chunked body, or all of it, before anything answers.
+        """Read SKIP + 1 bytes of a chunked body, or all of it, before anything answers.
 
-        So that a request with bad framing is refused whatever it asks for, and how the answer ends (kept or
-        closed) is known before it is sent. Not if the client waits to be told. Raises as receive().
+        A request with bad framing is then refused for every resource, and ewe knows before it responds whether the
+        connection can be kept. Later bytes are not looked at, even if they have arrived. If the client waits for
+        "100 Continue", nothing is read. Raises as receive().
         """
         pieces: list[bytes] = []
         size = 0
-        while not self.asks and size <= SKIP and (piece := await self.receive()):
+        while not self.expects and size <= SKIP and (piece := await self.receive(SKIP + 1 - size)):
             pieces.append(piece)
             size += len(piece)
         self.ahead = b"".join(pieces)
 
     def take(self, data: bytes) -> bytes:
-        """Take what belongs to a body of known length."""
+        """Return the part of `data` that belongs to a body of known length."""
         piece = data[: self.left]
         self.left -= len(piece)
         if not self.left:
@@ -76,26 +102,25 @@ class Body(BodyReader):
             self.pending = data[len(piece) :]
         return piece
 
-    def take_chunked(self, data: bytes) -> bytes:
-        """Take what belongs to a chunked body."""
-        assert self.decoder is not None
+    def take_chunked(self, decoder: ChunkedDecoder, data: bytes, most: int) -> bytes:
+        """Return the decoded bytes of a part of a chunked body, at most `most`."""
         try:
-            piece = self.decoder.feed(data)
-        except Refused:
+            piece = decoder.feed(data, most)
+        except HTTPError:
             self.broken = True
             raise
-        if self.decoder.finished:
+        if decoder.finished:
             self.finished = True
-            self.pending = self.decoder.rest
+            self.pending = decoder.rest
         return piece
 
     async def more(self) -> bytes:
-        """Return what arrives next."""
+        """Return the bytes that arrive next. Raises HTTPError: 408, or 400 at the end of the connection."""
         now = time.monotonic()
         self.began = self.began or now
         rate = self.stream.timeouts.min_rate
         left = self.began + self.timeout + self.received / rate - now if rate else self.timeout
-        self.stream.allow(min(self.timeout, left))
+        self.stream.set_deadline(min(self.timeout, left))
         try:
             data = await self.stream.receive()
         except Timeout:
@@ -103,25 +128,28 @@ class Body(BodyReader):
             what = f"came slower than {rate} bytes a second (min-rate)"
             if left >= self.timeout:
                 what = f"stopped for {self.timeout:g} s (body-timeout)"
-            raise Refused(408, f"the body {what}") from None
+            raise HTTPError(408, f"the body {what}") from None
         self.received += len(data)
         if not data:
             self.broken = True
-            raise Refused(400, "the client ended within a body")
+            raise HTTPError(400, "the client ended within a body")
         return data
 
     def may_be_skipped(self) -> bool:
-        """Is what was not read cheap to read off? Not if the client was never told to send it."""
-        if self.finished or self.broken or self.asks or self.length is None:  # look_ahead() has read SKIP
-            return self.finished
-        return self.left - len(self.pending) <= SKIP
+        """Return whether the rest of the body is cheap to read. It is not if the client waits for "100 Continue".
 
-    async def skip(self) -> bytes | None:
-        """Read off what is left, up to SKIP bytes; return what follows the body, None to close instead."""
+        How much of it has arrived does not count: the same bytes must always lead to the same decision.
+        """
+        if self.finished or self.broken or self.expects or self.length is None:  # look_ahead() has read SKIP
+            return self.finished
+        return self.left <= SKIP
+
+    async def skip(self) -> bool:
+        """Read and drop the rest, up to SKIP bytes; return whether the body has been read to its end."""
         skipped = 0
         try:
             while not self.finished and skipped <= SKIP:
                 skipped += len(await self.receive())
-        except Refused:
-            return None
-        return self.pending if self.finished else None
+        except HTTPError:
+            return False
+        return self.finished

@@ -1,7 +1,7 @@
-"""The command ``ewe``: what was asked for, checked, and handed to the server.
+"""The command ``ewe``: reads the command line and the settings, checks them, and starts the server.
 
-Exit codes: 0 stopped as asked, 1 could not start, 2 wrong usage or configuration (4, work had to be ended, is
-the server's). Whatever goes wrong here is one line on standard error, ``ewe: ...``.
+Exit status: 0 stopped as asked, 1 could not start, 2 wrong usage or configuration. (4, requests were cut, comes
+from the server.) Each error here is one line on standard error: ``ewe: ...``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from ewe import __version__
-from ewe.config import Config, ConfigError, Setting, groups, nearest, one_line, quoted
-from ewe.kinds import BOOL
+from ewe.config.messages import ConfigError, nearest, one_line, quoted
+from ewe.config.setting_types import BOOL
+from ewe.config.settings import Config, Setting, groups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,11 +25,17 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
-LISTS = ("bind", "fastcgi")  # settings that may be repeated
+LISTS = ("bind", "defaultindex", "fastcgi", "mount")  # settings that may be repeated
+
+
+NOT_HERE = (
+    "this Python has no epoll(7), which Linux has: run a clone of ewe in a Linux container, "
+    'docker run --rm -it -p 4000:4000 -v "$PWD":/ewe -w /ewe python:3 python3 -m ewe --host 0.0.0.0 4000'
+)
 
 
 class SiteError(Exception):
-    """There is nothing to serve: a directory of the site is missing. Its text is one line."""
+    """A directory of the site is missing. The text is one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,33 +46,52 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(2, error)
     except SystemExit as done:  # argparse has answered --help or --version
         return int(done.code or 0)
-    except BrokenPipeError:  # `ewe --help | head`: whoever asked has read enough
+    except BrokenPipeError:  # `ewe --help | head`: the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
-    except KeyboardInterrupt:  # before the server has taken charge of the signals
+    except KeyboardInterrupt:  # before the server has installed its signal handlers
         return 0
 
 
 def _run(argv: list[str]) -> int:
     options = _parse(argv)
+    from ewe.streams.poller import has_epoll
+
+    if not has_epoll():
+        return _fail(1, OSError(NOT_HERE))
     config = _configure(options)
     if options.print_config:
         return _print(as_toml(config))
     if options.check_config:
-        from ewe.companion import check_settings
-
-        check_settings(config)
-        return _print(f"configuration ok ({config.file or 'no file'})\n")
+        return _check(config)
     try:
         config = choose_site(config)
     except SiteError as error:
         return _fail(1, error)
-    from ewe.server import StartError, serve
+    from ewe.server.run import StartError, serve
 
     try:
         return serve(config, lambda: choose_site(_configure(options)))
     except StartError as error:
         return _fail(1, error)
+
+
+def _check(config: Config) -> int:
+    """Check whether a start would succeed: print a line for each setting that would prevent it."""
+    from ewe.server.preflight import examine
+    from ewe.server.xswitch_process import check_settings
+
+    check_settings(config)
+    failures: list[str] = []
+    try:
+        config = choose_site(config)
+    except SiteError as error:
+        failures.append(str(error))
+    found, notes = examine(config)
+    failures += found
+    for line in (*failures, *(f"note: {note}" for note in notes)):
+        print(f"ewe: {one_line(line)}", file=sys.stderr)
+    return 1 if failures else _print(f"configuration ok ({config.file or 'no file'})\n")
 
 
 def _print(text: str) -> int:
@@ -92,13 +118,13 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         from ewe.processors import base
 
-        # only here, since finding the models of other packages takes a while
+        # Only for --help: to find the models of other packages takes a while.
         self.epilog = f"Models: {', '.join(base.names())}."
         return super().format_help().replace(_TIE, " ")
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Help for 80 columns, whatever the terminal; all names of an option and then its value, once."""
+    """Write help for 80 columns on every terminal; each option with all its names, then its value once."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=79)
@@ -113,7 +139,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Set(argparse.Action):
-    """Collects what is said of a setting in the namespace's `given`: {key: [(name used, value), ...]}."""
+    """Collect the values of a setting in the namespace's `given`: {key: [(name used, value), ...]}."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         name = (option or "").removeprefix("--")
@@ -124,7 +150,7 @@ class _Set(argparse.Action):
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    """The command line taken apart; `given` holds its settings. ConfigError, or SystemExit after help."""
+    """Parse the command line; `given` holds its settings. Raises ConfigError; SystemExit after --help."""
     from ewe.processors import base
 
     parser = _Parser(
@@ -155,7 +181,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _add_general(parser: argparse.ArgumentParser) -> list[str]:
-    """Add the options that are no settings; return their names."""
+    """Add the options that do not set a setting; return their names."""
     group = parser.add_argument_group("general")
     group.add_argument(
         "--config",
@@ -164,7 +190,7 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
         help="the settings file [ewe.toml, or [tool.ewe] of pyproject.toml; EWE_CONFIG]",
     )
     for name, text in (
-        ("--check-config", "check file, environment and command line, and end"),
+        ("--check-config", "check the settings and what they name, and end"),
         ("--print-config", "print every setting, with where it came from, and end"),
     ):
         group.add_argument(name, action="store_true", default=False, help=text)
@@ -193,7 +219,7 @@ def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
 
 
 def _check_flags(argv: list[str], known: Collection[str]) -> None:
-    """Raise ConfigError for a flag that is none, with the nearest that is one."""
+    """Raise ConfigError for an unknown flag, with the most similar one."""
     for word in argv:
         if word == "--":
             return
@@ -204,7 +230,7 @@ def _check_flags(argv: list[str], known: Collection[str]) -> None:
 
 
 def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
-    """The settings on the command line; ConfigError where it contradicts itself."""
+    """Return the settings on the command line. Raises ConfigError if they contradict each other."""
     given: dict[str, list[tuple[str, Any]]] = options.given
     models = list(
         dict.fromkeys(Config.concurrency.read(raw, f"--{name}") for name, raw in given.get("concurrency", ()))
@@ -226,7 +252,7 @@ def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
 
 
 def _configure(options: argparse.Namespace) -> Config:
-    """The configuration from everywhere, with a model that exists."""
+    """Return the configuration from all sources. Raises ConfigError, also for a model that does not exist."""
     from ewe.processors import base
 
     config = Config.load(_given(options), file=options.config)
@@ -239,7 +265,7 @@ def _configure(options: argparse.Namespace) -> Config:
 
 
 def as_toml(config: Config) -> str:
-    """All settings as a file that ewe would read again to the same effect, each with its origin."""
+    """Return all settings as a file that ewe reads to the same effect, each with its origin."""
     lines = [f"# The settings of ewe {__version__}."]
     for title, settings in groups().items():
         lines += ["", f"# {title}"]
@@ -257,10 +283,10 @@ def _toml(setting: Setting[Any], value: object) -> str:
 
 
 def choose_site(config: Config) -> Config:
-    """The configuration with directories that exist: its own, or those of the sample site that ewe carries.
+    """Return the configuration with directories that exist: those it names, or those of the sample site.
 
-    The sample serves where nobody has named a document root and there is no htdocs/; a line on standard error
-    says so. Raises SiteError where a directory that somebody named is missing.
+    ewe serves the sample site if no source names a document root and there is no htdocs/; it prints a line that
+    says so. Raises SiteError if a directory that a source names is missing.
     """
     root, programs = config.documentroot, config.cgi_path
     named = config.origin("documentroot") != "default"
@@ -278,5 +304,5 @@ def choose_site(config: Config) -> Config:
 
 
 def _sample_places() -> tuple[str, str]:
-    """Where the sample site may be: inside an installed package, beside the package in a checkout."""
+    """Return where the sample site may be: inside an installed package, or beside the package in a clone."""
     return os.path.join(PACKAGE, "sample"), os.path.dirname(PACKAGE)

@@ -1,98 +1,138 @@
 """The conversation: requests in, responses out, over any stream. The one place that speaks HTTP to a client.
 
-    converse: next_request, head [100 Continue] body?, respond, head body, again or close
+A client opens a connection and sends a request; the server answers; both may go on for hours on the same
+connection. One such connection, from its first byte to its last, is a *conversation*, and one request with
+its response is an *exchange*:
 
-Nothing here knows which concurrency model runs it: start reading at converse().
+    client                                          server, converse()
+    ------                                          ------------------
+    GET /a.html HTTP/1.1 ...          ──head──▶     next_request(), read_request()
+                                                    answer(): the site's features make a Response
+                                      ◀─head──      send_response()
+                                      ◀─body──
+                                                    end_exchange(): keep the connection, or close it?
+    POST /cgi-bin/form.py HTTP/1.1    ──head──▶
+    Expect: 100-continue                            a feature asks for the body ...
+                                      ◀─100───      ... so the client is told to send it (ewe.body)
+    name=Ada                          ──body──▶
+                                      ◀─head──
+                                      ◀─body──
+
+Nothing here knows which concurrency model runs it. The stream decides what `await` means: over a blocking
+socket nothing ever pauses, over an event loop every wait pauses (ewe.streams.base).
+
+**Keep-alive.** HTTP/1.1 keeps a connection open for the next request unless client or server says
+`Connection: close`; HTTP/1.0 closes it unless the client asks for `keep-alive` (RFC 9112 section 9.3). The
+server, too, has reasons to close: may_keep_alive() lists them. A client may send its next requests
+before it has the first response (pipelining): the bytes that follow a request are `pending`, and the loop
+starts with them instead of waiting.
+
+**Where a request ends** has to be known before the next one can be read. A feature need not read its request's
+body, so end_exchange() reads a short remainder and drops it. The connection closes if the remainder is long (to
+read it costs too much), or if the head cannot be read (the next request's place is unknown).
+
+**Lingering.** If the server closed a connection while the client still sends, the kernel would answer those
+bytes with a reset, and the client could lose a response that it has not read yet. The server therefore first ends
+only its side, reads for a moment what still comes, then closes: Stream.linger(), RFC 9112 section 9.6.
+
+**What ends a conversation**: the client closes or is silent between requests (b""), leaves during an exchange
+(Disconnected), sends too slowly (408), or reads too slowly (Timeout); a stop of the server; one of the reasons in
+may_keep_alive(); a body that is not read to its end; a response whose end only the close can mark. What goes wrong
+before the response begins becomes a status, in answer() or refuse(). Once the response has begun, no other status
+can be sent: the connection is cut (send_response).
+
+Read next: ewe.http.parser (what a head may be), ewe.site (which feature answers), ewe.streams.base (what a
+stream promises).
 """
 
 from __future__ import annotations
 
-import errno
 import time
 from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.body import Body
-from ewe.dates import http_date
-from ewe.features.errors import error_page
-from ewe.http import (
-    BODILESS,
-    NO_BODY,
-    Refused,
-    Region,
-    Request,
-    Response,
-    Source,
-    check_partial_head,
-    parse_request,
-)
-from ewe.streams import Disconnected, Stream, Timeout
+from ewe.http.dates import http_date
+from ewe.http.error_pages import error_page
+from ewe.http.messages import NO_BODY, Region, Request, Response, Source
+from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.status import BODILESS, HTTPError
+from ewe.streams.base import SHARE, Disconnected, Stream, Timeout
+from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.site import Site
 
-OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # no descriptors, no memory: busy, not at fault
-
-# Heads seen before, whole and byte for byte, and what they mean: browsers and load generators repeat
-# themselves. Only heads without a body, only short ones; forgotten all at once when there are too many.
-HEADS: dict[bytes, Request] = {}
+# Browsers and load generators repeat themselves, so a site remembers heads, byte for byte, with their Request.
+# Only short heads of requests without a body are remembered. When there are too many, all are forgotten at once.
 MAX_HEADS = 1024
 MAX_REMEMBERED = 2048  # bytes
+LONG_SECONDS = 0.002  # an exchange that takes longer is work enough for one turn, however little it sends
+# For the access log alone, as nginx writes it: the client left before its response began.
+CLIENT_LEFT = Response(499)
 
 
 async def converse(stream: Stream, site: Site) -> None:
-    """Hold one client's conversation: read requests, answer them, until either side closes."""
-    patience = site.config.head_timeout  # a client that connects speaks at once; later it may be idle
-    pending = b""
+    """Hold one client's conversation: read requests and answer them, until either side closes."""
     try:
-        while True:
-            if not pending:
-                pending = await stream.next_request(patience)
-                if not pending:
-                    return
-                patience = site.idle
+        pending = await stream.next_request(site.config.head_timeout)
+        while pending:
             began = time.perf_counter()
-            request = HEADS.get(pending)
-            if request is not None:
-                pending = b""
-            else:
-                try:
-                    request, pending = await read_request(stream, pending, site)
-                except Unreadable as unreadable:
-                    await refuse(stream, unreadable, began)
-                    return
-                if request is None:
-                    return
-            response = await answer(request, stream, site)
-            stream.requests += 1
-            keeps = (
-                request.keeps
-                and site.persistent
-                and not stream.stopping
-                and stream.requests != site.config.requests
-            )
-            body = request.body
-            if body is not NO_BODY:
-                keeps = keeps and body.may_be_skipped()
-            keeps = await send_response(stream, request, response, keeps, began)
-            if body is not NO_BODY:
-                rest = await body.skip() if keeps or body.finished else None
-                if rest is None:
-                    if not body.finished:
-                        await stream.linger()
-                    return
-                pending = rest
-            if not keeps:
-                if pending:  # it sends on; unread, that would turn the close into a reset
-                    await stream.linger()
+            request, pending = recall(site, pending) or await read_request(stream, site, pending)
+            response = await answer(stream, site, request, began)
+            keep_alive = may_keep_alive(stream, site, request)
+            keep_alive = await send_response(stream, request, response, keep_alive, began)
+            if pending or not keep_alive or request.body is not NO_BODY:
+                keep_alive, pending = await end_exchange(stream, request, pending, keep_alive, began)
+            if not keep_alive:
                 return
+            pending = pending or await stream.next_request(site.idle)
+    except UnreadableHead as unreadable:
+        await refuse(stream, unreadable, began)
     except (Timeout, Disconnected):
-        return  # the client is gone, or does not read: there is nobody to tell
+        return  # The client has left, reads too slowly, or its response was cut: nothing more can be sent.
+
+
+def may_keep_alive(stream: Stream, site: Site, request: Request) -> bool:
+    """May the connection stay open after this request? Its response may still say otherwise.
+
+    Not if the client or the settings forbid it, if this process retires, stops, or has new settings (stopping), if
+    this was the last request that a connection may make (setting `requests`), or if too much of the request's body
+    is unread.
+    """
+    return (
+        request.keep_alive
+        and site.persistent
+        and not stream.stopping
+        and stream.requests != site.config.requests
+        and (request.body is NO_BODY or request.body.may_be_skipped())
+    )
+
+
+async def end_exchange(
+    stream: Stream, request: Request, pending: bytes, keep_alive: bool, began: float
+) -> tuple[bool, bytes]:
+    """Leave the stream where the next request begins, or end it.
+
+    pending: the bytes after the request's head, if it has no body. Returns whether the connection is kept, and
+    what has arrived of the next request.
+    """
+    body = request.body
+    if body is not NO_BODY:
+        if keep_alive:
+            keep_alive = await body.skip()
+        pending = body.pending
+    if keep_alive:
+        if pending and time.perf_counter() - began > LONG_SECONDS:
+            await stream.share(SHARE)
+    elif pending or not body.finished:
+        await stream.linger()
+    return keep_alive, pending
 
 
 async def converse_securely(stream: Stream, site: Site) -> None:
     """Hold a conversation over TLS."""
-    from ewe.tls import SecureStream
+    from ewe.streams.tls import SecureStream
 
     assert site.tls is not None
     secure = SecureStream(stream, site.tls)
@@ -105,109 +145,146 @@ async def converse_securely(stream: Stream, site: Site) -> None:
         await secure.goodbye()
 
 
-async def read_request(stream: Stream, pending: bytes, site: Site) -> tuple[Request | None, bytes]:
-    """Return the request that begins with the pending bytes, and the bytes that follow its head.
+def recall(site: Site, pending: bytes) -> tuple[Request, bytes] | None:
+    """Return the request if the pending bytes are exactly one head that this site remembers."""
+    # Hashing many pipelined requests costs more than parsing one head.
+    if len(pending) <= MAX_REMEMBERED:
+        # Not get(): on a Python without the GIL it takes a lock that all threads share.
+        try:
+            return site.heads[pending], b""
+        except KeyError:
+            pass
+    return None
 
-    None if the client ended between requests. Raises Unreadable.
+
+async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Request, bytes]:
+    """Return the request that begins with the pending bytes, and the bytes after its head if it has no body.
+
+    The bytes after the head of a request with a body are in its Body. Raises UnreadableHead, Disconnected.
     """
-    head = rest = b""
+    head = b""
     try:
-        head, rest = await read_head(stream, pending, site)
-        if not head:
-            return None, b""
-        request = HEADS.get(head) or parse_request(head, site.limits)
+        head, pending = await read_head(stream, site, pending)
+        request = site.heads.get(head) or parse_request(head, site.limits)
         if stream.scheme != "https" and request.target[:6].lower() == "https:":  # RFC 9110 section 7.4
-            raise Refused(421, "an https URL over a connection that is not secured")
-    except Refused as refused:
-        raise Unreadable(refused, head) from None
+            raise HTTPError(421, "an https URL over a connection that is not secured")
+    except HTTPError as error:
+        raise UnreadableHead(error, head) from None
     if request.length == 0:
-        if len(head) <= MAX_REMEMBERED:
-            if len(HEADS) >= MAX_HEADS:
-                HEADS.clear()
-            HEADS[head] = request
-        return request, rest
-    request.body = Body(stream, request, rest, site.limits, site.config.body_timeout)
+        remember(site, head, request)
+        return request, pending
+    request.body = Body(stream, request, pending, site.limits, site.config.body_timeout)
     return request, b""
 
 
-async def read_head(stream: Stream, pending: bytes, site: Site) -> tuple[bytes, bytes]:
-    """Return a head, its empty line included, and what follows; b"" if the client ended before it began.
+def remember(site: Site, head: bytes, request: Request) -> None:
+    """Remember what a head means. Two exchanges may then share the Request, which is never changed."""
+    if len(head) <= MAX_REMEMBERED:
+        if len(site.heads) >= MAX_HEADS:
+            site.heads.clear()
+        site.heads[head] = request
 
-    Raises Unreadable: 408 when the head is not there in time, and as check_partial_head().
+
+async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, bytes]:
+    """Return a head, its empty line included, and the bytes after it.
+
+    Raises UnreadableHead: 408 when the head is not complete in time (head-timeout), 400 when the client ends
+    within it, and as check_partial_head(). Raises Disconnected if the client ends before the head begins.
     """
-    patience = site.config.head_timeout
+    timeout = site.config.head_timeout
     timed = False
     checked = 0
-    pending, empty = without_empty_line(pending)
+    pending, skipped = without_empty_line(pending)
     try:
         while (end := pending.find(b"\r\n\r\n")) < 0:
             checked = check_partial_head(pending, site.limits, checked)
-            if not timed:
-                stream.allow(patience)
+            if not timed:  # The deadline is for the whole head, however many pieces it comes in.
+                stream.set_deadline(timeout)
                 timed = True
             data = await stream.receive()
             if not data:
                 if not pending:
-                    return b"", b""
-                raise Refused(400, "the client ended within a head")
+                    raise Disconnected
+                raise HTTPError(400, "the client ended within a head")
             pending += data
-            if not empty and not checked:
-                pending, empty = without_empty_line(pending)
+            if not skipped and not checked:
+                pending, skipped = without_empty_line(pending)
     except Timeout:
-        late = Refused(408, f"the head did not come in {patience:g} s (head-timeout)")
-        raise Unreadable(late, pending) from None
-    except Refused as refused:
-        raise Unreadable(refused, pending) from None
+        late = HTTPError(408, f"the head did not come in {timeout:g} s (head-timeout)")
+        raise UnreadableHead(late, pending) from None
+    except HTTPError as error:
+        raise UnreadableHead(error, pending) from None
     return pending[: end + 4], pending[end + 4 :]
 
 
 def without_empty_line(pending: bytes) -> tuple[bytes, bool]:
-    """Drop the one empty line that may precede a request line (RFC 9112 section 2.2); was it there?"""
+    """Drop the empty line that may precede a request line (RFC 9112 section 2.2); return whether there was one."""
     return pending.removeprefix(b"\r\n"), pending.startswith(b"\r\n")
 
 
-class Unreadable(Exception):
-    """A request whose head cannot be read, so that nobody knows where it ends. head: what there is of it."""
+class UnreadableHead(Exception):
+    """A head that cannot be read, so that nobody knows where its request ends. head: what arrived of it."""
 
-    def __init__(self, refused: Refused, head: bytes) -> None:
-        super().__init__(refused, head)
-        self.refused = refused
+    def __init__(self, error: HTTPError, head: bytes) -> None:
+        super().__init__(error, head)
+        self.error = error
         self.head = head
 
 
-async def answer(request: Request, stream: Stream, site: Site) -> Response:
-    """Return the site's response; what a feature raises becomes a status here, and only here."""
+async def answer(stream: Stream, site: Site, request: Request, began: float) -> Response:
+    """Return the site's response; what a feature raises becomes a status here, and only here.
+
+    Raises Timeout or Disconnected if the client left meanwhile. The access log then has the request with
+    status 499, because a program may have run for it all the same.
+    """
+    response: Response
     try:
         if request.length is None:
             await request.body.look_ahead()
-        return await site.respond(request, stream)
-    except Refused as refused:
-        return error_page(refused.status, refused.cause, refused.fields)
+        response = await site.respond(request, stream)
+    except HTTPError as error:
+        response = error_page(error.status, error.cause, error.fields)
     except (Timeout, Disconnected):
+        if logger.access.enabled:
+            log(stream, request, CLIENT_LEFT, 0, began)
         raise
     except OSError as reason:
-        if reason.errno not in OVERLOADED:
-            logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
-            return error_page(500, "a fault of the server")
-        return error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
+        if reason.errno in EXHAUSTED:
+            response = error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
+        else:
+            response = fault(stream, request)
     except Exception:
-        logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
-        return error_page(500, "a fault of the server")
+        response = fault(stream, request)
+    stream.requests += 1
+    return response
 
 
-async def refuse(stream: Stream, unreadable: Unreadable, began: float) -> None:
-    """Answer a request that could not be read, and end: nobody knows where the next one begins."""
-    line = unreadable.head[:200].partition(b"\r\n")[0].decode("latin-1")
+def fault(stream: Stream, request: Request) -> Response:
+    """Log the exception that is being handled, a fault in the server's code, and return a 500."""
+    logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
+    return error_page(500, "a fault of the server")
+
+
+async def refuse(stream: Stream, unreadable: UnreadableHead, began: float) -> None:
+    """Answer a request whose head could not be read, and end: nobody knows where the next one begins."""
+    error = unreadable.error
+    head = unreadable.head
+    if error.place is not None:
+        # Cut after the byte at fault, so that the log line does not depend on how many bytes had arrived.
+        head = head[: error.place + 1]
+    line = head[:200].partition(b"\r\n")[0].decode("latin-1")
     request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1))
     request.line = line
-    refused = unreadable.refused
-    response = error_page(refused.status, refused.cause, refused.fields)
-    await send_response(stream, request, response, False, began)
-    await stream.linger()
+    response = error_page(error.status, error.cause, error.fields)
+    try:
+        await send_response(stream, request, response, False, began)
+        await stream.linger()
+    except (Timeout, Disconnected):
+        return  # The client did not wait for the answer.
 
 
 def busy() -> bytes:
-    """Return the whole response to a connection for which there is no room."""
+    """Return the whole response to a connection that the server has no room for."""
     page = error_page(503, "", (("Retry-After", "1"),))
     assert isinstance(page.body, bytes)
     return page.encoded() + b"Connection: close\r\n\r\n" + page.body
@@ -228,7 +305,7 @@ class Date:
 
 
 def date_line() -> bytes:
-    """Return the Date field's line."""
+    """Return the lines of the Date and Server fields."""
     now = int(time.time())
     if now != Date.second:
         Date.line = f"Date: {http_date(now)}\r\nServer: ewe\r\n".encode()
@@ -236,50 +313,64 @@ def date_line() -> bytes:
     return Date.line
 
 
-# How the head ends, by (the connection is kept, the client speaks 1.1): RFC 9112 section 9.3
-ENDS = {
-    (True, True): b"\r\n",
-    (True, False): b"Connection: keep-alive\r\n\r\n",
-    (False, True): b"Connection: close\r\n\r\n",
-    (False, False): b"Connection: close\r\n\r\n",
-}
+def end_of_head(request: Request, keep_alive: bool) -> bytes:
+    """Return how the response's head ends: with the Connection field, if it needs one (RFC 9112 section 9.3)."""
+    if not keep_alive:
+        return b"Connection: close\r\n\r\n"
+    return b"\r\n" if request.version == (1, 1) else b"Connection: keep-alive\r\n\r\n"
 
 
 async def send_response(
-    stream: Stream, request: Request, response: Response, keeps: bool, began: float
+    stream: Stream, request: Request, response: Response, keep_alive: bool, began: float
 ) -> bool:
-    """Send a response and write its line of the access log; return whether the connection is kept."""
+    """Send a response and write its line of the access log; return whether the connection is kept.
+
+    A response that fails once its head is out is cut: raises Timeout or Disconnected, or what a fault raised.
+    """
+    try:
+        head = response.encoded()
+    except ValueError:  # a feature has set a field that could split the response
+        await response.close()
+        response = fault(stream, request)
+        head = response.encoded()
     body = response.body
     sent = 0
     try:
         if type(body) is bytes:
-            head = response.encoded()
-            end = ENDS[keeps, request.version == (1, 1)]
+            end = end_of_head(request, keep_alive)
             if request.method == "HEAD" or not body:
                 await stream.send(head, date_line(), end)
             else:
                 await stream.send(head, date_line(), end, body)
                 sent = len(body)
         else:
-            sending = Sending(stream, request, response, keeps)
+            writer = ResponseWriter(stream, request, response, keep_alive)
             try:
-                keeps = await sending.send()
+                keep_alive = await writer.send()
+            except BaseException:
+                # After an ordinary close the client would take the part that it has for the whole body.
+                if writer.ends_with_close:
+                    stream.break_off()
+                raise
             finally:
-                sent = sending.sent
+                sent = writer.sent
                 await response.close()
     finally:
         if response.cause:
             report(stream, request, response)
         if logger.access.enabled:
-            micros = int((time.perf_counter() - began) * 1e6)
-            logger.access.write(
-                logger.Exchange(stream.client[0], stream.server[1], request, response, sent, micros)
-            )
-    return keeps
+            log(stream, request, response, sent, began)
+    return keep_alive
+
+
+def log(stream: Stream, request: Request, response: Response, sent: int, began: float) -> None:
+    """Write an exchange's line of the access log."""
+    micros = int((time.perf_counter() - began) * 1e6)
+    logger.access.write(logger.Exchange(stream.client[0], stream.server[1], request, response, sent, micros))
 
 
 def report(stream: Stream, request: Request, response: Response) -> None:
-    """Write to the error log why a request was not served as the client wanted."""
+    """Write to the error log why a client did not get what it wanted."""
     message = f"{stream.client[0]} {request.line[:200]!r}: {response.status}, {response.cause}"
     if response.status >= 500:
         logger.errors.warning(message)
@@ -289,19 +380,26 @@ def report(stream: Stream, request: Request, response: Response) -> None:
         logger.errors.info(message)
 
 
-class Sending:
-    """The sending of one response whose body is not just bytes. sent: bytes of the body so far."""
+class ResponseWriter:
+    """Sends one response whose body is a tuple or a Source.
 
-    def __init__(self, stream: Stream, request: Request, response: Response, keeps: bool) -> None:
+    sent: bytes of the body so far (of a raw response: with its head). ends_with_close: only the close tells the
+    client where the body ends.
+
+    It also decides how the client learns where the body ends: by Content-Length, by chunks (HTTP/1.1), or by the
+    close of the connection (RFC 9112 section 6.3).
+    """
+
+    def __init__(self, stream: Stream, request: Request, response: Response, keep_alive: bool) -> None:
         self.stream = stream
         self.request = request
         self.response = response
-        self.keeps = keeps
+        self.keep_alive = keep_alive
         self.sent = 0
-        self.ends_with_close = False  # nothing else tells the client where the body ends
+        self.ends_with_close = False
 
     async def send(self) -> bool:
-        """Send all; return whether the connection is kept."""
+        """Send head and body; return whether the connection is kept."""
         body = self.response.body
         bodiless = self.request.method == "HEAD" or self.response.status in BODILESS
         if isinstance(body, Source):
@@ -311,22 +409,22 @@ class Sending:
             chunked = body.length is None and self.request.version == (1, 1) and not bodiless
             if body.length is None and not chunked and not bodiless:
                 self.ends_with_close = True
-                self.keeps = False
+                self.keep_alive = False
             await self.stream.send(self.head(b"Transfer-Encoding: chunked\r\n" if chunked else b""))
             if not bodiless:
                 await (self.send_chunks(body) if chunked else self.send_source(body))
-            return self.keeps
+            return self.keep_alive
         assert isinstance(body, tuple)
         await self.send_pieces(() if bodiless else body)
-        return self.keeps
+        return self.keep_alive
 
     def head(self, framing: bytes = b"") -> bytes:
         """Return the head to send."""
-        end = ENDS[self.keeps, self.request.version == (1, 1)]
+        end = end_of_head(self.request, self.keep_alive)
         return b"".join((self.response.encoded(), date_line(), framing, end))
 
     async def send_pieces(self, pieces: tuple[bytes | Region, ...]) -> None:
-        """Send bytes and parts of files; the head leaves with the first of them."""
+        """Send bytes and parts of files, the first of them together with the head."""
         head = self.head()
         for piece in pieces:
             if isinstance(piece, bytes):
@@ -340,31 +438,30 @@ class Sending:
             await self.stream.send(head)
 
     async def next_piece(self, source: Source) -> bytes:
-        """Return the next piece; what goes wrong now can only cut the connection."""
+        """Return the next piece. Part of the response may be out, so an HTTPError becomes Disconnected."""
         try:
             return await source.receive()
-        except BaseException as reason:
-            if self.ends_with_close:
-                self.stream.break_off()
-            if not isinstance(reason, Refused):
-                raise
+        except HTTPError as reason:
             self.response.cause = f"cut after {self.sent} bytes: {reason.cause}"
             raise Disconnected from None
 
     async def send_chunks(self, source: Source) -> None:
-        """Send pieces of unknown total length: RFC 9112 section 7.1."""
+        """Send pieces as chunks, since their total length is unknown: RFC 9112 section 7.1."""
         while piece := await self.next_piece(source):
             await self.stream.send(b"%x\r\n" % len(piece), piece, b"\r\n")
             self.sent += len(piece)
         await self.stream.send(b"0\r\n\r\n")
 
     async def send_source(self, source: Source) -> None:
-        """Send pieces as they are: up to the known length, or to the end of the connection."""
+        """Send pieces as they are, up to the known length or the close of the connection.
+
+        Raises Disconnected if fewer bytes come than Content-Length promised.
+        """
         while piece := await self.next_piece(source):
             if source.length is not None and self.sent + len(piece) > source.length:
                 piece = piece[: source.length - self.sent]
                 self.response.cause = f"more than the {source.length} bytes of its Content-Length"
-                self.keeps = False
+                self.keep_alive = False
                 if not piece:
                     break
             await self.stream.send(piece)
@@ -374,7 +471,7 @@ class Sending:
             raise Disconnected
 
     async def send_raw(self, source: Source) -> bool:
-        """Send a program's own response, head included (RFC 3875 section 5); its end is the close."""
+        """Send a response that a program wrote itself, with its head (RFC 3875 section 5). The close ends it."""
         while piece := await self.next_piece(source):
             await self.stream.send(piece)
             self.sent += len(piece)

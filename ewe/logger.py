@@ -1,11 +1,15 @@
 """The access log and the error log.
 
-Every line is one write(2) to a descriptor opened with O_APPEND, so lines of many processes never mix.
-A log that cannot be written never stops the server: a full disk or a reader that went away costs the
-line, and the error log counts what was lost. Control characters are escaped (\\x1b, \\n), so that no client
-can write a line of its own.
+Each line is one write(2) to a descriptor opened with O_APPEND, so lines of several processes never mix. A log
+that cannot be written never stops the server: if the disk is full, or the reader of a pipe has ended, the line is
+lost, and the error log counts lost lines. Control characters are escaped (\\x1b, \\n), so that no client can forge
+a line.
 
-One pair of logs serves a process: `errors` and `access`, opened once by open_logs().
+Each process has one pair of logs, `errors` and `access`. open_logs() opens them once.
+
+**The access log is on the path of every request**, so its format is compiled (AccessLog.compile). The parts that
+depend on the request alone are filled in once and kept with the Request, which many exchanges may share. Writing a
+line then fills in only the rest: time, status, size, duration.
 """
 
 from __future__ import annotations
@@ -15,15 +19,15 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from ewe.dates import MONTHS
-from ewe.http import Request, Response
+from ewe.http.dates import MONTHS
+from ewe.http.messages import Request, Response
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 UNPRINTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
 UNPRINTABLE_IN_MESSAGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Linux writes up to this many bytes to a pipe whole or not at all, pipe(7)
+# Linux writes up to this many bytes to a pipe in one piece or not at all: pipe(7)
 PIPE_BUF = 4096
-SHORT = 120  # characters of a client's value in JSON that has to fit; one becomes six at most (\u00e9)
+SHORT = 120  # characters of a client's value in a JSON line that must fit; JSON writes one as six at most (\u00e9)
 
 
 def escaped(text: str, what: re.Pattern[str] = UNPRINTABLE) -> str:
@@ -38,10 +42,10 @@ def escape_one(match: re.Match[str]) -> str:
 
 
 class LogFile:
-    """Where lines go: a path (appended to, made if need be), "-" for a standard stream, "off" for nowhere."""
+    """A file that lines are appended to. path: its name, "-" for a standard stream, "off" for none."""
 
     def __init__(self, path: str, standard: int) -> None:
-        """Open path. Raises OSError."""
+        """Open path, and create it if it does not exist. Raises OSError."""
         self.path = path
         self.standard = standard
         self.lost = 0
@@ -50,7 +54,10 @@ class LogFile:
         self.open()
 
     def open(self) -> None:
-        """Open, or open anew after the file was moved away (USR1). Raises OSError; the old file stays then."""
+        """Open the file, or open it again after it was renamed (USR1).
+
+        Raises OSError; the old file then stays in use.
+        """
         if self.path == "off":
             return
         if self.path == "-":
@@ -69,14 +76,14 @@ class LogFile:
             self.may_block = True
 
     def take_over(self, old: LogFile) -> None:
-        """Go on under the number of an old log's descriptor: a thread may be writing to it just now."""
+        """Use the descriptor of an old log from now on: a thread may be writing to that number."""
         if old.descriptor > 2 and self.descriptor > 2:
             os.dup2(self.descriptor, old.descriptor, inheritable=False)
             os.close(self.descriptor)
             self.descriptor = old.descriptor
 
     def write(self, line: str) -> None:
-        """Write one line, its line feed included; never raises, never blocks on a reader that is stuck."""
+        """Write one line, which ends in a line feed. Never raises, and never waits for a slow reader of a pipe."""
         data = line.encode("utf-8", "backslashreplace")
         try:
             if self.may_block:
@@ -92,7 +99,7 @@ class LogFile:
 
 
 def has_room(descriptor: int) -> bool:
-    """May a line be written to this pipe or terminal without waiting?"""
+    """Return whether a line can be written to this pipe or terminal without waiting."""
     from select import POLLOUT, poll
 
     poller = poll()
@@ -101,7 +108,7 @@ def has_room(descriptor: int) -> bool:
 
 
 class ErrorLog:
-    """Messages for whoever runs the server: error, warning, info, debug; those above the level are dropped."""
+    """Messages for the administrator: error, warning, info, debug. Messages above the level are dropped."""
 
     def __init__(self, path: str = "-", level: str = "info") -> None:
         """Open path ("-" is standard error). Raises OSError."""
@@ -117,23 +124,23 @@ class ErrorLog:
         self.file.write(f"{now} [{os.getpid()}] {level}: {text}\n")
 
     def error(self, message: str) -> None:
-        """Something failed that whoever runs the server must mend."""
+        """Write that something failed which the administrator must repair."""
         self.write("error", message)
 
     def warning(self, message: str) -> None:
-        """Something went wrong that the server could deal with."""
+        """Write that something went wrong which the server could handle."""
         self.write("warning", message)
 
     def info(self, message: str) -> None:
-        """What the server did, and requests it refused."""
+        """Write what the server did, or which request it refused."""
         self.write("info", message)
 
     def debug(self, message: str) -> None:
-        """What only someone who looks for a fault wants to know."""
+        """Write what helps only in the search for a fault."""
         self.write("debug", message)
 
     def exception(self, message: str) -> None:
-        """Write an error with the traceback that is being handled, a line each: a fault of our own code."""
+        """Write an error with the current traceback, line by line: a fault in ewe itself."""
         import traceback
 
         self.error(message)
@@ -151,7 +158,7 @@ FORMATS = {
 
 
 class Exchange:
-    """What one line of the access log is about."""
+    """The data of one line of the access log."""
 
     __slots__ = ("client", "micros", "port", "request", "response", "sent")
 
@@ -163,14 +170,14 @@ class Exchange:
         self.request = request
         self.response = response
         self.sent = sent  # bytes of the body
-        self.micros = micros  # from the request's head to the end of the response
+        self.micros = micros  # microseconds from the request's head to the end of the response
 
 
 Getter = Callable[[Exchange], object]
 
 
 class Stamp:
-    """The time as the access log writes it, made once a second."""
+    """The time in the access log's form. stamp() updates it once a second."""
 
     second = -1
     text = ""
@@ -187,7 +194,7 @@ def stamp() -> str:
     return Stamp.text
 
 
-# What a letter writes. Those of OF_REQUEST depend on the request alone, and are remembered with it.
+# The text for each letter of a format. Those of OF_REQUEST depend on the request alone, and are kept with it.
 OF_REQUEST: dict[str, Callable[[Request], str]] = {
     "r": lambda request: escaped(request.line),
     "m": lambda request: escaped(request.method),
@@ -210,12 +217,12 @@ OF_EXCHANGE: dict[str, Getter] = {
     "p": lambda exchange: exchange.port,
     "P": lambda exchange: os.getpid(),
 }
-NOTES = {"model": "-", "worker": "0"}  # what %{model}n and %{worker}n write until they are known
+NOTES = {"model": "-", "worker": "0"}  # for %{model}n and %{worker}n, until they are known
 DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")
 
 
 class AccessLog:
-    """A line for each request, in a format of Apache's letters or as JSON; written after the response is out."""
+    """One line for each request, in a format of Apache's letters or as JSON, written after the response."""
 
     def __init__(self, path: str = "off", form: str = "combined", notes: Mapping[str, str] = NOTES) -> None:
         """Open path ("-" is standard output, "off" nothing). Raises OSError, ValueError for a bad format."""
@@ -228,10 +235,11 @@ class AccessLog:
     def compile(self) -> None:
         """Turn the format into parts and getters. Raises ValueError."""
         self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
-        self.mark = object()  # tells our own notes in requests, which may be remembered, from older ones
+        # Requests keep their part of a line. The mark shows whether this format has made it, or an older one.
+        self.mark = object()
 
     def name_worker(self, model: str, worker: str) -> None:
-        """Set what %{model}n and %{worker}n write; call it in each new worker process."""
+        """Set the texts for %{model}n and %{worker}n. Each new worker process calls it."""
         self.notes |= {"model": model, "worker": worker}
         self.compile()
 
@@ -239,7 +247,7 @@ class AccessLog:
         """Write the line of one exchange."""
         if self.form == "json":
             line = json_line(exchange, self.notes)
-            if len(line) > PIPE_BUF and self.file.may_block:  # it would be cut, and be JSON no more
+            if len(line) > PIPE_BUF and self.file.may_block:  # a line that is cut would not be JSON
                 line = json_line(exchange, self.notes, SHORT)
             self.file.write(line)
             return
@@ -250,7 +258,7 @@ class AccessLog:
         self.file.write(template % tuple([get(exchange) for get in self.getters]))
 
     def template_for(self, request: Request) -> str:
-        """Return the line with all that depends on the request filled in, and %s for the rest."""
+        """Return the line with %s in each place that depends on more than the request."""
         return "".join(
             [part if isinstance(part, str) else part(request).replace("%", "%%") for part in self.parts]
         )
@@ -259,7 +267,7 @@ class AccessLog:
 def compiled(
     form: str, notes: Mapping[str, str]
 ) -> tuple[list[str | Callable[[Request], str]], list[Getter]]:
-    """Return the parts of a format (text, and what writes a part of a request) and the getters of its %s."""
+    """Return the parts of a format (texts, and functions of a request), and the getters for its %s."""
     parts: list[str | Callable[[Request], str]] = []
     getters: list[Getter] = []
     place = 0
@@ -284,7 +292,7 @@ def compiled(
 
 
 def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Getter:
-    """Return what writes a letter that depends on more than the request. Raises ValueError."""
+    """Return the getter of a letter that depends on more than the request. Raises ValueError."""
     if letter == "o" and argument:
         return field_of_response(argument)
     if letter not in OF_EXCHANGE or argument:
@@ -293,7 +301,7 @@ def letter_of_exchange(directive: str, letter: str, argument: str | None) -> Get
 
 
 def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], str] | None:
-    """Return what writes a letter that depends on the request alone, None if this is none."""
+    """Return the getter of a letter that depends on the request alone; None for other letters."""
     if letter == "i" and argument:
         name = argument.lower()
         return lambda request: escaped(request.values.get(name) or "-")
@@ -301,13 +309,13 @@ def letter_of_request(letter: str, argument: str | None) -> Callable[[Request], 
 
 
 def field_of_response(name: str) -> Getter:
-    """Return what writes %{Name}o."""
+    """Return the getter of %{Name}o: a field of the response."""
     lower = name.lower()
     return lambda exchange: escaped(exchange.response.get(lower) or "-")
 
 
 def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = None) -> str:
-    """Return one line of JSON; what the client wrote is cut to `most` characters."""
+    """Return one line of JSON; values that the client chose are cut to `most` characters."""
     from json import dumps
 
     request, response = exchange.request, exchange.response
@@ -343,7 +351,7 @@ access = AccessLog()
 
 
 def open_logs(logfile: str, loglevel: str, access_log: str, log_format: str) -> None:
-    """Open both logs as configured. Raises OSError or ValueError, whose text names what is wrong."""
+    """Open both logs as configured. Raises OSError, or ValueError for a bad format."""
     global errors, access
     own = ErrorLog(logfile, loglevel)
     try:
@@ -358,7 +366,7 @@ def open_logs(logfile: str, loglevel: str, access_log: str, log_format: str) -> 
 
 
 def reopen_logs() -> None:
-    """Open both files anew, as a log rotation asks (USR1)."""
+    """Open both files again, after a log rotation (USR1)."""
     for log in (errors.file, access.file):
         try:
             log.open()
@@ -367,7 +375,7 @@ def reopen_logs() -> None:
 
 
 def report_losses() -> None:
-    """Say how many lines could not be written, once it can be said."""
+    """Write to the error log how many lines were lost."""
     for log in (errors.file, access.file):
         if log.lost:
             lost, log.lost = log.lost, 0

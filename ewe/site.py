@@ -3,73 +3,111 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ewe.features.errors import error_page
+from ewe.config.defaults import XSWITCH_STATUS_PATH
+from ewe.config.setting_types import parse_mount, parse_responder
 from ewe.features.static import Static
-from ewe.http import Limits, Refused, Request, Response, locate
+from ewe.gateway.claims import Claims, is_in
+from ewe.http.error_pages import error_page
+from ewe.http.limits import Limits
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
+from ewe.http.target import parse_target
 
 if TYPE_CHECKING:
-    from ewe.config import Config
-    from ewe.streams import Stream
+    from ewe.config.settings import Config
+    from ewe.features.base import Feature
+    from ewe.features.xswitch import XSwitch
+    from ewe.streams.base import Stream
 
-IDLE_SOCKET = 75.0  # seconds a connection may be idle where it costs a socket only
-IDLE_WORKER = 5.0  # and where it holds a process or a thread
+IDLE_SOCKET = 75.0  # seconds that a connection may be idle where it costs only a socket
+IDLE_WORKER = 5.0  # seconds where it occupies a process or a thread
 MAX_REDIRECTS = 10  # local redirects of one request, RFC 3875 section 6.2.2
 
 
-class Feature(Protocol):
-    """What answers requests."""
-
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return a response, or None to pass. Raises Refused."""
-        ...
-
-
 class Site:
-    """All that one server offers, under every model the same."""
+    """All that one server offers; the same under every model."""
 
     def __init__(self, config: Config, *, holds_idle: bool = False) -> None:
-        """holds_idle: an idle connection holds a worker, so that it is kept for a shorter time."""
+        """holds_idle: an idle connection occupies a worker, so it is kept for a shorter time."""
         self.config = config
         self.persistent = config.persistent
+        # Heads seen before. ewe.conversation fills it; it is the site's because the limits are.
+        self.heads: dict[bytes, Request] = {}
         self.limits = Limits(
             config.max_target, config.max_head, config.max_field, config.max_fields, config.max_body
         )
         self.idle = config.idle if config.idle is not None else IDLE_WORKER if holds_idle else IDLE_SOCKET
         self.tls = None
         if config.tls == "self" or config.tls_cert is not None:
-            from ewe.tls import server_context
+            from ewe.streams.tls import server_context
 
             self.tls = server_context(config.tls_cert, config.tls_key)
-        self.static = Static(config)
-        self.mounts: list[tuple[str, Feature]] = []
         switch = None
         if config.xswitch is not None:
             from ewe.features.xswitch import XSwitch
 
             switch = XSwitch(config, self.limits)
-            self.mounts.append(("/xswitch-status", switch))
+        claims = self.claims(switch)
+        self.static = Static(config, claims=claims)
+        self.mounts = list(self.features(switch, claims))
+
+    def features(self, switch: XSwitch | None, claims: Claims) -> Iterator[tuple[str, Feature]]:
+        """Yield the features in the order in which they are asked, each with the beginning of the paths it is for.
+
+        Each is imported only where the settings need it: a forked child copies what its parent has loaded. The
+        static files are not among them; respond() asks them last.
+        """
+        config = self.config
+        for path, name in map(parse_mount, config.mount):
+            from ewe.features.base import Mounted, make
+
+            yield path, Mounted(make(name, config, path), path)
+        if switch is not None and config.xswitch_status:
+            yield XSWITCH_STATUS_PATH, switch
         if os.path.isdir(config.cgi_path):
             from ewe.features.cgi import CGI
 
-            self.mounts.append(("/cgi-bin/", CGI(config, self.static, self.limits, switch)))
-
+            yield "/cgi-bin/", CGI(config, self.static, self.limits, switch)
         if config.userdir is not None:
             from ewe.features.users import Users
 
-            self.mounts.append(("/~", Users(config, switch)))
-        if config.fastcgi:
+            yield "/~", Users(config, switch, claims)
+        for responder in config.fastcgi:
             from ewe.features.fastcgi import FastCGI
 
-            self.mounts += [("/", FastCGI(each, config, self.static, self.limits)) for each in config.fastcgi]
+            yield "/", FastCGI(responder, config, self.static, self.limits)
         if switch is not None:
             from ewe.features.pages import SitePages
 
-            self.mounts.append(("/", SitePages(switch, self.static.root, config.defaultindex)))
+            yield "/", SitePages(switch, self.static.root, config.defaultindex)
+
+    def claims(self, switch: XSwitch | None) -> Claims:
+        """Return which files of the document root are programs and therefore never sent."""
+        config = self.config
+        root = os.path.realpath(config.documentroot)
+        extensions: list[str] = []
+        directories: list[str] = []
+        programs = os.path.realpath(config.cgi_path)
+        holds_files = is_in(root, programs)
+        if not holds_files:
+            directories.append(programs)
+        for where, _ in map(parse_responder, config.fastcgi):
+            if where[0] == ".":
+                extensions.append(where)
+            elif where != "/":
+                directories.append(root + where)
+        if switch is not None:
+            from ewe.features.pages import EXTENSIONS
+
+            extensions += EXTENSIONS
+            directories += switch.directories
+        return Claims(root, extensions, directories, programs if holds_files else "")
 
     async def respond(self, request: Request, io: Stream) -> Response:
-        """Return the response to a request. Raises Refused, and what a feature could not foresee."""
+        """Return the response of the first feature that answers. Raises HTTPError, and what a feature raises."""
         for prefix, feature in self.mounts:
             if request.path.startswith(prefix):
                 response = await feature.respond(request, io)
@@ -83,21 +121,23 @@ class Site:
         """Answer a local redirect as if the client had asked for its target (RFC 3875 section 6.2.2)."""
         redirects = request.redirects + 1
         if redirects > MAX_REDIRECTS:
-            raise Refused(500, f"more than {MAX_REDIRECTS} local redirects, the last to {response.target!r}")
+            raise HTTPError(
+                500, f"more than {MAX_REDIRECTS} local redirects, the last to {response.target!r}"
+            )
         return await self.respond(moved(request, response.target or "/", redirects), io)
 
 
 def moved(request: Request, target: str, redirects: int) -> Request:
-    """Return the GET (or HEAD) request for the target of a local redirect, without a body."""
+    """Return the request for the target of a local redirect: GET or HEAD, without a body."""
     fields = tuple(
         (name, value) for name, value in request.fields if not name.startswith(("content-", "if-", "range"))
     )
     method = "HEAD" if request.method == "HEAD" else "GET"
     other = Request(method, target, request.version, fields)
     try:
-        locate(other)
-    except Refused as refused:
-        raise Refused(502, f"a local redirect: {refused.cause}") from None
+        parse_target(other)
+    except HTTPError as refused:
+        raise HTTPError(502, f"a local redirect: {refused.cause}") from None
     other.host = request.host
     other.redirects = redirects
     return other

@@ -1,4 +1,4 @@
-"""Kinds of settings: how a value is read, from text or as TOML has it, and how it is shown again."""
+"""What a setting can be: a port, a time, a size, … Each kind reads a value from text or TOML, and shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ DAYS_AT_MOST = 24  # poll() counts milliseconds in a C int, which overflows on t
 
 
 class Kind(Generic[T]):
-    """A type of setting. `read` raises ValueError on what is not `expected`; it reads what `show` shows."""
+    """A kind of value.
+
+    metavar: its placeholder in --help. expected: a description, for messages. read: return the value of a text or a
+    TOML value; raises ValueError. show: return the value as a text that `read` accepts.
+    """
 
     def __init__(
         self, metavar: str, expected: str, read: Callable[[object], T], show: Callable[[T], str] = str
@@ -31,7 +35,7 @@ def _whole(raw: object) -> int:
 
 
 def whole(low: int, high: int, expected: str, metavar: str = "N") -> Kind[int]:
-    """Whole numbers from low to high."""
+    """Return the kind of whole numbers from low to high."""
 
     def read(raw: object) -> int:
         if not low <= (number := _whole(raw)) <= high:
@@ -42,7 +46,7 @@ def whole(low: int, high: int, expected: str, metavar: str = "N") -> Kind[int]:
 
 
 def _scaled(raw: object, units: dict[str, int], number: str) -> tuple[str, int]:
-    """A number and what its unit multiplies it by, from ``30s`` or ``64k``."""
+    """Return the number in a text such as ``30s`` or ``64k``, and the factor of its unit. Raises ValueError."""
     text = str(raw) if isinstance(raw, int | float) else raw
     match = re.fullmatch(rf"\s*({number})\s*([a-z]*)\s*", text.lower()) if isinstance(text, str) else None
     if match is None or match[2] not in units:
@@ -51,7 +55,7 @@ def _scaled(raw: object, units: dict[str, int], number: str) -> tuple[str, int]:
 
 
 def _largest_unit(value: int, units: dict[str, int]) -> str:
-    """A value in the largest unit that leaves it whole."""
+    """Return a value in the largest unit that leaves it whole."""
     unit = max((unit for unit in units if value % units[unit] == 0), key=units.__getitem__)
     return f"{value // units[unit]}{unit}"
 
@@ -61,7 +65,7 @@ _SIZES = {"": 1, "k": K, "m": M, "g": G}
 
 
 def duration(low: float) -> Kind[float]:
-    """Seconds, kept to the millisecond, from low: 0, or 0.001 where no time at all makes no sense."""
+    """Return the kind of times, in seconds with three decimals. low: 0, or 0.001 if a time of 0 makes no sense."""
 
     def read(raw: object) -> float:
         number, unit = _scaled(raw, _TIMES, r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
@@ -79,7 +83,7 @@ def duration(low: float) -> Kind[float]:
 
 
 def size(low: int) -> Kind[int]:
-    """Bytes, from low."""
+    """Return the kind of sizes, in bytes, from low."""
 
     def read(raw: object) -> int:
         number, unit = _scaled(raw, _SIZES, r"[0-9]{1,19}")
@@ -92,7 +96,7 @@ def size(low: int) -> Kind[int]:
 
 
 def choice(*names: str, numbered: bool = False) -> Kind[str]:
-    """One of some names; numbered: or its number in the list, from 0."""
+    """Return the kind of values that are one of some names. numbered: or its number in the list, from 0."""
 
     def read(raw: object) -> str:
         if isinstance(raw, str) and (name := raw.strip().lower()) in names:
@@ -148,14 +152,14 @@ def _host(raw: object) -> str:
 
 
 def _model(raw: object) -> str:
-    # only the form: whether it exists is for the registry of processors to say, far above this floor
+    # This checks only the form. The registry of processors, on a higher floor, knows which models exist.
     if not re.fullmatch(r"\w[\w.+-]*(:\w[\w.]*)?", name := _text(raw)):
         raise ValueError(raw)
     return {"none": "serial", "event": "asyncio"}.get(name, name)
 
 
 def parse_address(text: str) -> tuple[str, str, int]:
-    """Where to listen: ("tcp", host, port), ("unix", path, 0) or ("fd", "", number); else ValueError.
+    """Return where to listen: ("tcp", host, port), ("unix", path, 0) or ("fd", "", number). Raises ValueError.
 
     >>> parse_address("[::1]:4000")
     ('tcp', '::1', 4000)
@@ -177,6 +181,11 @@ def _list(raw: object) -> tuple[str, ...]:
     return tuple(_text(item) for item in items)
 
 
+def _file_names(raw: object) -> tuple[str, ...]:
+    # A repeated flag gives a list, and each of its texts may contain commas.
+    return tuple(_file_name(name) for item in _list(raw) for name in _list(item))
+
+
 def _addresses(raw: object) -> tuple[str, ...]:
     items = _list(raw)
     for item in items:
@@ -185,7 +194,10 @@ def _addresses(raw: object) -> tuple[str, ...]:
 
 
 def parse_responder(text: str) -> tuple[str, str]:
-    """What a FastCGI responder answers for, and where it is: (".php", "unix:/run/php.sock"); else ValueError."""
+    """Return what a FastCGI responder answers for, and its address: (".php", "unix:/run/php.sock").
+
+    Raises ValueError.
+    """
     match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(.+)", text)
     if match is None or parse_address(match[2])[0] == "fd":
         raise ValueError(text)
@@ -199,8 +211,23 @@ def _responders(raw: object) -> tuple[str, ...]:
     return items
 
 
+def parse_mount(text: str) -> tuple[str, str]:
+    """Return the path and the name of a feature: ("/hello", "hello:Hello"). Raises ValueError."""
+    match = re.fullmatch(r"(/[\w./~-]*)=(\w[\w.+-]*(?::\w[\w.]*)?)", text)
+    if match is None:
+        raise ValueError(text)
+    return match[1], match[2]
+
+
+def _mounts(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    for item in items:
+        parse_mount(item)
+    return items
+
+
 def auto(kind: Kind[T]) -> Kind[T | None]:
-    """A kind with one value more: None, shown and read as ``auto``."""
+    """Return a kind with one more value: None, which is written ``auto``."""
 
     def read(raw: object) -> T | None:
         return None if raw is None or raw == "auto" else kind.read(raw)
@@ -214,7 +241,7 @@ def auto(kind: Kind[T]) -> Kind[T | None]:
 
 
 def unset(kind: Kind[T]) -> Kind[T | None]:
-    """A kind with one value more: None, shown and read as an empty text."""
+    """Return a kind with one more value: None, which is written as an empty text."""
 
     def read(raw: object) -> T | None:
         return None if raw is None or raw == "" else kind.read(raw)
@@ -230,6 +257,7 @@ SIZE = size(1)
 BOOL = Kind("yes|no", "true or false", _boolean, lambda value: "true" if value else "false")
 HOST = Kind("ADDRESS", "a host name or address", _host)
 FILE_NAME = Kind("NAME", "the name of a file", _file_name)
+FILE_NAMES = Kind("NAME", "the name of a file, or several with commas", _file_names, ", ".join)
 PATH = Kind("PATH", "a path", _path)
 TEXT = Kind("TEXT", "a text in one line", _text)
 MODEL = Kind("NAME", "the name of a model, or module:Class", _model)
@@ -238,7 +266,9 @@ RESPONDERS = Kind(
     "WHERE=ADDRESS", "an extension or a path, = and unix:PATH or HOST:PORT", _responders, ", ".join
 )
 
+MOUNTS = Kind("PATH=NAME", "a path, = and the name of a feature, or module:Class", _mounts, ", ".join)
+
 
 def is_local(address: str) -> bool:
-    """Can only this machine reach a server at this address ("localhost": a Unix socket)?"""
+    """Return whether only this machine can reach a server at this address ("localhost": a Unix socket)."""
     return address in ("localhost", "::1") or address.startswith("127.")

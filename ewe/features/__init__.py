@@ -1,6 +1,4 @@
-"""What answers a request: one file a concern.
+"""What answers a request: one file a concern, each with a class that has respond(). base.py is the interface.
 
-A feature has `async respond(request, io) -> Response | None`; None passes the request on. io is the
-client's connection: its addresses, and spawn() for programs. A feature may await it; it never blocks on a
-socket or pipe by itself and does not know which concurrency model runs it.
+indexes.py is the exception: static.py makes a directory's listing with it, and imports it only then.
 """

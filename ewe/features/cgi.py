@@ -2,41 +2,35 @@
 
     respond: find the script -> spool the body -> start -> read the head -> document, redirect or NPH
 
-Where there is no such file, or it may not be executed, normal parsing takes place (EWE section 3.3).
+Where there is no such file, normal parsing takes place (EWE section 3.3): the document root may have a file at that
+path. A file that is there and may not be executed is 403. EWE sent it as text, and with it the source of every
+program that its author forgot to make executable.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 from typing import TYPE_CHECKING
 
-from ewe.features.gateway import GatewaySource, Script, arguments, refuse_trace, response, variables
-from ewe.features.spool import spooled
-from ewe.features.webapp import is_application
-from ewe.http import Refused, Request, Response
-from ewe.kinds import is_local
-from ewe.programs import prepare
+from ewe.config.defaults import SEARCH_PATH
+from ewe.config.setting_types import is_local
+from ewe.gateway.cgi import arguments, refuse_trace, response, variables
+from ewe.gateway.programs import prepare, start
+from ewe.gateway.scripts import Script, fault_of, is_application, leading_parts
+from ewe.gateway.spool import spooled
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
+from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
-    from ewe.config import Config
+    from ewe.config.settings import Config
     from ewe.features.static import Static
     from ewe.features.xswitch import XSwitch
-    from ewe.http import Limits
-    from ewe.programs import Program
-    from ewe.streams import Stream
+    from ewe.http.limits import Limits
+    from ewe.streams.base import Stream
 
 PREFIX = "/cgi-bin/"
-# Exit statuses of a program that did not end of its own will. Not SIGTERM and the like: `kill 0` is how many
-# a shell script ends, itself included.
-CRASHES = {
-    -number
-    for number in (
-        signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV,
-        signal.SIGSYS, signal.SIGXCPU, signal.SIGXFSZ,
-    )
-}  # fmt: skip
 
 
 class CGI:
@@ -57,7 +51,7 @@ class CGI:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with the program at the request's path; None if there is none.
 
-        Raises Refused: 502 for a program that fails or whose head is malformed, 504 for a silent one, 403 where
+        Raises HTTPError: 502 for a program that fails or whose head is malformed, 504 for a silent one, 403 where
         it would run as root for a network.
         """
         script = self.find(request.path)
@@ -71,20 +65,22 @@ class CGI:
                 if found is not None:
                     return found
             if self.would_be_root and not is_local(io.server[0]):
-                raise Refused(403, f"{script.name} would run as root for a network (user)")
+                raise HTTPError(403, f"{script.name} would run as root for a network (user)")
             environment = variables(request, io, script, body.length, self.document_root)
-            environment[b"PATH"] = os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
+            environment[b"PATH"] = os.environb.get(b"PATH", SEARCH_PATH.encode())
             command: list[str | bytes] = [script.file, *arguments(request)]
             directory = os.path.dirname(script.file)
             try:
-                program = await io.spawn(command, environment, directory, body.descriptor, script.name)
+                program = start(io, command, environment, directory, body.descriptor, script, self.timeout)
             except (OSError, ValueError) as reason:
-                raise Refused(502, f"{script.name} cannot be started: {reason}") from None
+                if isinstance(reason, OSError) and reason.errno in EXHAUSTED:
+                    raise
+                fault = fault_of(script.file) or str(reason)
+                raise HTTPError(502, f"{script.name} cannot be started: {fault}") from None
         finally:
             body.close()
         try:
-            source = ProgramSource(program, script.name, self.timeout)
-            return await response(request, script, source, self.limits)
+            return await response(request, script, program, self.limits)
         except BaseException:
             program.end()
             raise
@@ -92,13 +88,12 @@ class CGI:
     # The request: RFC 3875 section 4
 
     def find(self, path: str) -> Script | None:
-        """Return the script that a path leads to: its first part that is an executable file, or an application."""
-        segments = path[len(PREFIX) :].split("/")
-        file = self.directory
-        for count, segment in enumerate(segments, 1):
-            if not segment or segment.startswith("."):
-                return None
-            file += "/" + segment
+        """Return the script that a path leads to: its first part that is a file, or an application.
+
+        Raises HTTPError(403) where that file is not executable.
+        """
+        for script in leading_parts(self.directory, PREFIX.rstrip("/"), path):
+            file = script.file
             try:
                 mode = os.lstat(file).st_mode
                 if stat.S_ISLNK(mode):
@@ -110,41 +105,13 @@ class CGI:
             if stat.S_ISDIR(mode):
                 if self.switch is None or not is_application(file):
                     continue
-            elif not stat.S_ISREG(mode) or not os.access(file, os.X_OK):
+            elif not stat.S_ISREG(mode):
                 return None
-            name = PREFIX + "/".join(segments[:count])
-            return Script(file, name, path[len(name) :])
+            elif not os.access(file, os.X_OK):
+                raise HTTPError(403, f"{file} is not executable: chmod +x {file}")
+            return script
         return None
 
     def is_inside(self, file: str) -> bool:
         """Does the file lie below the directory, links resolved?"""
         return self.follows or os.path.realpath(file).startswith(self.directory.rstrip("/") + "/")
-
-
-class ProgramSource(GatewaySource):
-    """What a program of our own writes. timeout: how long it may be silent, in seconds."""
-
-    def __init__(self, program: Program, name: str, timeout: float) -> None:
-        super().__init__(name)
-        self.program = program
-        self.timeout = timeout
-
-    async def read(self) -> bytes:
-        if self.finished:
-            return b""
-        data = await self.program.receive(self.timeout)
-        if data is None:
-            self.program.end()
-            raise Refused(504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)")
-        if not data:
-            self.finished = True
-            status = await self.program.wait()
-            if status in CRASHES:  # what came so far must not pass for the whole
-                raise Refused(502, f"{self.name}: ended by signal {-status}")
-        return data
-
-    def how_it_ended(self) -> str:
-        return f"exit status {self.program.status}"
-
-    def end(self) -> None:
-        self.program.end()

@@ -1,232 +1,21 @@
-"""FastCGI: what a responder answers that waits behind a socket: php-fpm, X-Switch, any program that speaks it.
-
-    respond: find the script -> spool the body -> connect -> records both ways -> read the head, as of a program
-
-The body is spooled first, so that no slow client holds a responder; then both directions go at once, for a
-responder may answer before it has read all. The records are
-ewe.fastcgi's, the head is ewe.features.gateway's.
-"""
+"""FastCGI: programs that wait behind a socket, such as php-fpm, answer for an extension or for all below a path."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from ewe import fastcgi
-from ewe.fastcgi import Ended, Errors, FastCGIError, Output, Requester
-from ewe.features.gateway import GatewaySource, Script, refuse_trace, response, variables
-from ewe.features.spool import Spooled, spooled
-from ewe.http import Refused, Request, Response
-from ewe.kinds import parse_responder
-from ewe.programs import ErrorLog
-from ewe.streams import Timeout
-from ewe.upstream import Place, Upstream
+from ewe.config.setting_types import parse_responder
+from ewe.gateway.cgi import refuse_trace
+from ewe.gateway.responder import Responder, ask
+from ewe.gateway.scripts import Script
+from ewe.http.messages import Request, Response
 
 if TYPE_CHECKING:
-    from ewe.config import Config
+    from ewe.config.settings import Config
     from ewe.features.static import Static
-    from ewe.http import Limits
-    from ewe.streams import Stream
-
-CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
-IDLE = 32  # connections kept for later requests
-PIECE = 32 * 1024  # bytes of a body made into records at once
-
-
-class Responder:
-    """One responder, and the idle connections to it. Raises ValueError for an address that is none.
-
-    keeps: connections stay open for later requests. A responder that answers one connection at a time, as each
-    child of php-fpm does, is held by one that is kept, and others wait for it.
-    """
-
-    def __init__(self, address: str, keeps: bool) -> None:
-        self.place = Place(address)
-        self.keeps = keeps
-        self.idle: list[Upstream] = []  # append and pop are atomic: threads share it without a lock
-
-    def kept(self) -> Upstream | None:
-        """Return an idle connection that is still good."""
-        while self.idle:
-            try:
-                upstream = self.idle.pop()
-            except IndexError:
-                break
-            if upstream.is_open():
-                return upstream
-            upstream.close()
-        return None
-
-    async def connect(self, io: Stream) -> Upstream:
-        """Return a new connection. Raises Refused: 502 where nobody listens, 503 where nobody accepts."""
-        try:
-            return await self.place.connect(io.program_waits(), CONNECTS_IN)
-        except Timeout:
-            raise Refused(
-                503, f"{self.place.address} takes no connection in {CONNECTS_IN:g} s", (("Retry-After", "1"),)
-            ) from None
-        except OSError as reason:
-            raise Refused(502, f"{self.place.address} cannot be reached: {reason.strerror}") from None
-
-    def keep(self, upstream: Upstream) -> None:
-        """Take a connection back whose request has ended."""
-        if self.keeps and len(self.idle) < IDLE:
-            self.idle.append(upstream)
-        else:
-            upstream.close()
-
-
-async def ask(
-    responder: Responder,
-    request: Request,
-    io: Stream,
-    script: Script,
-    root: str,
-    config: Config,
-    limits: Limits,
-) -> Response:
-    """Return a responder's answer. Raises Refused: 502, 503, 504, and what reading the body raises."""
-    body = await spooled(request.body, config.spool)
-    params = variables(request, io, script, body.length, root)
-    params[b"REDIRECT_STATUS"] = b"200"  # without it php-cgi thinks that it was called from outside
-    source = ResponderSource(responder, io, params, body, script.name, config.program_timeout)
-    try:
-        await source.begin()
-        return await response(request, script, source, limits)
-    except BaseException:
-        source.end()
-        raise
-
-
-class ResponderSource(GatewaySource):
-    """What a responder answers to one request. timeout: how long it may do nothing, in seconds."""
-
-    def __init__(
-        self,
-        responder: Responder,
-        io: Stream,
-        params: dict[bytes, bytes],
-        body: Spooled,
-        name: str,
-        timeout: float,
-    ) -> None:
-        super().__init__(name)
-        self.responder = responder
-        self.io = io
-        self.params = params
-        self.body = body
-        self.timeout = timeout
-        self.errors = ErrorLog(name)
-        self.arrived = b""
-        self.heard = False  # anything at all
-        self.status: int | None = None
-        self.upstream: Upstream | None = None
-        self.fresh = True
-
-    async def begin(self) -> None:
-        """Begin the request on a kept connection, or a new one. Raises Refused."""
-        self.upstream = self.responder.kept()
-        if self.upstream is not None:
-            self.fresh = False
-            self.upstream.waits = self.io.program_waits()
-            self.start()
-        else:
-            await self.begin_anew()
-
-    async def begin_anew(self) -> None:
-        """Begin it on a new connection. Raises Refused."""
-        self.fresh = True
-        self.upstream = await self.responder.connect(self.io)
-        self.start()
-
-    def start(self) -> None:
-        """Have the head and the first of the body ready to be sent, in one system call where it is short."""
-        self.requester = Requester()
-        self.offset = 0
-        self.input_over = False
-        begin = self.requester.begin(self.params.items(), self.responder.keeps)
-        self.outgoing = memoryview(begin + self.next_input())
-
-    async def read(self) -> bytes:
-        while not self.arrived and not self.finished:
-            self.fill()
-            assert self.upstream is not None
-            data: bytes | None
-            try:
-                self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout)
-            except Timeout:
-                raise Refused(504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)") from None
-            except OSError:
-                data = b""
-            if data:
-                self.heard = True
-                self.take(data)
-            elif data is not None:
-                await self.lost()
-        arrived, self.arrived = self.arrived, b""
-        return arrived
-
-    def fill(self) -> None:
-        """Have something to send, while there is something left of the body."""
-        if not self.outgoing and not self.input_over:
-            self.outgoing = memoryview(self.next_input())
-
-    def next_input(self) -> bytes:
-        """Return the records of the next piece of the body, with the end of it if it is the last."""
-        data = b""
-        if self.offset < self.body.length:
-            data = os.pread(self.body.descriptor, PIECE, self.offset)
-            self.offset += len(data)
-        self.input_over = not data or self.offset == self.body.length
-        records = self.requester.input(data) if data else b""
-        return records + self.requester.input(b"") if self.input_over else records
-
-    def take(self, data: bytes) -> None:
-        """Take records. Raises Refused(502, 503)."""
-        try:
-            events = self.requester.feed(data)
-        except FastCGIError as reason:
-            raise Refused(502, f"{self.name}: {reason}") from None
-        for event in events:
-            if isinstance(event, Output):
-                self.arrived += event.data
-            elif isinstance(event, Errors):
-                self.errors.take(event.data)
-            else:
-                self.over(event)
-
-    def over(self, event: Ended) -> None:
-        """The request has ended; the connection is free for another if all was sent."""
-        if event.protocol_status == fastcgi.OVERLOADED:
-            raise Refused(503, f"{self.name}: the responder is overloaded", (("Retry-After", "1"),))
-        if event.protocol_status != fastcgi.REQUEST_COMPLETE:
-            raise Refused(502, f"{self.name}: the responder refuses it (status {event.protocol_status})")
-        self.finished = True
-        self.status = event.app_status
-        if self.upstream is not None and self.input_over and not self.outgoing:
-            self.responder.keep(self.upstream)
-            self.upstream = None
-        self.end()
-
-    async def lost(self) -> None:
-        """The connection has ended too early. One that was kept may have been closed as we began: once more."""
-        if self.heard or self.fresh:
-            raise Refused(502, f"{self.name}: the responder closed the connection within the answer")
-        if self.upstream is not None:
-            self.upstream.close()
-        await self.begin_anew()
-
-    def how_it_ended(self) -> str:
-        return f"application status {self.status}"
-
-    def end(self) -> None:
-        """Let go of what is held; a responder that still works sees the connection close."""
-        if self.upstream is not None:
-            self.upstream.close()
-            self.upstream = None
-        if not self.body.closed:
-            self.errors.end()
-        self.body.close()
+    from ewe.http.limits import Limits
+    from ewe.streams.base import Stream
 
 
 class FastCGI:
@@ -244,7 +33,7 @@ class FastCGI:
         self.limits = limits
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with what the responder says; None if it is not asked for this. Raises Refused."""
+        """Answer with what the responder says; None if it is not asked for this. Raises HTTPError."""
         script = self.extended(request.path) if self.where[0] == "." else self.below(request.path)
         if script is None:
             return None
@@ -260,11 +49,15 @@ class FastCGI:
 
     def extended(self, path: str) -> Script | None:
         """Return the script with our extension that a path leads to: a file, what follows it, or an index."""
-        if path.endswith("/") and self.config.defaultindex.endswith(self.where):
-            path += self.config.defaultindex
+        if path.endswith("/") and any(name.endswith(self.where) for name in self.config.defaultindex):
+            path += self.static.index_of(path)
         end = 0
         while (at := path.find(self.where, end)) >= 0:
             end = at + len(self.where)
-            if path[end : end + 1] in ("", "/") and self.static.has(path[:end]):
+            if path[end : end + 1] not in ("", "/"):
+                continue
+            if self.static.has(path[:end]):
                 return Script(self.static.name(path[:end]), path[:end], path[end:])
+            if not os.path.isdir(self.static.name(path[:end])):
+                return None  # nothing can lie below it
         return None

@@ -1,89 +1,48 @@
-"""Pages that are programs, among the files of a site that has X-Switch: PHP pages, and web applications of Java.
+"""Pages that are programs, on a site with X-Switch: PHP pages, and web applications of Java.
 
-They lie where other pages do, not in a cgi-bin, and must never be sent as they are. Where the server of a site
-without X-Switch gets its PHP from is the setting `fastcgi`.
+They lie among the other files, not in a cgi-bin, and their source must never be sent. On a site without X-Switch,
+the setting `fastcgi` names the server that runs PHP.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ewe.features.gateway import Script
-from ewe.features.webapp import is_application
-from ewe.http import Refused
+from ewe.gateway.claims import is_in, names_of
+from ewe.gateway.scripts import INDEX, Script, is_application, script_of
+from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.features.xswitch import XSwitch
-    from ewe.http import Request, Response
-    from ewe.streams import Stream
+    from ewe.http.messages import Request, Response
+    from ewe.streams.base import Stream
 
 EXTENSION = ".php"
-INDEX = "index.php"
+# What X-Switch runs among the files: PHP, and Java's pages, also those that an application is about to get its
+# WEB-INF for.
+EXTENSIONS = (EXTENSION, ".jsp", ".jspx", ".jspf")
 BELIEVED = 1.0  # seconds that a path is remembered
 MOST = 1000  # paths remembered; then all are forgotten at once
 
 
-def script_of(root: str, prefix: str, path: str, index: str = "index.html") -> Script | None:
-    """Return what a path below a prefix leads to: its first part that is no directory, or is an application.
-
-    A directory's index.php is meant where its name ends the path, unless there is an `index`. Whether it may run,
-    and that no link leads out, is for X-Switch to say.
-    """
-    segments = path[len(prefix) :].split("/")[1:]
-    file = root
-    for count, segment in enumerate(segments, 1):
-        if not segment and count == len(segments) and os.path.isfile(f"{file}/{INDEX}"):
-            return None if os.path.isfile(f"{file}/{index}") else Script(f"{file}/{INDEX}", path + INDEX, "")
-        if not segment or segment.startswith("."):
-            return None
-        file += "/" + segment
-        if not os.path.isdir(file) or is_application(file):
-            name = prefix + "/" + "/".join(segments[:count])
-            return Script(file, name, path[len(name) :]) if is_there(file) else None
-    return None
-
-
-def is_there(file: str) -> bool:
-    """Is there such a file? Raises Refused(403) where we may not look: then nobody can say."""
-    try:
-        os.lstat(file)
-    except PermissionError:
-        raise Refused(403, closed_door(os.path.dirname(file))) from None
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def closed_door(directory: str) -> str:
-    """Return which directory, this or one above it, we may not enter, and what to do about it."""
-    above = os.path.dirname(directory)
-    if above != directory and not os.access(above, os.X_OK):
-        return closed_door(above)
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = str(os.geteuid())
-    return f"{directory} may not be entered by the server, user {user}: chmod o+x {directory}"
-
-
 class Pages:
-    """The pages below one document root. prefix: what their URLs begin with. index: of a directory, without PHP."""
+    """The pages below one document root."""
 
-    def __init__(self, root: str, prefix: str, index: str) -> None:
+    def __init__(self, root: str, prefix: str, indexes: Sequence[str], directories: Sequence[str]) -> None:
+        """prefix: what their URLs begin with. indexes: of a directory. directories: all files there are scripts."""
         self.root = root
         self.prefix = prefix
-        self.index = index
+        self.indexes = indexes if INDEX in indexes else (*indexes, INDEX)
+        self.directories = [name for each in directories for name in names_of(each)]
         self.known: dict[str, tuple[float, Script | None]] = {}
 
     def find(self, path: str) -> Script | None:
-        """Return the page that a path leads to, None if it leads to none. Raises Refused(403, 404)."""
-        if (
-            EXTENSION in path
-        ):  # never remembered: what was nothing a moment ago must not be sent as a file now
-            return self.look(path)
+        """Return the page that a path leads to, None if it leads to none. Raises HTTPError(403, 404)."""
+        if EXTENSION in path or self.directories:
+            return self.look(path)  # never remembered: a page that has just come must not be taken for a file
         until, script = self.known.get(path, (0.0, None))
         now = time.monotonic()
         if until < now:
@@ -95,22 +54,34 @@ class Pages:
 
     def look(self, path: str) -> Script | None:
         """Do what find() says."""
-        script = script_of(self.root, self.prefix, path, self.index)
-        if script is not None and (script.file.endswith(EXTENSION) or is_application(script.file)):
+        script = script_of(self.root, self.prefix, path, self.indexes)
+        if script is not None and self.is_page(script.file):
             return script
         if path.endswith(EXTENSION) and not os.path.isdir(self.root + path[len(self.prefix) :]):
-            raise Refused(404, "no such page")
+            raise HTTPError(404, "no such page")
         return None
+
+    def is_page(self, file: str) -> bool:
+        """Does X-Switch run this file, wherever it lies?"""
+        if file.endswith(EXTENSION) or is_application(file):
+            return True
+        if not self.directories:
+            return False
+        try:
+            real = os.path.realpath(file)
+        except OSError:
+            real = file  # a link on the way was exchanged in this moment
+        return any(is_in(real, each) or is_in(file, each) for each in self.directories)
 
 
 class SitePages:
     """Answers with the pages of the site's own document root."""
 
-    def __init__(self, switch: XSwitch, root: str, index: str) -> None:
+    def __init__(self, switch: XSwitch, root: str, indexes: Sequence[str]) -> None:
         self.switch = switch
-        self.pages = Pages(root, "", index)
+        self.pages = Pages(root, "", indexes, switch.directories)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with what a page says, None if the path leads to none. Raises Refused."""
+        """Answer with what a page says, None if the path leads to none. Raises HTTPError."""
         script = self.pages.find(request.path)
         return None if script is None else await self.switch.run(script, request, io, self.pages.root)

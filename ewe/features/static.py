@@ -1,6 +1,15 @@
-"""Files: from a URL's path to a response, in the order in which a request meets it.
+"""Files: from the path of a URL to a response. The order in which a request meets the parts:
 
-respond: remembered? -> method -> find -> directory? -> variant -> conditions -> range -> file
+    respond ─▶ in the cache? ─▶ method ─▶ open ─▶ a directory? ─▶ compressed variant ─▶ conditions ─▶ range ─▶ file
+                    │                                  │
+                    └──▶ response                      └──▶ index file, or listing
+
+**The cache** holds small files with their responses. ewe re-checks a cached file at most once a second (FRESH):
+if time, size and inode are the same, so is the file. A file that changed less than SETTLED ago is not cached,
+because a second change could leave the same time stamp.
+
+**Nothing leads out.** A file is opened first, and the kernel is asked for the true name of what was opened. A check
+by name before the open could be outrun: a user may replace a file by a symbolic link in between.
 """
 
 from __future__ import annotations
@@ -11,21 +20,28 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from ewe.dates import http_date
-from ewe.features import conditional, ranges
-from ewe.features.errors import error_page, html_escape
-from ewe.features.mediatypes import content_type
-from ewe.http import Refused, Region, Request, Response, escape
+from ewe.gateway.claims import Claims
+from ewe.http import conditional, ranges
+from ewe.http.dates import http_date
+from ewe.http.error_pages import error_page, html_escape
+from ewe.http.media_types import content_type
+from ewe.http.messages import METHODS, Region, Request, Response
+from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
-    from ewe.config import Config
-    from ewe.streams import Stream
+    from ewe.config.settings import Config
+    from ewe.streams.base import Stream
 
-SMALL = 64 * 1024  # bytes: files up to this size are read and remembered, larger ones leave by sendfile
-FRESH = 1.0  # seconds for which a file is believed unchanged without a look
-SETTLED = 0.05  # seconds without a change before it is: a kernel's ticks stamp two changes in 10 ms alike
-COST = 1024  # bytes of the cache that an entry takes besides its file
-OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO or a terminal must not hold us
+SMALL = 64 * 1024  # bytes: files up to this size are read and cached, larger ones are sent by sendfile
+FRESH = 1.0  # seconds for which a cached file is not checked again
+# A file changed less than this many seconds ago is not cached: time stamps have tick resolution (10 ms), so a
+# second change could go unnoticed.
+SETTLED = 0.05
+COST = 1024  # bytes that an entry of the cache takes besides the file
+OPEN = (
+    os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+)  # a FIFO or a terminal must not block the server
 HIDDEN = re.compile(r"/(?:\.|(?:WEB|META)-INF(?:/|\Z))", re.IGNORECASE)
 WEIGHT = re.compile(r"q=(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")  # RFC 9110 section 12.4.2
 CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
@@ -34,7 +50,7 @@ NOT_MODIFIED = frozenset({"ETag", "Last-Modified", "Vary"})  # fields of a 304: 
 
 
 class File:
-    """One representation of a file: what a response says of it, and its bytes when it is small."""
+    """One representation of a file: the fields of its response, and its bytes if it is small."""
 
     __slots__ = ("body", "etag", "fields", "identity", "kind", "modified", "path", "response", "size")
 
@@ -46,7 +62,7 @@ class File:
         self.modified = float(min(about.st_mtime_ns // 10**9, int(time.time())))
         self.kind = kind
         suffix = "-" + coding if coding else ""
-        # ctime, for mtime can be set back after a change, and a strong tag must tell (section 8.8.1)
+        # ctime, because mtime can be set back after a change, and a strong tag must change too (section 8.8.1)
         self.etag = f'"{about.st_ctime_ns:x}-{about.st_size:x}-{about.st_ino:x}{suffix}"'
         fields = [
             ("ETag", self.etag),
@@ -64,12 +80,12 @@ class File:
 
 
 def identity(about: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when a file does."""
+    """Return the attributes of a file of which at least one changes when its contents change."""
     return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)
 
 
 class Remembered:
-    """What the cache holds of one path. sidecars: the variants seen beside it; plain: it has none."""
+    """An entry of the cache, for one path. sidecars: the variants beside the file; plain: it has none."""
 
     __slots__ = ("checked", "file", "plain", "sidecars")
 
@@ -83,10 +99,23 @@ class Remembered:
 class Static:
     """Serve the files below a directory."""
 
-    def __init__(self, config: Config, root: str = "", prefix: str = "") -> None:
-        """root: instead of config.documentroot. prefix: what URLs begin with that lead there, `/~alice`."""
-        self.root = os.path.realpath(root or config.documentroot)
+    def __init__(
+        self,
+        config: Config,
+        root: str = "",
+        prefix: str = "",
+        claims: Claims | None = None,
+        owner: int | None = None,
+    ) -> None:
+        """Serve config.documentroot, or a user's directory.
+
+        root: instead of config.documentroot, without symbolic links. prefix: the beginning of its URLs, such as
+        `/~alice`. claims: which files are programs. owner: the user id whose files may be sent; None: all.
+        """
+        self.root = root or os.path.realpath(config.documentroot)
         self.skip = len(prefix)
+        self.claims = claims or Claims(self.root)
+        self.owner = owner
         self.index = config.defaultindex
         self.indexes = config.indexes
         self.follows = config.symlinks == "follow"
@@ -95,8 +124,11 @@ class Static:
         self.cache: dict[str, Remembered] = {}
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the response for the file or directory at the request's path. Raises Refused."""
-        known = self.cache.get(request.path)
+        """Return the response for the file or directory at the request's path. Raises HTTPError."""
+        try:  # get() would share a lock between all threads of a Python without a global one
+            known = self.cache[request.path]
+        except KeyError:
+            known = None
         if known is not None:
             if time.monotonic() - known.checked > FRESH and not self.look_again(known):
                 self.forget(request.path)
@@ -107,10 +139,12 @@ class Static:
         return self.serve(request, request.path)
 
     def other_method(self, request: Request) -> Response:
-        """Answer OPTIONS, refuse the rest (EWE section 3.3; RFC 9110 section 15.5.6)."""
+        """Answer OPTIONS, refuse the rest: 405, or 501 for an unknown method (RFC 9110 section 9.1)."""
         if request.method == "OPTIONS":
             return Response(204, (ALLOW,))
-        raise Refused(405, f"{request.method} to a file", (ALLOW,))
+        if request.method not in METHODS:
+            raise HTTPError(501, f"method {request.method!r} to a file")
+        raise HTTPError(405, f"{request.method} to a file", (ALLOW,))
 
     # Path to file
 
@@ -119,8 +153,8 @@ class Static:
         return self.root + path[self.skip :]
 
     def has(self, path: str) -> bool:
-        """Is there a regular file at path that may be served? Raises Refused(403, 404)."""
-        descriptor = None if hidden(path) else self.open(self.name(path))
+        """Return whether a regular file is at path, for a program to answer. Raises HTTPError(403, 404)."""
+        descriptor = None if hidden(path) else self.open(self.name(path), for_program=True)
         if descriptor is None:
             return False
         try:
@@ -128,10 +162,14 @@ class Static:
         finally:
             os.close(descriptor)
 
+    def index_of(self, path: str) -> str:
+        """Return the name of the file that answers for the directory at path, "" if there is none."""
+        return next((name for name in self.index if self.has(path + name)), "")
+
     def serve(self, request: Request, path: str) -> Response | None:
-        """Open what is at path, and answer with it; None when there is nothing to serve."""
+        """Answer with the file or directory at path; None if there is none. Raises HTTPError."""
         if hidden(path):
-            raise Refused(404, "the name begins with a dot, or is WEB-INF or META-INF")
+            raise HTTPError(404, "the name begins with a dot, or is WEB-INF or META-INF")
         descriptor = self.open(self.name(path))
         if descriptor is None:
             return None
@@ -141,49 +179,66 @@ class Static:
             if stat.S_ISDIR(about.st_mode):
                 return self.directory(request, path, descriptor)
             if not stat.S_ISREG(about.st_mode):
-                raise Refused(404, "neither a file nor a directory")
+                raise HTTPError(404, "neither a file nor a directory")
             response = self.file(request, path, descriptor, about)
             return response
         finally:
             if response is None or response.release is None:
                 os.close(descriptor)
 
-    def open(self, name: str) -> int | None:
-        """Return a descriptor of what the name leads to, None if nothing is there. Raises Refused(403, 404)."""
+    def open(self, name: str, *, for_program: bool = False) -> int | None:
+        """Open a file or directory; return its descriptor, or None if there is none. Raises HTTPError(403, 404).
+
+        for_program: a program will answer and the file will not be sent, so it may be claimed.
+        """
         try:
             descriptor = os.open(name, OPEN)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except PermissionError:
-            raise Refused(403, f"{name} may not be read") from None
+            raise HTTPError(403, f"{name} may not be read") from None
         except OSError as reason:
             if reason.errno in GONE:
                 return None
             raise
-        if not self.follows and not self.is_inside(descriptor, name):
+        try:
+            self.check(descriptor, name, for_program)
+        except BaseException:
             os.close(descriptor)
-            raise Refused(404, f"{name} leads out of the document root (symlinks = inside)")
+            raise
         return descriptor
 
-    def is_inside(self, descriptor: int, name: str) -> bool:
-        """Is what was opened below the root? The kernel knows its true name; elsewhere we resolve it."""
-        try:
-            real = os.readlink(f"/proc/self/fd/{descriptor}")
-        except OSError:
-            real = os.path.realpath(name)
-        return real == self.root or real.startswith(self.root.rstrip("/") + "/")
+    def check(self, descriptor: int, name: str, for_program: bool) -> None:
+        """Raise HTTPError if a file lies outside the root, is a program, or belongs to another user."""
+        real = true_name(descriptor, name)
+        inside = real == self.root or real.startswith(self.root.rstrip("/") + "/")
+        if not inside and not self.follows:
+            raise HTTPError(404, f"{name} leads out of the document root (symlinks = inside)")
+        if not for_program and self.claims.claim(name, real, descriptor):
+            raise HTTPError(403, f"{real} belongs to a program, which is never sent as a file")
+        if self.owner is not None:
+            about = os.fstat(descriptor)
+            of_root = (
+                inside and about.st_uid == 0 and bool(about.st_mode & stat.S_IROTH)
+            )  # may be a hard link
+            if about.st_uid != self.owner and not of_root and not (inside and stat.S_ISDIR(about.st_mode)):
+                cause = (
+                    f"{real} belongs to uid {about.st_uid}: not to the user, nor is it root's for everybody"
+                )
+                raise HTTPError(403, cause)
 
     def directory(self, request: Request, path: str, descriptor: int) -> Response | None:
         """Answer with the directory's index file, or a listing of it."""
         if not path.endswith("/"):
             query = "" if request.query is None else "?" + request.query
-            return redirect(escape(path) + "/" + query)
-        if self.index and os.access(self.index, os.F_OK, dir_fd=descriptor):
-            response = self.serve(request, path + self.index)
-            if response is not None:
-                return response
+            return redirect(percent_encode(path) + "/" + query)
+        for name in self.index:
+            if os.access(name, os.F_OK, dir_fd=descriptor):
+                response = self.serve(request, path + name)
+                if response is not None:
+                    return response
         if not self.indexes:
-            raise Refused(403, f"{path} has no {self.index}, and indexes is off")
+            raise HTTPError(403, f"{path} has no {' or '.join(self.index)}, and indexes is off")
         if conditional.tags(request.values.get("if-match")) not in (None, ["*"]):
             return error_page(412, "a listing has no entity tag")
         from ewe.features.indexes import listing
@@ -200,7 +255,7 @@ class Static:
         if coding:
             try:
                 other = self.open(self.name(path) + dict(sidecars)[coding])
-            except Refused:
+            except HTTPError:
                 other = None  # the file itself may be served all the same
             if other is not None:
                 os.dup2(other, descriptor, inheritable=False)
@@ -245,10 +300,10 @@ class Static:
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
         return ranges.partial(found, file.size, file.kind, file.fields, descriptor)
 
-    # The cache: path -> file, at most self.room bytes, each entry looked at again after FRESH seconds
+    # The cache: path -> file, at most self.room bytes; each entry is checked again after FRESH seconds
 
     def remember(self, path: str, file: File, sidecars: tuple[tuple[str, str], ...]) -> None:
-        """Keep a small file; when there is no room, forget all others first."""
+        """Cache a small file; if there is no room, forget all others first."""
         cost = file.size + COST
         if cost > self.room:
             return
@@ -267,7 +322,7 @@ class Static:
             self.taken -= known.file.size + COST
 
     def look_again(self, known: Remembered) -> bool:
-        """Is the file what it was, with the same variants beside it? Then believe it for another second."""
+        """Return whether file and variants are unchanged; if they are, the entry is good for another second."""
         name = self.name(known.file.path)
         try:
             descriptor = self.open(name)
@@ -277,7 +332,7 @@ class Static:
                 unchanged = identity(os.fstat(descriptor)) == known.file.identity
             finally:
                 os.close(descriptor)
-        except (OSError, Refused):
+        except (OSError, HTTPError):
             return False
         if unchanged and self.sidecars(name) == known.sidecars:
             known.checked = time.monotonic()
@@ -291,11 +346,19 @@ def _gone() -> frozenset[int]:
     return frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO, errno.ENODEV})
 
 
-GONE = _gone()  # errors of open() that say "there is no such file" in other words
+GONE = _gone()  # errors of open() that also mean: there is no such file
+
+
+def true_name(descriptor: int, name: str) -> str:
+    """Return the path, without symbolic links, of an open file. Without /proc, the name is resolved again."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
+    except OSError:
+        return os.path.realpath(name)
 
 
 def hidden(path: str) -> bool:
-    """Does a name on the path begin with a dot, or is it private to a web application of Java?
+    """Return whether a name on the path begins with a dot, or is private to a web application of Java.
 
     .well-known at the root is public: RFC 8615.
     """
@@ -312,7 +375,7 @@ def whole(file: File, descriptor: int) -> Response:
 
 
 def read(descriptor: int, size: int) -> bytes | None:
-    """Return a file's bytes, None if it has another size meanwhile."""
+    """Return the bytes of a file; None if its size has changed meanwhile."""
     data = os.read(descriptor, size + 1)
     return data if len(data) == size else None
 

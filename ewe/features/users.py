@@ -1,7 +1,16 @@
 """Users' directories: /~alice/notes.html is ~alice/public_html/notes.html (config.userdir).
 
-Each user's directory is a document root of its own: nothing leads out of it, and what the server itself may
-not read is 403. System accounts (below config.min_uid) have none.
+Each user's directory is a separate document root, and nothing leads out of it. Users do not trust each other, so
+ewe checks more than in the site's document root:
+
+- The directory belongs to the user or to root. It may be a symbolic link to a directory of the same user, as
+  Apache's SymLinksIfOwnerMatch allows. `ln -s / ~/public_html` publishes nothing.
+- A file is sent only if it belongs to that user, or to root and is readable for everybody. With
+  `symlinks = follow`, a link may lead out of the directory to files of the same user, and to no others.
+- A program is never sent as a file. X-Switch runs users' programs as their owner; without X-Switch they do not run.
+
+If a directory is not served, the answer is 404 for every reason alike: different answers would tell a client which
+accounts exist. The error log has the reason. System accounts (below config.min_uid) have no directory.
 """
 
 from __future__ import annotations
@@ -9,44 +18,60 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import stat
 import time
 from typing import TYPE_CHECKING
 
-from ewe.features.pages import Pages, is_there, script_of
+from ewe import logger
+from ewe.features.pages import Pages
 from ewe.features.static import Static
-from ewe.http import Refused, Request, Response
+from ewe.gateway.scripts import closed_door, script_of
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
-    from ewe.config import Config
+    from ewe.config.settings import Config
     from ewe.features.xswitch import XSwitch
-    from ewe.streams import Stream
+    from ewe.gateway.claims import Claims
+    from ewe.streams.base import Stream
 
 NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
 PROGRAMS = "/cgi-bin/"  # below a user's directory
-MOST = 1000  # users remembered; then all are forgotten at once
-BELIEVED = 60.0  # seconds
+MOST = 1000  # directories remembered; when there are more, all are forgotten
+BELIEVED = 60.0  # seconds until a user's directory is examined again
+
+
+class Doubt(Exception):
+    """Why a user's directory is not served; the text is one line for the error log."""
 
 
 class Home:
-    """One user's directory. name: `alice`; root: its path."""
+    """One user's directory. account: the user's; root: the directory's path; real: its path without links.
+
+    Files are served from `real` alone. `root` may lead elsewhere at any moment, since its user can exchange it.
+    """
 
     __slots__ = ("checked", "name", "pages", "root", "static")
 
-    def __init__(self, name: str, root: str, config: Config) -> None:
-        self.name = name
+    def __init__(self, account: pwd.struct_passwd, root: str, real: str, users: Users) -> None:
+        self.name = account.pw_name
         self.root = root
-        self.static = Static(config, root, f"/~{name}")
-        self.pages = Pages(root, f"/~{name}", config.defaultindex)
+        prefix = f"/~{self.name}"
+        claims = users.claims.for_root(real, real + PROGRAMS)
+        self.static = Static(users.config, real, prefix, claims, account.pw_uid)
+        directories = users.switch.directories if users.switch is not None else ()
+        self.pages = Pages(root, prefix, users.config.defaultindex, directories)
         self.checked = time.monotonic()
 
 
 class Users:
     """Serve the directories of users."""
 
-    def __init__(self, config: Config, switch: XSwitch | None) -> None:
-        """switch: what runs the programs of users; None: nothing does."""
+    def __init__(self, config: Config, switch: XSwitch | None, claims: Claims) -> None:
+        """switch: runs the programs of users; None: they do not run. claims: the site's."""
         assert config.userdir is not None
         self.switch = switch
+        self.claims = claims
         self.config = config
         self.directory = config.userdir
         self.homes: dict[str, Home] = {}
@@ -56,9 +81,9 @@ class Users:
         home = self.home(request.path)
         if home is None:
             return None
-        if request.path.startswith(f"/~{home.name}{PROGRAMS}"):  # never sent as a file, whatever it is
+        if request.path.startswith(f"/~{home.name}{PROGRAMS}"):  # never sent as a file
             if self.switch is None:
-                raise Refused(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
+                raise HTTPError(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
             script = script_of(home.root, f"/~{home.name}", request.path)
             return None if script is None else await self.switch.run(script, request, io, home.root)
         if self.switch is not None and (page := home.pages.find(request.path)) is not None:
@@ -66,7 +91,7 @@ class Users:
         return await home.static.respond(request, io)
 
     def home(self, path: str) -> Home | None:
-        """Return the directory that a path leads to, None if there is none. Raises Refused(403)."""
+        """Return the directory that a path leads to; None if there is none, or if it is not served."""
         match = NAME.match(path)
         if match is None:
             return None
@@ -75,24 +100,56 @@ class Users:
         if known is not None and time.monotonic() - known.checked < BELIEVED:
             return known
         self.homes.pop(name, None)
-        found = self.look_up(name)
-        if found is not None:
-            if len(self.homes) >= MOST:
-                self.homes.clear()
-            self.homes[name] = found
-        return found
-
-    def look_up(self, name: str) -> Home | None:
-        """Ask the system who that is. Raises Refused(403)."""
         try:
             account = pwd.getpwnam(name)
         except (KeyError, OSError):
             return None
-        if account.pw_uid < self.config.min_uid:
-            raise Refused(
-                403, f"user {name} is the system's: its number is below {self.config.min_uid} (min-uid)"
-            )
         root = os.path.join(account.pw_dir, self.directory)
-        if not is_there(root) or not os.path.isdir(root):
+        try:
+            real = self.examine(account, root)
+        except Doubt as doubt:
+            logger.errors.info(f"/~{name}/ is 404: {doubt}")
+            return None  # the same answer as for a name without an account
+        except (OSError, ValueError):  # there is no such directory
             return None
-        return Home(name, root, self.config)
+        if len(self.homes) >= MOST:
+            self.homes.clear()
+        home = self.homes[name] = Home(account, root, real, self)
+        return home
+
+    def examine(self, account: pwd.struct_passwd, root: str) -> str:
+        """Return the path of a user's directory, without symbolic links.
+
+        The directory is opened once, and every check asks the open descriptor: between two checks by name, the user
+        could replace the directory by a link to "/". Raises Doubt if the directory must not be served, OSError or
+        ValueError if there is none.
+        """
+        mine = account.pw_uid
+        if mine < self.config.min_uid:
+            number = f"uid {mine} is below {self.config.min_uid} (min-uid)"
+            raise Doubt(f"user {account.pw_name} is the system's: {number}")
+        try:
+            descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except PermissionError:
+            raise Doubt(closed_door(os.path.dirname(root))) from None
+        try:
+            about = os.fstat(descriptor)
+            real = os.readlink(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+        if not os.path.samestat(os.lstat(real), about):
+            raise Doubt(f"{root} was exchanged for something else while it was looked at")
+        owner = about.st_uid
+        link = os.lstat(root)
+        if stat.S_ISLNK(link.st_mode) and link.st_uid not in (mine, 0):
+            raise Doubt(f"{root} is a link of uid {link.st_uid}")
+        if owner not in (mine, 0):
+            raise Doubt(f"{root} belongs to uid {owner}: chown {account.pw_name} {root}")
+        expected = os.path.normpath(os.path.join(os.path.realpath(account.pw_dir), self.directory))
+        if owner != mine and real != expected:
+            raise Doubt(
+                f"{root} is a link, and the directory that it leads to is not {account.pw_name}'s own"
+            )
+        if not os.access(real, os.X_OK):
+            raise Doubt(closed_door(root))
+        return real

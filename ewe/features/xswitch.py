@@ -1,26 +1,28 @@
-"""X-Switch, seen from the web server: the paper's mod_x. Programs go to a server that keeps their interpreters.
+"""X-Switch, seen from the web server: the paper's mod_x. X-Switch runs programs and keeps their interpreters.
 
-It is a FastCGI responder (config.xswitch) like any other, but for two things: a script of the site that it has
-no engine for is run here as a plain CGI program; and each user's own cgi-bin (/~alice/cgi-bin/) is its business, as
-are pages that are programs (ewe.features.pages).
+ewe asks it as any other FastCGI responder (config.xswitch), with two differences. If X-Switch has no engine for a
+script of the site, ewe runs the script as a plain CGI program. And only X-Switch runs the programs of users
+(/~alice/cgi-bin/) and pages that are programs (ewe.features.pages), each as its owner.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.features.fastcgi import Responder, ResponderSource
-from ewe.features.gateway import Script, is_nph, refuse_trace, response, variables
-from ewe.features.spool import Spooled, spooled
-from ewe.http import Refused, Request, Response
+from ewe.config.defaults import XSWITCH_STATUS_PATH
+from ewe.gateway.cgi import is_nph, refuse_trace, response, variables
+from ewe.gateway.responder import Responder, ResponderSource
+from ewe.gateway.scripts import Script
+from ewe.gateway.spool import Spooled, spooled
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
-    from ewe.config import Config
-    from ewe.http import Limits
-    from ewe.streams import Stream
+    from ewe.config.settings import Config
+    from ewe.http.limits import Limits
+    from ewe.streams.base import Stream
 
-STATUS = "/xswitch-status"
-# The fields by which it marks answers of its own
+# The fields that mark an answer which X-Switch gives itself, not a script
 NO_ENGINE = ("X-Switch", "no-engine")
 REFUSED = ("X-Switch", "refused")
 
@@ -31,28 +33,30 @@ class XSwitch:
     def __init__(self, config: Config, limits: Limits) -> None:
         assert config.xswitch is not None
         try:
-            self.responder = Responder(config.xswitch, keeps=True)
+            self.responder = Responder(config.xswitch, keeps=True, absent=503)
         except ValueError as reason:
             raise ValueError(f"{reason} (xswitch)") from None
         self.config = config
         self.limits = limits
+        self.directories = script_directories(config.xswitch_config)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer for /xswitch-status: X-Switch shows it to this machine only."""
-        if request.path != STATUS:
+        if request.path != XSWITCH_STATUS_PATH:
             return None
         body = await spooled(request.body, self.config.spool)
         try:
-            return await self.answer(request, io, Script("", STATUS, ""), body, "")
+            return await self.answer(request, io, Script("", XSWITCH_STATUS_PATH, ""), body, "")
         finally:
             body.close()
 
     async def answer(
         self, request: Request, io: Stream, script: Script, body: Spooled, root: str
     ) -> Response | None:
-        """Return X-Switch's answer, None where it has no engine for the script. The body stays the caller's.
+        """Return X-Switch's answer; None if it has no engine for the script. The caller closes the body.
 
-        Raises Refused: 502 and 503 where it cannot be reached, 504 where it is silent, and what it refuses with.
+        Raises HTTPError: 503 if it cannot be reached, 502 if it breaks off, 504 if it is silent, or the status with
+        which it refuses.
         """
         params = variables(request, io, script, body.length, root)
         timeout = self.config.program_timeout
@@ -60,21 +64,25 @@ class XSwitch:
         try:
             await source.begin()
             if is_nph(script) and (await source.first()).startswith(b"Status:"):
-                script = Script("", script.name, "")  # X-Switch's own answer: it has a head to be parsed
+                script = Script("", script.name, "")  # X-Switch answers itself, with a head to parse
             found = await response(request, script, source, self.limits)
             if NO_ENGINE in found.fields:
                 source.end()
                 return None
             if REFUSED in found.fields:
                 retry = [field for field in found.fields if field[0] == "Retry-After"]
-                raise Refused(found.status, f"{script.name}: refused by X-Switch, whose log says why", retry)
+                raise HTTPError(
+                    found.status,
+                    f"{script.name}: X-Switch answers {found.status}, and its log says why",
+                    retry,
+                )
         except BaseException:
             source.end()
             raise
         return found
 
     async def run(self, script: Script, request: Request, io: Stream, root: str) -> Response:
-        """Answer with a program that nobody but X-Switch may run, a user's or a page. Raises Refused."""
+        """Answer with a program that only X-Switch may run: a user's, or a page. Raises HTTPError."""
         refuse_trace(request)
         body = await spooled(request.body, self.config.spool)
         try:
@@ -82,5 +90,27 @@ class XSwitch:
         finally:
             body.close()
         if found is None:
-            raise Refused(500, f"{script.name}: X-Switch has no engine for it")
+            raise HTTPError(500, f"{script.name}: X-Switch has no engine for it")
         return found
+
+
+def script_directories(file: str | None) -> tuple[str, ...]:
+    """Return the directories whose files are all scripts, as X-Switch's settings say.
+
+    X-Switch itself checks that file. Raises ValueError if it cannot be read.
+    """
+    if file is None:
+        return ()
+    import tomllib
+
+    try:
+        with open(file, "rb") as source:
+            table = tomllib.load(source)
+    except OSError as reason:
+        raise ValueError(f"{file}: {reason.strerror} (xswitch-config)") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise ValueError(f"{file}: {reason} (xswitch-config)") from None
+    directories = table.get("directories", {})
+    if not isinstance(directories, dict):
+        return ()
+    return tuple(each for each in directories if each.startswith("/") and each.strip("/"))

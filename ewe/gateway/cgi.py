@@ -1,7 +1,36 @@
-"""The gateway interface, CGI/1.1: what a program is told of a request, and how its answer is read. RFC 3875.
+"""CGI/1.1 (RFC 3875): the variables that a program gets, and how its output becomes a response.
 
-The same whether the program is started for the request (ewe.features.cgi) or waits for it behind a socket
-(ewe.features.fastcgi): variables() makes the meta-variables, response() reads a Source's head.
+CGI is a contract between two programs that know nothing of each other: a web server, and a script in any language.
+The server tells the request in environment variables and sends the request's body to standard input. The script
+writes a short head, an empty line and a body to standard output:
+
+    request ─▶ variables()  REQUEST_METHOD=POST           script ─▶ Content-Type: text/html
+               arguments()  PATH_INFO=/add/3                        Status: 201 Created
+               body      ─▶ CONTENT_LENGTH=12                                                  (an empty line)
+                                                                    <!DOCTYPE html>...   ─▶ response()
+
+The contract is the same if the program is not started for the request but waits for it behind a socket, as with
+FastCGI and X-Switch. Only the transport differs, and so this module knows a GatewaySource and no pipe or socket:
+
+    features/cgi.py      ─▶ Program (programs.py): a GatewaySource over pipes          ┐
+    responder.py         ─▶ ResponderSource: a GatewaySource over FastCGI's records    ├─▶ response() reads its head
+    features/xswitch.py  ─▶ the same, to X-Switch                                      ┘
+
+The head decides what the response is: a document, a redirect for the client, a local redirect ("Location: /path"
+without a status, which the server answers itself: section 6.2.2), or, from a script named nph-*, a whole HTTP
+response that is passed on unparsed (section 5).
+
+What can go wrong, and what we do:
+
+- A script frames its response itself, or splits it with a stray line end. Length and connection are the server's
+  business: what frames a response is checked or dropped (NOT_PASSED_ON), what could split it is refused with 502.
+- A script writes what RFC 3875 forbids but every server understands: no Content-Type, two of them, an HTTP status
+  line. Where the meaning is not in doubt ewe understands it too (parsed_head).
+- A client sends the field "Proxy", which would become HTTP_PROXY, a setting of many libraries. WITHHELD has the
+  fields that no program sees.
+- A script dies within its body. The response has begun, and only a cut connection can tell the client.
+
+Read next: scripts.py (which file a URL names), programs.py, records.py.
 """
 
 from __future__ import annotations
@@ -12,45 +41,42 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import __version__, logger
-from ewe.http import BODILESS, Refused, Request, Response, Source, parse_fields, unescape
+from ewe.http.fields import parse_fields
+from ewe.http.messages import Request, Response, Source
+from ewe.http.status import BODILESS, HTTPError
+from ewe.http.target import unescape
 
 if TYPE_CHECKING:
-    from ewe.http import Limits
-    from ewe.streams import Stream
+    from ewe.gateway.scripts import Script
+    from ewe.http.limits import Limits
+    from ewe.streams.base import Stream
 
 MAX_HEAD = 64 * 1024  # bytes of a program's head
-SHORT_HEAD = 512  # bytes of one that is remembered
+SHORT_HEAD = 512  # bytes; longer heads are not cached
 HEAD_END = re.compile(rb"\n\r?\n")
-FIRST_END = re.compile(rb"\A\r?\n")  # a head that is empty
+FIRST_END = re.compile(rb"\A\r?\n")  # the end of an empty head
 STATUS = re.compile(r"([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 NPH_STATUS = re.compile(rb"HTTP/[0-9]\.[0-9] ([1-5][0-9]{2})[ \r\n]")
-LOCAL = re.compile(r"/[\x21-\x7e]*")
-ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]+")
+STATUS_LINE = re.compile(r"HTTP/1\.[01] ([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+FIELD_LINE = re.compile(r"[A-Za-z0-9-]+:")
+LOCAL = re.compile(r"/[\x21\x22\x24-\x7e]*")  # not with "#": a fragment is for the client to resolve
+NOT_IN_URLS = re.compile(r"[^\x21-\x7e]")
 ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
-DISCARD = 1024 * 1024  # bytes of a body nobody wants that are read, before the program is ended
-# The connection is the server's business (RFC 3875 section 6.3), and so are these; Content-Length is the
-# length of the Source.
+NO_END = "it must print an empty line between its fields and its document"
+DISCARD = 1024 * 1024  # bytes that are read of a body that is not sent, before the program is ended
+# Fields of a program's head that the server answers for (RFC 3875 section 6.3). Content-Length becomes the length
+# of the Source.
 NOT_PASSED_ON = frozenset({
     "status", "connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade", "date", "server", "content-length",
 })  # fmt: skip
-# Fields that no program sees: they have variables of their own, are not its business (section 4.1.18), or
-# are dangerous (HTTP_PROXY is a setting to many libraries).
+# Fields that no program sees as HTTP_*: they have their own variables, concern only the server (section 4.1.18), or
+# are dangerous (HTTP_PROXY is a setting of many libraries).
 WITHHELD = frozenset({
     "content-length", "content-type", "authorization", "proxy-authorization", "proxy", "transfer-encoding",
 })  # fmt: skip
-FIELD_NAME = re.compile(r"[a-z0-9-]+")  # Content_Length would become CONTENT_LENGTH too
-
-
-class Script:
-    """A program that a URL leads to: its file, its part of the path, and what follows."""
-
-    __slots__ = ("file", "name", "path_info")
-
-    def __init__(self, file: str, name: str, path_info: str) -> None:
-        self.file = file
-        self.name = name
-        self.path_info = path_info
+MAX_REMEMBERED = 64  # characters; longer names of fields are not cached, or strangers could fill the memory
+FIELD_NAME = re.compile(r"[a-z0-9-]+")  # no "_": Content_Length would become CONTENT_LENGTH, too
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -60,12 +86,16 @@ class Script:
 def variables(
     request: Request, io: Stream, script: Script, length: int, document_root: str
 ) -> dict[bytes, bytes]:
-    """Return the meta-variables: section 4.1, and the few that all servers add."""
+    """Return the meta-variables of section 4.1, and those that all servers add.
+
+    length: of the body, in bytes; without a body the variable is not set.
+    """
     host, port = split_host(request.host)
     values = {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "SERVER_SOFTWARE": f"ewe/{__version__}",
         "SERVER_NAME": host or io.server[0],
+        "SERVER_ADDR": io.server_address(),
         "SERVER_PORT": str(io.server[1] or port or 80),
         "SERVER_PROTOCOL": request.protocol,
         "REQUEST_METHOD": request.method,
@@ -84,7 +114,7 @@ def variables(
         values["CONTENT_TYPE"] = kind
     environment = {name.encode(): value.encode("latin-1", "replace") for name, value in values.items()}
     for field, text in request.values.items():
-        if variable := variable_of(field):
+        if variable := remembered(field) if len(field) <= MAX_REMEMBERED else variable_of(field):
             environment[variable] = text.encode("latin-1", "replace")
     if request.host:  # the target's, where it has one: RFC 9112 section 3.2.2
         environment[b"HTTP_HOST"] = request.host.encode("latin-1", "replace")
@@ -99,16 +129,18 @@ def variables(
     return environment | {name.encode(): os.fsencode(path) for name, path in paths.items()}
 
 
-@functools.lru_cache(maxsize=1024)
 def variable_of(field: str) -> bytes:
-    """Return the variable of a field, by its lower-case name; b"" where no program sees it."""
+    """Return the variable of a field (its name in lower case); b"" for a field that no program sees."""
     if field in WITHHELD or not FIELD_NAME.fullmatch(field):
         return b""
     return b"HTTP_" + field.upper().replace("-", "_").encode()
 
 
+remembered = functools.lru_cache(maxsize=1024)(variable_of)
+
+
 def arguments(request: Request) -> list[bytes]:
-    """Return the command line of an indexed query, one without "=": section 4.4."""
+    """Return the arguments of a query without "=", such as "?blue+green": section 4.4."""
     query = request.query
     if not query or "=" in query or request.method not in ("GET", "HEAD"):
         return []
@@ -117,9 +149,9 @@ def arguments(request: Request) -> list[bytes]:
 
 
 def refuse_trace(request: Request) -> None:
-    """Refuse what no program answers: RFC 9110 section 9.3.8 leaves TRACE to the server. Raises Refused(405)."""
+    """Raise HTTPError(405) for TRACE, which no program may answer: RFC 9110 section 9.3.8."""
     if request.method == "TRACE":
-        raise Refused(405, "TRACE to a program", (ALLOW,))
+        raise HTTPError(405, "TRACE to a program", (ALLOW,))
 
 
 def split_host(host: str) -> tuple[str, str]:
@@ -133,23 +165,23 @@ def split_host(host: str) -> tuple[str, str]:
 
 
 async def response(request: Request, script: Script, source: GatewaySource, limits: Limits) -> Response:
-    """Return the response whose head and body a source brings. Raises Refused: 502, and what read() raises."""
+    """Return the response that a source brings. Raises HTTPError: 502, and those of receive()."""
     if is_nph(script):
         return await non_parsed(source)
     head = parse_head(await source.read_head(), script.name, limits)
     if head.target is not None:
-        await source.discard()  # the program may go on for a while: Location first, then the work
+        await source.discard()  # some programs print Location first, and do their work afterwards
         await source.close()
         return Response(200, target=head.target)
     if head.length is not None:
         source.length = head.length
     number = head.status
-    if number == 205:  # it has no content, and says so with a length of 0: RFC 9110 section 15.3.6
+    if number == 205:  # a 205 has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
         await source.discard()
         await source.close()
         return Response(number, head.fields, reason=head.reason)
     if source.finished and source.length in (None, len(source.left_over)) and request.method != "HEAD":
-        whole, source.left_over = source.left_over, b""  # it has all come with the head: its length is known
+        whole = source.take_left_over()  # the whole body came with the head: its length is known
         return Response(number, head.fields, b"" if number in BODILESS else whole, reason=head.reason)
     found = Response(number, head.fields, source, reason=head.reason)
     source.unwanted = request.method == "HEAD" or number in BODILESS
@@ -157,7 +189,7 @@ async def response(request: Request, script: Script, source: GatewaySource, limi
 
 
 class Head(NamedTuple):
-    """What a program's head says. target: of a local redirect. fields: those that are passed on."""
+    """A program's head, parsed. target: of a local redirect. length: in bytes. fields: for the client."""
 
     status: int
     reason: str | None
@@ -167,73 +199,99 @@ class Head(NamedTuple):
 
 
 def parse_head(head: bytes, name: str, limits: Limits) -> Head:
-    """Return what a program's head says; lines end in LF or CRLF (section 6.2). Raises Refused(502)."""
+    """Parse a program's head, whose lines end in LF or CRLF (section 6.2). Raises HTTPError(502)."""
     try:
         return (parsed_head if len(head) <= SHORT_HEAD else parsed_head.__wrapped__)(head, limits)
-    except Refused as refused:
-        raise Refused(502, f"{name}: {refused.cause}") from None
+    except HTTPError as refused:
+        raise HTTPError(502, f"{name}: {refused.cause}") from None
 
 
-@functools.lru_cache(maxsize=512)  # most programs write the same head again and again
+@functools.lru_cache(maxsize=512)  # most programs write the same head for every request
 def parsed_head(head: bytes, limits: Limits) -> Head:
-    """Return what a head says. Raises Refused."""
+    """Parse a head. Raises HTTPError.
+
+    Old programs write heads that RFC 3875 does not allow. If the meaning is not in doubt, ewe accepts them as other
+    servers do: no Content-Type, two of them, a status line of HTTP, a relative Location. A head that could frame or
+    split the response in two ways, or that servers read differently, is refused.
+    """
     text = head.decode("latin-1").replace("\r\n", "\n").replace("\n", "\r\n")
+    line, _, rest = text.partition("\r\n")
+    first = STATUS_LINE.fullmatch(line)
+    text = rest if first is not None else text
     try:
         parse_fields(text, limits)
-    except Refused as refused:
-        raise Refused(502, f"in its head {refused.cause}") from None
-    fields = []
-    for line in text.split("\r\n")[:-1]:
-        own, _, value = line.partition(":")
-        fields.append((own, value.strip(" \t")))
-    names = [own.lower() for own, _ in fields]
-    if not {"content-type", "location", "status"} & set(names):
-        raise Refused(502, "its head has neither Content-Type, Location nor Status")
-    for once in ("content-type", "location", "status", "content-length"):
-        if names.count(once) > 1:
-            raise Refused(502, f"its head has {once} more than once")
-    values = {name: value for name, (_, value) in zip(names, fields, strict=True)}
+    except HTTPError as refused:
+        hint = advice(text) if refused.status == 400 else ""
+        raise HTTPError(502, f"in its head {refused.cause}{hint}") from None
+    values: dict[str, str] = {}
+    fields: list[tuple[str, str, str]] = []  # name in lower case, name, value
+    for each in text.split("\r\n")[:-1]:
+        own, _, value = each.partition(":")
+        name, value = own.lower(), value.strip(" \t")
+        if name == "location":
+            value = escape_spaces(value)
+        if name in ("location", "status", "content-length") and name in values:
+            if value != values[name] or name == "content-length":
+                raise HTTPError(502, f"its head has {name} more than once")
+            continue
+        if name == "content-type" and name in values:
+            fields = [field for field in fields if field[0] != name]  # the last one counts
+        values[name] = value
+        fields.append((name, own, value))
     location, status = values.get("location"), values.get("status")
+    if status is None and first is not None:
+        status = f"{first[1]} {first[2] or ''}".strip()
     if location is not None and status is None and LOCAL.fullmatch(location):
         return Head(200, None, location, None, ())
-    passed = tuple(field for name, field in zip(names, fields, strict=True) if name not in NOT_PASSED_ON)
+    passed = tuple((own, value) for name, own, value in fields if name not in NOT_PASSED_ON)
     length = content_length(values["content-length"]) if "content-length" in values else None
     return Head(*response_status(status, location), None, length, passed)
 
 
-def response_status(status: str | None, location: str | None) -> tuple[int, str | None]:
-    """Return the status, and the reason that the program gives for it, of a document or client redirect.
+def advice(text: str) -> str:
+    """Return advice, for the log, to the author of a program whose head has a line that is not a field."""
+    begun = FIELD_LINE.match(text) is not None
+    return f"; {NO_END}" if begun else '; a program prints "Content-Type: text/html" and an empty line first'
 
-    Sections 6.2.1, 6.2.3, 6.2.4 and 6.3.3. Raises Refused(502).
+
+def escape_spaces(location: str) -> str:
+    """Percent-encode characters that no URL has, such as the space in "view.cgi?name=Ada Lovelace"."""
+    return NOT_IN_URLS.sub(lambda match: f"%{ord(match[0]):02X}", location)
+
+
+def response_status(status: str | None, location: str | None) -> tuple[int, str | None]:
+    """Return status and reason of a document or a client redirect. Raises HTTPError(502).
+
+    Sections 6.2.1, 6.2.3, 6.2.4 and 6.3.3.
     """
-    if location is not None and not (ABSOLUTE.fullmatch(location) or status is not None):
-        raise Refused(502, f"Location {location[:80]!r} is neither a path nor a URL")
+    if location == "":
+        raise HTTPError(502, "its Location is empty")
     if status is None:
         return 200 if location is None else 302, None
     match = STATUS.fullmatch(status)
     if match is None:
-        raise Refused(502, f"Status {status[:40]!r} is malformed")
+        raise HTTPError(502, f"Status {status[:40]!r} is malformed")
     return int(match[1]), match[2]
 
 
 def content_length(value: str) -> int:
-    """Return the Content-Length that a program declares. Raises Refused(502)."""
+    """Return the Content-Length that a program declares. Raises HTTPError(502)."""
     if not (value.isascii() and value.isdigit() and len(value) < 19):
-        raise Refused(502, f"Content-Length {value[:40]!r} is malformed")
+        raise HTTPError(502, f"Content-Length {value[:40]!r} is malformed")
     return int(value)
 
 
 def is_nph(script: Script) -> bool:
-    """Does this program write its own head? Section 5."""
+    """Return whether a script writes the whole HTTP response itself: section 5."""
     return os.path.basename(script.file).startswith("nph-")
 
 
 async def non_parsed(source: GatewaySource) -> Response:
-    """Return the response of an nph- program, which writes its own head: section 5."""
+    """Return the response of an nph- script, which is passed on as it is: section 5. Raises HTTPError(502)."""
     start = await source.first()
     match = NPH_STATUS.match(start)
     if match is None:
-        raise Refused(
+        raise HTTPError(
             502, f"{source.name}: an nph- program must begin with a status line, not {start[:40]!r}"
         )
     source.raw = True
@@ -241,7 +299,11 @@ async def non_parsed(source: GatewaySource) -> Response:
 
 
 class GatewaySource(Source):
-    """The body that a program writes. unwanted: it is not sent, but the program may write it to its end."""
+    """The output of a program: read_head() first, then receive() until the body's end.
+
+    name: the script's, for the log. left_over: body bytes that were read with the head. finished: the output has
+    ended. unwanted: the body is not sent, but the program may write it to its end.
+    """
 
     unwanted = False
 
@@ -250,58 +312,62 @@ class GatewaySource(Source):
         self.left_over = b""
         self.finished = False
 
-    async def read(self) -> bytes:
-        """Return the next output, b"" at its end. Raises Refused: 504 for silence, 502 for a crash."""
+    async def receive(self) -> bytes:
+        """Return left_over, if there is any, else the next output, b"" at its end.
+
+        Raises HTTPError: 504 for silence, 502 for a crash.
+        """
         raise NotImplementedError
 
     def how_it_ended(self) -> str:
-        """Return the exit status, in words for the log."""
+        """Return the exit status in words, for the log."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """End what still writes."""
+        """End a program that still writes."""
         raise NotImplementedError
 
     async def first(self) -> bytes:
-        """Return the first bytes; they stay for receive(). Raises Refused(502, 504)."""
-        while len(self.left_over) < 16 and (data := await self.read()):
-            self.left_over += data
-        return self.left_over
+        """Return the first 16 bytes or more, which stay for receive(). Raises HTTPError(502, 504)."""
+        start = b""
+        while len(start) < 16 and (data := await self.receive()):
+            start += data
+        self.left_over = start
+        return start
 
     async def read_head(self) -> bytes:
-        """Return the head, its last line's end included, without the empty line. Raises Refused(502, 504)."""
-        head, self.left_over = self.left_over, b""
+        """Return the head with its last line's end, without the empty line. Raises HTTPError(502, 504)."""
+        head = b""
         while True:
+            data = await self.receive()
+            if not data:
+                what = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
+                raise HTTPError(502, f"{self.name}: {what} ({self.how_it_ended()})")
+            head += data
             match = FIRST_END.match(head) or HEAD_END.search(head)
             if match is not None:
                 self.left_over = head[match.end() :]
                 return head[: match.start() + 1] if match.start() else b""
             if len(head) > MAX_HEAD:
-                raise Refused(502, f"{self.name}: its head has more than {MAX_HEAD} bytes")
-            data = await self.read()
-            if not data:
-                what = "its output ends within the head" if head else "it wrote nothing"
-                raise Refused(502, f"{self.name}: {what} ({self.how_it_ended()})")
-            head += data
+                raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD} bytes")
 
-    async def receive(self) -> bytes:
-        if self.left_over:
-            data, self.left_over = self.left_over, b""
-            return data
-        return await self.read()
+    def take_left_over(self) -> bytes:
+        """Return the bytes that were read with the head, once."""
+        data, self.left_over = self.left_over, b""
+        return data
 
     async def discard(self) -> None:
-        """Let the program finish a body that is not sent, within reason."""
+        """Read and drop a body that is not sent, up to DISCARD bytes, so that the program can finish."""
         count = len(self.left_over)
         self.left_over = b""
-        while count <= DISCARD and (data := await self.read()):
+        while count <= DISCARD and (data := await self.receive()):
             count += len(data)
 
     async def close(self) -> None:
         try:
             if self.unwanted:
                 await self.discard()
-        except Refused as refused:
+        except HTTPError as refused:
             logger.errors.warning(refused.cause)
         finally:
             if not self.finished:

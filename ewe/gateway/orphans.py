@@ -1,8 +1,13 @@
-"""Programs whose worker was killed: adopted by the process above it, and ended.
+"""Orphans: programs that outlive their worker because the worker was killed.
 
-A worker ends its programs itself, unless it is killed. Then the kernel gives them to the nearest process that
-asked for orphans, prctl(2) PR_SET_CHILD_SUBREAPER: the supervisor, or the parent under the fork model. What
-called setsid has left on purpose, and is let be.
+A worker ends its programs itself. A worker that is killed (SIGKILL, out of memory) cannot: its programs become
+orphans, and the kernel gives them to the nearest process above that has asked for them:
+
+    supervisor (or the parent of the fork model): PR_SET_CHILD_SUBREAPER
+      └── worker, killed                              adopt() asks for orphans
+            └── program ─▶ child of the supervisor    end() kills it, reap() reads its exit status
+
+A program that called setsid(2) has left its session on purpose (a daemon), and stays.
 """
 
 from __future__ import annotations
@@ -16,11 +21,11 @@ PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
 
 def adopt() -> None:
-    """Have orphans below this process become its children, if it can have any.
+    """Ask the kernel to make orphans below this process its children, if this server starts programs at all.
 
-    Where the system knows no such thing they become the system's.
+    On a system without this call they become children of the first process (init).
     """
-    if "ewe.programs" not in sys.modules:
+    if "ewe.gateway.programs" not in sys.modules:
         return
     try:
         import ctypes
@@ -31,26 +36,26 @@ def adopt() -> None:
 
 
 def end(own: Collection[int]) -> None:
-    """Kill the children of this process that are not its own, each with its process group."""
+    """Kill the adopted children of this process, each with its process group. own: those that it has started."""
     for pid in children():
         try:
             group = os.getpgid(pid)
             if pid not in own and os.getsid(pid) == os.getsid(0) and group != os.getpgrp():
                 os.killpg(group, signal.SIGKILL)
         except OSError:
-            pass  # it has just ended
+            pass  # the process has just ended
 
 
 def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
-    """Reap every child that has ended; yield process id and status, as waitpid(2) has it, of one's own.
+    """Read the status of every child that has ended; yield process id and wait status of those in `own`.
 
-    It goes on where no child of one's own is left: what end() has killed is reaped too.
+    Adopted children, which end() has killed, are reaped without being reported.
     """
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return  # there is none
+            return  # there are no children
         if pid == 0:
             return  # none has ended
         if pid in own:
@@ -58,7 +63,7 @@ def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
 
 
 def children() -> list[int]:
-    """Return the children of this process, as far as the system tells."""
+    """Return the children of this process; none if /proc does not tell."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return [int(word) for word in file.read().split()]

@@ -1,8 +1,29 @@
-"""Programs: started without a copy of the server, read without blocking another, ended with their kin.
+"""Programs: starting one for a request, reading its output, ending it with all that it started.
 
-subprocess starts them with vfork(2) or posix_spawn(3), never with a plain fork, so that a start costs the
-same however large the server is. Each program leads a process group of its own: a terminal's interrupt does
-not reach it, and it can be ended with all that it started (what calls setsid leaves the group on purpose).
+    start() ─▶ subprocess (vfork) ─▶ program, leader of a process group
+                                       │ standard output ──▶ receive(): the response's body
+                                       │ standard error  ──▶ the error log, line by line
+                                       └ pidfd           ──▶ "the program has exited"
+    all three are waited for at once, with the poller of the client's stream
+
+A Program is the source of its response (GatewaySource): the conversation reads from it directly.
+
+subprocess starts programs with vfork(2) or posix_spawn(3), never with a plain fork(2), so a start costs the same
+for a small server and for a large one. Each program leads its own process group: Ctrl-C in the server's terminal
+does not reach it, and killpg(2) ends it with every process that it started. A process that calls setsid(2) leaves
+the group on purpose.
+
+What can go wrong, and where it is prevented:
+
+- The program exits, but a child that it left behind keeps its output open: the end of the output never comes. The
+  pidfd tells of the exit, and after it the output may be silent for EXIT seconds only.
+- The program closes its output and does not exit. It has EXIT seconds, then its group is killed (wait).
+- The program writes to standard error without end. MAX_LINES lines are logged, the others counted (ErrorLog).
+- The client leaves. The poller raises Disconnected, and the group gets SIGTERM, FAREWELL seconds later SIGKILL.
+- A signal goes to a process id that was reaped, and belongs to another process now. signal() sends only until the
+  leader is reaped; until then the kernel keeps its number.
+
+Read next: cgi.py for what a program is told; streams/poller.py; orphans.py for programs whose worker was killed.
 """
 
 from __future__ import annotations
@@ -10,71 +31,49 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.gateway.cgi import GatewaySource
+from ewe.gateway.scripts import fault_of
+from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     import subprocess
 
+    from ewe.gateway.scripts import Script
+    from ewe.streams.base import Stream
+
 RECEIVE = 64 * 1024  # bytes read at once
 FAREWELL = 0.3  # seconds between SIGTERM and SIGKILL
-EXIT = 2.0  # seconds a program may take to exit once its output has ended
+EXIT = 2.0  # seconds that a program may take to exit after its output has ended
 MAX_LINES = 1000  # lines of one program's standard error that go to the log; the rest is counted
 MAX_LINE = 2000  # characters of such a line
-LAST_ERRORS = 32  # reads of what is left in that pipe at the end; a pipe may hold 1 MB
+NO_COMMAND = 127  # exit status of env and of shells when a command does not exist
+LAST_ERRORS = 32  # reads of standard error after the end; a pipe may hold 1 MB
 
-running: set[Program] = set()  # every program of this process that was not reaped yet
-
-
-class ProgramWaits(Protocol):
-    """How a model waits for the pipes of a program; see ewe.streams."""
-
-    async def wait(
-        self,
-        descriptors: Sequence[int],
-        since: float,
-        seconds: float,
-        writable: int = -1,
-        stays: bool = False,
-    ) -> list[int]:
-        """Wait until one of the descriptors can be read, or `writable` written; return those.
-
-        Empty: the time is over.
-
-        since: when the program was last heard of, on time.monotonic(). stays: they will be waited for again and
-        again, and forget() comes before they are closed. Raises Disconnected when the client left, or has closed
-        its side and the program has been silent for HALF_CLOSED seconds.
-        """
-        ...
-
-    def forget(self, descriptor: int) -> None:
-        """A descriptor that stayed is about to be closed."""
-        ...
-
-    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
-        """Call function once the descriptor `exited` can be read, at the latest after so many seconds."""
-        ...
+running: set[Program] = set()  # every program of this process that is not reaped yet
 
 
 def prepare() -> None:
-    """Import what start() needs; called before a server forks, so that its children need not."""
+    """Import what start() needs, before the server forks, so that its children need not."""
     import subprocess  # noqa: F401 - with it comes threading, which makes every fork dearer
 
 
 def start(
-    owned: set[Program],
-    waits: ProgramWaits,
+    io: Stream,
     command: Sequence[str | bytes],
     environment: Mapping[bytes, bytes],
     directory: str,
     stdin: int,
-    name: str,
+    script: Script,
+    timeout: float,
 ) -> Program:
-    """Start command in directory, with stdin (a descriptor) as standard input. Raises OSError.
+    """Start a command for the client behind `io`; return the program that runs. Raises OSError, ValueError.
 
-    name: of the script, for the log. owned: the connection's programs; this one is in it until it is reaped.
+    directory: its working directory. stdin: a descriptor, its standard input. timeout: seconds that it may be
+    silent. The program is in io.programs until it is reaped, so that it ends when the connection is aborted.
     """
     import subprocess
 
@@ -88,19 +87,31 @@ def start(
         process_group=0,
         bufsize=0,
     )
-    return Program(owned, waits, process, name)
+    try:
+        return Program(io, process, script, timeout)
+    except OSError:  # the process has no descriptor left for the pidfd
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+        raise
 
 
 class ErrorLog:
-    """The standard error of a program: its lines go to our log, MAX_LINES of them, each MAX_LINE long."""
+    """Copies a program's standard error to the log: MAX_LINES lines, MAX_LINE characters of each."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.begun = b""  # a line that has not ended
+        self.begun = b""  # a line whose end has not come
         self.lines = 0
 
     def take(self, data: bytes) -> None:
-        """Log what came; b"": there is no more."""
+        """Log the lines in `data`; b"" is the end."""
+        if self.lines > MAX_LINES and data:  # further lines are only counted
+            self.lines += data.count(b"\n")
+            self.begun = data.rpartition(b"\n")[2][:1]
+            return
         *lines, self.begun = (self.begun + data).split(b"\n")
         if self.begun and (not data or len(self.begun) > MAX_LINE):
             lines.append(self.begun)
@@ -111,57 +122,78 @@ class ErrorLog:
                 logger.errors.warning(f"{self.name}: {line[:MAX_LINE].decode('utf-8', 'surrogateescape')}")
 
     def end(self) -> None:
-        """Log a line without an end, and how many were not logged."""
+        """Log a last line without an end, and how many lines were not logged."""
         if self.begun:
             self.take(b"")
         if self.lines > MAX_LINES:
             logger.errors.warning(f"{self.name}: {self.lines - MAX_LINES} more lines of standard error")
 
 
-class Program:
-    """A program that runs. receive() reads its standard output; its standard error goes to the log meanwhile."""
+class Program(GatewaySource):
+    """A program that runs, and at the same time the body of its response: receive() reads its standard output.
 
-    def __init__(
-        self, owned: set[Program], waits: ProgramWaits, process: subprocess.Popen[bytes], name: str
-    ) -> None:
+    Its standard error goes to the log meanwhile. timeout: seconds that it may be silent.
+    """
+
+    def __init__(self, io: Stream, process: subprocess.Popen[bytes], script: Script, timeout: float) -> None:
+        super().__init__(script.name)
         assert process.stdout is not None and process.stderr is not None
-        self.owned = owned
-        self.waits = waits
+        self.owned = io.programs
+        self.poller = io.poller()
         self.process = process
-        self.name = name
+        self.script = script
+        self.timeout = timeout
         self.output = process.stdout.fileno()
         self.error = process.stderr.fileno()
         self.exited = os.pidfd_open(process.pid)
         self.error_open = True
-        self.errors = ErrorLog(name)
+        self.errors = ErrorLog(script.name)
         self.gone = False  # the program itself has exited
-        self.over = False
+        self.over = False  # it was reaped, or is about to be
         self.status: int | None = None  # once it was reaped: the exit status, -N for signal N
         os.set_blocking(self.output, False)
         os.set_blocking(self.error, False)
         running.add(self)
-        owned.add(self)
+        self.owned.add(self)
 
-    async def receive(self, seconds: float, limit: int = RECEIVE) -> bytes | None:
-        """Return the next bytes of standard output, b"" at its end, None if it stays silent for so many seconds.
+    async def receive(self) -> bytes:
+        """Return the next output, b"" at its end. Raises HTTPError(502, 504), Disconnected.
 
-        Once the program itself has exited, what it left behind with its output open has EXIT seconds.
-        Raises Disconnected when the client left.
+        Once the program itself has exited, processes that it left behind may be silent for EXIT seconds.
         """
+        if self.left_over:
+            return self.take_left_over()
         since = time.monotonic()
-        while True:
+        while not self.finished:
             try:
-                return os.read(self.output, limit)
+                data = os.read(self.output, RECEIVE)
             except BlockingIOError:
-                pass
-            patience = min(seconds, EXIT) if self.gone else seconds
-            if not await self.ready(self.output, since, patience):
-                return b"" if self.gone else None  # whatever it says on standard error meanwhile
+                patience = min(self.timeout, EXIT) if self.gone else self.timeout
+                if await self.ready(self.output, since, patience):
+                    continue
+                if not self.gone:
+                    self.end()
+                    raise HTTPError(
+                        504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
+                    ) from None
+                data = b""  # processes that the program left behind are not waited for any longer
+            if data:
+                await self.poller.share(len(data))
+                return data
+            self.finished = True
+            status = await self.wait()
+            if status is not None and status < 0:  # an incomplete body must not pass for the whole
+                raise HTTPError(502, f"{self.name}: ended by signal {-status}")
+        return b""
+
+    def how_it_ended(self) -> str:
+        fault = fault_of(self.script.file) if self.status == NO_COMMAND else ""
+        return f"exit status {self.status}{fault and '; ' + fault}"
 
     async def ready(self, descriptor: int, since: float, seconds: float) -> list[int]:
-        """Wait for a descriptor, log standard error meanwhile; return what of both can be read.
+        """Wait until a descriptor can be read, and log standard error meanwhile; return those that are ready.
 
-        Empty: so many seconds have passed since `since`.
+        The list is empty if `seconds` have passed since `since` (time.monotonic()).
         """
         left = since + seconds - time.monotonic()
         if left <= 0:
@@ -169,14 +201,14 @@ class Program:
         watched = [descriptor, self.error] if self.error_open else [descriptor]
         if not self.gone and descriptor != self.exited:
             watched.append(self.exited)
-        ready = await self.waits.wait(watched, since, left)
+        ready = await self.poller.wait(watched, since, left)
         self.gone = self.gone or self.exited in ready
         if self.error in ready:
             self.read_errors()
         return ready
 
     def read_errors(self) -> bool:
-        """Log what is there of standard error, a line each; return whether there may be more."""
+        """Log the lines that have come on standard error; return whether more may follow."""
         try:
             data = os.read(self.error, RECEIVE)
         except BlockingIOError:
@@ -189,9 +221,9 @@ class Program:
         return self.error_open
 
     async def wait(self) -> int | None:
-        """Wait for the exit, a short while: its output has ended. What is left of its group is ended then.
+        """Wait up to EXIT seconds for the exit, after the output has ended; then kill the rest of the group.
 
-        Return the exit status (-N: signal N), None if it had to be ended too.
+        Return the exit status (-N: signal N), None if the program itself had to be killed.
         """
         since = time.monotonic()
         while self.exited not in (ready := await self.ready(self.exited, since, EXIT)):
@@ -202,19 +234,19 @@ class Program:
         return self.reap()
 
     def end(self) -> None:
-        """Ask the whole group to end, and kill it a moment later."""
+        """Ask the group to end (SIGTERM), and kill it FAREWELL seconds later."""
         if self.over:
             return
         self.signal(signal.SIGTERM)
-        self.waits.after(FAREWELL, self.exited, self.kill)
+        self.poller.after(FAREWELL, self.exited, self.kill)
 
     def kill(self) -> None:
-        """Kill the whole group now."""
+        """Kill and reap the group now."""
         if not self.over:
             self.reap()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the group, from any thread: until the leader is reaped its number is its own."""
+        """Send a signal to the group; any thread may call this. After the leader is reaped nothing is sent."""
         if self.status is not None:
             return
         try:
@@ -223,7 +255,7 @@ class Program:
             pass
 
     def reap(self) -> int:
-        """Kill what is left of the group, take the exit status, close what was open."""
+        """Kill what is left of the group, read the exit status, close the pipes; return the status."""
         self.over = True
         self.signal(signal.SIGKILL)
         self.status = status = self.process.wait()

@@ -47,12 +47,12 @@ END_BODY = struct.Struct(">IB3x")  # application's status, protocol's status
 LONG = struct.Struct(">I")
 PADDING = tuple(bytes(count) for count in range(8))
 SHORT = tuple(bytes((length,)) for length in range(128))  # lengths in pairs
-# What GET_VALUES may ask, section 4.1: no limit that a web server must heed, and no multiplexing.
+# The answers to GET_VALUES, section 4.1: no limit that a web server must keep, and no multiplexing.
 VALUES = {b"FCGI_MAX_CONNS": b"1024", b"FCGI_MAX_REQS": b"1024", b"FCGI_MPXS_CONNS": b"0"}
 
 
 class FastCGIError(Exception):
-    """The peer does not speak FastCGI, or goes beyond a limit; the text is one line. The connection is lost."""
+    """The peer breaks the protocol or exceeds a limit; the text is one line. The connection must be closed."""
 
 
 # One record: its type, the id of the request (0: the connection's management), its content
@@ -71,14 +71,14 @@ def record(kind: int, request_id: int, content: bytes = b"") -> bytes:
 
 
 def stream(kind: int, request_id: int, data: bytes) -> bytes:
-    """Return data as records of a stream, as many as it takes; none for b"", which would end the stream."""
+    """Return data as the records of a stream; none for b"", since an empty record would end the stream."""
     if 0 < len(data) <= WHOLE:
         return record(kind, request_id, data)
     return b"".join(record(kind, request_id, data[at : at + WHOLE]) for at in range(0, len(data), WHOLE))
 
 
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return name-value pairs as section 3.4 has them: a length below 128 in one byte, else in four."""
+    """Encode name-value pairs: a length below 128 in one byte, else in four. Section 3.4."""
     parts: list[bytes] = []
     for name, value in pairs:
         name_length, value_length = len(name), len(value)
@@ -90,14 +90,14 @@ def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def encoded_length(length: int) -> bytes:
-    """Return a length as a pair has it."""
+    """Return a length in the encoding of a name-value pair: section 3.4."""
     return SHORT[length] if length < 128 else LONG.pack(length | 0x80000000)
 
 
 def decode_pairs(data: bytes) -> dict[bytes, bytes]:
-    """Return the name-value pairs of data; of a name that comes twice, the last.
+    """Decode name-value pairs; if a name comes twice, its last value counts.
 
-    Raises FastCGIError where a length points beyond the end.
+    Raises FastCGIError if a length points beyond the end.
     """
     pairs = {}
     at = 0
@@ -122,7 +122,7 @@ def decode_pairs(data: bytes) -> dict[bytes, bytes]:
 
 
 def decode_length(data: bytes, at: int) -> tuple[int, int]:
-    """Return the length at a place, and where it ends. Raises IndexError, struct.error."""
+    """Return the length that is encoded at an offset, and the offset behind it. Raises IndexError, struct.error."""
     length = data[at]
     if length < 128:
         return length, at + 1
@@ -130,13 +130,13 @@ def decode_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Decoder:
-    """Bytes to records; what is not a whole record yet waits for the next feed(), at most 64 KB."""
+    """Turns bytes into records; an incomplete record, 64 KB at most, waits for the next feed()."""
 
     def __init__(self) -> None:
         self.buffer = b""
 
     def feed(self, data: bytes) -> list[Record]:
-        """Return the records that are complete now. Raises FastCGIError for another version."""
+        """Return the records that are now complete. Raises FastCGIError for another version of the protocol."""
         data = self.buffer + data if self.buffer else data
         records = []
         at = 0
@@ -161,27 +161,27 @@ class Decoder:
 
 
 class Began(NamedTuple):
-    """A request whose parameters have all come; its input follows."""
+    """A request has begun: all its parameters have come, and its input follows."""
 
     params: dict[bytes, bytes]
     keep: bool  # the connection stays open after it
 
 
 class Input(NamedTuple):
-    """The next bytes of a request's body; b"": its end."""
+    """The next bytes of a request's body; b"" is its end."""
 
     data: bytes
 
 
 class Aborted(NamedTuple):
-    """The web server no longer wants the answer; the request still has to be ended."""
+    """The web server no longer wants the response; the application must still end the request."""
 
 
 class Responder:
-    """One connection as the application sees it.
+    """The application's end of one connection.
 
-    feed() turns bytes into events; what must be sent at once (answers to management records, refusals) then
-    waits in `reply`, to be taken with take_reply(). output(), errors() and end() make the bytes of an answer.
+    feed() turns bytes into events. take_reply() returns the bytes that must be sent at once: answers to management
+    records, and refusals. output(), errors() and end() return the bytes of a response.
     """
 
     def __init__(self, max_params: int = MAX_PARAMS) -> None:
@@ -195,7 +195,7 @@ class Responder:
         self.input_open = False
 
     def feed(self, data: bytes) -> list[Began | Input | Aborted]:
-        """Return what has happened. Raises FastCGIError."""
+        """Return the events in these bytes. Raises FastCGIError."""
         events: list[Began | Input | Aborted] = []
         for kind, request_id, content in self.decoder.feed(data):
             if request_id == 0:
@@ -203,7 +203,7 @@ class Responder:
             elif kind == BEGIN_REQUEST:
                 self.begin(request_id, content)
             elif request_id != self.id:
-                continue  # a request that was refused or has ended: section 3.3 says to ignore it
+                continue  # of a request that was refused or has ended: ignored, section 3.3
             elif kind == PARAMS:
                 if self.add_params(content):
                     events.append(self.began())
@@ -213,12 +213,12 @@ class Responder:
                 events.append(Input(content))
             elif kind == ABORT_REQUEST:
                 events.append(Aborted())
-            elif kind != DATA:  # which only a filter has
+            elif kind != DATA:  # the role "filter" has this record, and we do not
                 raise FastCGIError(f"a record of type {kind} from a web server")
         return events
 
     def begin(self, request_id: int, content: bytes) -> None:
-        """Take a new request, or refuse it."""
+        """Begin a request, or refuse it."""
         if len(content) != BEGIN_BODY.size:
             raise FastCGIError(f"BEGIN_REQUEST has {len(content)} bytes, not {BEGIN_BODY.size}")
         role, flags = BEGIN_BODY.unpack(content)
@@ -236,7 +236,7 @@ class Responder:
             self.input_open = True
 
     def add_params(self, content: bytes) -> bool:
-        """Take a piece of the parameters; return whether it was the last."""
+        """Collect a piece of the parameters; return whether it was the last."""
         if self.params is None:
             raise FastCGIError("PARAMS after their end")
         if not content:
@@ -248,20 +248,20 @@ class Responder:
         return False
 
     def began(self) -> Began:
-        """Return the request, now that its parameters are complete."""
+        """Return the event of a request whose parameters are complete."""
         params = decode_pairs(b"".join(self.params or ()))
         self.params = None
         return Began(params, self.keep)
 
     def check_input(self) -> None:
-        """Raise FastCGIError where STDIN may not come."""
+        """Raise FastCGIError if STDIN may not come now."""
         if self.params is not None or not self.input_open:
             raise FastCGIError(
                 "STDIN " + ("after its end" if self.params is None else "before the parameters")
             )
 
     def manage(self, kind: int, content: bytes) -> None:
-        """Answer a record of management: section 4."""
+        """Answer a management record: section 4."""
         if kind == GET_VALUES:
             known = [(name, VALUES[name]) for name in decode_pairs(content) if name in VALUES]
             self.reply += record(GET_VALUES_RESULT, 0, encode_pairs(known))
@@ -269,7 +269,7 @@ class Responder:
             self.reply += record(UNKNOWN_TYPE, 0, bytes((kind,)) + bytes(7))
 
     def take_reply(self) -> bytes:
-        """Return what must be sent at once, and forget it."""
+        """Return the bytes that must be sent at once, and forget them."""
         reply, self.reply = self.reply, b""
         return reply
 
@@ -282,7 +282,7 @@ class Responder:
         return stream(STDERR, self.id, data)
 
     def end(self, app_status: int = 0) -> bytes:
-        """Return the end of the output and of the request; the connection is free for the next."""
+        """Return the records that end the output and the request; the connection is then free for the next one."""
         data = end_records(self.id, app_status)
         self.id = 0
         self.params = None
@@ -291,12 +291,12 @@ class Responder:
 
 @functools.lru_cache(maxsize=256)
 def end_records(request_id: int, app_status: int) -> bytes:
-    """Return the end of a request's output and of the request."""
+    """Return the records that end a request's output and the request."""
     return record(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
 
 
 def end_record(request_id: int, app_status: int, protocol_status: int) -> bytes:
-    """Return the END_REQUEST of a request."""
+    """Return the END_REQUEST record of a request."""
     return record(END_REQUEST, request_id, END_BODY.pack(app_status & 0xFFFFFFFF, protocol_status))
 
 
@@ -305,7 +305,7 @@ def end_record(request_id: int, app_status: int, protocol_status: int) -> bytes:
 
 
 class Output(NamedTuple):
-    """The next bytes of the answer."""
+    """The next bytes of the response."""
 
     data: bytes
 
@@ -324,7 +324,7 @@ class Ended(NamedTuple):
 
 
 class Requester:
-    """One connection as the web server sees it; after Ended it may begin() another request if `keep`."""
+    """The web server's end of one connection; after Ended it may begin() the next request if it asked to keep."""
 
     def __init__(self) -> None:
         self.decoder = Decoder()
@@ -333,7 +333,7 @@ class Requester:
 
     def begin(self, params: Iterable[tuple[bytes, bytes]], keep: bool = False) -> bytes:
         """Return the records that begin a request: role, flag and all parameters."""
-        # One at a time, and each another than the one before: what comes late of that is not taken for the next's.
+        # One request at a time, but each with another id: late records of one are not taken for those of the next.
         self.id = self.id % MAX_ID + 1
         self.running = True
         return b"".join((
@@ -347,11 +347,11 @@ class Requester:
         return stream(STDIN, self.id, data) if data else record(STDIN, self.id)
 
     def abort(self) -> bytes:
-        """Return the record that says the answer is no longer wanted."""
+        """Return the record that aborts the request: its response is no longer wanted."""
         return record(ABORT_REQUEST, self.id)
 
     def feed(self, data: bytes) -> list[Output | Errors | Ended]:
-        """Return what has happened. Raises FastCGIError."""
+        """Return the events in these bytes. Raises FastCGIError."""
         events: list[Output | Errors | Ended] = []
         for kind, request_id, content in self.decoder.feed(data):
             if request_id == 0 and kind in (GET_VALUES_RESULT, UNKNOWN_TYPE):

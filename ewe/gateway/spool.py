@@ -1,46 +1,54 @@
-"""Request bodies as files: in memory when small, in an unlinked temporary file when large.
+"""Spooling: a request's body is collected in a file before a program or a responder is asked.
 
-So a program gets a real file as standard input and a true CONTENT_LENGTH, however the client framed its
-request, and a slow client costs no program.
+    client ── slow, chunked or not ──▶ spooled() ──▶ file in memory (memfd), at most `spool` bytes
+                                                └──▶ temporary file without a name, when it is larger
+                                                          │ standard input, or records of FastCGI
+                                                          ▼
+                                                       program
+
+A program needs CONTENT_LENGTH before it starts (RFC 3875 section 4.1.2), but a chunked body has no length until its
+end. And a program that reads from a slow client waits, and holds its process or its engine. Spooling solves both:
+the program starts when the whole body has come, and reads a real file at full speed.
 """
 
 from __future__ import annotations
 
 import os
 
-from ewe.http import BodyReader, Refused
+from ewe.http.messages import BodyReader
+from ewe.http.status import HTTPError
 
-NOTHING = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # all empty bodies share it
+NOTHING = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # the file of every empty body
 
 
 class Spooled:
-    """A request body in a file. descriptor: at its start, ready to be read. length: in bytes."""
+    """A request's body in a file. descriptor: of the file, read from its start. length: in bytes."""
 
     __slots__ = ("closed", "descriptor", "length", "shared")
 
     def __init__(self, descriptor: int, length: int, shared: bool = False) -> None:
-        """shared: the descriptor is not this body's own."""
+        """shared: the descriptor belongs to all empty bodies, and close() leaves it open."""
         self.descriptor = descriptor
         self.length = length
         self.shared = shared
         self.closed = False
 
     def copy(self) -> Spooled:
-        """Return the same body once more, to be closed for itself."""
+        """Return a second Spooled of the same body, which must be closed separately."""
         own = self.descriptor if self.shared else os.dup(self.descriptor)
         return Spooled(own, self.length, self.shared)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if not self.closed and not self.shared:
             os.close(self.descriptor)
         self.closed = True
 
 
 async def spooled(body: BodyReader, memory: int) -> Spooled:
-    """Read a body to its end into a file; up to `memory` bytes of it stay in memory.
+    """Read a body to its end into a file: in memory up to `memory` bytes, else on disk.
 
-    Raises Refused: what reading it raises, 507 when the disk is full.
+    Raises HTTPError: 507 if the disk is full, and those of BodyReader.receive().
     """
     if body.length == 0:
         return Spooled(NOTHING, 0, shared=True)
@@ -61,23 +69,23 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
         if descriptor >= 0:
             os.close(descriptor)
         if isinstance(reason, OSError):
-            raise Refused(507, f"a request body cannot be spooled: {reason.strerror}") from None
+            raise HTTPError(507, f"a request body cannot be spooled: {reason.strerror}") from None
         raise
 
 
 def memory_file() -> int:
-    """Return a new file that has no disk behind it."""
+    """Return the descriptor of a new file in memory."""
     return os.memfd_create("ewe-body") if hasattr(os, "memfd_create") else temporary_file()
 
 
 def temporary_file() -> int:
-    """Return a new file that has no name, so that nothing is left whatever happens. Raises OSError."""
+    """Return the descriptor of a new file without a name, which vanishes when it is closed. Raises OSError."""
     directory = os.environ.get("TMPDIR") or "/tmp"
     if hasattr(os, "O_TMPFILE"):
         try:
             return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError:
-            pass  # a file system without it
+            pass  # this file system cannot make files without a name
     from tempfile import mkstemp
 
     descriptor, name = mkstemp(prefix="ewe-", dir=directory)
@@ -86,7 +94,7 @@ def temporary_file() -> int:
 
 
 def moved_to_disk(memory: int) -> int:
-    """Return a temporary file with what a memory file holds, which is closed."""
+    """Return a temporary file with the content of a memory file, and close the memory file. Raises OSError."""
     disk = temporary_file()
     try:
         os.lseek(memory, 0, os.SEEK_SET)
@@ -100,7 +108,7 @@ def moved_to_disk(memory: int) -> int:
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it. Raises OSError."""
+    """Write all the data. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

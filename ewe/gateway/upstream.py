@@ -1,7 +1,13 @@
-"""A connection to a server behind this one (a FastCGI responder, X-Switch), waited for as the model waits.
+"""Upstream: a connection to a server behind this one, a FastCGI responder or X-Switch.
 
-The socket does not block; where nothing can be sent or received, the client's stream says how to wait, and
-notices meanwhile that the client left (ewe.programs.ProgramWaits). So the same code runs under every model.
+    client ◀── Stream ── feature ── Upstream ── socket, not blocking ──▶ responder
+                                       └── waits with the poller of the client's stream
+
+The socket never blocks. When nothing can be sent or received, the poller of the client's stream waits, in the way
+of the model that runs the client's conversation, and notices if the client leaves. The same code therefore runs
+under every model. A connection can be kept for the next request, and then gets the poller of the next client.
+
+Read next: streams/poller.py; responder.py, which speaks over it.
 """
 
 from __future__ import annotations
@@ -11,17 +17,17 @@ import os
 import socket
 import time
 
-from ewe.kinds import parse_address
-from ewe.programs import ProgramWaits
-from ewe.streams import RECEIVE, Timeout
+from ewe.config.setting_types import parse_address
+from ewe.streams.base import RECEIVE, Timeout
+from ewe.streams.poller import Poller
 
 CROWDED = (
-    0.05  # seconds between two tries where a Unix socket's backlog is full: nothing tells when it is not
+    0.05  # seconds between two tries while a Unix socket's backlog is full, of which no event tells the end
 )
 
 
 class Place:
-    """Where a server is: unix:PATH or HOST:PORT, looked up once. Raises ValueError for anything else."""
+    """The address of a server, unix:PATH or HOST:PORT; the host is looked up once. Raises ValueError."""
 
     def __init__(self, address: str) -> None:
         family, host, port = parse_address(address)
@@ -38,19 +44,19 @@ class Place:
         else:
             raise ValueError(f"{address}: expected unix:PATH or HOST:PORT")
 
-    async def connect(self, waits: ProgramWaits, seconds: float) -> Upstream:
-        """Connect within so many seconds. Raises OSError, Timeout, Disconnected."""
+    async def connect(self, poller: Poller, seconds: float) -> Upstream:
+        """Return a connection, made within `seconds`. Raises OSError, Timeout, Disconnected."""
         sock = socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            await self.connected(sock, waits, seconds)
+            await self.connected(sock, poller, seconds)
             if self.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
             sock.close()
             raise
-        return Upstream(sock, waits)
+        return Upstream(sock, poller)
 
-    async def connected(self, sock: socket.socket, waits: ProgramWaits, seconds: float) -> None:
+    async def connected(self, sock: socket.socket, poller: Poller, seconds: float) -> None:
         """Return once the socket is connected."""
         since = time.monotonic()
         while True:
@@ -61,28 +67,29 @@ class Place:
             if left <= 0:
                 raise Timeout
             if number == errno.EINPROGRESS:
-                if not await waits.wait([], since, left, sock.fileno()):
+                if not await poller.wait([], since, left, sock.fileno()):
                     raise Timeout
                 number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if not number:
                     return
             elif number == errno.EAGAIN:
-                await waits.wait([], since, min(CROWDED, left))
+                await poller.wait([], since, min(CROWDED, left))
                 continue
             raise OSError(number, os.strerror(number))
 
 
 class Upstream:
-    """One connection. waits: of the client it serves just now."""
+    """One connection. poller: that of the client that it serves now."""
 
-    def __init__(self, sock: socket.socket, waits: ProgramWaits) -> None:
+    def __init__(self, sock: socket.socket, poller: Poller) -> None:
         self.socket = sock
         self.descriptor = sock.fileno()
-        self.waits = waits
-        self.asked = False  # something was sent, and nothing has come since
+        self.poller = poller
+        self.asked = False  # bytes were sent, and none have come since
+        self.written = 0  # bytes that were sent, for all requests
 
     def is_open(self) -> bool:
-        """Is an idle connection still good? One that its server closed, or on which it spoke, is not."""
+        """Return whether an idle connection is still good: its server has neither closed it nor sent anything."""
         try:
             self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -92,11 +99,11 @@ class Upstream:
         return False
 
     async def exchange(self, outgoing: memoryview, seconds: float) -> tuple[memoryview, bytes | None]:
-        """Send and receive what is possible, at least something of either.
+        """Wait until something can be sent or received, and do it.
 
-        Return what is left to send, and the bytes that came: b"" at the end, None for none yet. A server may
-        answer before it has read all, so neither direction waits for the other. Raises Timeout after so many
-        seconds without either, OSError for a connection that is lost, Disconnected when the client left.
+        Return what is left to send, and the bytes that came: b"" at the end, None if none came. A server may answer
+        before it has read the whole request, so neither direction waits for the other. Raises Timeout after
+        `seconds` without progress, OSError if the connection is lost, Disconnected if the client has left.
         """
         since = time.monotonic()
         descriptor = self.descriptor
@@ -107,12 +114,13 @@ class Upstream:
                     sent = self.socket.send(outgoing)
                 except BlockingIOError:
                     pass
-                except BrokenPipeError:  # it reads no more, but may have said something
+                except BrokenPipeError:  # the server reads no more, but may have answered
                     outgoing = memoryview(b"")
             data: bytes | None = None
             if sent:
                 self.asked = True
-            elif self.asked:  # so soon there is hardly an answer: wait first
+                self.written += sent
+            elif self.asked:  # an answer within microseconds is unlikely: wait before the first recv(2)
                 self.asked = False
             else:
                 try:
@@ -120,19 +128,20 @@ class Upstream:
                 except BlockingIOError:
                     pass
             if sent or data is not None:
+                await self.poller.share(sent + len(data or b""))
                 return outgoing[sent:], data
             left = since + seconds - time.monotonic()
             writable = descriptor if outgoing else -1
-            if left <= 0 or not await self.waits.wait([descriptor], since, left, writable, True):
+            if left <= 0 or not await self.poller.wait([descriptor], since, left, writable, True):
                 raise Timeout
 
     def close(self) -> None:
         """Close the connection."""
         if self.descriptor >= 0:
-            self.waits.forget(self.descriptor)
+            self.poller.forget(self.descriptor)
             self.descriptor = -1
             self.socket.close()
 
     def __del__(self) -> None:
-        """Idle ones go with their site when it is replaced."""
+        """Close an idle connection when its site is replaced, after a reload."""
         self.close()

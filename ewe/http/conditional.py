@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ewe.dates import parse_date
-from ewe.http import Request
+from ewe.http.dates import parse_date
+from ewe.http.messages import Request
 
 # entity-tag = [ "W/" ] DQUOTE *etagc DQUOTE: section 8.8.3
 TAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
@@ -13,9 +13,9 @@ TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t,]*{TAG.pattern})*[ \t,]*
 
 
 def tags(value: str | None) -> list[str] | None:
-    """Return the entity tags of If-Match or If-None-Match, ["*"] for the star, None if there is no such field.
+    """Return the entity tags of If-Match or If-None-Match: ["*"] for the star, None without the field.
 
-    A malformed list has no tags, so that If-Match fails and If-None-Match holds: the safe side of each.
+    A malformed list counts as empty: then If-Match fails and If-None-Match holds, the safe side of each.
     """
     if value is None:
         return None
@@ -25,9 +25,9 @@ def tags(value: str | None) -> list[str] | None:
 
 
 def outcome(request: Request, etag: str, modified: float) -> int | None:
-    """Return 304 or 412, or None to go on: section 13.2.2, steps 1 to 4. For GET and HEAD of what exists.
+    """Return 304 or 412, or None to go on: section 13.2.2, steps 1 to 4. For GET and HEAD of an existing file.
 
-    etag: strong, quotes included. modified: seconds, without a fraction.
+    etag: strong, with its quotes. modified: whole seconds since 1970.
     """
     get = request.values.get
     matching = tags(get("if-match"))
@@ -46,7 +46,7 @@ def outcome(request: Request, etag: str, modified: float) -> int | None:
 
 
 def range_applies(request: Request, etag: str, modified: float, now: float) -> bool:
-    """Is Range to be obeyed, as far as If-Range says? Section 13.1.5, and step 5 of 13.2.2.
+    """Return whether If-Range lets Range apply: section 13.1.5, and step 5 of 13.2.2.
 
     A date is a strong validator only when it is at least a second older than now (section 8.8.2.2).
     """

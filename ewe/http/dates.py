@@ -25,11 +25,11 @@ def http_date(seconds: float) -> str:
 
 
 def parse_date(text: str) -> float | None:
-    """Return the time in seconds since 1970 of an HTTP-date in any of its three forms; None for anything else."""
+    """Return the time of an HTTP-date, in any of its three forms, in seconds since 1970; None if it is none."""
     for form in DATES:
         if match := form.fullmatch(text):
             year = int(match["year"])
-            if len(match["year"]) == 2:  # RFC 850: the latest such year at most 50 years from now
+            if len(match["year"]) == 2:  # RFC 850: the latest such year, at most 50 years from now
                 now = time.gmtime().tm_year
                 year += now - now % 100
                 if year > now + 50:

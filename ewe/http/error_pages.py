@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ewe.http import REASONS, Response
+from ewe.http.messages import Response
+from ewe.http.status import REASONS
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -22,10 +23,11 @@ h1 {{ font-size: 1.5rem }} h1 span {{ opacity: .55; font-weight: 400 }}
 """
 
 TEXTS = {
-    400: "The request is malformed, and was not answered so that nobody misunderstands it.",
-    403: "This may not be read.",
-    404: "There is nothing at this address.",
-    405: "This address does not take that method.",
+    400: "The server could not understand this request. Please check the address for typing errors.",
+    403: "This address exists, but the server may not show it to you. If you expected a page here, "
+    "please tell the owner of this site.",
+    404: "There is nothing at this address. Please check it for typing errors.",
+    405: "This address does not accept what was sent to it, such as a form. Try to open it as a page.",
     408: "The request did not come in time.",
     412: "The file is not as the request expects it.",
     413: "The request's body is larger than this server takes.",
@@ -34,7 +36,7 @@ TEXTS = {
     417: "This server does not know what the request expects.",
     421: "This address is served over a secured connection only.",
     431: "The request's header is larger than this server takes.",
-    500: "Something went wrong here. Whoever runs the server finds the reason in its log.",
+    500: "Something went wrong here. The server's log tells its administrator why.",
     501: "This server does not know that method or coding.",
     502: "The program behind this address did not answer properly.",
     503: "The server is busy. Please try again in a moment.",
@@ -45,7 +47,7 @@ TEXTS = {
 
 
 def error_page(status: int, cause: str, fields: Iterable[tuple[str, str]] = ()) -> Response:
-    """Return the page of a status. cause goes to the error log alone; fields to the client too."""
+    """Return the page of a status. cause: for the error log alone. fields: for the client, too."""
     reason = REASONS.get(status, "Error")
     page = PAGE.format(status=status, reason=reason, text=TEXTS.get(status, reason + "."))
     return Response(
@@ -57,7 +59,7 @@ def error_page(status: int, cause: str, fields: Iterable[tuple[str, str]] = ()) 
 
 
 def html_escape(text: str) -> str:
-    """Escape for HTML; html.escape() would cost the import of all entities' names."""
+    """Escape a text for HTML. html.escape() would import the names of all entities."""
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;")):
         text = text.replace(character, entity)
     return text

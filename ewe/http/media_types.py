@@ -1,6 +1,6 @@
-"""Media types by file name: a table of our own first, so that every machine serves the same types.
+"""Media types by file name. ewe has a table, so that every machine serves the same types.
 
-The operating system's table is asked only for what is not here; some of them call JavaScript text/plain.
+Only for an extension that is not in it does ewe ask the system's table; some of those call JavaScript text/plain.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT = "application/octet-stream"
 
 
 def content_type(name: str) -> str:
-    """Return the Content-Type of a file of this name; text is called UTF-8."""
+    """Return the Content-Type of a file by its name. Text is declared to be UTF-8."""
     stem, dot, extension = name.rpartition(".")
     kind = TYPES.get(extension.lower()) if dot and stem else None
     kind = kind or NAMES.get(name.lower()) or from_system(extension if dot and stem else "")
@@ -53,7 +53,10 @@ def content_type(name: str) -> str:
 
 
 def from_system(extension: str) -> str:
-    """Ask the operating system's table; not with the name, which it would read as a URL (data:text/html,)."""
+    """Return the type that the system's table has for an extension.
+
+    The whole name would not do: mimetypes reads "data:text/html,..." as a URL.
+    """
     import mimetypes
 
     kind, coding = mimetypes.guess_type("file." + extension, strict=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from ewe.http import Region, Response
+from ewe.http.messages import Region, Response
 
 MAX_RANGES = 32  # a request for more is answered with the whole file: section 14.2 warns of many small ones
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
@@ -14,8 +14,8 @@ SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
 def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
     """Return the (offset, count) of each range that can be satisfied, in the order asked for.
 
-    None: the field is not understood, or asks for too much, and the whole file is to be sent. An empty
-    list: nothing of it can be satisfied, 416 (section 15.5.17).
+    None: the field is malformed or asks for too many ranges, so the whole file is to be sent. An empty list: no
+    range can be satisfied, 416 (section 15.5.17).
     """
     unit, _, specs = value.partition("=")
     if unit.lower() != "bytes":
@@ -47,7 +47,7 @@ def wanted(value: str, size: int) -> list[tuple[int, int]] | None:
 
 
 def overlap(ranges: list[tuple[int, int]]) -> bool:
-    """Do more than two of these overlap? Section 14.2 lets a server ignore such a field."""
+    """Return whether more than two ranges overlap. Section 14.2 lets a server ignore such a field."""
     end, times = 0, 0
     for offset, count in sorted(ranges):
         times += offset < end
@@ -63,9 +63,9 @@ def unsatisfiable(size: int) -> tuple[tuple[str, str], ...]:
 def partial(
     ranges: list[tuple[int, int]], size: int, kind: str, fields: tuple[tuple[str, str], ...], file: int
 ) -> Response:
-    """Return the 206 for these ranges of an open file; several make multipart/byteranges (section 14.6).
+    """Return the 206 for ranges of an open file; several ranges make a multipart/byteranges (section 14.6).
 
-    kind: the Content-Type of the whole. fields: all others.
+    kind: the Content-Type of the whole file. fields: all other fields.
     """
     if len(ranges) == 1:
         offset, count = ranges[0]

@@ -1,7 +1,26 @@
-"""The processor interface, and how a model is found by name.
+"""The interface of a processor, and how a model is found by its name.
 
-A model is one small file: accept, decide who runs the conversation, clean up. The shortest is serial.py;
-docs/write-a-model.md leads through one. Nothing here or in a model knows HTTP.
+A processor is one concurrency model: it accepts connections and decides who runs each conversation, and when. It
+does not know HTTP. A model is one small file with one class:
+
+    serve(listener) ── listener.accept() ─▶ meet(accepted) ─▶ stream ─▶ hold(stream): the conversation, to its end
+                                                                        └─▶ release(stream): count, close, forget
+
+    the server, from a signal handler: finish() ─▶ every stream ends after its exchange ─▶ serve() returns
+                                       abort()  ─▶ every stream ends now
+
+Models that run conversations in pieces (pool, event) call converse() instead of hold(), and resume the coroutine
+themselves. All models share what is below serve(): the set of live streams, the ceiling of connections and the
+limit for each client, refusals with 503, and the stop.
+
+A model is found by name in the table PROCESSORS, in the entry points of other packages (group "ewe.processors"), or
+as "module:Class". The module is imported only when its model is chosen, so a server loads one model.
+
+What can go wrong: finish() and abort() come from a signal handler, between any two instructions. A method therefore
+first changes the state that the handler reads and looks at `stopping` last (register), and iterates over copies of
+sets.
+
+Read next: serial.py; docs/write-a-model.md leads through a model of your own.
 """
 
 from __future__ import annotations
@@ -13,14 +32,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
 from ewe.conversation import BUSY, converse, converse_securely
-from ewe.streams import SLICE, BlockingStream, Stream, run, set_timeouts
+from ewe.registry import entry_points, load
+from ewe.streams.base import Stream
+from ewe.streams.blocking import SLICE, BlockingStream, run, set_timeouts
 
 if TYPE_CHECKING:
     from socket import socket
 
-    from ewe.config import Config
-    from ewe.listener import Accepted, Listener
+    from ewe.config.settings import Config
     from ewe.site import Site
+    from ewe.streams.listener import Accepted, Listener
 
 PROCESSORS = {  # name: where it is defined; imported only when chosen
     "serial": "ewe.processors.serial:Serial",
@@ -32,25 +53,27 @@ PROCESSORS = {  # name: where it is defined; imported only when chosen
     "xswitch": "ewe.processors.xswitch:XSwitch",
 }
 FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio", "-x": "xswitch"}
-SYNONYMS = {"none": "serial", "event": "asyncio"}  # "none" is what the EWE of 2006 called it
-GROUP = "ewe.processors"  # the entry-point group in which other packages name theirs
+SYNONYMS = {"none": "serial", "event": "asyncio"}  # the EWE of 2006 called the serial model "none"
+GROUP = "ewe.processors"  # the entry-point group in which other packages register their models
 
+COMPLAIN = 10.0  # seconds between two lines of the log about refused connections
 
 S = TypeVar("S", bound=Stream)
 SHUT_WR = 1  # as in the socket module
 
 
 class UnknownModel(ValueError):
-    """There is no such model; the text is one line."""
+    """The model does not exist or cannot be loaded; the text is one line."""
 
 
 class Processor:
     """Runs conversations under one concurrency model.
 
-    To override: serve(), and for models with more than a thread or process finish() and abort().
-    To call: meet() makes a stream of an accepted connection, hold() runs its conversation to the end.
+    To override: serve(); finish() and abort() in a model that starts processes.
+    To call: meet() makes the stream of an accepted connection, hold() runs its conversation to the end.
 
-    The facts below are what others ask of a model; many_threads and many_processes are the two of PEP 3333.
+    The class attributes are facts that the server and the features ask for; many_threads and many_processes are
+    those of PEP 3333.
     """
 
     name = ""
@@ -60,49 +83,51 @@ class Processor:
     ceiling = 1  # open connections in one process, unless config.connections says otherwise
     workers = 1  # processes that the supervisor keeps, unless config.workers says otherwise
     supervised = True  # may there be more than one of them?
-    has_companion = False  # does it need an X-Switch of its own beside it (ewe.companion)?
+    needs_xswitch = False  # does it need its own X-Switch beside it (ewe.server.xswitch_process)?
 
     def __init__(self, site: Site, config: Config) -> None:
         self.site = site
         self.config = config
         self.live: set[Stream] = set()
         self.listener: Listener
-        self.stopping = self.finishing = False  # as for a stream
-        self.cut = 0  # conversations that had to be ended
-        self.served = 0  # requests
-        self.retire_at = 0.0
-        self.clients: Counter[str] = Counter()  # connections by client address, where they are limited
+        self.stopping = self.finishing = False  # as in Stream
+        self.cut = 0  # conversations that were aborted
+        self.served = 0  # requests answered on connections that have ended
+        self.retire_at = 0.0  # requests after which this process retires; 0: never
+        self.clients: Counter[str] = Counter()  # connections by client address, if they are limited
         self.refused: deque[socket] = deque(maxlen=64)
+        self.unreported = 0  # refusals since the last line of the log about one
+        self.report_from = 0.0
         if config.connections is not None:
             self.ceiling = config.connections
 
     @classmethod
     def idle_holds(cls, config: Config) -> bool:
-        """Does an idle connection hold a worker, as configured?"""
+        """Return whether an idle connection holds a worker under this configuration."""
         return cls.holds_idle
 
     @classmethod
     def words(cls, config: Config) -> str:
-        """Return the model in words, for the banner."""
+        """Return the model's description for the banner."""
         return cls.name
 
     def serve(self, listener: Listener) -> None:
-        """Serve what the listener yields until it is closed, and every conversation has ended."""
+        """Serve the listener's connections; return when it is closed and every conversation has ended."""
         raise NotImplementedError
 
     # What a model calls
 
     def meet(self, accepted: Accepted) -> Stream:
-        """Return the stream of an accepted connection, known to finish() and abort()."""
+        """Return the blocking stream of an accepted connection, registered for finish() and abort()."""
         if accepted.client[1] == 0:  # Unix sockets inherit nothing from their listener
             set_timeouts(accepted.socket, SLICE, self.config.write_timeout)
         stream = BlockingStream(accepted.socket, accepted.client, accepted.server, self.config)
-        return self.entered(stream)
+        return self.register(stream)
 
-    def entered(self, stream: S) -> S:
-        """Take note of a new stream."""
+    def register(self, stream: S) -> S:
+        """Add a stream to those that finish() and abort() end; return it."""
         self.live.add(stream)
-        if self.stopping:  # looked at last: a signal may come at any point
+        if self.stopping:  # checked last: a signal may come at any point
             stream.stopping = True
             stream.finishing = self.finishing
         if self.config.connections_per_client:
@@ -110,52 +135,59 @@ class Processor:
         return stream
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
-        """Return the conversation over a stream: the same for every model."""
+        """Return the conversation over a stream, as a coroutine; every model runs the same."""
         if self.site.tls is not None:
             return converse_securely(stream, self.site)
         return converse(stream, self.site)
 
     def hold(self, stream: Stream) -> None:
-        """Run a conversation from its start to its end, here and now."""
+        """Run a conversation from its start to its end in this thread."""
         try:
             run(self.converse(stream))
         except Exception:
             logger.errors.exception(f"a conversation with {stream.client[0]} failed")
         finally:
-            self.leave(stream)
+            self.release(stream)
 
-    def leave(self, stream: Stream) -> None:
-        """Count a stream whose conversation has ended, close it, and only then forget it: drain() waits."""
+    def release(self, stream: Stream) -> None:
+        """Close a stream whose conversation has ended, and forget it last, since drain() waits for that."""
         if stream.aborted:
             self.cut += 1
         self.served += stream.requests
         stream.close()
-        self.left(stream.client[0])
-        self.live.discard(stream)
+        self.forget(stream)
         if self.many_threads and not self.listener.accepting:
-            self.listener.wake()  # serve() may be waiting for room
+            self.listener.wake()  # serve() may wait for room below the ceiling
         if self.retire_at and self.served >= self.retire_at and not self.stopping:
             logger.errors.debug(f"retiring after {self.served} requests")
             self.retire()
 
-    def left(self, client: str) -> None:
-        """Forget a connection of this client address; those that have none left are not remembered."""
+    def forget(self, stream: Stream) -> None:
+        """Remove a stream from those that finish() and abort() end."""
+        self.uncount(stream.client[0])
+        self.live.discard(stream)
+
+    def uncount(self, client: str) -> None:
+        """Count one connection of a client address less; an address without connections is dropped."""
         if client in self.clients:
             self.clients[client] -= 1
             if self.clients[client] <= 0:
                 del self.clients[client]
 
     def has_room(self) -> bool:
-        """May another connection be opened?"""
+        """Return whether another connection may be opened."""
         return len(self.live) < self.ceiling
 
     def has_too_many(self, client: str) -> bool:
-        """Has this client address as many connections as it may have?"""
+        """Return whether a client address has all the connections that it may have."""
         most = self.config.connections_per_client
         return bool(most) and self.clients[client] >= most
 
     def next(self, listener: Listener) -> Accepted | None:
-        """Return the next connection; at the ceiling leave it in the backlog, or refuse it, as configured."""
+        """Return the next connection, or None if the wait was ended or the connection refused.
+
+        At the ceiling a connection is left in the backlog or refused (overload).
+        """
         accepted = listener.accept(self.config.overload == "refuse" or self.has_room())
         if accepted is None:
             return None
@@ -168,59 +200,81 @@ class Processor:
         return None
 
     def refuse(self, accepted: Accepted, limit: str) -> None:
-        """Answer 503 without reading a request, and close: nothing is dropped without a word."""
-        logger.errors.warning(f"{accepted.client[0]}: 503, {len(self.live)} connections are open ({limit})")
+        """Answer 503 to a connection without reading a request, and close it.
+
+        limit: the setting that was reached, for the log.
+        """
+        self.report_refusal(accepted.client[0], limit)
         try:
             accepted.socket.setblocking(False)
-            if self.site.tls is None:  # TLS has no word for it before the handshake
+            if self.site.tls is None:  # before the handshake TLS has no way to say it
                 accepted.socket.send(BUSY)
             accepted.socket.shutdown(SHUT_WR)
         except OSError:
             pass
-        # Closed with the request unread it would be reset, and the client might lose the answer: the last
-        # few stay open for a while.
+        # To close a socket with unread bytes sends a reset, and the client might lose the 503. The last few
+        # sockets stay open for a while.
         if len(self.refused) == self.refused.maxlen:
             self.refused.popleft().close()
         self.refused.append(accepted.socket)
 
+    def report_refusal(self, client: str, limit: str) -> None:
+        """Log a refusal, once in COMPLAIN seconds: a flood of them must not fill the disk."""
+        now = time.monotonic()
+        if now < self.report_from:
+            self.unreported += 1
+            return
+        more = f"; so were {self.unreported} before it" if self.unreported else ""
+        logger.errors.warning(f"{client}: 503, {len(self.live)} connections are open ({limit}){more}")
+        self.unreported = 0
+        self.report_from = now + COMPLAIN
+
+    def in_progress(self) -> int:
+        """Return how many requests are in progress, for which a stop waits."""
+        return sum(not stream.idle for stream in list(self.live))
+
+    def unfinished(self) -> int:
+        """Return how many conversations have not ended."""
+        return len(self.live)
+
     def drain(self) -> None:
-        """Wait until every conversation of this process has ended; abort() bounds it."""
+        """Wait until every conversation of this process has ended; the server's abort() bounds the wait."""
         while self.live:
             time.sleep(0.005)
 
-    # What the server calls, from a signal handler too
+    # What the server calls, also from a signal handler
 
     def retire_after(self, requests: int) -> None:
-        """Retire after about so many requests, give or take a tenth, so that workers do not go all at once."""
+        """Retire after this many requests, give or take 10 %, so that workers do not retire all at once."""
         import random
 
         self.retire_at = requests * random.uniform(0.9, 1.1)
 
     def retire(self) -> None:
-        """Accept no more, and close each connection after its next exchange: nobody's request is lost."""
+        """Stop accepting, and close each connection after its next exchange, so that no request is lost."""
         self.stopping = True
         self.listener.close()
-        self.let_go()
+        self.mark_last()
 
     def adopt(self, site: Site, config: Config) -> None:
-        """Go on with another configuration; what is connected gets it with its next connection."""
+        """Use another configuration for connections to come; open ones close after their next exchange."""
         self.site, self.config = site, config
-        self.let_go()
+        self.mark_last()
 
-    def let_go(self) -> None:
-        """Make the exchange in progress, or the next, the last of each connection."""
+    def mark_last(self) -> None:
+        """Make the exchange in progress (if none is, the next) the last of each connection."""
         for stream in list(self.live):
             stream.stopping = True
 
     def finish(self) -> None:
-        """Accept no more, close idle connections, let requests in progress end."""
+        """Stop accepting, close idle connections, let requests in progress end."""
         self.finishing = self.stopping = True
         self.listener.close()
         for stream in list(self.live):
             stream.finish()
 
     def signalled(self, number: int) -> None:
-        """A signal came that child processes of this model's own have to know."""
+        """Pass on a signal that the server has handled; for models that start child processes."""
 
     def abort(self) -> None:
         """End every conversation and its programs now."""
@@ -230,23 +284,16 @@ class Processor:
 
 
 def names() -> list[str]:
-    """Return the names of all registered models, those of other packages included."""
-    return [*PROCESSORS, *entry_points()]
-
-
-def entry_points() -> dict[str, Any]:
-    """Return what other packages registered: name -> entry point."""
-    from importlib.metadata import entry_points as registered
-
-    return {entry.name: entry for entry in registered(group=GROUP)}
+    """Return the names of all models, those that other packages register included."""
+    return [*PROCESSORS, *entry_points(GROUP)]
 
 
 def find(name: str) -> type[Processor]:
-    """Return the model of this name, or the class that "module:Class" names. Raises UnknownModel."""
+    """Return the class of a model, by its name or as "module:Class". Raises UnknownModel."""
     name = SYNONYMS.get(name, name)
     where = PROCESSORS.get(name) or (name if ":" in name else "")
     try:
-        found = load(where) if where else entry_points()[name].load()
+        found = load(where) if where else entry_points(GROUP)[name].load()
     except KeyError:
         raise UnknownModel(f"model {name!r} is unknown; there are {', '.join(names())}") from None
     except (ImportError, AttributeError) as reason:
@@ -255,14 +302,3 @@ def find(name: str) -> type[Processor]:
         raise UnknownModel(f"model {name!r} is not a subclass of ewe.processors.base.Processor")
     found.name = found.name or name
     return found
-
-
-def load(where: str) -> Any:
-    """Import what "module:Class" names; the module may be a file in the current directory."""
-    import sys
-    from importlib import import_module
-
-    module, _, attribute = where.partition(":")
-    if "" not in sys.path and not module.startswith("ewe."):
-        sys.path.insert(0, "")
-    return getattr(import_module(module), attribute)

@@ -1,30 +1,63 @@
-"""Event: one thread, one event loop, every connection at once (--model asyncio).
+"""Event: one thread and one event loop for every connection (--model asyncio).
 
-A connection is an EventStream: the loop's callbacks resume its conversation directly, without a Task, a
-Future or a timer in between. With uvloop where it is installed, else with the standard loop (--loop).
+The other models let the kernel decide who runs: it schedules processes and threads. Here the program decides. One
+thread asks the kernel which of all connections are ready, runs each of their conversations until it would wait, and
+asks again:
+
+    ┌─▶ epoll_wait(2): which connections are ready? ─▶ for each of them: callback ─▶ EventStream.step() ─┐
+    └──────────── the conversation has run until it waits again, or has ended ◀──────────────────────────┘
+
+A connection costs no thread and no process: an EventStream, a suspended coroutine and the kernel's socket, a few
+KB. Ten thousand idle clients fit into one process, and no two conversations run at once, which needs no lock.
+
+The price: a conversation that computes or blocks stops all others. No feature may call what waits in the kernel,
+conversations must pause from time to time even if they never need to wait (Stream.share), and a second processor
+core needs a second process (--workers).
+
+EventStream is the loop's protocol and resumes its conversation directly, without a Task or a Future in between.
+This module makes the loop (uvloop where it is installed, else asyncio's own: --loop), accepts through the loop's
+servers, looks at all deadlines four times a second (tick), and stops.
+
+What can go wrong, and where it is prevented:
+
+- finish() and abort() are called by signal handlers, at any point of the loop's work: they only ask the loop to
+  call a function or to stop (call).
+- A stop comes while a connection is accepted but not yet known here. asyncio would reset it; settle() runs the loop
+  for some more rounds first.
+- The loop accepts by itself, so the listener's ceiling does not hold: has_room() also counts connections that
+  are on their way (coming), and a Refusal answers 503 to one too many.
+
+Read next: streams/event.py, where a conversation pauses and goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
 from ewe.conversation import BUSY
-from ewe.eventstream import TICK, Clock, EventStream
-from ewe.listener import KEEPS_NAME, OVERLOADED
 from ewe.processors.base import Processor
-from ewe.streams import Stream
+from ewe.streams.base import Stream
+from ewe.streams.descriptors import EXHAUSTED
+from ewe.streams.event import TICK, Clock, EventStream
+from ewe.streams.listener import ACCEPTS, KEEPS_NAME
 
 if TYPE_CHECKING:
-    from ewe.config import Config
-    from ewe.listener import Listener
+    from ewe.config.settings import Config
+    from ewe.streams.listener import Listener
+
+
+ROUNDS = 4  # of the loop from accept(2) to connection_made(): asyncio takes two, uvloop one
 
 
 class Event(Processor):
-    """Run every conversation of this process on one loop."""
+    """Runs every conversation of this process on one loop."""
 
     name = "asyncio"
     holds_idle = False
@@ -41,6 +74,10 @@ class Event(Processor):
         self.clock = Clock()
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
+        # How many connections are accepted whose connection_made() the loop has not called yet
+        self.coming = 0
+        self.turned_away: deque[asyncio.Transport] = deque(maxlen=self.refused.maxlen)
+        self.running = False  # the loop runs, and may be told to stop
 
     def serve(self, listener: Listener) -> None:
         try:
@@ -51,77 +88,108 @@ class Event(Processor):
             if listener.lifeline >= 0:
                 self.loop.add_reader(listener.lifeline, self.finish)
             self.tick()
-            if not listener.closed:
+            self.running = True
+            if not listener.closed:  # checked last: a signal may come at any point
                 self.loop.run_forever()
-            for server in servers:
-                server.close()
+            self.settle(servers)
             while self.streams:
                 if self.finishing:
                     self.let_finish()
                 self.loop.run_forever()
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
         finally:
+            self.running = False
             self.loop.close()
 
+    def settle(self, servers: list[asyncio.Server]) -> None:
+        """Stop accepting, and let the connections begin that the loop has accepted already.
+
+        The close() of asyncio's servers would reset the connections that were accepted in the loop's last round.
+        """
+        for server in servers:
+            for sock in server.sockets:
+                self.loop.remove_reader(sock.fileno())
+        for _ in range(ROUNDS):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+        for server in servers:
+            server.close()
+
     def complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The loop met what nobody else takes: a system out of descriptors, and it tries again; or a fault."""
+        """Log an exception that reached the loop: no descriptors are left (the loop tries again), or a fault."""
         reason = context.get("exception")
-        if isinstance(reason, OSError) and reason.errno in OVERLOADED:
+        if isinstance(reason, OSError) and reason.errno in EXHAUSTED:
             self.listener.complain(reason)
         else:
             logger.errors.error(f"the event loop: {context.get('message')}: {reason!r}")
 
     def listen(self, sock: Any, name: tuple[str, int]) -> Any:
         """Return the coroutine that makes a server of one listening socket."""
-        own = sock.dup()  # the loop closes its servers' sockets; the listener's are not ours to close
+        # The loop closes its servers' sockets, and the listener's must stay open: give the loop a duplicate.
+        own = Listening(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
+        # asyncio accepts up to `backlog` connections in one round. uvloop accepts all there are, and passes
+        # `backlog` to listen(2) by itself.
+        backlog = ACCEPTS if isinstance(self.loop, asyncio.BaseEventLoop) else self.config.backlog
 
         def connection() -> Any:
             return self.accepted(name)
 
         if own.family.name == "AF_UNIX":
-            return self.loop.create_unix_server(connection, sock=own, **KEEPS_NAME)
-        return self.loop.create_server(connection, sock=own, backlog=self.config.backlog)
+            return self.loop.create_unix_server(connection, sock=own, backlog=backlog, **KEEPS_NAME)
+        return self.loop.create_server(connection, sock=own, backlog=backlog)
 
     def accepted(self, server: tuple[str, int]) -> Any:
         """Return the protocol of a new connection."""
         if not self.has_room():
-            return self.refusal("connections")
-        return EventStream(self.loop, self.clock, self.begin, server, self.config, self.entered, self.gone)
+            return Refusal(self, "connections")
+        self.coming += 1
+        return EventStream(
+            self.loop, self.clock, self.converse, server, self.config, self.admit, self.connection_lost
+        )
 
-    def begin(self, stream: Stream) -> Coroutine[Any, Any, None]:
-        """Return the conversation of a new connection, or its refusal, now that its address is known."""
-        if self.has_too_many_with(stream.client[0]):
-            return self.turn_away(stream)
-        return self.converse(stream)
+    def has_room(self) -> bool:
+        return len(self.streams) + self.coming < self.ceiling
 
-    def has_too_many_with(self, client: str) -> bool:
-        """Is this connection, which is counted already, one too many?"""
-        most = self.config.connections_per_client
-        return bool(most) and self.clients[client] > most
+    def admit(self, stream: EventStream) -> bool:
+        """Register a connection, now that its address is known; return False if it is refused."""
+        self.coming -= 1
+        if not stream.client[0]:  # it has left already, and uvloop no longer knows its address
+            stream.transport.abort()
+            return False
+        if not self.has_too_many(stream.client[0]):
+            self.register(stream)
+            return True
+        refusal = Refusal(self, "connections-per-client")
+        stream.transport.set_protocol(refusal)
+        refusal.connection_made(stream.transport)
+        return False
 
-    async def turn_away(self, stream: Stream) -> None:
-        """Answer 503 without reading a request."""
-        logger.errors.warning(f"{stream.client[0]}: 503 (connections-per-client)")
+    def turn_away(self, transport: asyncio.Transport, limit: str) -> None:
+        """Answer 503 without reading a request; the last few stay open for a while (Processor.refuse)."""
+        peer = transport.get_extra_info("peername")
+        self.report_refusal(peer[0] if peer else "unix:", limit)
         if self.site.tls is None:
-            await stream.send(BUSY)
-        await stream.linger()
+            transport.write(BUSY)
+        try:
+            transport.write_eof()
+        except (OSError, RuntimeError):  # the client has left
+            transport.abort()
+            return
+        if len(self.turned_away) == self.turned_away.maxlen:
+            self.turned_away.popleft().abort()
+        self.turned_away.append(transport)
+        self.loop.call_later(1, transport.abort)
 
-    def refusal(self, limit: str) -> asyncio.Protocol:
-        """Return the protocol of a connection above the ceiling."""
-        logger.errors.warning(f"503, {len(self.live)} connections are open ({limit})")
-        return Refusal(self.loop, BUSY if self.site.tls is None else b"")
-
-    def gone(self, stream: Stream) -> None:
-        """A connection was lost: count it, and end with the last."""
-        self.leave(stream)
+    def connection_lost(self, stream: Stream) -> None:
+        """Release the stream of a connection that has ended; at a stop, the last one ends the loop."""
+        self.release(stream)
         if self.stopping and not self.streams:
             self.loop.stop()
 
     def tick(self) -> None:
-        """Look at all deadlines, four times a second."""
+        """Check all deadlines, four times a second."""
         self.clock.now = now = time.monotonic()
         for stream in list(self.streams):
-            stream.look(now)
+            stream.check_deadline(now)
         self.loop.call_later(TICK, self.tick)
 
     # finish() and abort() may come from a signal handler, while the loop is anywhere
@@ -150,29 +218,43 @@ class Event(Processor):
             stream.abort()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have the loop call a function soon."""
+        """Have the loop call a function soon, if the loop runs."""
+        if not self.running:
+            return
         try:
             self.loop.call_soon_threadsafe(function)
         except RuntimeError:
-            pass  # it is closed
+            pass  # the loop is closed
+
+
+class Listening(socket.socket):
+    """A listening socket whose backlog stays as it is: the loop's call of listen() changes nothing."""
+
+    def listen(self, backlog: int = 0) -> None:
+        """Do nothing."""
 
 
 class Refusal(asyncio.Protocol):
-    """A connection above the ceiling: 503, and nothing else."""
+    """The protocol of a connection that is refused; bytes that it still sends are dropped."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
-        self.loop = loop
-        self.answer = answer
+    def __init__(self, processor: Event, limit: str) -> None:
+        self.processor = processor
+        self.limit = limit
 
     def connection_made(self, transport: Any) -> None:
-        """Answer; what the client sends is read off for a second, so that the close is no reset."""
-        transport.write(self.answer)
-        transport.write_eof()
-        self.loop.call_later(1, transport.abort)
+        """Answer 503."""
+        self.processor.turn_away(transport, self.limit)
+
+    def eof_received(self) -> bool:
+        """Let the transport close: the client has closed its side."""
+        return False
 
 
 def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:
-    """Return what makes the loop of a choice (auto, uvloop, asyncio), and its name. Raises ImportError."""
+    """Return the function that makes the loop of a choice (auto, uvloop, asyncio), and the loop's name.
+
+    Raises ImportError if the choice is uvloop and uvloop is not installed.
+    """
     if choice != "asyncio":
         try:
             import uvloop

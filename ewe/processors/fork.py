@@ -1,7 +1,31 @@
-"""Fork: a process per connection.
+"""Fork: a process for each connection.
 
-A child inherits the connection, holds the conversation and exits. Children are reaped when they end: SIGCHLD
-wakes the parent. Forking copies page tables, so the parent imports little and freezes its heap.
+fork(2) makes a child that is a copy of the parent, open connection included. The child holds the conversation and
+exits; the parent closes its copy of the connection and accepts the next:
+
+    parent: accept A ─▶ fork ─▶ close A ─▶ accept B ─▶ fork ─▶ close B ─▶ ... ─▶ SIGCHLD: reap child A ─▶ ...
+                         │                              │                         ▲
+                         │                              └─▶ child B: conversation ─▶ ...
+                         └─▶ child A: conversation ─▶ exit ───────────────────────┘
+
+Memory is copied only when one side writes to it (copy-on-write), but the page tables are copied at once. A fork
+costs more the larger the parent is: the parent imports little, and gc.freeze() keeps the garbage collector from
+writing to, and so copying, every page of the inherited heap.
+
+Processes share nothing after the fork. A conversation that crashes, or leaks memory, takes only its own client with
+it; what it has learnt (a file in the cache) is lost with it as well.
+
+What can go wrong, and where it is prevented:
+
+- A child that has ended stays a zombie until its parent reads the exit status. SIGCHLD wakes the listener, reap()
+  reads.
+- A stop must reach the children: the parent passes signals on (tell). A signal that comes between fork(2) and the
+  moment when the child is known to the parent and has its handlers would be lost, so signals are blocked meanwhile.
+- A child inherits every descriptor. A child that kept the listening socket would hold the port after the
+  parent has ended, and one that kept the wake pipe could be woken for the parent: be_child() closes them.
+- A child that is killed leaves its programs behind. The kernel gives them to the parent (ewe.gateway.orphans).
+
+Read next: prefork.py, which forks before the clients come.
 """
 
 from __future__ import annotations
@@ -11,25 +35,26 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ewe import logger, orphans
+from ewe import logger
+from ewe.gateway import orphans
 from ewe.processors.base import Processor
 
 if TYPE_CHECKING:
-    from ewe.config import Config
-    from ewe.listener import Accepted, Listener
+    from ewe.config.settings import Config
     from ewe.site import Site
+    from ewe.streams.listener import Accepted, Listener
 
 TOLD = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1}
-WAS_CUT = 4  # exit status of a child whose conversation had to be ended
+WAS_CUT = 4  # exit status of a child whose conversation was aborted
 
 
 class Fork(Processor):
-    """Fork a child for each connection, up to the ceiling."""
+    """Forks a child for each connection, up to the ceiling."""
 
     name = "fork"
     many_processes = True
     ceiling = 256
-    supervised = False  # it makes its processes itself
+    supervised = False  # this model makes its processes itself
 
     @classmethod
     def words(cls, config: Config) -> str:
@@ -40,10 +65,10 @@ class Fork(Processor):
         self.children: dict[int, str] = {}  # pid -> client address
 
     def serve(self, listener: Listener) -> None:
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up of the listener is what counts
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the signal wakes the listener
         orphans.adopt()
         gc.collect()
-        gc.freeze()  # the collector would touch, and so copy, every page of the heap in every child
+        gc.freeze()  # else the collector writes to every page of the heap in every child, and so copies it
         while not listener.closed or self.children:
             accepted = self.next(listener)
             self.reap()
@@ -53,14 +78,23 @@ class Fork(Processor):
     def has_room(self) -> bool:
         return len(self.children) < self.ceiling
 
+    def unfinished(self) -> int:
+        """Return how many children run, whose conversations are not in this process; in a child, its own one."""
+        return len(self.children) or super().unfinished()
+
     def start(self, accepted: Accepted) -> None:
-        """Fork; the child never returns. What children are told waits until this one is known, and can hear."""
+        """Fork a child for a connection; in the child this call never returns.
+
+        Signals stay blocked until the child is registered and has installed its handlers, so none is lost.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
         try:
             child = os.fork()
             if child == 0:
                 try:
                     self.be_child(accepted)
+                except Exception:
+                    logger.errors.exception(f"the child for {accepted.client[0]} failed")
                 finally:
                     os._exit(WAS_CUT if self.cut else 0)
             self.children[child] = accepted.client[0]
@@ -76,23 +110,22 @@ class Fork(Processor):
             self.tell(signal.SIGTERM)
 
     def be_child(self, accepted: Accepted) -> None:
-        """Hold one conversation with nothing of the parent's left open."""
+        """Hold one conversation, in the child, with none of the parent's descriptors left open."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.listener.leave()
+        self.refused.clear()
         self.children.clear()
         self.retire_at = 0
         stream = self.meet(accepted)
-        signal.signal(signal.SIGHUP, lambda *_: self.let_go())
+        signal.signal(signal.SIGHUP, lambda *_: self.mark_last())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
-        for sock in self.listener.sockets.values():
-            sock.close()
-        self.listener.epoll.close()
         self.hold(stream)
 
     def reap(self) -> None:
-        """Take the exit status of each child that has ended."""
+        """Read the exit status of each child that has ended."""
         for child, status in orphans.reap(self.children):
-            self.left(self.children.pop(child))
+            self.uncount(self.children.pop(child))
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
                 orphans.end(self.children)
@@ -118,9 +151,9 @@ class Fork(Processor):
         self.tell(number)
 
     def tell(self, number: int) -> None:
-        """Send all children a signal."""
+        """Send a signal to all children."""
         for child in list(self.children):
             try:
                 os.kill(child, number)
             except ProcessLookupError:
-                self.children.pop(child, None)
+                pass  # reap() has just read its status, and removes it next

@@ -1,14 +1,42 @@
-"""Pool: a fixed number of threads, and connections that wait for one of them.
+"""Pool: a fixed number of threads for any number of connections.
 
-What a worker does when it would have to wait for its client is the lesson, `parking`:
+A thread for each connection is wasteful, since most connections wait most of the time. A pool has few threads
+(workers), started once, and a queue of conversations that can go on:
 
-- never: it waits. Five silent clients stop a pool of five: the EWE of 2006.
-- idle: between two requests the connection is parked with a selector and the worker takes another; a slow
-  request still holds it. Apache's event MPM began so.
-- always: it is parked in every wait for the client, so that slow clients cost no worker either.
+    main thread: epoll over the listening sockets and the parked connections
+        │                                        │ accepted: start the conversation, which waits for its request
+        │ ready                                  ▼
+        │                                      parked
+        ▼                                        ▲ park: the client is silent, or does not read
+      queue ──▶ worker 1: run a conversation ────┤
+            ──▶ worker 2: ... until it must wait │
+            ──▶ worker N                         └─▶ end: release
 
-The main thread accepts and watches what is parked; a conversation that can go on joins the queue, and any
-worker goes on with it.
+Over TLS a conversation begins with a handshake, which computes and may wait in recv(2). The main thread therefore
+queues the new conversation, and a worker starts it. With parking = never no connection is parked: the main thread
+queues accepted connections as blocking streams, and hold() runs their conversations.
+
+The lesson is what a worker does when its client makes it wait. The setting `parking` has three answers:
+
+- never: the worker waits. Five silent clients stop a pool of five: the EWE of 2006.
+- idle: between two requests the connection is parked and the worker takes another. A client that sends its request
+  slowly still holds a worker. Apache's event MPM began like this.
+- always: the connection is parked in every wait for the client, so that a slow client holds no worker.
+
+A conversation is a coroutine, so parking is cheap: the coroutine object with its local variables is all that must
+be kept, and send(None) goes on where it paused, in any thread.
+
+What can go wrong, and where it is prevented:
+
+- Two workers run one conversation. A parked connection is watched with EPOLLONESHOT, so that it is reported
+  once; and only the thread that removes it from `parked` may queue it.
+- The client is ready before its connection is recorded as parked. park() therefore records it first and then tells
+  epoll.
+- A few fast clients never wait and keep all workers. With parking = always, a conversation that has handled SHARE
+  bytes joins the end of the queue.
+- A program of a CGI request holds its worker: parking is for clients only.
+
+Read next: streams/pool.py for the stream that pauses; event.py, where one thread is enough.
 """
 
 from __future__ import annotations
@@ -21,20 +49,21 @@ from select import EPOLLIN, EPOLLONESHOT, EPOLLOUT
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
-from ewe.poolstream import PoolStream
 from ewe.processors.base import Processor
-from ewe.streams import Stream, Timeout, Wait, Want
+from ewe.streams.base import Stream, Timeout, Wait, Want
+from ewe.streams.listener import ACCEPTS
+from ewe.streams.pool import PoolStream
 
 if TYPE_CHECKING:
-    from ewe.config import Config
-    from ewe.listener import Accepted, Listener
+    from ewe.config.settings import Config
+    from ewe.streams.listener import Accepted, Listener
 
 LOOK = 0.25  # seconds between two looks at the deadlines of parked connections
 EVENTS = {Want.BYTES: EPOLLIN | EPOLLONESHOT, Want.ROOM: EPOLLOUT | EPOLLONESHOT}
 
 
 class Task:
-    """A conversation and where it stands: with a worker, in the queue, or parked."""
+    """A conversation of the pool: it is with a worker, in the queue, or parked."""
 
     __slots__ = ("conversation", "descriptor", "error", "expires", "stream", "watched")
 
@@ -42,13 +71,16 @@ class Task:
         self.stream = stream
         self.conversation = conversation
         self.descriptor = stream.socket.fileno()
-        self.watched = False  # known to the selector
+        self.watched = False  # epoll knows the descriptor
         self.expires = 0.0
         self.error: Exception | None = None
 
 
 class Pool(Processor):
-    """config.poolthreads workers, a queue of at most config.queue new connections."""
+    """Runs conversations in config.poolthreads workers.
+
+    Accepting pauses while config.queue conversations, new or resumed, are in the queue.
+    """
 
     name = "pool"
     many_threads = True
@@ -69,8 +101,9 @@ class Pool(Processor):
         return f"a pool of {config.poolthreads} threads, parking {config.parking}"
 
     def serve(self, listener: Listener) -> None:
-        for _ in range(self.config.poolthreads):
-            start_new_thread(self.work, ())
+        threads = self.start()
+        if not threads:
+            return
         if self.parks:
             self.serve_parked(listener)
         else:
@@ -79,8 +112,20 @@ class Pool(Processor):
                 if accepted is not None:
                     self.ready.put(self.meet(accepted))
         self.drain()
-        for _ in range(self.config.poolthreads):
+        for _ in range(threads):
             self.ready.put(None)
+
+    def start(self) -> int:
+        """Start the workers; return how many started: the system may refuse threads."""
+        for number in range(self.config.poolthreads):
+            try:
+                start_new_thread(self.work, ())
+            except RuntimeError as reason:
+                logger.errors.error(
+                    f"{number} of {self.config.poolthreads} threads run (poolthreads): {reason}"
+                )
+                return number
+        return self.config.poolthreads
 
     def has_room(self) -> bool:
         return self.ready.qsize() < self.config.queue and super().has_room()
@@ -88,11 +133,11 @@ class Pool(Processor):
     # The main thread
 
     def serve_parked(self, listener: Listener) -> None:
-        """Accept, and queue what is parked and can go on."""
+        """Accept connections, and queue the parked conversations that can go on."""
         looked = time.monotonic()
         while not listener.closed or self.live:
             refuses = self.config.overload == "refuse"
-            accepted, ready = listener.wait(LOOK, 16 if refuses or self.has_room() else 0)
+            accepted, ready = listener.wait(LOOK, ACCEPTS if refuses or self.has_room() else 0)
             for descriptor in ready:
                 task = self.parked.pop(descriptor, None)
                 if task is not None:
@@ -110,34 +155,43 @@ class Pool(Processor):
                 self.expire(now)
 
     def begin(self, accepted: Accepted) -> None:
-        """Start a conversation: it parks at once, until the client speaks."""
+        """Start a conversation and run it to its first wait, where it parks; over TLS a worker does this."""
         stream = PoolStream(
             accepted.socket, accepted.client, accepted.server, self.config, self.config.parking == "always"
         )
-        self.entered(stream)
-        self.advance(Task(stream, self.converse(stream)))
+        self.register(stream)
+        task = Task(stream, self.converse(stream))
+        if self.site.tls is None:
+            self.advance(task)
+        else:
+            # A handshake computes, and with parking = idle it waits in recv(2): that would stop the main thread.
+            self.ready.put(task)
 
     def expire(self, now: float) -> None:
-        """Let those go on, with Timeout, that have waited too long."""
+        """Queue the parked conversations that are past their deadline; Timeout is thrown into them."""
         for descriptor, task in list(self.parked.items()):
             if task.expires < now and self.parked.pop(descriptor, None) is not None:
+                # Else epoll could report it, too, while a worker runs the conversation.
+                self.listener.unwatch(descriptor)
+                task.watched = False
                 task.error = Timeout()
                 self.ready.put(task)
 
     # The workers
 
     def work(self) -> None:
-        """Take what is ready, for ever."""
-        while (task := self.ready.get()) is not None:
+        """Run the conversations of the queue, in a worker, until the queue yields None."""
+        while (entry := self.ready.get()) is not None:
             if not self.listener.accepting:
-                self.listener.wake()  # there is room in the queue again
-            if isinstance(task, Task):
-                self.advance(task)
+                self.listener.wake()  # the queue has room again, so the main thread may accept
+            if isinstance(entry, Task):
+                self.advance(entry)
             else:
-                self.hold(task)
+                # parking = never: the entry is a blocking stream
+                self.hold(entry)
 
     def advance(self, task: Task) -> None:
-        """Go on with a conversation until it parks or ends."""
+        """Run a conversation until it parks or ends."""
         try:
             if task.error is None:
                 wait = task.conversation.send(None)
@@ -145,24 +199,27 @@ class Pool(Processor):
                 error, task.error = task.error, None
                 wait = task.conversation.throw(error)
         except StopIteration:
-            self.leave(task.stream)
+            self.release(task.stream)
         except Exception:
             logger.errors.exception(f"a conversation with {task.stream.client[0]} failed")
-            self.leave(task.stream)
+            self.release(task.stream)
         else:
-            self.park(task, wait)
+            if wait.want is Want.TURN:
+                self.ready.put(task)
+            else:
+                self.park(task, wait)
 
     def park(self, task: Task, wait: Wait) -> None:
-        """Give a waiting conversation to the selector."""
+        """Have epoll watch the connection of a conversation that waits."""
         task.expires = wait.expires
-        self.parked[task.descriptor] = task  # before the selector knows: it may be ready at once
+        self.parked[task.descriptor] = task  # before epoll knows: the connection may be ready at once
         try:
-            if task.watched:
-                self.listener.epoll.modify(task.descriptor, EVENTS[wait.want])
-            else:
-                task.watched = True
-                self.listener.epoll.register(task.descriptor, EVENTS[wait.want])
+            again, task.watched = task.watched, True
+            self.listener.watch(task.descriptor, EVENTS[wait.want], again)
         except OSError:
             logger.errors.exception("a connection cannot be parked")
-            if self.parked.pop(task.descriptor, None) is not None:
-                self.leave(task.stream)
+            other = self.parked.pop(task.descriptor, None)
+            if other is task:
+                self.release(task.stream)
+            elif other is not None:  # our connection has ended, and a new one has its descriptor's number
+                self.parked[task.descriptor] = other

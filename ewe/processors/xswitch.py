@@ -1,8 +1,12 @@
-"""X-Switch: an event loop in front, and engines behind it that keep their interpreters (`ewe -x`).
+"""X-Switch: the event model in front, and engines behind it that keep their interpreters (`ewe -x`).
 
-The front is the event model; what makes the difference is a server of its own, `ewe-xswitch`, which the
-supervisor keeps alive beside the worker (ewe.companion) and which runs programs as their owners. Any other model
-uses one that is there already: `--xswitch unix:PATH`.
+    client ── ewe (event loop) ── FastCGI ─▶ ewe-xswitch ─▶ engines, one set for each user and language
+
+This class is the event model with one fact more: needs_xswitch. The supervisor then keeps a second server alive
+beside the workers, `ewe-xswitch` (ewe.server.xswitch_process), which runs programs as their owners. Any other model
+can use an X-Switch that runs already: `--xswitch unix:PATH`.
+
+Read next: event.py; docs/xswitch.md.
 """
 
 from __future__ import annotations
@@ -12,14 +16,14 @@ from typing import TYPE_CHECKING
 from ewe.processors.event import Event
 
 if TYPE_CHECKING:
-    from ewe.config import Config
+    from ewe.config.settings import Config
 
 
 class XSwitch(Event):
-    """The event model before X-Switch."""
+    """The event model in front of X-Switch."""
 
     name = "xswitch"
-    has_companion = True
+    needs_xswitch = True
 
     @classmethod
     def words(cls, config: Config) -> str:

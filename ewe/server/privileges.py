@@ -1,26 +1,21 @@
-"""Who the server is: giving up root, once sockets and logs are open."""
+"""Giving up root, once sockets and logs are open."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from ewe.listener import StartError
+from ewe.streams.listener import StartError
+
+if TYPE_CHECKING:
+    import pwd
 
 
 def become(user: str | None, group: str | None) -> None:
     """Give up root for a user and a group, supplementary groups included. Raises StartError."""
     if user is None and group is None:
         return
-    import grp
-    import pwd
-
-    if os.geteuid() != 0:
-        raise StartError("only root can become another user or group (user, group)")
-    try:
-        account = pwd.getpwnam(user) if user is not None else None
-        number = grp.getgrnam(group).gr_gid if group is not None else account.pw_gid if account else 0
-    except KeyError as reason:
-        raise StartError(f"{str(reason).strip(chr(34))} (user, group)") from None
+    account, number = look_up(user, group)
     if account is None:
         os.setgroups([number])
     else:
@@ -28,3 +23,23 @@ def become(user: str | None, group: str | None) -> None:
     os.setgid(number)
     if account is not None:
         os.setuid(account.pw_uid)
+
+
+def look_up(user: str | None, group: str | None) -> tuple[pwd.struct_passwd | None, int]:
+    """Return the account and the group number for become(). Raises StartError if become() would fail."""
+    import grp
+    import pwd
+
+    if user is None and group is None:
+        return None, os.getegid()
+    if os.geteuid() != 0:
+        raise StartError("only root can become another user or group; start as root (user, group)")
+    try:
+        account = pwd.getpwnam(user) if user is not None else None
+    except KeyError:
+        raise StartError(f"there is no user {user!r}; name one of /etc/passwd (user)") from None
+    try:
+        number = grp.getgrnam(group).gr_gid if group is not None else account.pw_gid if account else 0
+    except KeyError:
+        raise StartError(f"there is no group {group!r}; name one of /etc/group (group)") from None
+    return account, number

@@ -1,59 +1,59 @@
-"""A blueprint: what processors are made from, in this process or in workers; HUP renews it."""
+"""The processor factory: a configuration, its model and its site, from which processors are made. HUP renews it."""
 
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ewe import logger, systemd
-from ewe.listener import StartError
+from ewe import logger
 from ewe.processors.base import Processor, find
+from ewe.server import systemd
 from ewe.site import Site
+from ewe.streams import descriptors
+from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
-    from ewe.companion import Companion
-    from ewe.config import Config
+    from ewe.config.settings import Config
+    from ewe.server.xswitch_process import XSwitchProcess
 
 RESERVE = 64  # descriptors that are not for connections
-# Settings that only a restart puts into force; those of the second line only where there is one process.
+# Settings that only a restart can change; those of the second line only if there is a single process.
 FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config")
 FIXED_IN_ONE = ("workers", "poolthreads", "parking", "loop", "connections")
 
 
-class Blueprint:
-    """What workers are made from: a configuration, its model and its site. Raises StartError, UnknownModel."""
+class ProcessorFactory:
+    """Makes processors, in this process or in workers. Raises StartError, UnknownModel."""
 
     def __init__(
         self,
         config: Config,
         reread: Callable[[], Config] | None = None,
-        companion: Companion | None = None,
+        xswitch_process: XSwitchProcess | None = None,
     ) -> None:
-        """companion: a server to be kept alive beside the workers."""
+        """xswitch_process: the X-Switch to keep alive beside the workers."""
         self.reread = reread
-        self.companion = companion
+        self.xswitch_process = xswitch_process
         self.model = find(config.concurrency)
         self.take(config)
         self.workers = (config.workers or self.model.workers) if self.model.supervised else 1
         in_processes = self.model.supervised and self.model.many_processes
-        self.supervised = self.workers > 1 or in_processes or companion is not None
+        self.supervised = self.workers > 1 or in_processes or xswitch_process is not None
 
     def take(self, config: Config) -> None:
-        """Open the logs and build the site of a configuration; if that fails, nothing has changed."""
+        """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
         if not os.path.isdir(config.documentroot):
             raise StartError(f"document root {config.documentroot!r} is not a directory (documentroot)")
+        check_users(config)
+        self.words = words_of(self.model, config)
         try:
-            self.words = self.model.words(config)
             logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format)
-        except ImportError as reason:
-            raise StartError(f"loop {config.loop!r}: {reason}; install it, or choose another") from None
         except OSError as reason:
             raise StartError(f"cannot write the log {reason.filename!r}: {reason.strerror}") from None
         except ValueError as reason:
             raise StartError(str(reason)) from None
-        try:  # built once: workers inherit it, and the modules that it needs
+        try:  # built once: workers inherit the site, and the modules that it needs
             self.site = Site(config, holds_idle=self.model.idle_holds(config))
         except ValueError as reason:  # a certificate
             raise StartError(str(reason)) from None
@@ -66,7 +66,7 @@ class Blueprint:
         return processor
 
     def renew(self) -> bool:
-        """Read the configuration again. False if it cannot be used: the log says why, and the old one stays."""
+        """Read the configuration again. If it has an error, log it, keep the old one, and return False."""
         assert self.reread is not None
         systemd.notify("RELOADING=1")
         try:
@@ -80,7 +80,7 @@ class Blueprint:
         return True
 
     def with_fixed(self, fresh: Config) -> Config:
-        """Return a configuration with the settings that stay as they are until a restart."""
+        """Return a fresh configuration with the old values of settings that only a restart can change."""
         fixed = FIXED if self.supervised else FIXED + FIXED_IN_ONE
         kept = {
             name: getattr(self.config, name)
@@ -93,8 +93,25 @@ class Blueprint:
         return fresh.replace("before the reload", **kept)
 
 
+def words_of(model: type[Processor], config: Config) -> str:
+    """Return the model in words, for the banner. Raises StartError if its event loop is not installed."""
+    try:
+        return model.words(config)
+    except ImportError as reason:
+        raise StartError(f"loop {config.loop!r}: {reason}; install it, or choose another") from None
+
+
+def check_users(config: Config) -> None:
+    """Raise StartError if root would serve users' directories: users could then publish any file."""
+    if config.userdir is not None and config.user is None and os.geteuid() == 0:
+        raise StartError(
+            "root does not serve users' directories (userdir), since it can read all files of the machine: "
+            "--user www-data serves them as www-data, --user root as root"
+        )
+
+
 def limit_to_descriptors(processor: Processor) -> None:
-    """Keep a model's ceiling below the descriptors there are, if it holds its connections in one process."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and not processor.many_processes:
-        processor.ceiling = min(processor.ceiling, max(soft - RESERVE, 1))
+    """Keep a model's ceiling below the limit of descriptors, if it holds its connections in one process."""
+    limit = descriptors.limit()
+    if limit is not None and not processor.many_processes:
+        processor.ceiling = min(processor.ceiling, max(limit - RESERVE, 1))

@@ -1,10 +1,19 @@
-"""The supervisor: keeps a number of worker processes alive, and acts on signals for all of them.
+"""The supervisor: keeps a number of worker processes alive, and handles signals for all of them.
 
-TERM, INT and QUIT stop (see ewe.worker); HUP puts a worker with the configuration as it is now in each
-worker's place; TTIN and TTOU add a worker and let one go; USR1 and USR2 are passed on.
+One process opens the sockets and forks the workers. All workers accept from the same listening sockets: the kernel
+gives each connection to one of them. The supervisor serves no client itself. It waits, and replaces workers:
 
-Where the model needs a server of its own behind it (X-Switch), that is one more process to keep alive: the first
-to start, the last to stop.
+    fork ──▶ worker in place 0     a worker dies young: its place is filled later and later (back_off)
+         ──▶ worker in place 1     HUP: new workers start in every place, then the old ones retire (LEAVING)
+         ──▶ worker in place 2     TTIN: one more place; TTOU: the last place is given up
+
+What can go wrong: a signal may arrive at any moment, also between fork() and the child's first line. Signals
+therefore stay blocked until the child has installed its handlers. The supervisor's own handler only notes a signal;
+run() acts on it. If the supervisor itself is killed, the kernel closes its end of a pipe, the lifeline. Each worker
+watches the lifeline with its sockets, and finishes.
+
+TERM, INT and QUIT stop all workers (ewe.server.worker says how); USR1 and USR2 are passed on. If the model needs an
+X-Switch, that is one more process to keep alive: the first to start, the last to stop.
 """
 
 from __future__ import annotations
@@ -16,52 +25,57 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ewe import logger, orphans, systemd
-from ewe.identity import become
-from ewe.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, Worker, ignore_stops
+from ewe import logger
+from ewe.gateway import orphans
+from ewe.server import systemd
+from ewe.server.privileges import become
+from ewe.server.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, Worker, ignore_stops
 
 if TYPE_CHECKING:
     import socket
 
-    from ewe.blueprint import Blueprint
+    from ewe.server.processor_factory import ProcessorFactory
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
-LEAVING = -1  # the place of a worker that was told to retire
-COMPANION = -2  # the place of the server that the workers need: X-Switch
+LEAVING = -1  # the place of a worker that retires
+COMPANION = -2  # the place of X-Switch
 MAX_BACK_OFF = 8.0  # seconds between two starts of a worker that dies at once
-YOUNG = 1.0  # seconds: a worker that dies younger than this dies "at once"
+YOUNG = 1.0  # seconds: a worker that dies younger than this counts as dying at once
 
 
 class Supervisor:
-    """Keeps blueprint.workers processes alive, each in a place of its own, from 0."""
+    """Keeps factory.workers processes alive. Each has a place, from 0."""
 
-    def __init__(self, blueprint: Blueprint, sockets: list[socket.socket]) -> None:
-        self.blueprint = blueprint
+    def __init__(self, factory: ProcessorFactory, sockets: list[socket.socket]) -> None:
+        self.factory = factory
         self.sockets = sockets
-        self.count = blueprint.workers
+        self.count = factory.workers
         self.workers: dict[int, tuple[int, float]] = {}  # pid -> place, time of its start
         self.due: dict[int, float] = {}  # place -> when to start a worker there
         self.back_off: dict[int, float] = {}  # place -> seconds, while workers die young there
-        self.noted: list[int] = []  # signals that came
+        self.noted: list[int] = []  # signals that have arrived and wait for run()
         self.interrupts = 0
         self.stopping = False
-        self.companion_told = False
+        self.xswitch_told = False
         self.deadline = 0.0
         self.status = STOPPED
 
     def run(self, ready: Callable[[], None]) -> int:
-        """Start the workers, replace those that die, until told to stop; return the exit status."""
-        # Its end is closed when we die, however we die: workers that see it finish.
+        """Start the workers, and replace those that die, until a stop; return the exit status.
+
+        ready: called once the workers are started.
+        """
+        # The kernel closes our end when this process dies, for any reason. Workers that notice it finish.
         self.lifeline, self.held = os.pipe()
-        self.wake, wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(self.wake, True)
         for number in (*STOPS, *ORDERS):
             signal.signal(number, self.note)
-        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         orphans.adopt()
         gc.collect()
-        gc.freeze()  # what is here now is shared with the workers as long as nobody touches it
-        if self.blueprint.companion:
+        gc.freeze()  # workers share these objects' memory as long as no collector touches it
+        if self.factory.xswitch_process:
             self.start(COMPANION)
         for place in range(self.count):
             self.start(place)
@@ -73,7 +87,7 @@ class Supervisor:
             self.reap()
             self.start_due()
             if self.stopping and all(place == COMPANION for place, _ in self.workers.values()):
-                self.end_companion()
+                self.end_xswitch()
             if self.stopping and time.monotonic() > self.deadline:
                 self.tell(signal.SIGKILL)
                 self.status = CUT
@@ -84,11 +98,11 @@ class Supervisor:
     # Signals
 
     def note(self, number: int, frame: object) -> None:
-        """Take note of a signal; run() acts on it."""
+        """Note a signal; run() acts on it."""
         self.noted.append(number)
 
     def wait(self) -> None:
-        """Wait for a signal, or until something is due."""
+        """Wait for a signal, or until a worker is due to start."""
         from select import select
 
         moments = [self.deadline] if self.stopping else list(self.due.values())
@@ -97,10 +111,12 @@ class Supervisor:
             os.read(self.wake, 4096)
 
     def act(self, number: int) -> None:
-        """Do what a signal asks for."""
+        """Carry out one signal."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             if number == signal.SIGUSR1:
                 logger.reopen_logs()
+                for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
+                    os.kill(pid, number)
             else:
                 logger.errors.error(f"status: supervisor of {self.count} workers: {sorted(self.workers)}")
             self.tell(number)
@@ -112,25 +128,25 @@ class Supervisor:
             self.stop(number)
 
     def tell(self, number: int) -> None:
-        """Send all workers a signal."""
+        """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
         for pid, (place, _) in self.workers.items():
             if place != COMPANION or number == signal.SIGKILL:
-                os.kill(pid, number)  # not reaped yet, so its number is its own
+                os.kill(pid, number)  # not reaped yet, so no other process has this number
 
     def stop(self, number: int) -> None:
-        """Have all workers finish; at the second INT, or QUIT, end."""
+        """Let all workers finish their requests; at QUIT, or a second INT, end them now."""
         self.interrupts += number == signal.SIGINT
         at_once = number == signal.SIGQUIT or self.interrupts > 1
         if not self.stopping:
             systemd.notify("STOPPING=1")
         self.stopping = True
-        grace = 0.0 if at_once else self.blueprint.config.grace + LAST_MOMENT
+        grace = 0.0 if at_once else self.factory.config.grace + LAST_MOMENT
         self.deadline = time.monotonic() + LAST_MOMENT + grace
         self.tell(signal.SIGQUIT if at_once else signal.SIGTERM)
 
     def reload(self) -> None:
-        """Read the configuration again, and replace the workers: first start the new, then let the old go."""
-        if self.stopping or not self.blueprint.renew():
+        """Read the configuration again, start new workers with it, and then retire the old ones."""
+        if self.stopping or not self.factory.renew():
             return
         for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
             os.kill(pid, signal.SIGHUP)
@@ -142,12 +158,12 @@ class Supervisor:
             self.retire(pid)
 
     def retire(self, pid: int) -> None:
-        """Have a worker end once its connections have."""
+        """Let a worker end as soon as its connections have ended."""
         self.workers[pid] = (LEAVING, 0.0)
         os.kill(pid, signal.SIGHUP)
 
     def change_count(self, difference: int) -> None:
-        """Add a worker, or let the last one go; one always stays."""
+        """Add a worker, or retire the last one; at least one stays."""
         if self.stopping or self.count + difference < 1:
             return
         self.count += difference
@@ -161,32 +177,34 @@ class Supervisor:
 
     # Workers
 
-    def start_companion(self) -> None:
-        """Start the server that the workers need."""
-        assert self.blueprint.companion is not None
-        command = self.blueprint.companion.command(self.blueprint.config)
+    def start_xswitch(self) -> None:
+        """Start X-Switch."""
+        assert self.factory.xswitch_process is not None
+        command = self.factory.xswitch_process.command(self.factory.config)
         try:
+            # HUP and USR1 stay blocked until X-Switch has handlers for them: until then they would kill it.
             pid = os.posix_spawn(
-                command[0], command, os.environ, setsigmask=(), setsigdef=(*STOPS, *ORDERS), setsid=False
-            )
+                command[0], command, os.environ, setsigmask=(signal.SIGHUP, signal.SIGUSR1),
+                setsigdef=(*STOPS, *ORDERS), setsid=False,
+            )  # fmt: skip
         except OSError as reason:
             logger.errors.error(f"{command[0]} cannot be started: {reason.strerror}; trying again in 1 s")
             self.due[COMPANION] = time.monotonic() + 1
         else:
             self.workers[pid] = (COMPANION, time.monotonic())
 
-    def end_companion(self) -> None:
-        """Ask it to stop, now that nobody needs it."""
-        if not self.companion_told:
-            self.companion_told = True
+    def end_xswitch(self) -> None:
+        """Stop X-Switch, now that no worker needs it."""
+        if not self.xswitch_told:
+            self.xswitch_told = True
             for pid in self.workers:
                 os.kill(pid, signal.SIGTERM)
 
     def start(self, place: int) -> None:
         """Fork a worker; the child never returns."""
         if place == COMPANION:
-            return self.start_companion()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})  # until it has handlers of its own
+            return self.start_xswitch()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})  # until the child has its handlers
         try:
             pid = os.fork()
         except OSError as reason:
@@ -205,21 +223,25 @@ class Supervisor:
 
     def be_worker(self, place: int) -> int:
         """Run a processor in this new process."""
-        os.close(self.held)
+        signal.set_wakeup_fd(
+            -1
+        )  # first: no signal may be written to a descriptor that is reused for another file
+        for descriptor in (self.held, self.wake, self.wake_writer):
+            os.close(descriptor)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if self.blueprint.companion:
-            become(self.blueprint.companion.user, self.blueprint.config.group)
-        return Worker(self.blueprint, self.sockets, str(place + 1), self.lifeline).run()
+        if self.factory.xswitch_process:
+            become(self.factory.xswitch_process.user, self.factory.config.group)
+        return Worker(self.factory, self.sockets, str(place + 1), self.lifeline).run()
 
     def start_due(self) -> None:
-        """Start the workers whose time has come."""
+        """Start the workers that are due."""
         now = time.monotonic()
         for place in [place for place, when in self.due.items() if when <= now and not self.stopping]:
             del self.due[place]
             self.start(place)
 
     def reap(self) -> None:
-        """Take the status of workers that ended, and see to their replacement."""
+        """Reap the workers that have ended, and plan their replacement."""
         for pid, raw in orphans.reap(self.workers):
             place, born = self.workers.pop(pid)
             code = os.waitstatus_to_exitcode(raw)
@@ -231,7 +253,7 @@ class Supervisor:
                 self.replace(place, pid, code, time.monotonic() - born < YOUNG)
 
     def replace(self, place: int, pid: int, code: int, was_young: bool) -> None:
-        """Have another worker take the place of one that ended; later and later where they die young."""
+        """Plan a new worker for the place of one that ended. If workers die young there, wait longer each time."""
         name = "X-Switch" if place == COMPANION else f"worker {place + 1}"
         if code == STOPPED:
             self.back_off[place] = 0.0

@@ -1,6 +1,6 @@
-"""What a service manager offers: sockets it opened for us, and a place to say how we are.
+"""systemd: the sockets that a service manager opened for ewe, and messages about ewe's state to it.
 
-LISTEN_FDS: sd_listen_fds(3). NOTIFY_SOCKET: sd_notify(3). Without those variables nothing happens.
+LISTEN_FDS: sd_listen_fds(3). NOTIFY_SOCKET: sd_notify(3). Without these variables, nothing happens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FIRST = 3  # SD_LISTEN_FDS_START
 
 
 def inherited(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses (fd://3, ...) of the sockets that were opened for this process; () if none were."""
+    """Return the addresses (fd://3, ...) of the sockets that the manager opened for this process."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return ()
@@ -22,7 +22,7 @@ def inherited(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def notify(*lines: str) -> None:
-    """Tell the service manager: READY=1, STOPPING=1, RELOADING=1, STATUS=...; a manager that is gone is none."""
+    """Send the service manager READY=1, STOPPING=1, RELOADING=1 or STATUS=...; ignore a manager that has ended."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -1,8 +1,15 @@
 """A worker: runs one processor in one process, and turns signals into its finish() and abort().
 
-TERM and the first INT finish what is in progress, for config.grace seconds; a second INT, or QUIT, ends all
-at once. HUP: read the configuration again, or, told by a supervisor, retire for another worker that has.
-USR1: reopen the logs. USR2: write status and stacks to the error log.
+    TERM, first INT     finish(): accept no more, let requests in progress end, for `grace` seconds
+                          └─ an alarm after `grace`: abort(): cut the connections, kill the programs
+                               └─ an alarm after LAST_MOMENT: _exit(), for a process that still hangs
+    QUIT, second INT    abort() at once
+    HUP                 read the configuration again; below a supervisor: retire, since a new worker has read it
+    USR1                reopen the logs
+    USR2                write status and stacks to the error log
+
+Each stage is bounded by the next, so that a stop ends in any case. The exit status says how it ended: STOPPED, CUT
+if requests were cut, FAILED if the model itself failed.
 """
 
 from __future__ import annotations
@@ -15,29 +22,30 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ewe import logger, systemd
-from ewe.listener import Listener
+from ewe import logger
+from ewe.server import systemd
+from ewe.streams.listener import Listener
 
 if TYPE_CHECKING:
     import socket
 
-    from ewe.blueprint import Blueprint
+    from ewe.server.processor_factory import ProcessorFactory
 
-STOPPED, FAILED, CUT = 0, 1, 4  # exit statuses: as asked; our own fault; work had to be ended
+STOPPED, FAILED, CUT = 0, 1, 4  # exit statuses: stopped as asked; a fault of ewe; requests were cut
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
-LAST_MOMENT = 2.0  # seconds between the end of all conversations and the end of a process that hangs on
+LAST_MOMENT = 2.0  # seconds between abort() and the end of a process that hangs
 
 
 def ignore_stops() -> None:
-    """We are ending already: another signal must not turn a clean exit status into a death by signal."""
+    """Ignore stop signals: this process is ending, and another signal must not change its exit status."""
     signal.set_wakeup_fd(-1)
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def kill_programs() -> int:
-    """Kill what is left of the programs; return how many there were. Most servers never load them."""
-    programs = sys.modules.get("ewe.programs")
+    """Kill the programs that still run; return their number. A server without programs never loads their module."""
+    programs = sys.modules.get("ewe.gateway.programs")
     return programs.kill_all() if programs is not None else 0
 
 
@@ -46,18 +54,18 @@ class Worker:
 
     def __init__(
         self,
-        blueprint: Blueprint,
+        factory: ProcessorFactory,
         sockets: list[socket.socket],
         name: str,
         lifeline: int = -1,
     ) -> None:
-        """name: for the access log. lifeline: the supervisor's pipe; without one this is the only process."""
-        self.blueprint = blueprint
+        """name: for the access log. lifeline: the supervisor's pipe; -1 if this is the only process."""
+        self.factory = factory
         self.name = name
-        self.processor = blueprint.make()
+        self.processor = factory.make()
         self.supervised = lifeline >= 0
-        if self.supervised and blueprint.config.retire:
-            self.processor.retire_after(blueprint.config.retire)
+        if self.supervised and factory.config.retire:
+            self.processor.retire_after(factory.config.retire)
         self.listener = self.processor.listener = Listener(sockets, lifeline)
         self.began = time.monotonic()
         self.interrupts = 0
@@ -65,7 +73,7 @@ class Worker:
         logger.access.name_worker(self.processor.name, name)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
-        """Serve until stopped; return the exit status. ready: called once signals are answered."""
+        """Serve until a stop; return the exit status. ready: called once the signal handlers are installed."""
         signal.signal(signal.SIGTERM, self.on_stop)
         signal.signal(signal.SIGINT, self.on_stop)
         signal.signal(signal.SIGQUIT, self.on_quit)
@@ -80,6 +88,11 @@ class Worker:
         ready()
         try:
             self.processor.serve(self.listener)
+            if not self.listener.closed:
+                logger.errors.error(
+                    f"the {self.processor.name} model ends though nobody stops it: its serve() has returned"
+                )
+                return FAILED
         except Exception:
             logger.errors.exception(f"the {self.processor.name} model failed")
             return FAILED
@@ -91,7 +104,7 @@ class Worker:
         return CUT if self.processor.cut else STOPPED
 
     def on_stop(self, number: int, frame: object) -> None:
-        """TERM, or INT: finish, and at the second INT end."""
+        """TERM, INT: let requests in progress end; at the second INT, end them."""
         self.interrupts += number == signal.SIGINT
         if self.interrupts > 1:
             self.on_quit(number, frame)
@@ -100,52 +113,60 @@ class Worker:
             if not self.supervised:
                 systemd.notify("STOPPING=1")
             self.processor.finish()
-            signal.setitimer(signal.ITIMER_REAL, self.blueprint.config.grace or 0.001)
+            grace = self.factory.config.grace
+            signal.setitimer(signal.ITIMER_REAL, grace or 0.001)
+            if (count := self.processor.in_progress()) and grace:
+                requests = "1 request is" if count == 1 else f"{count} requests are"
+                logger.errors.warning(
+                    f"{requests} in progress, and may end within {grace:g} s (grace); a second Ctrl-C ends all now"
+                )
 
     def on_quit(self, number: int, frame: object) -> None:
-        """End all now."""
+        """QUIT, second INT: end everything now."""
         self.aborted = True
         self.processor.abort()
         signal.setitimer(signal.ITIMER_REAL, LAST_MOMENT)
 
     def on_alarm(self, number: int, frame: object) -> None:
-        """The grace is over; or, after abort(), the last moment."""
+        """ALRM: `grace` is over; or, after abort(), LAST_MOMENT is."""
         if not self.aborted:
-            grace = self.blueprint.config.grace
-            logger.errors.warning(f"{len(self.processor.live)} requests did not end in {grace:g} s (grace)")
+            grace = self.factory.config.grace
+            logger.errors.warning(
+                f"{self.processor.unfinished()} requests did not end in {grace:g} s (grace)"
+            )
             self.on_quit(number, frame)
             return
         kill_programs()
         os._exit(CUT)
 
     def on_reopen(self, number: int, frame: object) -> None:
-        """USR1."""
+        """USR1: reopen the logs."""
         logger.reopen_logs()
         self.processor.signalled(signal.SIGUSR1)
 
     def on_reload(self, number: int, frame: object) -> None:
-        """HUP."""
+        """HUP: read the configuration again; below a supervisor, retire."""
         if self.supervised:
             self.processor.retire()
-        elif self.blueprint.renew():
+        elif self.factory.renew():
             logger.access.name_worker(self.processor.name, self.name)
-            self.processor.adopt(self.blueprint.site, self.blueprint.config)
+            self.processor.adopt(self.factory.site, self.factory.config)
 
     def on_count(self, number: int, frame: object) -> None:
-        """TTIN, TTOU: for a supervisor only."""
+        """TTIN, TTOU: only a supervisor can change the number of workers."""
         if not self.supervised:
             logger.errors.warning(
                 "TTIN and TTOU change the number of workers, where there are many (workers)"
             )
 
     def on_status(self, number: int, frame: object) -> None:
-        """USR2."""
+        """USR2: write status and stacks to the error log."""
         processor = self.processor
         streams = list(processor.live)
         idle = sum(stream.idle for stream in streams)
         programs = sum(len(stream.programs) for stream in streams)
         requests = processor.served + sum(stream.requests for stream in streams)
-        say = logger.errors.error  # not an error, but asked for: it is written at every level
+        say = logger.errors.error  # No error, but the administrator asked: this level is always written.
         say(
             f"status: {processor.name}, worker {self.name}, up {time.monotonic() - self.began:.0f} s,"
             f" {len(streams)} connections ({idle} idle), {programs} programs, {requests} requests"

@@ -1,7 +1,8 @@
-"""The X-Switch that the xswitch model starts for itself: its socket, its command, and who the front becomes.
+"""The X-Switch that the xswitch model starts: its socket, its command, and the user of the workers.
 
-The socket is made here and handed down, so that requests wait in its backlog while X-Switch is started anew. It
-lies in a directory that only the front may enter: nobody else on the machine can speak to it.
+This module opens the socket and X-Switch inherits it, so that requests wait in its backlog while the supervisor
+starts X-Switch again. The socket lies in a directory that only the workers' user may enter: no other user of the
+machine can connect to it.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from ewe.config import ConfigError
-from ewe.listener import StartError
+from ewe.config.messages import ConfigError
+from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
-    from ewe.config import Config
+    from ewe.config.settings import Config
 
 BACKLOG = 1024
 XSWITCH = sys.executable, "-m", "ewe.xswitch"
 
 
-class Companion:
-    """What the supervisor starts beside the workers. user: whom they become, None: nobody else."""
+class XSwitchProcess:
+    """The X-Switch that the supervisor starts. user: the account of the workers; None: they keep theirs."""
 
     def __init__(self, config: Config) -> None:
         """Raises StartError, ConfigError."""
@@ -49,24 +50,28 @@ class Companion:
                 os.chown(name, account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:
-        """Return a configuration in which the front knows where X-Switch is, and that there are users."""
+        """Return a configuration with X-Switch's address, the workers' user, and users' directories."""
         found = {"xswitch": self.address}
+        if self.user is not None:
+            found["user"] = self.user
         if config.userdir is None:
             found["userdir"] = "public_html"
         return config.replace("the xswitch model", **found)
 
     def command(self, config: Config) -> list[str]:
-        """Return what starts X-Switch."""
+        """Return the command that starts X-Switch."""
         assert config.userdir is not None
         defaults = {
             "userdir": config.userdir,
             "min-uid": config.min_uid,
             "time-limit": f"{config.program_timeout:g}",
+            "status": str(config.xswitch_status).lower(),
         }
         if self.user is not None:
             defaults["user"] = "nobody" if self.user == "root" else self.user
         command = [
             *XSWITCH, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),
+            "--log", config.logfile, "--log-level", config.loglevel,
             "--root", os.path.realpath(config.cgi_path), "--root", os.path.realpath(config.documentroot),
         ]  # fmt: skip
         for key, value in defaults.items():
@@ -82,7 +87,7 @@ class Companion:
 
 
 def check_settings(config: Config) -> None:
-    """Check the file of X-Switch's own settings, which only X-Switch understands. Raises ConfigError."""
+    """Have X-Switch check its settings file. Raises ConfigError."""
     if config.xswitch_config is not None:
         command = [*XSWITCH, "--check-config", "--config", os.path.abspath(config.xswitch_config)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

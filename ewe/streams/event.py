@@ -1,40 +1,75 @@
-"""The event loop's stream: its callbacks resume the conversation directly, without Task, Future or timer."""
+"""The event loop's stream: the loop's callbacks resume the conversation directly.
+
+One thread serves every connection, so no conversation may wait in a system call. asyncio's own way would put a
+StreamReader, a Future and a Task between the socket and the conversation; each costs an object per wait and a round
+of the loop. EventStream is the asyncio.Protocol itself and resumes the coroutine from the callback:
+
+    event loop                  EventStream                            conversation
+    data_received(data) ──────▶ want is BYTES? step() ── send(None) ─▶ goes on after `await receive()`
+                                else keep the bytes                      │
+                                want = ROOM, say    ◀── await PAUSE ───────┘  (pauses again, or ends)
+    resume_writing()    ──────▶ want is ROOM?  step()
+    tick, 4 per second  ──────▶ check_deadline(now): past it? step(Timeout)
+    connection_lost()   ──────▶ step(Disconnected), so that the conversation's finally blocks run
+
+`want` says what the paused conversation waits for; an event that it does not wait for leaves it paused. Bytes that
+come meanwhile stay in `arrived`; past HIGH bytes the stream stops reading, and TCP slows the client down.
+
+No request sets a timer: creating and cancelling one would cost more than reading a short request. The model checks
+the deadlines of all streams every TICK seconds. Clock has the time of the last check, which costs nothing to read.
+
+What can go wrong:
+
+- The loop finds out in send() that the client has left, but calls connection_lost() only in its next round; until
+  then is_closing() is the sign.
+- sendfile(2) writes past the transport. What the transport still buffers must go out first (drained), and the loop
+  lets no one else watch the transport's descriptor, so send_file() watches a duplicate.
+- A conversation that always finds bytes to read and room to write never pauses, and nothing else runs. After SHARE
+  bytes it goes on in the loop's next round (turn).
+
+Read next: processors/event.py, which makes the loop, the streams and the ticks.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from socket import AF_UNIX
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
-from ewe.streams import (
-    HALF_CLOSED,
+from ewe.streams.base import (
+    CALL,
     RECEIVE,
     SENDFILE,
+    SHARE,
     Disconnected,
-    Pace,
+    MinRate,
     Stream,
     Timeout,
     Timeouts,
     Want,
     reset_at_close,
 )
+from ewe.streams.poller import EventPoller
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ewe.programs import ProgramWaits
+    from ewe.streams.poller import Poller
 
 
 class EventStream(Stream):
-    """A stream that is an asyncio protocol, and resumes its conversation directly when what it wants happened.
+    """A stream that is an asyncio protocol. The loop calls, in this order:
 
-        connection_made, data_received*, eof_received?, connection_lost;
-        between them pause_writing, resume_writing, in turn
+        connection_made, data_received*, eof_received?, connection_lost
+        and between these pause_writing, resume_writing in turn
 
-    start(stream) makes the conversation. clock.now is time.monotonic(), up to a quarter of a second old:
-    the processor renews it and calls look(now) on every stream, so that no request needs a timer.
+    admit(stream): registers the connection; False if it is refused. start(stream): makes the conversation.
+    on_lost(stream): called when the connection has ended. clock: the model sets clock.now every TICK seconds, and
+    then calls check_deadline(now).
     """
 
     HIGH = 64 * 1024  # bytes that may wait for the conversation before reading pauses
@@ -46,24 +81,25 @@ class EventStream(Stream):
         start: Callable[[Stream], Coroutine[Any, None, None]],
         server: tuple[str, int],
         timeouts: Timeouts,
-        entered: Callable[[EventStream], EventStream],
-        gone: Callable[[Stream], None],
+        admit: Callable[[EventStream], bool],
+        on_lost: Callable[[Stream], None],
     ) -> None:
         super().__init__(("", 0), server, timeouts)
         self.loop = loop
         self.clock = clock
         self.start = start
-        self.entered = entered
-        self.gone = gone
+        self.admit = admit
+        self.on_lost = on_lost
         self.arrived = b""
-        self.ended = False  # the client will send no more
+        self.ended = False  # the client has closed its sending side
         self.lost = False
-        self.full = False  # the transport's buffer is: wait before sending more
+        self.full = False  # the transport's buffer is full: wait before sending more
         self.reading = True
+        self.handled = 0  # bytes read and sent since the conversation was last resumed
         self.want: Want | None = None
         self.expires = 0.0
-        self.patience = 0.0
-        self.left_at = 0.0
+        self.receive_deadline = 0.0
+        self.client_ended_at = 0.0
         self.transport: asyncio.Transport
         self.conversation: Coroutine[Any, None, None] | None = None
 
@@ -73,13 +109,16 @@ class EventStream(Stream):
         """Begin the conversation."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
-        self.client = (peer[0], peer[1]) if peer else ("unix:", 0)
-        self.entered(self)
-        self.conversation = self.start(self)
-        self.step()
+        if peer:
+            self.client = (peer[0], peer[1])
+        elif transport.get_extra_info("socket").family == AF_UNIX:
+            self.client = ("unix:", 0)
+        if self.admit(self):
+            self.conversation = self.start(self)
+            self.step()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; go on if they are waited for, else keep them, and past HIGH stop reading."""
+        """Resume the conversation if it waits for bytes, else keep them; past HIGH bytes stop reading."""
         if self.want is Want.BYTES:
             self.arrived = data
             self.step()
@@ -90,26 +129,26 @@ class EventStream(Stream):
                 self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client has sent its last byte; it may still wait for the answer."""
+        """Note that the client has closed its sending side; it may still wait for the response."""
         self.ended = True
-        self.left_at = self.clock.now
+        self.client_ended_at = self.clock.now
         if self.want is Want.BYTES:
             self.step()
-        return True  # the transport stays open: closing is the conversation's business
+        return True  # keep the transport open: the conversation decides when to close
 
     def connection_lost(self, reason: Exception | None) -> None:
-        """Tell a conversation that is not over, so that its finally blocks run."""
+        """Throw Disconnected into a conversation that has not ended, so that its finally blocks run."""
         self.lost = self.ended = True
         if self.want is not None:
             self.step(Disconnected())
-        self.gone(self)
+        self.on_lost(self)
 
     def pause_writing(self) -> None:
-        """The buffer is full."""
+        """Note that the transport's buffer is full."""
         self.full = True
 
     def resume_writing(self) -> None:
-        """The buffer has drained."""
+        """Note that the transport's buffer has drained."""
         self.full = False
         if self.want is Want.ROOM:
             self.step()
@@ -118,31 +157,31 @@ class EventStream(Stream):
         """Resume the conversation until it pauses again or ends."""
         assert self.conversation is not None
         self.want = None
+        self.handled = 0
         try:
             if error is None:
                 self.conversation.send(None)
             else:
                 self.conversation.throw(error)
         except StopIteration:
-            self.want = None
             self.expires = self.clock.now + self.timeouts.write_timeout
             self.close()
         except BaseException:
             logger.errors.exception(f"a conversation with {self.client[0]} failed")
             self.abort()
 
-    def look(self, now: float) -> None:
-        """Notice deadlines."""
+    def check_deadline(self, now: float) -> None:
+        """End a wait that is past its deadline, or a closing connection whose client does not read the rest."""
         if now > self.expires:
             if self.want is not None:
                 self.step(Timeout())
             elif self.expires and not self.lost:
-                self.transport.abort()  # it ended, and the client did not read the rest
+                self.transport.abort()  # the conversation ended, and the client did not read the rest
 
     # What the conversation awaits
 
     async def wait(self, want: Want, seconds: float) -> None:
-        """Pause; raises what look() and connection_lost() throw."""
+        """Pause until `want` has happened. Raises Timeout after `seconds` (from check_deadline()), Disconnected."""
         if self.lost:
             raise Disconnected
         self.expires = self.clock.now + seconds + TICK
@@ -165,7 +204,7 @@ class EventStream(Stream):
         return self.take()
 
     def take(self) -> bytes:
-        """Return what arrived."""
+        """Return all bytes that have arrived, and read on."""
         data = self.arrived
         self.arrived = b""
         if not self.reading and not self.lost:
@@ -173,27 +212,46 @@ class EventStream(Stream):
             self.transport.resume_reading()
         return data
 
-    def allow(self, seconds: float) -> None:
-        self.patience = self.clock.now + seconds
+    def set_deadline(self, seconds: float) -> None:
+        self.receive_deadline = self.clock.now + seconds
 
     async def receive(self, limit: int = RECEIVE) -> bytes:
         if not self.arrived and not self.ended:
-            left = self.patience - self.clock.now
-            if left + TICK < 0:  # a trickle of bytes must not outrun the look at deadlines
+            left = self.receive_deadline - self.clock.now
+            # The deadline may have passed before this wait: Body.more() computes it from min_rate.
+            if left + TICK < 0:
                 raise Timeout
             await self.wait(Want.BYTES, left)
         return self.take()
 
     async def send(self, *parts: bytes) -> None:
-        if self.lost:
+        transport = self.transport
+        handled = self.handled
+        # An earlier write of this turn may have failed; the loop calls connection_lost() only in its next round.
+        if self.lost or (handled and transport.is_closing()):
             raise Disconnected
-        self.transport.write(b"".join(parts) if len(parts) > 1 else parts[0])
+        data = b"".join(parts) if len(parts) > 1 else parts[0]
+        transport.write(data)
         if self.full:
             await self.emptied()
+            return
+        self.handled = handled = handled + CALL + len(data)
+        if handled > SHARE:
+            await self.turn()
+
+    async def share(self, size: int) -> None:
+        self.handled += CALL + size
+        if self.handled > SHARE:
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Go on in the loop's next round: every other connection that is ready comes first."""
+        self.loop.call_soon(self.happened, Want.TURN)
+        await self.wait(Want.TURN, math.inf)
 
     async def emptied(self) -> None:
-        """Wait until the buffer is not full; a client that reads has another write_timeout for the rest."""
-        pace = Pace(self.timeouts)
+        """Wait until the buffer is not full; a client that keeps min_rate gets another write_timeout."""
+        pace = MinRate(self.timeouts)
         left = self.transport.get_write_buffer_size()
         while self.full:
             try:
@@ -205,7 +263,7 @@ class EventStream(Stream):
                 pace.check(before - left)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Write to a duplicate of the socket: a loop lets nobody else watch a transport's own descriptor."""
+        """Send with sendfile(2), past the transport, on a duplicate of its descriptor, which the loop can watch."""
         if self.lost:
             raise Disconnected
         if head:
@@ -213,8 +271,12 @@ class EventStream(Stream):
         if not count:
             return
         await self.drained()
-        pace = Pace(self.timeouts)
-        target = os.dup(self.transport.get_extra_info("socket").fileno())
+        pace = MinRate(self.timeouts)
+        try:
+            target = os.dup(self.transport.get_extra_info("socket").fileno())
+        except OSError:  # the process has no descriptor left
+            await self.send_copy(file, offset, count)
+            return
         try:
             while count:
                 try:
@@ -233,10 +295,22 @@ class EventStream(Stream):
                     await self.room(target)
         finally:
             os.close(target)
+        await self.share(max(sent, 0))
+
+    async def send_copy(self, file: int, offset: int, count: int) -> None:
+        """Read and send a part of a file: slower than sendfile(2), but without another descriptor."""
+        while count:
+            data = os.pread(file, min(count, RECEIVE), offset)
+            if not data:
+                raise Disconnected("the file has become shorter")
+            await self.send(data)
+            offset += len(data)
+            count -= len(data)
 
     async def drained(self) -> None:
-        """Wait until the transport holds nothing back, so that what is written past it comes after."""
+        """Wait until the transport's buffer is empty, so that bytes written past the transport come after it."""
         if self.transport.get_write_buffer_size():
+            # With a limit of 0 the loop calls resume_writing() only when the buffer is empty.
             self.transport.set_write_buffer_limits(high=0)
             try:
                 if self.transport.get_write_buffer_size():
@@ -246,7 +320,7 @@ class EventStream(Stream):
                 self.transport.set_write_buffer_limits(high=self.HIGH)
 
     async def room(self, target: int) -> None:
-        """Wait until the socket takes more."""
+        """Wait until the socket has room for more."""
         self.loop.add_writer(target, self.happened, Want.ROOM)
         try:
             await self.wait(Want.ROOM, self.timeouts.write_timeout)
@@ -254,7 +328,7 @@ class EventStream(Stream):
             self.loop.remove_writer(target)
 
     def happened(self, want: Want) -> None:
-        """Go on if this is what is waited for."""
+        """Resume the conversation if it waits for this."""
         if self.want is want:
             self.step()
 
@@ -267,8 +341,12 @@ class EventStream(Stream):
             return
         await self.read_off()
 
-    def program_waits(self) -> ProgramWaits:
-        return EventWaits(self)
+    def bound_to(self) -> str:
+        name = self.transport.get_extra_info("sockname")
+        return str(name[0]) if name else self.server[0]
+
+    def poller(self) -> Poller:
+        return EventPoller(self)
 
     def finish(self) -> None:
         self.finishing = self.stopping = True
@@ -288,11 +366,11 @@ class EventStream(Stream):
         reset_at_close(self.transport.get_extra_info("socket"))
 
     def soon(self, function: Callable[[], None]) -> None:
-        """Have the loop call a function: we may be in another thread."""
+        """Have the loop call a function; this may be another thread than the loop's."""
         try:
             self.loop.call_soon_threadsafe(function)
         except RuntimeError:
-            pass  # it is closed, and the connection with it
+            pass  # the loop is closed, and the connection with it
 
     def close(self) -> None:
         self.reap_programs()
@@ -301,7 +379,7 @@ class EventStream(Stream):
 
 
 class Clock:
-    """A time of day that costs nothing to read."""
+    """The time of the loop's last tick on time.monotonic(): an attribute is cheaper to read than a clock."""
 
     __slots__ = ("now",)
 
@@ -309,11 +387,11 @@ class Clock:
         self.now = time.monotonic()
 
 
-TICK = 0.25  # seconds between two looks at all deadlines of an event loop
+TICK = 0.25  # seconds between two looks at the deadlines of all connections of an event loop
 
 
 class _Pause:
-    """`await PAUSE` gives control back to the event loop."""
+    """`await PAUSE` gives control back to step(), and so to the event loop."""
 
     __slots__ = ()
 
@@ -322,80 +400,3 @@ class _Pause:
 
 
 PAUSE: Awaitable[None] = _Pause()
-
-
-# Descriptors that an event loop goes on watching between two waits, which saves it half a dozen system calls for
-# each, and what to call when they can be read: None while nobody waits.
-WATCHED: dict[int, Callable[[int], None] | None] = {}
-
-
-def readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-    """A watched descriptor can be read, or has been closed by its other end."""
-    possible = WATCHED[descriptor]
-    if possible is not None:
-        possible(descriptor)
-    else:  # it would be told again and again
-        del WATCHED[descriptor]
-        loop.remove_reader(descriptor)
-
-
-class EventWaits:
-    """Wait for a program with the event loop's readers."""
-
-    def __init__(self, stream: EventStream) -> None:
-        self.stream = stream
-
-    async def wait(
-        self,
-        descriptors: Sequence[int],
-        since: float,
-        seconds: float,
-        writable: int = -1,
-        stays: bool = False,
-    ) -> list[int]:
-        stream, loop = self.stream, self.stream.loop
-        ready: list[int] = []
-
-        def possible(descriptor: int) -> None:
-            ready.append(descriptor)
-            stream.happened(Want.PROGRAM)
-
-        for descriptor in descriptors:
-            if not stays:
-                loop.add_reader(descriptor, possible, descriptor)
-                continue
-            if descriptor not in WATCHED:
-                loop.add_reader(descriptor, readable, loop, descriptor)
-            WATCHED[descriptor] = possible
-        if writable >= 0:
-            loop.add_writer(writable, possible, writable)
-        expires = stream.clock.now + seconds
-        try:
-            while not ready:
-                now = stream.clock.now
-                if stream.ended and now > max(since, stream.left_at) + HALF_CLOSED:
-                    raise Disconnected
-                if now > expires:
-                    break
-                try:
-                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
-                except Timeout:
-                    continue
-        finally:
-            for descriptor in descriptors:
-                if not stays:
-                    loop.remove_reader(descriptor)
-                elif descriptor in WATCHED:
-                    WATCHED[descriptor] = None
-            if writable >= 0:
-                loop.remove_writer(writable)
-        return ready
-
-    def forget(self, descriptor: int) -> None:
-        if descriptor in WATCHED:
-            del WATCHED[descriptor]
-            self.stream.loop.remove_reader(descriptor)
-
-    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
-        """Call function after so many seconds."""
-        self.stream.loop.call_later(seconds, function)

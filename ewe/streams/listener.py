@@ -1,27 +1,65 @@
-"""Listening sockets: opened from addresses, waited for, and the connections taken off them."""
+"""Listening sockets: opening them, waiting for connections, accepting.
+
+    addresses ── open_sockets() ─▶ sockets ── Listener(sockets), one per process ─▶ Accepted, Accepted, ...
+
+The sockets are opened once, before the server drops its privileges and forks workers. Each process that accepts
+has its own Listener over the shared sockets: an epoll(7) descriptor and a wake pipe. The epoll watches
+
+- the listening sockets, with EPOLLEXCLUSIVE, so that one process wakes for a connection and not all;
+- the wake pipe: a signal handler, or another thread, writes a byte to end the wait;
+- the lifeline: a pipe that the supervisor holds open. It reaches its end when the supervisor dies, however it dies;
+- what a model adds with watch(): the pool's parked connections.
+
+What can go wrong: at the ceiling a model stops watching the sockets, and new connections wait in the kernel's
+backlog. Without a free descriptor accept(2) fails while the connection stays at the head of the backlog, so that
+epoll would report it again at once, and the process would spin; the listener stops accepting for PAUSE seconds.
+
+Read next: processors/serial.py, the shortest model.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import select
+import signal
 import socket
 import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from select import EPOLLEXCLUSIVE, EPOLLIN, epoll
+from select import EPOLLIN, epoll
 from typing import Any
 
 from ewe import logger
-from ewe.kinds import parse_address
-from ewe.streams import SLICE, set_timeouts
+from ewe.config.setting_types import parse_address
+from ewe.streams.blocking import SLICE, set_timeouts
+from ewe.streams.descriptors import EXHAUSTED
 
-OVERLOADED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-# For asyncio's servers of Unix sockets: Python 3.13 would remove the name with the server, which other workers
-# may still need, and look for it, where its user may not be allowed to look.
+# For asyncio's servers of Unix sockets. Python 3.13 would remove the socket's path with the server, but other
+# workers may still need the path, and the server's user may not be allowed to look for it.
 KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+MAX_UNIX_PATH = 107  # bytes, unix(7)
+ACCEPTS = 16  # connections that are accepted at once, before the open connections have their turn
 PAUSE = 0.1  # seconds without accepting when the system has no descriptor or memory left
-COMPLAIN = 10.0  # seconds between two complaints about that
+COMPLAIN = 10.0  # seconds between two lines of the log about that
+
+
+EPOLLEXCLUSIVE = getattr(select, "EPOLLEXCLUSIVE", 0)  # one process wakes, not all; PyPy does not define it
+
+
+class Forks:
+    """Counts the forks between the first process and this one: a Listener sees by it that it was inherited."""
+
+    count = 0
+
+
+def forked() -> None:
+    """Count a fork, in the child."""
+    Forks.count += 1
+
+
+os.register_at_fork(after_in_child=forked)
 
 
 class StartError(Exception):
@@ -40,7 +78,10 @@ class Accepted:
 
 
 def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -> list[socket.socket]:
-    """Listen on HOST:PORT, [V6]:PORT, unix:PATH and fd://N. Raises StartError."""
+    """Listen on addresses: HOST:PORT, [V6]:PORT, unix:PATH, fd://N. Raises StartError.
+
+    write_timeout: seconds, SO_SNDTIMEO of the accepted TCP sockets.
+    """
     sockets: list[socket.socket] = []
     try:
         for address in addresses:
@@ -48,7 +89,7 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
                 sock.listen(backlog)
                 sock.setblocking(False)
                 if sock.family != socket.AF_UNIX:
-                    # Accepted sockets inherit these, so that none of them costs a call per connection.
+                    # Accepted sockets inherit these options, which saves three system calls per connection.
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     set_timeouts(sock, SLICE, write_timeout)
                 sockets.append(sock)
@@ -59,7 +100,7 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
 
 
 def open_address(address: str) -> Iterator[socket.socket]:
-    """Yield a bound socket for each address that one text stands for. Raises OSError."""
+    """Yield a bound socket for each network address that an address of the settings stands for. Raises OSError."""
     family, host, number = parse_address(address)
     if family == "unix":
         yield open_unix(host)
@@ -80,8 +121,44 @@ def open_address(address: str) -> Iterator[socket.socket]:
             yield sock
 
 
+def try_address(address: str) -> str:
+    """Return a note on what open_sockets() would meet, "" if nothing; without listening or changing a name.
+
+    Raises StartError if open_sockets() would fail. An address in use is only a note.
+    """
+    family, host, _ = parse_address(address)
+    if family == "fd":
+        return f"{address} comes from the program that starts the server, and cannot be checked"
+    if family == "unix":
+        return try_unix(host)
+    try:
+        for sock in open_address(address):
+            sock.close()
+    except (OSError, UnicodeError) as reason:
+        if isinstance(reason, OSError) and reason.errno == errno.EADDRINUSE:
+            return f"{address} is in use, by this server or by another"
+        raise StartError(explain(address, reason)) from None
+    return ""
+
+
+def try_unix(path: str) -> str:
+    """Return a note if the Unix socket exists, "" if not. Raises StartError for a path that cannot be bound."""
+    directory = os.path.dirname(os.path.abspath(path))
+    if os.path.exists(path):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise StartError(f"unix:{path} is there and no socket; choose another path")
+        return f"unix:{path} is there: a server uses it, or has left it behind"
+    if not os.path.isdir(directory):
+        raise StartError(f"unix:{path}: there is no directory {directory}; make it")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise StartError(f"unix:{path}: {directory} may not be written; choose another path")
+    if len(os.fsencode(path)) > MAX_UNIX_PATH:
+        raise StartError(f"unix:{path} has more than {MAX_UNIX_PATH} bytes; choose a shorter path")
+    return ""
+
+
 def open_unix(path: str) -> socket.socket:
-    """Bind a Unix socket; one that a dead server left is removed, a live one is not. Raises OSError."""
+    """Bind a Unix socket, and remove first what a dead server has left there. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
@@ -91,7 +168,7 @@ def open_unix(path: str) -> socket.socket:
                 except ConnectionRefusedError:
                     os.unlink(path)
         sock.bind(path)
-        os.chmod(path, 0o666)  # a proxy runs as somebody else; the directory says who may come in
+        os.chmod(path, 0o666)  # a proxy runs as another user; the directory says who may connect
     except OSError:
         sock.close()
         raise
@@ -99,7 +176,7 @@ def open_unix(path: str) -> socket.socket:
 
 
 def explain(address: str, reason: OSError | UnicodeError) -> str:
-    """Return one line that says why an address cannot be listened on, and what to do."""
+    """Return one line that says why an address cannot be opened, and what to do."""
     if isinstance(reason, UnicodeError):
         return f"{address}: the host is malformed"
     if reason.errno == errno.EADDRINUSE:
@@ -115,7 +192,7 @@ def explain(address: str, reason: OSError | UnicodeError) -> str:
 
 
 def close_sockets(sockets: Sequence[socket.socket]) -> None:
-    """Close listening sockets, and remove the names of Unix ones."""
+    """Close listening sockets, and remove the paths of Unix sockets."""
     for sock in sockets:
         name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
         sock.close()
@@ -127,7 +204,7 @@ def close_sockets(sockets: Sequence[socket.socket]) -> None:
 
 
 def url(sock: socket.socket, scheme: str) -> str:
-    """Return where a listening socket can be reached."""
+    """Return the URL of a listening socket; unix:PATH for a Unix socket."""
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return f"unix:{name}"
@@ -136,26 +213,40 @@ def url(sock: socket.socket, scheme: str) -> str:
 
 
 class Listener:
-    """What a processor accepts connections from: all listening sockets of the server, as one process sees them.
+    """What a processor accepts connections from: all listening sockets of the server, for one process.
 
-    A processor in its simplest form is `for accepted in listener: ...`. The loop ends after close(), which
-    may be called by a signal handler or another thread; wake() ends a wait early. lifeline: a descriptor
-    that reaches its end when the supervisor dies.
+    The simplest processor is `for accepted in listener: ...`. The loop ends after close(); wake() ends a wait
+    early. A signal handler or another thread may call both. Several threads may have such a loop, and a forked
+    child may go on with it. lifeline: a descriptor that reaches its end when the supervisor dies.
     """
 
     def __init__(self, sockets: Sequence[socket.socket], lifeline: int = -1) -> None:
-        """Make it in the process that accepts: an epoll descriptor is not to be shared."""
+        """sockets: bound and listening; they stay the caller's."""
         self.sockets = {sock.fileno(): sock for sock in sockets}
         self.names = {number: server_name(sock) for number, sock in self.sockets.items()}
+        self.lifeline = lifeline
+        self.closed = False
+        self.accept_from = self.complain_from = 0.0
+        self.open()
+
+    def open(self) -> None:
+        """Open the epoll descriptor and the wake pipe; each process that accepts needs its own."""
+        self.forks = Forks.count
         self.epoll = epoll()
         self.wake_reader, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.epoll.register(self.wake_reader, EPOLLIN)
-        self.lifeline = lifeline
-        if lifeline >= 0:
-            self.epoll.register(lifeline, EPOLLIN)
-        self.closed = False
+        if self.lifeline >= 0:
+            self.epoll.register(self.lifeline, EPOLLIN)
         self.accepting = False
-        self.accept_from = self.complain_from = 0.0
+
+    def open_in_child(self) -> None:
+        """Replace the parent's epoll descriptor and wake pipe by our own; signals end the waits of this process."""
+        self.close_waiting()
+        self.open()
+        try:
+            signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
+        except ValueError:
+            pass  # not in this thread
 
     def __iter__(self) -> Iterator[Accepted]:
         """Yield connections until close()."""
@@ -163,20 +254,24 @@ class Listener:
             accepted = self.accept()
             if accepted is not None:
                 yield accepted
+        self.wake()  # pass the wake-up on: another thread may wait too
 
     def accept(self, room: bool = True) -> Accepted | None:
-        """Wait for the next connection. None: woken by a signal or wake(); look around and call again.
+        """Return the next connection; None if a signal or wake() ended the wait: the caller looks and calls again.
 
-        room: False at a processor's ceiling, so that new connections wait in the backlog.
+        room: False at a processor's ceiling: accept nothing, so that new connections wait in the backlog.
         """
         accepted, _ = self.wait(-1, 1 if room else 0)
         return accepted[0] if accepted else None
 
     def wait(self, seconds: float, most: int) -> tuple[list[Accepted], list[int]]:
-        """Wait for connections, and for other descriptors registered with self.epoll; seconds: -1 for ever.
+        """Wait for connections, and for the descriptors that watch() was told of.
 
-        Return at most `most` connections of each socket, and the other descriptors that are ready.
+        seconds: at most so long; -1: without a limit. Return up to `most` connections of each listening socket, and
+        the watched descriptors that are ready.
         """
+        if self.forks != Forks.count:
+            self.open_in_child()
         now = time.monotonic() if self.accept_from else 0.0
         if now < self.accept_from:
             most = 0
@@ -190,22 +285,39 @@ class Listener:
             if number in self.sockets:
                 self.take(number, most, accepted)
             elif number == self.wake_reader:
-                os.read(self.wake_reader, 4096)
+                try:
+                    os.read(self.wake_reader, 4096)
+                except BlockingIOError:
+                    pass  # another thread has emptied the pipe
             elif number == self.lifeline:
                 self.close()
             else:
                 others.append(number)
         return accepted, others
 
+    def watch(self, descriptor: int, events: int, again: bool = False) -> None:
+        """Have wait() return a descriptor when one of the epoll(7) events has come; any thread may call this.
+
+        again: the descriptor was watched before, with EPOLLONESHOT, and is still known. Raises OSError.
+        """
+        (self.epoll.modify if again else self.epoll.register)(descriptor, events)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Forget a watched descriptor. Raises OSError."""
+        self.epoll.unregister(descriptor)
+
     def watch_sockets(self, wanted: bool) -> None:
-        """Watch the listening sockets or do not: what is not accepted waits in the backlog."""
+        """Watch the listening sockets, or stop watching: connections then wait in the backlog."""
         if wanted is not self.accepting:
             self.accepting = wanted
             for number in self.sockets:
-                if wanted:
-                    self.epoll.register(number, EPOLLIN | EPOLLEXCLUSIVE)  # one process wakes, not all
-                else:
-                    self.epoll.unregister(number)
+                try:
+                    if wanted:
+                        self.epoll.register(number, EPOLLIN | EPOLLEXCLUSIVE)
+                    else:
+                        self.epoll.unregister(number)
+                except (FileExistsError, FileNotFoundError):
+                    pass  # another thread has done it
 
     def take(self, number: int, most: int, accepted: list[Accepted]) -> None:
         """Accept up to `most` connections of one socket."""
@@ -214,9 +326,9 @@ class Listener:
             try:
                 sock, client = listening.accept()
             except BlockingIOError:
-                return  # another process was quicker
+                return  # another process has accepted the connection
             except OSError as reason:
-                if reason.errno in OVERLOADED:
+                if reason.errno in EXHAUSTED:
                     self.accept_from = time.monotonic() + PAUSE
                     self.complain(reason)
                 return
@@ -225,32 +337,43 @@ class Listener:
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[number]))
 
     def complain(self, reason: OSError) -> None:
-        """Say that nothing can be accepted, but not each time."""
+        """Log that nothing can be accepted, once in COMPLAIN seconds."""
         now = time.monotonic()
         if now >= self.complain_from:
             self.complain_from = now + COMPLAIN
             logger.errors.error(f"cannot accept: {reason.strerror}; new connections wait until it can")
 
     def wake(self) -> None:
-        """End the wait in progress."""
+        """End the wait in progress, if this process waits at all."""
+        if self.wake_writer < 0:
+            return
         try:
             os.write(self.wake_writer, b"\0")
         except BlockingIOError:
-            pass  # it is about to end anyway
+            pass  # the pipe is full, so the wait is about to end anyway
 
     def close(self) -> None:
-        """Accept no more. The sockets stay open: other processes may share them."""
+        """Stop accepting. The sockets stay open, since other processes may share them."""
         self.closed = True
         self.wake()
 
-    def release(self) -> None:
-        """Close what only waiting needs: in a forked child, and at the end."""
-        for number in (self.wake_reader, self.wake_writer):
-            os.close(number)
+    def leave(self) -> None:
+        """Close all that is the parent's, in a forked child that holds one conversation and accepts nothing."""
+        self.closed = True
+        for sock in self.sockets.values():
+            sock.close()
+        self.close_waiting()
+
+    def close_waiting(self) -> None:
+        """Close this process's copies of the epoll descriptor and the wake pipe; the parent's stay open."""
+        reader, writer = self.wake_reader, self.wake_writer
+        self.wake_reader = self.wake_writer = -1  # first: a signal handler may call wake() at any point
+        os.close(reader)
+        os.close(writer)
         self.epoll.close()
 
 
 def server_name(sock: socket.socket) -> tuple[str, int]:
-    """Return the (address, port) a socket listens on."""
+    """Return the (address, port) that a socket listens on; ("localhost", 80) for a Unix socket."""
     name = sock.getsockname()
     return ("localhost", 80) if sock.family == socket.AF_UNIX else (name[0], name[1])

@@ -1,28 +1,53 @@
-"""The pool's stream: a conversation over it is parked instead of holding a worker."""
+"""The pool's stream: where its worker would wait for the client, the conversation is parked instead.
+
+A pool has few threads and many connections. A worker that waits in recv(2) for a slow client is lost to all others:
+five silent clients stop a pool of five. This stream therefore tries each call without blocking, and pauses where
+the call would wait:
+
+    worker ── conversation.send(None) ─▶ stream.receive() ─▶ recv(2): nothing there yet
+           ◀─ Wait(BYTES, expires) ────────────┘
+       │ parks the connection with the main thread's epoll, and takes the next conversation from the queue
+    main thread: epoll says "readable" ─▶ queue ─▶ any worker: conversation.send(None) ─▶ recv(2) again
+
+A Wait says what the conversation waits for and until when; ewe/processors/pool.py does the parking. A conversation
+may thus begin in one thread and end in another, but two threads never run it at once: it is parked, or queued, or
+with one worker.
+
+With parking = idle only next_request() pauses, and the other calls are those of the blocking stream.
+
+What can go wrong: a client that sends one byte at a time is ready again before the main thread checks its deadline.
+receive() therefore compares the clock itself. A client as fast as the server is always ready. With parking = always
+the conversation therefore goes to the end of the queue after SHARE bytes (turn).
+
+Read next: processors/pool.py.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
 
-from ewe.streams import (
+from ewe.streams.base import (
+    CALL,
     RECEIVE,
     SENDFILE,
-    BlockingStream,
+    SHARE,
     Disconnected,
-    Pace,
+    MinRate,
     Timeout,
     Timeouts,
     Wait,
     Want,
 )
+from ewe.streams.blocking import BlockingStream
 
 
 class PoolStream(BlockingStream):
-    """A stream whose conversation is parked instead of holding a worker of the pool.
+    """A stream whose conversation pauses where a worker of the pool would wait for the client.
 
-    parks_always: in every wait for the client; otherwise only between requests.
+    parks_always: it pauses in every wait for the client (parking = always), not only between requests (idle).
     """
 
     def __init__(
@@ -35,6 +60,8 @@ class PoolStream(BlockingStream):
     ) -> None:
         super().__init__(sock, client, server, timeouts)
         self.parks_always = parks_always
+        # Bytes, and CALL for each call, since the last turn(). Parking does not reset the count.
+        self.handled = 0
         if parks_always:
             sock.setblocking(False)
 
@@ -42,7 +69,8 @@ class PoolStream(BlockingStream):
         self.idle = True
         try:
             if self.finishing:
-                return self.what_came()
+                return self.arrived_before_stop()
+            # Wait before the first recv(): the main thread starts conversations, and must not run a request.
             wait = Wait(Want.BYTES, time.monotonic() + idle)
             while True:
                 await wait
@@ -64,9 +92,9 @@ class PoolStream(BlockingStream):
             try:
                 return self.socket.recv(limit)
             except BlockingIOError:
-                if (
-                    time.monotonic() > self.expires
-                ):  # a trickle of bytes must not outrun the look at deadlines
+                # Each byte of a slow client wakes the main thread, which queues the conversation before it checks
+                # deadlines.
+                if time.monotonic() > self.expires:
                     raise Timeout from None
                 await Wait(Want.BYTES, self.expires)
             except OSError:
@@ -76,23 +104,39 @@ class PoolStream(BlockingStream):
         if not self.parks_always:
             return await super().send(*parts)
         data = memoryview(b"".join(parts) if len(parts) > 1 else parts[0])
-        pace: Pace | None = None
+        pace: MinRate | None = None
         while data:
             try:
                 sent = self.socket.send(data)
             except BlockingIOError:
-                pace = await self.room(pace, 0)
+                pace = await self.room(pace)
                 continue
             except OSError:
                 raise Disconnected from None
             data = data[sent:]
             if pace is not None:
                 pace.check(sent)
+            self.handled += CALL + sent
+            if self.handled > SHARE:
+                await self.turn()
 
-    async def room(self, pace: Pace | None, sent: int) -> Pace:
-        """Wait until the client has read something."""
-        pace = pace or Pace(self.timeouts)
-        pace.check(sent)
+    async def share(self, size: int) -> None:
+        self.handled += CALL + size
+        if self.handled > SHARE and self.parks_always:
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Go to the end of the queue: every conversation that is ready now comes first."""
+        self.handled = 0
+        await Wait(Want.TURN, math.inf)
+
+    async def room(self, pace: MinRate | None) -> MinRate:
+        """Wait until the client has read something, and return `pace`, or a new MinRate if it is None.
+
+        Raises Timeout if the client reads nothing for write_timeout, or is slower than min_rate.
+        """
+        pace = pace or MinRate(self.timeouts)
+        pace.check(0)
         await Wait(Want.ROOM, time.monotonic() + self.timeouts.write_timeout)
         return pace
 
@@ -101,12 +145,12 @@ class PoolStream(BlockingStream):
             return await super().send_file(file, offset, count, head)
         if head:
             await self.send(head)
-        pace = Pace(self.timeouts)
+        pace = MinRate(self.timeouts)
         while count:
             try:
                 sent = os.sendfile(self.socket.fileno(), file, offset, min(count, SENDFILE))
             except BlockingIOError:
-                await self.room(pace, 0)
+                await self.room(pace)
                 continue
             except OSError:
                 raise Disconnected from None
@@ -115,3 +159,4 @@ class PoolStream(BlockingStream):
             offset += sent
             count -= sent
             pace.check(sent)
+            await self.share(sent)

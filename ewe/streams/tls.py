@@ -1,28 +1,47 @@
 """TLS: a stream over a stream, so that it is written once for every concurrency model.
 
-A SecureStream encrypts into and decrypts out of memory (ssl.SSLObject); the bytes travel over the stream below
-it, whose waits, deadlines and stops stay what they are. So no model knows of TLS, and no accept loop waits for
-a handshake. The price is a copy: files are read and encrypted, not sent by the kernel.
+ssl.SSLSocket would read and write the socket itself, and each concurrency model would need its own variant of it.
+A SecureStream encrypts and decrypts in memory instead (ssl.SSLObject). The records travel over the stream below:
+
+    conversation ── send(plain) ─▶ SSLObject ─▶ outgoing ─▶ below.send(records) ─▶ client
+    conversation ◀─ receive() ─── SSLObject ◀─ incoming ◀─ below.receive()     ◀─ client
+
+The stream below keeps its waits, deadlines and stops. No model knows of TLS, and no accept loop waits for a
+handshake: the handshake is the first thing that a conversation does (converse_securely). The price is a copy: files
+are read and encrypted in Python, and the kernel cannot send them by itself.
+
+What can go wrong:
+
+- The client closes without saying goodbye (close_notify). For HTTP that is an end like another: Content-Length and
+  chunks tell whether a body is complete.
+- A client sends records without data, or key updates, without end: each costs more to process than to send.
+  MAX_SILENT bounds them.
+- Bytes are decrypted but not asked for yet: next_request() looks into the SSLObject before it waits below.
+
+Source: RFC 8446. Read next: streams/base.py for what all streams promise.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.streams import RECEIVE, Disconnected, Stream, Timeout
+from ewe.streams.base import RECEIVE, Disconnected, Stream, Timeout
 
 if TYPE_CHECKING:
-    from ewe.programs import Program, ProgramWaits
+    from ewe.streams.poller import Poller
 
 PIECE = 64 * 1024  # bytes encrypted at once
+RECORD = 16 * 1024  # bytes decrypted at once, about what a record holds
+# Bytes of records without data that a client may send in a row; an honest client sends next to none.
+MAX_SILENT = 4 * RECORD
+ADVICE = b"This port speaks HTTPS: use https://...\r\n"
 NOT_TLS = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 40\r\nConnection: close\r\n\r\n"
-    b"This port speaks HTTPS: use https://...\r\n"
-)
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    % len(ADVICE)
+) + ADVICE
 
 
 class BadCertificate(ValueError):
@@ -30,10 +49,10 @@ class BadCertificate(ValueError):
 
 
 def server_context(certificate: str | None, key: str | None) -> ssl.SSLContext:
-    """Return the context for a certificate chain and its key, PEM files; None: one made on the spot.
+    """Return a context for a certificate chain and its key, both PEM files. Raises BadCertificate.
 
-    TLS 1.2 and 1.3, the library's own choice of ciphers, ALPN http/1.1; sessions resume by tickets, whose
-    keys all workers share. Raises BadCertificate.
+    certificate None: a self-signed one is made. TLS 1.2 and 1.3, OpenSSL's default ciphers, ALPN http/1.1. Sessions
+    resume by tickets; workers inherit the context, and so share the tickets' keys.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -53,12 +72,12 @@ def server_context(certificate: str | None, key: str | None) -> ssl.SSLContext:
 
 
 def no_password() -> str:
-    """Refuse to ask on the terminal for the password of a key."""
+    """Raise ValueError: without this, OpenSSL would ask on the terminal for the password of the key."""
     raise ValueError("the key is encrypted, and a server cannot ask for its password")
 
 
 def load_self_signed(context: ssl.SSLContext) -> None:
-    """Make a certificate for localhost, good for a year, with the openssl command. Raises BadCertificate."""
+    """Make a certificate for localhost, valid for a year, with the openssl command. Raises BadCertificate."""
     import subprocess
     from tempfile import TemporaryDirectory
 
@@ -81,7 +100,7 @@ def load_self_signed(context: ssl.SSLContext) -> None:
 
 
 class SecureStream(Stream):
-    """TLS over another stream."""
+    """TLS over another stream, `below`."""
 
     scheme = "https"
 
@@ -94,14 +113,16 @@ class SecureStream(Stream):
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
+        self.raw = memoryview(b"")  # bytes from below that are not yet in `incoming`
+        self.silent = 0  # bytes of records since the last one with data
         self.ended = False
         self.broken = False
 
-    # What others count and ask is the stream's below
+    # The model and the server count requests and set stopping on the stream below
 
     @property
     def requests(self) -> int:
-        """Answered so far."""
+        """How many requests were answered."""
         return self.below.requests
 
     @requests.setter
@@ -114,17 +135,20 @@ class SecureStream(Stream):
         return self.below.stopping
 
     async def handshake(self, seconds: float) -> bool:
-        """Agree on keys within so many seconds; False if the client will not. Raises Timeout, Disconnected."""
-        self.below.allow(seconds)
+        """Agree on keys within `seconds`; return whether the client did. Raises Timeout, Disconnected."""
+        self.below.set_deadline(seconds)
         while True:
             try:
                 self.tls.do_handshake()
             except ssl.SSLWantReadError:
+                if self.raw:
+                    self.feed()
+                    continue
                 await self.flush()
                 data = await self.below.receive()
                 if not data:
                     return False
-                self.incoming.write(data)
+                self.take(data)
             except ssl.SSLError as reason:
                 logger.errors.info(f"{self.client[0]}: no TLS, {reason.reason or reason}")
                 if reason.reason == "HTTP_REQUEST":
@@ -138,25 +162,43 @@ class SecureStream(Stream):
                 return True
 
     async def flush(self) -> None:
-        """Send what was encrypted."""
+        """Send the records that wait in `outgoing`."""
         if self.outgoing.pending:
             await self.below.send(self.outgoing.read())
 
     def decrypted(self) -> bytes:
-        """Return what can be decrypted of what came. Raises Disconnected for what is no TLS."""
+        """Return the data of the records that have arrived.
+
+        Raises Disconnected for bytes that are not TLS, and for more than MAX_SILENT bytes of records without data.
+        """
         pieces: list[bytes] = []
-        try:
-            while piece := self.tls.read(RECEIVE):
-                pieces.append(piece)
-            self.ended = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            self.ended = True
-        except ssl.SSLError as reason:
-            if not pieces:
-                raise Disconnected(str(reason.reason)) from None
+        while True:
+            count = len(pieces)
+            try:
+                while piece := self.tls.read(RECEIVE):
+                    pieces.append(piece)
+                self.ended = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLZeroReturnError:
+                self.ended = True
+            except ssl.SSLError as reason:
+                if not pieces:
+                    raise Disconnected(str(reason.reason)) from None
+                break
+            if len(pieces) > count:
+                self.silent = 0
+            if self.ended or not self.raw:
+                break
+            self.silent += self.feed()
+            if self.silent > MAX_SILENT:
+                raise Disconnected("TLS records without data")
         return b"".join(pieces)
+
+    def feed(self) -> int:
+        """Hand the next piece of `raw` to the TLS library; return its size."""
+        piece, self.raw = self.raw[:RECORD], self.raw[RECORD:]
+        return self.incoming.write(piece)
 
     async def next_request(self, idle: float) -> bytes:
         data = self.decrypted()
@@ -164,8 +206,8 @@ class SecureStream(Stream):
             raw = await self.below.next_request(idle)
             self.take(raw)
             data = self.decrypted()
-            if not data and not self.ended:  # part of a record: now it has begun
-                self.below.allow(self.timeouts.head_timeout)
+            if not data and not self.ended:  # part of a record: the request has begun
+                self.below.set_deadline(self.timeouts.head_timeout)
                 try:
                     data = await self.receive()
                 except Timeout:
@@ -173,14 +215,14 @@ class SecureStream(Stream):
         return data
 
     def take(self, raw: bytes) -> None:
-        """Take what came from below; its end without a goodbye is an end as well."""
+        """Keep bytes from below until they are decrypted; b"": the client closed without close_notify."""
         if raw:
-            self.incoming.write(raw)
+            self.raw = memoryview(raw)
         else:
             self.ended = True
 
-    def allow(self, seconds: float) -> None:
-        self.below.allow(seconds)
+    def set_deadline(self, seconds: float) -> None:
+        self.below.set_deadline(seconds)
 
     async def receive(self, limit: int = RECEIVE) -> bytes:
         data = self.decrypted()
@@ -211,14 +253,17 @@ class SecureStream(Stream):
             offset += len(data)
             count -= len(data)
 
+    async def share(self, size: int) -> None:
+        await self.below.share(size)
+
     async def goodbye(self) -> None:
-        """Say close_notify, so that the client knows that nothing was cut (RFC 8446 section 6.1)."""
+        """Send close_notify, so that the client knows that nothing was cut off (RFC 8446 section 6.1)."""
         if self.broken:
             return
         try:
             self.tls.unwrap()
         except ssl.SSLError:
-            pass  # it waits for the client's own, which we do not need
+            pass  # unwrap() would wait for the client's close_notify, which we do not need
         try:
             await self.flush()
         except (Timeout, Disconnected):
@@ -232,15 +277,8 @@ class SecureStream(Stream):
         self.broken = True
         self.below.break_off()
 
-    async def spawn(
-        self,
-        command: Sequence[str | bytes],
-        environment: Mapping[bytes, bytes],
-        directory: str,
-        stdin: int,
-        name: str,
-    ) -> Program:
-        return await self.below.spawn(command, environment, directory, stdin, name)
+    def bound_to(self) -> str:
+        return self.below.bound_to()
 
-    def program_waits(self) -> ProgramWaits:
-        return self.below.program_waits()
+    def poller(self) -> Poller:
+        return self.below.poller()

@@ -1,0 +1,12 @@
+"""Values that several rooms need and that are no settings."""
+
+# PATH of a script or an engine, where the server has none or does not pass its own on.
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+# The URL of X-Switch's status page. The server passes requests for it on, and X-Switch answers them.
+XSWITCH_STATUS_PATH = "/xswitch-status"
+
+# The directory by which a web application of Java is known, and the directories below which nothing is for clients:
+# Servlet specification section 10.5. Their names count in any case of letters.
+WEB_INF = "WEB-INF"
+PRIVATE_DIRECTORIES = (WEB_INF, "META-INF")

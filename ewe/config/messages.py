@@ -1,0 +1,35 @@
+"""What people are told of a wrong setting: one line that names the place, the key and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used. The text is one line that names the place, the key and the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+def one_line(text: str) -> str:
+    """Return a text in one line: line ends, control characters and invalid bytes become escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(value: object) -> str:
+    """Return a value as TOML writes it, in one line."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    """Return ``; did you mean "port"?`` for the most similar of some names, "" if none is similar enough.
+
+    likeness: from 0 (any name will do) to 1 (only the name itself).
+    """
+    import difflib
+
+    near = difflib.get_close_matches(name, list(names), 1, likeness)
+    return f'; did you mean "{near[0]}"?' if near else ""

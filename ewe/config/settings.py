@@ -1,0 +1,275 @@
+"""The settings of ewe: each setting once, with its names, its type, its default and its meaning.
+
+A setting is one line in `Config`. From that line come the file's key, the command's flag, the ``EWE_`` variable,
+`--help`, `--print-config`, and docs/settings.md (`python -m ewe.config` prints it).
+
+    setting_types.py    what a value can be, and how it is read and shown
+    sources.py          where values are written: file, environment
+    messages.py         what people are told of a wrong value
+    settings.py         the settings, and their values: the stronger source wins
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+
+from ewe.config.messages import ConfigError, nearest, quoted
+from ewe.config.setting_types import (
+    ADDRESSES,
+    BOOL,
+    COUNT,
+    COUNT_OR_0,
+    FILE_NAME,
+    FILE_NAMES,
+    HOST,
+    MODEL,
+    MOUNTS,
+    PATH,
+    PORT,
+    RESPONDERS,
+    SIZE,
+    TEXT,
+    WAIT,
+    G,
+    K,
+    Kind,
+    M,
+    auto,
+    choice,
+    duration,
+    size,
+    unset,
+)
+from ewe.config.sources import Given, find_file, from_environment, from_platform, read_file, variable
+
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """Describe one setting. `Config.port` is this description; `config.port` is the value.
+
+    It is a descriptor without `__set__`: Python finds the value in the instance's dictionary first.
+    kind: what a value can be. names: synonyms of the key, spelled as in a file.
+    """
+
+    def __init__(
+        self, default: T, kind: Kind[T], help: str, *, group: str, names: tuple[str, ...] = ()
+    ) -> None:
+        self.default, self.kind, self.help, self.group = default, kind, help, group
+        self.synonyms = names  # other names of the same setting, spelled like `key`
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.key = name.replace("_", "-")
+        self.keys = (self.key, *self.synonyms)
+        self.variable = variable(self.key)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, config: None, owner: type) -> Setting[T]: ...
+        @overload
+        def __get__(self, config: Config, owner: type) -> T: ...
+
+    def __get__(self, config: Config | None, owner: type) -> Setting[T] | T:
+        return self if config is None else self.default
+
+    def read(self, raw: object, label: str) -> T:
+        """Return the value that a text or a TOML value stands for. Raises ConfigError: `label` and the reason."""
+        try:
+            return self.kind.read(raw)
+        except ValueError:
+            raise ConfigError(f"{label} {quoted(raw)}: expected {self.kind.expected}") from None
+
+    def show(self, value: Any) -> str:
+        """Return a value as people write it; `read` accepts it."""
+        return self.kind.show(value)
+
+
+class Config:
+    """Hold a value for each setting, and where the value came from.
+
+    `Config(port="8080", documentroot=path)` takes values or their text. `Config.load` reads all sources. A Config
+    never changes; `replace` makes another.
+    """
+
+    # fmt: off
+    host = Setting("127.0.0.1", HOST, "the address to listen on; 0.0.0.0 or :: for every network",
+                   group="listening")
+    port = Setting(4000, PORT, "the TCP port; 0: a free port, which the banner shows", group="listening")
+    bind = Setting((), ADDRESSES, "listen here instead of at host and port: HOST:PORT, [::1]:PORT, unix:PATH or"
+                   " fd://N; may be repeated", group="listening")
+    backlog = Setting(1024, COUNT, "how many new connections may wait in the kernel to be accepted",
+                      group="listening")
+
+    concurrency = Setting("pool", MODEL, "the concurrency model by name, or module:Class to try your own",
+                          group="model", names=("model",))
+    workers = Setting(None, auto(COUNT), "how many processes serve; auto: 1, prefork 8", group="model")
+    poolthreads = Setting(5, COUNT, "how many threads a pool has", group="model", names=("threads",))
+    queue = Setting(1024, COUNT, "how many connections may wait for a thread of the pool", group="model")
+    parking = Setting("always", choice("never", "idle", "always"), "when a thread of the pool leaves a client"
+                      " that keeps it waiting: never (as in 2006), between requests (idle), or always",
+                      group="model")
+    connections = Setting(None, auto(COUNT), "the largest number of open connections of a process (children of"
+                          " fork, threads of thread); auto: the model's ceiling", group="model")
+    connections_per_client = Setting(0, COUNT_OR_0, "the largest number of open connections of one client"
+                                     " address in a process; above it 503; 0: no limit", group="model")
+    overload = Setting("wait", choice("wait", "refuse"), "what happens to new connections at a ceiling: wait"
+                       " in the backlog, or refuse with 503 and Retry-After", group="model")
+    retire = Setting(0, COUNT_OR_0, "replace a worker process after about this many requests; 0: never",
+                     group="model")
+    loop = Setting("auto", choice("auto", "uvloop", "asyncio"), "the event loop; auto: uvloop if it is"
+                   " installed, else asyncio", group="model")
+    grace = Setting(10.0, duration(0), "how long requests in progress may go on after a stop", group="model")
+
+    pid_file = Setting(None, unset(PATH), "a file that holds the process number while the server runs",
+                       group="operations", names=("pid",))
+    user = Setting(None, unset(TEXT), "the user to become once sockets and logs are open; only for root",
+                   group="operations")
+    group = Setting(None, unset(TEXT), "the group to become; none: the groups of the user",
+                    group="operations")
+
+    documentroot = Setting("htdocs", PATH, "the directory whose files the URLs below / name", group="files")
+    defaultindex = Setting(("index.html",), FILE_NAMES, "the file that answers for a directory: the first of"
+                           " these that exists; may be repeated", group="files")
+    userdir = Setting(None, unset(FILE_NAME), "the directory in each user's home whose files the URLs below"
+                      " /~NAME/ name, such as public_html; empty: none", group="files")
+    min_uid = Setting(1000, COUNT_OR_0, "the smallest uid whose user has such a directory; smaller ones are system"
+                      " accounts", group="files")
+    indexes = Setting(True, BOOL, "list a directory without such a file", group="files")
+    symlinks = Setting("inside", choice("inside", "follow"), "which symbolic links to follow: those that stay"
+                       " inside the document root, or all", group="files")
+    cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
+                    " second; 0: off", group="files")
+
+    cgi_path = Setting("cgi-bin", PATH, "the directory whose programs the URLs below /cgi-bin/ name",
+                       group="programs")
+    program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
+                              group="programs")
+    fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
+                      " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated",
+                      group="programs")
+    fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open for the next request: faster,"
+                           " but each open connection holds a child of php-fpm", group="programs")
+    xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
+                      " HOST:PORT; empty: the xswitch model starts one, other models have none",
+                      group="programs")
+    xswitch_config = Setting(None, unset(PATH), "X-Switch's settings file (TOML); ewe reads in it which directories"
+                             " hold scripts", group="programs")
+    xswitch_status = Setting(False, BOOL, "show X-Switch's engines, with all users' scripts, at /xswitch-status to"
+                             " loopback addresses; behind a proxy on this machine, that is everybody",
+                             group="programs")
+    mount = Setting((), MOUNTS, "a feature of another package or of your own, and the path below which it is asked"
+                    " first: /hello=module:Class, or /hello=NAME as a package registers it; may be repeated",
+                    group="programs")
+    spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
+                    " unnamed temporary file", group="programs")
+
+    persistent = Setting(True, BOOL, "keep a connection open for the next request", group="http")
+    idle = Setting(None, auto(WAIT), "how long a connection may stay idle between requests; auto: 75s if it"
+                   " holds only a socket, 5s if it holds a worker", group="http")
+    requests = Setting(10_000, COUNT_OR_0, "the largest number of requests on a connection; 0: no limit",
+                       group="http")
+    head_timeout = Setting(10.0, WAIT, "the longest wait for the whole head of a request (408)", group="http")
+    body_timeout = Setting(30.0, WAIT, "the longest wait for the next part of a body (408)", group="http")
+    write_timeout = Setting(30.0, WAIT, "the longest wait for a client that does not read", group="http")
+    min_rate = Setting(500, COUNT_OR_0, "the lowest average rate, in bytes a second, of a body that a client sends"
+                       " (408) or a response that it reads (close), once the timeout has passed; 0: no limit",
+                       group="http")
+    max_target = Setting(8 * K, SIZE, "the longest request target (414)", group="http")
+    max_head = Setting(32 * K, SIZE, "the largest head of a request (431)", group="http")
+    max_field = Setting(16 * K, SIZE, "the longest header field (431)", group="http")
+    max_fields = Setting(100, COUNT, "the largest number of header fields (431)", group="http")
+    max_body = Setting(2 * G, SIZE, "the largest body of a request (413)", group="http")
+
+    tls = Setting("off", choice("off", "self"), "self: HTTPS with a certificate for localhost, made at the start",
+                  group="tls")
+    tls_cert = Setting(None, unset(PATH), "HTTPS with this certificate chain (PEM)", group="tls",
+                       names=("certfile",))
+    tls_key = Setting(None, unset(PATH), "the private key of the certificate (PEM); none: it is in the same file",
+                      group="tls", names=("keyfile",))
+    tls_timeout = Setting(10.0, WAIT, "how long a TLS handshake may take", group="tls")
+
+    logfile = Setting("-", PATH, "the error log; -: standard error", group="logs")
+    loglevel = Setting("info", choice("error", "warning", "info", "debug", numbered=True), "the least"
+                       " important messages that the error log holds", group="logs", names=("log-level",))
+    access_log = Setting("-", PATH, "the access log; -: standard output; off: none", group="logs")
+    log_format = Setting("combined", TEXT, "the format of a line of the access log: combined, common, json, or"
+                         " Apache's letters", group="logs")
+    # fmt: on
+
+    file: str | None = None  # the settings file that was read
+
+    def __init__(self, **values: object) -> None:
+        self._origins: dict[str, str] = {}
+        for name, setting in SETTINGS.items():
+            self.__dict__[name] = setting.default
+        self._take((name.replace("_", "-"), value, f"{name} =", "caller") for name, value in values.items())
+
+    @classmethod
+    def load(
+        cls,
+        options: Iterable[tuple[str, object]] = (),
+        environ: Mapping[str, str] | None = None,
+        file: str | None = None,
+    ) -> Self:
+        """Read the defaults, a file, the environment and the command line; a later source is stronger.
+
+        options: the command line's settings, as (key, value). file: the settings file; else EWE_CONFIG names it,
+        else it is ``ewe.toml`` or ``[tool.ewe]`` of ``pyproject.toml`` in the current directory. A file that is
+        named must exist. Raises ConfigError.
+        """
+        environ = os.environ if environ is None else environ
+        config = cls()
+        if named := file or environ.get("EWE_CONFIG"):
+            config.file = named
+            config._take(read_file(named) or ())
+        elif found := find_file():
+            config.file = found[0]
+            config._take(found[1])
+        config._take(from_platform(environ))
+        config._take(from_environment(environ, KEYS))
+        config._take((key, raw, f"--{key}", "command line") for key, raw in options)
+        return config
+
+    def replace(self, origin: str, **values: object) -> Self:
+        """Return the same configuration with some other values, which came from `origin`."""
+        other = type(self)()
+        other.__dict__.update(self.__dict__, _origins=dict(self._origins))
+        other._take((name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items())
+        return other
+
+    def origin(self, name: str) -> str:
+        """Return where a value came from: "default", "ewe.toml line 3", "EWE_PORT" or "command line"."""
+        return self._origins.get(KEYS[name.replace("_", "-")].name, "default")
+
+    def _take(self, found: Iterable[Given]) -> None:
+        """Read one source's values. Raises ConfigError."""
+        given: dict[str, str] = {}
+        for key, raw, label, origin in found:
+            if (setting := KEYS.get(key)) is None:
+                raise ConfigError(f'{origin}: unknown key "{key}"{nearest(key, KEYS)}')
+            if given.setdefault(setting.name, key) != key:
+                raise ConfigError(f'{origin}: "{key}" and "{given[setting.name]}" are one setting: keep one')
+            self.__dict__[setting.name] = setting.read(raw, label)
+            self._origins[setting.name] = origin
+        if "bind" not in given and ("port" in given or "host" in given):
+            # `ewe 8080` means port 8080, even if a weaker source sets `bind`.
+            self.__dict__["bind"] = Config.bind.default
+            self._origins.pop("bind", None)
+
+
+SETTINGS: dict[str, Setting[Any]] = {
+    name: item for name, item in vars(Config).items() if isinstance(item, Setting)
+}
+KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() for key in setting.keys}
+
+
+def groups() -> dict[str, list[Setting[Any]]]:
+    """Return the settings by group, in the order of their definitions."""
+    found: dict[str, list[Setting[Any]]] = {}
+    for setting in SETTINGS.values():
+        found.setdefault(setting.group, []).append(setting)
+    return found

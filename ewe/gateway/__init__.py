@@ -1,0 +1,1 @@
+"""What stands behind a feature: the variables and output of CGI programs, FastCGI records, processes, servers."""

@@ -1,0 +1,89 @@
+"""Claims: which files belong to programs, so that the static files' feature never sends them.
+
+A script's source holds passwords, and its mistakes help attackers. Usually a program's feature stands in front of
+the static files (ewe.site) and answers for it. That is not enough to keep the source secret:
+
+- The file may come into being between the two looks: `git checkout` removes a page and creates it again.
+- Another feature may lead there: a user's directory is served before `fastcgi` is asked.
+- A symbolic link, or another spelling of the name, may lead there: `page.txt` -> `page.php`, `page.PHP` on a
+  file system that ignores case, `page.php.` on one that drops a dot at the end.
+
+Each Static therefore asks a Claims about every file that it opens, by the name in the URL and by the true name that
+the kernel reports. A claimed file is refused with 403, whether or not its program can be reached at the moment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Sequence
+
+# No client may read these directories of a web application: Servlet specification section 10.5
+PRIVATE = re.compile(r"/(?:WEB|META)-INF(?:/|\Z)", re.IGNORECASE)
+EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+
+
+class Claims:
+    """Which files are programs: by extension, or by the directory that they lie in.
+
+    root: the document root, without links. extensions: ".php" and the like. directories: all below them is claimed.
+    executables: of what is below this directory, only executable files are claimed, because the document root
+    lies in it, and there would be no files left to send.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        extensions: Sequence[str] = (),
+        directories: Iterable[str] = (),
+        executables: str = "",
+    ) -> None:
+        self.root = root.rstrip("/")
+        self.extensions = extensions
+        self.directories = tuple(sorted({name for each in directories for name in names_of(each)}))
+        self.executables = executables
+        ends = "|".join(re.escape(each) for each in extensions)
+        self.ending = re.compile(rf"[^/](?:{ends})[. ]*\Z", re.IGNORECASE) if ends else None
+
+    def for_root(self, root: str, directory: str) -> Claims:
+        """Return the same claims for a user's document root, and one directory more. root: without links."""
+        claims = Claims(root, self.extensions, (), self.executables)
+        claims.directories = tuple(sorted({*self.directories, *names_of(directory)}))
+        return claims
+
+    def claim(self, name: str, real: str, descriptor: int) -> bool:
+        """Return whether an opened file or directory is a program's. name: in the URL. real: its true name."""
+        if any(is_in(real, each) or is_in(name, each) for each in self.directories):
+            return True
+        if PRIVATE.search(real[len(self.root) :] if real.startswith(self.root + "/") else real):
+            return True
+        ends = self.ending is not None and bool(self.ending.search(name) or self.ending.search(real))
+        if not ends and not self.executables:
+            return False
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            return False  # a directory with such a name holds files like any other
+        return ends or (mode & EXECUTABLE != 0 and is_in(real, self.executables))
+
+
+def names_of(directory: str) -> set[str]:
+    """Return the names of a directory: as written, below its parent's true name, and its own true name.
+
+    The directory may be a symbolic link that is changed at any moment, to the next release of a program for
+    example. The new target is still claimed, by the name of the link.
+    """
+    directory = directory.rstrip("/") or "/"
+    above, name = os.path.split(directory)
+    names = {directory}
+    try:
+        names |= {os.path.join(os.path.realpath(above), name), os.path.realpath(directory)}
+    except OSError:
+        pass  # a link was changed during the look
+    return names
+
+
+def is_in(path: str, directory: str) -> bool:
+    """Return whether a path is the directory or below it, by the names alone; letter case does not matter."""
+    path, directory = path.lower(), directory.rstrip("/").lower()
+    return path == directory or path.startswith(directory + "/")

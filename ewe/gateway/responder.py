@@ -1,0 +1,247 @@
+"""FastCGI: what a responder answers that waits behind a socket: php-fpm, X-Switch, any program that speaks it.
+
+    respond: find the script -> spool the body -> connect -> records both ways -> read the head, as of a program
+
+The body is spooled first, so that no slow client holds a responder; then both directions go at once, for a
+responder may answer before it has read all. The records are
+ewe.gateway.records's, the head is ewe.gateway.cgi's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ewe.gateway import records as fastcgi
+from ewe.gateway.cgi import GatewaySource, response, variables
+from ewe.gateway.programs import ErrorLog
+from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester
+from ewe.gateway.scripts import Script
+from ewe.gateway.spool import Spooled, spooled
+from ewe.gateway.upstream import Place, Upstream
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
+from ewe.streams.base import Timeout
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.http.limits import Limits
+    from ewe.streams.base import Stream
+
+CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
+IDLE = 32  # connections kept for later requests
+SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
+PIECE = 32 * 1024  # bytes of a body made into records at once
+
+
+class Responder:
+    """One responder, and the idle connections to it. Raises ValueError for an address that is none.
+
+    keeps: connections stay open for later requests. A responder that answers one connection at a time, as each
+    child of php-fpm does, is held by one that is kept, and others wait for it.
+    """
+
+    def __init__(self, address: str, keeps: bool, absent: int = 502) -> None:
+        """absent: the status where nobody listens."""
+        self.place = Place(address)
+        self.keeps = keeps
+        self.absent = absent
+        self.idle: list[Upstream] = []  # append and pop are atomic: threads share it without a lock
+
+    def kept(self) -> Upstream | None:
+        """Return an idle connection that is still good."""
+        while self.idle:
+            try:
+                upstream = self.idle.pop()
+            except IndexError:
+                break
+            if upstream.is_open():
+                return upstream
+            upstream.close()
+        return None
+
+    async def connect(self, io: Stream) -> Upstream:
+        """Return a new connection. Raises HTTPError: 503 where nobody accepts it, `absent` where nobody listens."""
+        try:
+            return await self.place.connect(io.poller(), CONNECTS_IN)
+        except Timeout:
+            raise HTTPError(
+                503, f"{self.place.address} takes no connection in {CONNECTS_IN:g} s", (("Retry-After", "1"),)
+            ) from None
+        except OSError as reason:
+            retry = (("Retry-After", "1"),) if self.absent == 503 else ()
+            cause = f"{self.place.address} cannot be reached: {reason.strerror}"
+            raise HTTPError(self.absent, cause, retry) from None
+
+    def keep(self, upstream: Upstream) -> None:
+        """Take a connection back whose request has ended."""
+        if self.keeps and len(self.idle) < IDLE:
+            self.idle.append(upstream)
+        else:
+            upstream.close()
+
+
+async def ask(
+    responder: Responder,
+    request: Request,
+    io: Stream,
+    script: Script,
+    root: str,
+    config: Config,
+    limits: Limits,
+) -> Response:
+    """Return a responder's answer. Raises HTTPError: 502, 503, 504, and what reading the body raises."""
+    body = await spooled(request.body, config.spool)
+    params = variables(request, io, script, body.length, root)
+    params[b"REDIRECT_STATUS"] = b"200"  # without it php-cgi thinks that it was called from outside
+    source = ResponderSource(responder, io, params, body, script.name, config.program_timeout)
+    try:
+        await source.begin()
+        return await response(request, script, source, limits)
+    except BaseException:
+        source.end()
+        raise
+
+
+class ResponderSource(GatewaySource):
+    """What a responder answers to one request. timeout: how long it may do nothing, in seconds."""
+
+    def __init__(
+        self,
+        responder: Responder,
+        io: Stream,
+        params: dict[bytes, bytes],
+        body: Spooled,
+        name: str,
+        timeout: float,
+    ) -> None:
+        super().__init__(name)
+        self.responder = responder
+        self.io = io
+        self.params = params
+        self.body = body
+        self.timeout = timeout
+        self.errors = ErrorLog(name)
+        self.arrived = b""
+        self.heard = False  # anything at all
+        self.status: int | None = None
+        self.upstream: Upstream | None = None
+        self.fresh = True
+
+    async def begin(self) -> None:
+        """Begin the request on a kept connection, or a new one. Raises HTTPError."""
+        self.upstream = self.responder.kept()
+        if self.upstream is not None:
+            self.fresh = False
+            self.upstream.poller = self.io.poller()
+            self.start()
+        else:
+            await self.begin_anew()
+
+    async def begin_anew(self) -> None:
+        """Begin it on a new connection. Raises HTTPError."""
+        self.fresh = True
+        self.upstream = await self.responder.connect(self.io)
+        self.start()
+
+    def start(self) -> None:
+        """Have the head and the first of the body ready to be sent, in one system call where it is short."""
+        self.requester = Requester()
+        self.offset = 0
+        self.input_over = False
+        assert self.upstream is not None
+        self.written_before = self.upstream.written
+        begin = self.requester.begin(self.params.items(), self.responder.keeps)
+        self.outgoing = memoryview(begin + self.next_input())
+
+    async def receive(self) -> bytes:
+        if self.left_over:
+            return self.take_left_over()
+        while not self.arrived and not self.finished:
+            self.fill()
+            assert self.upstream is not None
+            data: bytes | None
+            try:
+                self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout)
+            except Timeout:
+                raise HTTPError(
+                    504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
+                ) from None
+            except OSError:
+                data = b""
+            if data:
+                self.heard = True
+                self.take(data)
+            elif data is not None:
+                await self.lost()
+        arrived, self.arrived = self.arrived, b""
+        return arrived
+
+    def fill(self) -> None:
+        """Have something to send, while there is something left of the body."""
+        if not self.outgoing and not self.input_over:
+            self.outgoing = memoryview(self.next_input())
+
+    def next_input(self) -> bytes:
+        """Return the records of the next piece of the body, with the end of it if it is the last."""
+        data = b""
+        if self.offset < self.body.length:
+            data = os.pread(self.body.descriptor, PIECE, self.offset)
+            self.offset += len(data)
+        self.input_over = not data or self.offset == self.body.length
+        records = self.requester.input(data) if data else b""
+        return records + self.requester.input(b"") if self.input_over else records
+
+    def take(self, data: bytes) -> None:
+        """Take records. Raises HTTPError(502, 503)."""
+        try:
+            events = self.requester.feed(data)
+        except FastCGIError as reason:
+            raise HTTPError(502, f"{self.name}: {reason}") from None
+        for event in events:
+            if isinstance(event, Output):
+                self.arrived += event.data
+            elif isinstance(event, Errors):
+                self.errors.take(event.data)
+            else:
+                self.over(event)
+
+    def over(self, event: Ended) -> None:
+        """The request has ended; the connection is free for another if all was sent."""
+        if event.protocol_status == fastcgi.OVERLOADED:
+            raise HTTPError(503, f"{self.name}: the responder is overloaded", (("Retry-After", "1"),))
+        if event.protocol_status != fastcgi.REQUEST_COMPLETE:
+            raise HTTPError(502, f"{self.name}: the responder refuses it (status {event.protocol_status})")
+        self.finished = True
+        self.status = event.app_status
+        if self.upstream is not None and self.input_over and not self.outgoing:
+            self.responder.keep(self.upstream)
+            self.upstream = None
+        self.end()
+
+    async def lost(self) -> None:
+        """Begin again on a new connection if the kept one has ended and that is safe. Raises HTTPError.
+
+        A responder may close an idle connection just as a request begins on it. But it may also have taken the
+        request, run it, and died: a request with effects would then have them twice (RFC 9110 section 9.2.2). So
+        it is sent again only if it is safe, or if nothing of it could be written.
+        """
+        assert self.upstream is not None
+        untouched = self.upstream.written == self.written_before
+        safe = self.params[b"REQUEST_METHOD"] in SAFE and not self.body.length
+        if self.heard or self.fresh or not (untouched or safe):
+            raise HTTPError(502, f"{self.name}: the responder closed the connection within the answer")
+        self.upstream.close()
+        await self.begin_anew()
+
+    def how_it_ended(self) -> str:
+        return f"application status {self.status}"
+
+    def end(self) -> None:
+        """Let go of what is held; a responder that still works sees the connection close."""
+        if self.upstream is not None:
+            self.upstream.close()
+            self.upstream = None
+        if not self.body.closed:
+            self.errors.end()
+        self.body.close()

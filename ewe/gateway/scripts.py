@@ -1,0 +1,131 @@
+"""Scripts: which file a URL names, and which part of the path is left for the script.
+
+A URL does not say where the name of its script ends. In /cgi-bin/shop/basket.cgi/add/3 it may be any part; only the
+file system knows. The server tries the parts from the left, until one is not a directory:
+
+    /cgi-bin   /shop        /basket.cgi     /add/3
+    prefix     directory    script          the rest
+    └──────── SCRIPT_NAME ────────────┘     PATH_INFO          (RFC 3875 sections 4.1.13 and 4.1.5)
+
+leading_parts() is this walk. Each caller has further rules: the CGI feature wants an executable file, users'
+directories and pages leave that to X-Switch, which runs the script as its owner. A web application of Java is a
+directory with a WEB-INF: the walk ends there, and all that follows is the application's.
+
+What can go wrong: the file may be exchanged between this look and the start of the script. Nothing here decides
+what a script may do: X-Switch's suexecme resolves and checks the path again, and cgi-bin belongs to the site.
+
+Read next: cgi.py, which tells the script what was found; features/cgi.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator, Sequence
+
+from ewe.config.defaults import WEB_INF
+from ewe.http.status import HTTPError
+
+MAX_FIRST_LINE = 256  # bytes, as the kernel reads them
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+INDEX = "index.php"  # what X-Switch runs for a directory
+
+
+class Script:
+    """A script that a URL leads to. file: where it is. name, path_info: the two parts of the URL's path."""
+
+    __slots__ = ("file", "name", "path_info")
+
+    def __init__(self, file: str, name: str, path_info: str) -> None:
+        self.file = file
+        self.name = name
+        self.path_info = path_info
+
+
+def leading_parts(root: str, prefix: str, path: str) -> Iterator[Script]:
+    """Yield each leading part of a path as if it were the script, the shortest first.
+
+    prefix: the part of the URL that leads to the directory `root`, without its last slash. Ends before an empty
+    segment and before a hidden file (".git"), which no URL leads to.
+    """
+    file = root
+    end = len(prefix)
+    for segment in path[end + 1 :].split("/"):
+        if not segment or segment.startswith("."):
+            return
+        file += "/" + segment
+        end += 1 + len(segment)
+        yield Script(file, path[:end], path[end:])
+
+
+def script_of(root: str, prefix: str, path: str, indexes: Sequence[str] = (INDEX,)) -> Script | None:
+    """Return the script that a path leads to: its first part that is no directory, or is a web application.
+
+    indexes: names of files that stand for a directory, for a path that ends with the directory's slash. Whether the
+    script may run, and that no symbolic link leads out of `root`, X-Switch checks.
+    """
+    directory, name = root, prefix
+    for part in leading_parts(root, prefix, path):
+        if not os.path.isdir(part.file) or is_application(part.file):
+            return part if is_there(part.file) else None
+        directory, name = part.file, part.name
+    if path != name + "/":
+        return None
+    index = next((each for each in indexes if os.path.isfile(f"{directory}/{each}")), None)
+    return None if index is None else Script(f"{directory}/{index}", path + index, "")
+
+
+def is_there(file: str) -> bool:
+    """Return whether a file exists. Raises HTTPError(403) if a directory on the way may not be entered."""
+    try:
+        os.lstat(file)
+    except PermissionError:
+        raise HTTPError(403, closed_door(os.path.dirname(file))) from None
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def closed_door(directory: str) -> str:
+    """Return a line for the log: which directory, this or one above it, we may not enter, and what to do."""
+    above = os.path.dirname(directory)
+    if above != directory and not os.access(above, os.X_OK):
+        return closed_door(above)
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return f"{directory} may not be entered by the server, user {user}: chmod o+x {directory}"
+
+
+def is_application(directory: str) -> bool:
+    """Return whether a directory is a web application of Java, which answers for every URL below it."""
+    return os.path.isdir(f"{directory}/{WEB_INF}")
+
+
+def fault_of(file: str) -> str:
+    """Return what is wrong with a script's first line, which names its interpreter; "" if nothing is wrong."""
+    try:
+        with open(file, "rb") as script:
+            line = script.readline(MAX_FIRST_LINE)
+    except OSError as reason:
+        return f"{file} cannot be read: {reason.strerror}"
+    if line.startswith(BYTE_ORDER_MARK):
+        return f"{file} begins with a byte order mark: save it as UTF-8 without one"
+    if line.startswith(b"\x7fELF"):
+        return ""
+    if not line.startswith(b"#!"):
+        return f"the first line of {file} must name its interpreter, as #!/usr/bin/env python3 does"
+    if line.endswith(b"\r\n"):
+        return f"{file} has the line ends of Windows: sed -i 's/\\r$//' {file}"
+    words = [os.fsdecode(word) for word in line[2:].split()]
+    if words and not os.path.exists(words[0]):
+        return f"the first line of {file} names {words[0]}, which is not there"
+    if len(words) > 1 and os.path.basename(words[0]) == "env" and words[1][0] != "-" and not which(words[1]):
+        return f"the first line of {file} names {words[1]}, which is not there"
+    return ""
+
+
+def which(program: str) -> bool:
+    """Return whether PATH has a program of this name."""
+    return any(os.access(os.path.join(each, program), os.X_OK) for each in os.get_exec_path())

@@ -1,0 +1,143 @@
+"""Chunked bodies, decoded as they arrive: RFC 9112 section 7.1. No I/O."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+from ewe.http.fields import FIELD_LINE, TOKEN
+from ewe.http.limits import Limits
+from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_ends
+from ewe.http.status import HTTPError
+
+
+class ChunkedDecoder:
+    """Decodes a chunked body: RFC 9112 section 7.1. Call feed() with what arrives; an incomplete part is kept.
+
+        chunked-body = *( size [ extensions ] CRLF data CRLF ) "0" [ extensions ] CRLF trailers CRLF
+
+    Extensions and trailers are checked and dropped (section 7.1.2 allows it). Once `finished` is True, `rest` holds
+    the bytes after the body. Raises HTTPError: 400, 413 past max_body, 431 for long trailers.
+    """
+
+    # chunk-size below 2**60, then extensions as section 7.1.1 defines them
+    QUOTED = r'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
+    SIZE_LINE = re.compile(
+        rf"([0-9A-Fa-f]{{1,15}})(?:[ \t]*;[ \t]*{TOKEN}+(?:[ \t]*=[ \t]*(?:{TOKEN}+|{QUOTED}))?)*"
+    )
+    BEGUN_SIZE_LINE = re.compile(r"(?:[0-9A-Fa-f]{1,15}[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?)?\r?")
+    TRAILER_LINE = re.compile(rf"(?:{FIELD_LINE.pattern})?")
+    MAX_LINE = 1024  # bytes of a size line with its extensions: bounds the buffer
+    MAX_CHUNKS = 1000  # decoded in one feed(): a thousand chunks of a byte take some milliseconds
+    MAX_EXTENSIONS = 16 * 1024  # bytes in one body: a megabyte of extensions for a byte of data is an attack
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.rest = b""
+        self.at = 0  # how much of rest has been used; it is cut off once in each feed()
+        self.finished = False
+        self.total = 0
+        self.overhead = 0
+        self.left = 0  # bytes of the current chunk still to come
+        self.room = 0  # decoded bytes that this feed() may still return
+        self.fault: HTTPError | None = None  # found after bytes that had to be returned first
+        self.hungry = True  # decoding needs more bytes from the client
+        self.state: Callable[[list[bytes]], bool] = self.read_size
+
+    def feed(self, data: bytes, most: int = sys.maxsize) -> bytes:
+        """Take what arrived; return its decoded bytes: at most `most` bytes, of at most MAX_CHUNKS chunks.
+
+        Unless `hungry`, feed(b"") returns more. Bytes before a fault are returned first, and the next feed()
+        raises. A reader therefore gets the same bytes before the fault, however they arrived.
+        """
+        if self.fault is not None:
+            raise self.fault
+        self.rest = self.rest + data if self.rest else data
+        self.room = most
+        pieces: list[bytes] = []
+        try:
+            while not self.finished and len(pieces) < self.MAX_CHUNKS and self.state(pieces):
+                pass
+        except HTTPError as error:
+            self.fault = error
+            if not pieces:
+                raise
+        self.hungry = self.room > 0 and self.fault is None and len(pieces) < self.MAX_CHUNKS
+        self.rest = self.rest[self.at :]
+        self.at = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def take_line(self, good: re.Pattern[str], limit: int) -> re.Match[str] | None:
+        """Take one line off `rest`, without its CRLF; return None if it is incomplete or not good."""
+        end = self.rest.find(b"\r\n", self.at, self.at + limit + 2)
+        if end < 0:
+            return None
+        match = good.fullmatch(self.rest[self.at : end].decode("latin-1"))
+        if match is not None:
+            self.at = end + 2
+        return match
+
+    def check_line(self, begun: re.Pattern[str], what: str, limit: int, status: int) -> None:
+        """Raise HTTPError for a line that take_line() did not take, unless it is the beginning of a good one.
+
+        The first byte with which no good line can go on decides (lines.py).
+        """
+        text = beginning(self.rest[self.at : self.at + limit + 2], 0, limit).decode("latin-1")
+        match = begun.match(text)
+        assert match is not None  # the patterns also match an empty text
+        if len(match[0].rstrip("\r")) > limit:
+            raise HTTPError(status, f"{what} has more than {limit} bytes")
+        if line_ends(text, 0, match.end(), what):
+            raise HTTPError(400, f"{what} is malformed: {match[0][:40]!r}")
+
+    def read_size(self, _: list[bytes]) -> bool:
+        """Read a size line."""
+        match = self.take_line(self.SIZE_LINE, self.MAX_LINE)
+        if match is None:
+            self.check_line(self.BEGUN_SIZE_LINE, "a chunk's size line", self.MAX_LINE, 400)
+            return False
+        self.left = int(match[1], 16)
+        self.total += self.left
+        self.overhead += len(match[0]) - len(match[1])
+        if self.total > self.limits.max_body:
+            raise HTTPError(413, f"a chunked body has more than {self.limits.max_body} bytes (max-body)")
+        if self.overhead > self.MAX_EXTENSIONS:
+            raise HTTPError(400, f"a chunked body has more than {self.MAX_EXTENSIONS} bytes of extensions")
+        self.state = self.read_data if self.left else self.read_trailer
+        self.overhead_of_trailer = 0
+        return True
+
+    def read_data(self, pieces: list[bytes]) -> bool:
+        """Read the data of a chunk as far as it has arrived, then its CRLF."""
+        if self.left:
+            piece = self.rest[self.at : self.at + (self.left if self.left < self.room else self.room)]
+            if not piece:
+                return False
+            pieces.append(piece)
+            self.left -= len(piece)
+            self.room -= len(piece)
+            self.at += len(piece)
+            return not self.left and self.room > 0
+        end = self.rest[self.at : self.at + 2]
+        if not b"\r\n".startswith(end):
+            raise HTTPError(400, "a chunk's data does not end in CRLF")
+        if len(end) < 2:
+            return False
+        self.at += 2
+        self.state = self.read_size
+        return True
+
+    def read_trailer(self, _: list[bytes]) -> bool:
+        """Read a trailer line, or the empty line that ends the body."""
+        match = self.take_line(self.TRAILER_LINE, self.limits.max_field)
+        if match is None:
+            self.check_line(BEGUN_FIELD_LINE, "a trailer's field line", self.limits.max_field, 431)
+            return False
+        if match[0]:
+            self.overhead_of_trailer += len(match[0]) + 2
+            if self.overhead_of_trailer > self.limits.max_head:
+                raise HTTPError(431, f"the trailers have more than {self.limits.max_head} bytes (max-head)")
+        else:
+            self.finished = True
+        return True

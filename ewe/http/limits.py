@@ -1,0 +1,21 @@
+"""How large a request may be."""
+
+from __future__ import annotations
+
+
+class Limits:
+    """The limits of a request, in bytes; max_fields is a count. Config has settings of the same names."""
+
+    def __init__(
+        self,
+        max_target: int = 8 * 1024,
+        max_head: int = 32 * 1024,
+        max_field: int = 16 * 1024,
+        max_fields: int = 100,
+        max_body: int = 2 * 1024**3,
+    ) -> None:
+        self.max_target = max_target
+        self.max_head = max_head
+        self.max_field = max_field
+        self.max_fields = max_fields
+        self.max_body = max_body

@@ -1,0 +1,216 @@
+"""Requests and responses. The parser makes a Request of a head; a feature answers with a Response.
+
+The body of a request is read with `await request.body.receive()`. The body of a response is one of three things:
+
+    bytes                        small, and complete: sent with the head in one system call
+    (bytes or Region, ...)       parts of open files: the kernel copies them (sendfile)
+    a Source                     pieces that come one after the other, from a program for instance
+
+ewe.conversation sends a response. Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ewe.http.fields import FIELD_LINE, joined
+from ewe.http.status import BODILESS, REASONS
+
+# The methods that RFC 9110 section 9.3 and RFC 5789 define, except CONNECT. A program gets any other token as well,
+# such as WebDAV's PROPFIND; for a file the answer is 501.
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"})
+# The fields that make an answer depend on more than the target: RFC 9110 sections 13.1 and 14.2.
+CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range")
+
+
+class BodyReader:
+    """The calls that a request's body offers. NoBody and ewe.body.Body have them."""
+
+    length: int | None
+    finished: bool
+    pending: bytes
+
+    async def receive(self) -> bytes:
+        """Return the next decoded bytes, b"" at the end. Raises HTTPError, Timeout, Disconnected."""
+        raise NotImplementedError
+
+    async def look_ahead(self) -> None:
+        """Read the beginning of the body before a feature answers."""
+        raise NotImplementedError
+
+    def may_be_skipped(self) -> bool:
+        """Return whether the rest of the body is short enough to be read and dropped."""
+        raise NotImplementedError
+
+    async def skip(self) -> bool:
+        """Read a short rest and drop it; return whether the body has been read to its end."""
+        raise NotImplementedError
+
+
+class NoBody(BodyReader):
+    """The body of a request that has none."""
+
+    length: int | None = 0
+    finished = True
+    pending = b""
+
+    async def receive(self) -> bytes:
+        """Return b"", the end."""
+        return b""
+
+
+NO_BODY = NoBody()
+NOT_NOTED = (None, "")
+
+
+class Request:
+    """One request. It is never changed: equal heads of requests without a body share one Request.
+
+    method, target: as sent. version: (1, 0) or (1, 1); its rules hold for this exchange.
+    path: percent-decoded once, dot segments removed, repeated slashes merged; bytes that are not UTF-8 are
+    surrogate-escaped, as in file names. query: as sent, None without "?".
+    fields: each (name, value) in the order sent, names in lower case. values: name -> value; the values of equal
+    names are joined by ", " (RFC 9110 section 5.3). host: uri-host[:port] of the target, "" if unknown.
+    length: the body's, in bytes; 0 without a body, None if it is chunked. keep_alive: the client lets the
+    connection stay open. expects: the client waits for "100 Continue". conditional: one of CONDITIONS is present.
+    redirects: local redirects so far. line: the request line. noted: the part of the access log's line that
+    depends on the request alone, for the next time.
+    """
+
+    __slots__ = (
+        "body", "conditional", "expects", "fields", "host", "keep_alive", "length", "line", "method", "noted",
+        "path", "protocol", "query", "redirects", "target", "values", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        version: tuple[int, int],
+        fields: tuple[tuple[str, str], ...] = (),
+        *,
+        path: str = "/",
+        query: str | None = None,
+        host: str = "",
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.fields = fields
+        self.values = joined(fields)
+        self.path = path
+        self.query = query
+        self.host = host
+        self.length: int | None = 0
+        self.keep_alive = False
+        self.expects = False
+        self.conditional = any(name in self.values for name in CONDITIONS)
+        self.redirects = 0
+        self.body: BodyReader = NO_BODY
+        self.protocol = f"HTTP/{version[0]}.{version[1]}"
+        self.line = f"{method} {target} {self.protocol}"
+        self.noted: tuple[object, str] = NOT_NOTED
+
+    def get(self, name: str) -> str | None:
+        """Return the value of a field, by its name in lower case; None if there is no such field."""
+        return self.values.get(name)
+
+
+class Response:
+    """One response. Its body is bytes, a tuple of bytes and Regions, or a Source.
+
+    status: 200 to 599. fields: (name, value) pairs without Date, Connection, Content-Length and Transfer-Encoding:
+    ewe.conversation alone decides those. length: the body's, in bytes; None if unknown. cause: for the error log,
+    why the client does not get what it wanted. target: a local redirect; the site answers for this target instead.
+    release: called once when the body is no longer needed, to close the file of its Regions. A Response whose body
+    is bytes is never changed, so it may be sent many times.
+    """
+
+    __slots__ = ("_encoded", "body", "cause", "fields", "length", "reason", "release", "status", "target")
+
+    def __init__(
+        self,
+        status: int,
+        fields: Iterable[tuple[str, str]] = (),
+        body: bytes | tuple[bytes | Region, ...] | Source = b"",
+        *,
+        cause: str = "",
+        release: Callable[[], None] | None = None,
+        target: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self.status = status
+        self.fields = tuple(fields)
+        self.body = b"" if status in BODILESS and isinstance(body, bytes) else body
+        self.reason = reason if reason is not None else REASONS.get(status, "Unknown")
+        self.cause = cause
+        self.target = target
+        self.release = release
+        self._encoded: bytes | None = None
+        self.length = body_size(body)
+
+    def encoded(self) -> bytes:
+        """Return the status line and the field lines, each with its CRLF, without the empty line.
+
+        Content-Length is among them if the length is known and the status has a body (RFC 9110 section 8.6).
+        Raises ValueError if a name or a value could split the response (RFC 9110 section 5.5).
+        """
+        if self._encoded is None:
+            lines = [f"HTTP/1.1 {self.status} {self.reason}\r\n"]
+            for name, value in self.fields:
+                line = f"{name}: {value}"
+                if FIELD_LINE.fullmatch(line) is None:
+                    raise ValueError(f"field {line[:80]!r} cannot stand in a response")
+                lines.append(line + "\r\n")
+            if self.length is not None and self.status not in BODILESS:
+                lines.append(f"Content-Length: {self.length}\r\n")
+            self._encoded = "".join(lines).encode("latin-1")
+        return self._encoded
+
+    def get(self, name: str) -> str | None:
+        """Return the value of the first field of a name in lower case; None if there is no such field."""
+        return next((value for own, value in self.fields if own.lower() == name), None)
+
+    async def close(self) -> None:
+        """Release what the body holds: a file, a program."""
+        if isinstance(self.body, Source):
+            await self.body.close()
+        if self.release is not None:
+            self.release()
+
+
+class Region:
+    """A part of an open file: `count` bytes from `offset` on. file: a descriptor."""
+
+    __slots__ = ("count", "file", "offset")
+
+    def __init__(self, file: int, offset: int, count: int) -> None:
+        self.file = file
+        self.offset = offset
+        self.count = count
+
+
+class Source:
+    """A body that comes piece by piece. length: in bytes, None if unknown.
+
+    raw: the pieces are a complete response, with its head (RFC 3875 section 5), and go to the client as they are.
+    """
+
+    length: int | None = None
+    raw = False
+
+    async def receive(self) -> bytes:
+        """Return the next piece, b"" at the end. An exception ends the response early."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Release what the source holds. Called once, however the response ended."""
+
+
+def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
+    """Return the length of a response body in bytes, None when unknown."""
+    if isinstance(body, bytes):
+        return len(body)
+    if isinstance(body, Source):
+        return body.length
+    return sum(len(piece) if isinstance(piece, bytes) else piece.count for piece in body)

@@ -1,0 +1,123 @@
+"""The target of a request, and its Host: RFC 9112 sections 3.2 and 3.3, RFC 3986."""
+
+from __future__ import annotations
+
+import re
+
+from ewe.http.messages import Request
+from ewe.http.status import HTTPError
+
+# uri-host [":" port]: RFC 9112 section 3.2. Sub-delimiters are legal in a reg-name, but no host has them,
+# and a comma would make two hosts of one: refused.
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|(?:[0-9A-Za-z._~-]|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
+H16 = re.compile(r"[0-9A-Fa-f]{1,4}")  # h16 and IPv4address: RFC 3986 section 3.2.2
+IPV4 = re.compile(r"(?:(?:[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
+ABSOLUTE = re.compile(r"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
+# pchar (RFC 3986 section 3.3), and characters that browsers do not encode: [ ] | in paths, also { } ^ ` \ in
+# queries (the percent-encode sets of the URL standard). Never < > " # or bytes above ASCII.
+PATH = re.compile(r"(?:/(?:[A-Za-z0-9\-._~!$&'()*+,;=:@\[\]|]|%[0-9A-Fa-f]{2})*)+")
+# The program decodes its query, so a percent sign needs no digits there: browsers send "?q=100%".
+QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?\[\]|{}^`\\%]*")
+ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$'()*+,=@/")
+
+
+def parse_host(host: str | None, fields: tuple[tuple[str, str], ...], version: tuple[int, int]) -> str:
+    """Return Host as sent. HTTP/1.1 needs exactly one, 1.0 at most one (RFC 9112 section 3.2).
+
+    Raises HTTPError(400) if there are more or fewer, or if it is malformed.
+    """
+    if host is None:
+        if version == (1, 1):
+            raise HTTPError(400, "there is no Host field")
+        return ""
+    if sum(name == "host" for name, _ in fields) != 1:
+        raise HTTPError(400, "there is more than one Host field")
+    return checked_host(host)
+
+
+def checked_host(host: str) -> str:
+    """Return `host`; raise HTTPError(400) if it is malformed."""
+    match = HOST.fullmatch(host)
+    if match is None or (match[2] and int(match[2]) > 65535) or (match[1] and not is_ipv6(match[1])):
+        raise HTTPError(400, f"the host is malformed: {host[:80]!r}")
+    return host
+
+
+def is_ipv6(text: str) -> bool:
+    """Return whether this is an IPv6address: eight groups, or at most seven and one "::".
+
+    An IPv4 address may take the place of the last two groups.
+    """
+    head, gap, tail = text.partition("::")
+    groups = [group for part in (head, tail) if part for group in part.split(":")]
+    count = len(groups)
+    if groups and IPV4.fullmatch(groups[-1]) and not text.endswith(":"):
+        groups.pop()
+        count += 1
+    return all(map(H16.fullmatch, groups)) and (count <= 7 if gap else count == 8)
+
+
+def parse_target(request: Request) -> None:
+    """Set path, query and (from a target in absolute-form) host: RFC 9112 sections 3.2.1 to 3.2.4."""
+    target = request.target
+    if target == "*":
+        if request.method != "OPTIONS":
+            raise HTTPError(400, f"target * with method {request.method[:40]}")
+        request.path = "*"
+        return
+    if request.method == "CONNECT":  # authority-form: ewe is no proxy
+        raise HTTPError(501, "method CONNECT is not implemented")
+    if not target.startswith("/"):
+        match = ABSOLUTE.fullmatch(target)
+        if match is None:
+            raise HTTPError(400, f"the target is malformed: {target[:80]!r}")
+        request.host = checked_host(match[1])  # and Host is ignored: section 3.2.2
+        target = match[2] if match[2].startswith("/") else "/" + match[2]
+        if request.method == "OPTIONS" and not match[2]:
+            request.path = "*"  # section 3.2.4: the absolute-form of OPTIONS *
+            return
+    path, mark, query = target.partition("?")
+    if PATH.fullmatch(path) is None or QUERY.fullmatch(query) is None:
+        raise HTTPError(400, f"the target is malformed: {target[:80]!r}")
+    request.path = remove_dot_segments(path)
+    request.query = query if mark else None
+
+
+def remove_dot_segments(path: str) -> str:
+    """Percent-decode a path once and remove its dot segments (RFC 3986 section 5.2.4).
+
+    Raises HTTPError: 400 for a path that leads above the root, 404 for an encoded slash. No file name has a slash,
+    and the decoded path would be a different one.
+    """
+    if "%" in path:
+        if "%2f" in path or "%2F" in path:
+            raise HTTPError(404, "the path has an encoded slash")
+        path = unescape(path)
+        if "\0" in path:
+            raise HTTPError(400, "the path has an encoded NUL")
+    if "/." not in path and "//" not in path:
+        return path
+    kept: list[str] = []
+    segments = path.split("/")
+    for segment in segments:
+        if segment == "..":
+            if not kept:
+                raise HTTPError(400, "the path leads above the root")
+            kept.pop()
+        elif segment not in ("", "."):
+            kept.append(segment)
+    ends_in_slash = bool(kept) and segments[-1] in ("", ".", "..")
+    return "/" + "/".join(kept) + ("/" if ends_in_slash else "")
+
+
+def unescape(text: str) -> str:
+    """Decode %HH once. Bytes that are not UTF-8 are surrogate-escaped, so that a URL can name any file."""
+    raw = ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), text.encode("latin-1"))
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def percent_encode(path: str) -> str:
+    """Encode a decoded path for a URL: the inverse of unescape(); slashes stay."""
+    raw = path.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if byte in UNESCAPED else f"%{byte:02X}" for byte in raw)

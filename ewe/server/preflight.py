@@ -1,0 +1,83 @@
+"""What `ewe --check-config` checks beyond the settings themselves: whether a start would succeed.
+
+It tries what a start would open, as the user who runs it, and leaves nothing behind. It binds addresses without
+listening, creates no file, and speaks to no running server, so it can run beside one. An address in use is only a
+note: most likely the server that uses it is the one whose new settings are being checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ewe import logger
+from ewe.processors.base import find
+from ewe.server.privileges import look_up
+from ewe.server.processor_factory import check_users, words_of
+from ewe.server.run import addresses_of, unreadable_root
+from ewe.site import Site
+from ewe.streams.listener import StartError, try_address
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+
+
+def examine(config: Config) -> tuple[list[str], list[str]]:
+    """Return the failures that would prevent a start, and notes: a line each, with the setting's name."""
+    failures: list[str] = [*failing_files(config)]
+    notes: list[str] = []
+    try:
+        logger.AccessLog("off", config.log_format)
+    except ValueError as reason:
+        failures.append(f"{reason} (log-format)")
+    try:
+        words_of(find(config.concurrency), config)
+    except StartError as reason:
+        failures.append(str(reason))
+    try:
+        if not find(config.concurrency).needs_xswitch:  # with one, the workers become another user
+            check_users(config)
+    except StartError as reason:
+        failures.append(str(reason))
+    try:
+        Site(config)
+    except ValueError as reason:  # a certificate
+        failures.append(str(reason))
+    if config.user is None and os.path.isdir(config.documentroot) and (doubt := unreadable_root(config)):
+        notes.append(doubt)
+    try:
+        look_up(config.user, config.group)
+    except StartError as reason:
+        failures.append(str(reason))
+    setting = "bind" if config.bind else "host, port"
+    for address in addresses_of(config):
+        try:
+            note = try_address(address)
+        except StartError as reason:
+            failures.append(f"{reason} ({setting})")
+        else:
+            notes += [f"{note} ({setting})"] if note else []
+    return failures, notes
+
+
+def failing_files(config: Config) -> Iterator[str]:
+    """Yield a line for each file that a start could not write."""
+    files = {"logfile": config.logfile, "access-log": config.access_log, "pid-file": config.pid_file or "-"}
+    for setting, path in files.items():
+        if path not in ("-", "off") and (reason := unwritable(path)):
+            yield f"{path!r} {reason} ({setting})"
+
+
+def unwritable(path: str) -> str:
+    """Return why a file can be neither written nor created, "" if it can."""
+    directory = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        return "is a directory; name a file in it"
+    if os.path.exists(path):
+        return "" if os.access(path, os.W_OK) else "may not be written; change its mode or its owner"
+    if not os.path.isdir(directory):
+        return f"cannot be made: there is no directory {directory}; make it"
+    return (
+        "" if os.access(directory, os.W_OK | os.X_OK) else f"cannot be made: {directory} may not be written"
+    )

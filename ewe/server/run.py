@@ -1,0 +1,231 @@
+"""The server: opens the sockets, gives up root, and runs a concurrency model in one process or in many.
+
+The command calls serve(), and nothing else here:
+
+    serve ──▶ open sockets, write the pid file ──▶ give up root ──▶ one process:   Worker (worker.py)
+                                                                    several:       Supervisor (supervisor.py)
+                                                                                     └─ a Worker in each process
+Both make processors from a ProcessorFactory (processor_factory.py), which HUP renews. Only then does a processor
+accept connections: what can fail at a start has failed before the first client comes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ewe import logger
+from ewe.config.setting_types import is_local
+from ewe.config.sources import untrusted
+from ewe.features.base import FEATURES
+from ewe.gateway.claims import is_in
+from ewe.processors.base import UnknownModel, find
+from ewe.server import systemd
+from ewe.server.privileges import become
+from ewe.server.processor_factory import ProcessorFactory
+from ewe.server.supervisor import Supervisor
+from ewe.server.worker import Worker
+from ewe.streams import descriptors
+from ewe.streams.listener import StartError, close_sockets, open_sockets, server_name, url
+
+if TYPE_CHECKING:
+    import socket
+
+    from ewe.config.settings import Config
+
+__all__ = ["StartError", "UnknownModel", "serve"]
+
+# Modules that a worker may import later, for a request or with other settings (tests/house/test_late_imports.py)
+LATER = (
+    *(where.partition(":")[0] for where in FEATURES.values()), "ewe.features.indexes", "ewe.http.media_types",
+    "ewe.streams.tls", "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "subprocess",
+    "tempfile", "tomllib", "traceback",
+)  # fmt: skip
+
+
+def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
+    """Serve until told to stop; return the exit status. Raises StartError, UnknownModel.
+
+    reread: reads the configuration from its sources again (HUP); raises ValueError if it has an error.
+    """
+    if find(config.concurrency).needs_xswitch and config.xswitch is None:
+        return serve_with_xswitch(config, reread)
+    factory = ProcessorFactory(config, reread)
+    with opened(factory) as sockets:
+        if config.user or config.group:
+            load_all()
+        become(config.user, config.group)
+        warn_of_root(config, sockets)
+        if doubt := unreadable_root(config):
+            logger.errors.warning(doubt)
+        warn_of_sources(config)
+        warn_of_settings(config)
+        return run(factory, sockets)
+
+
+def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> int:
+    """Serve, and run an X-Switch beside the workers. It starts programs as their owners, so it keeps root."""
+    from ewe.server.xswitch_process import XSwitchProcess
+
+    xswitch_process = XSwitchProcess(config)
+    if xswitch_process.user:
+        load_all()
+    try:
+        completed = xswitch_process.completed
+        factory = ProcessorFactory(
+            completed(config), (lambda: completed(reread())) if reread else None, xswitch_process
+        )
+        with opened(factory) as sockets:
+            return run(factory, sockets)
+    finally:
+        xswitch_process.close()
+
+
+def load_all() -> None:
+    """Import the lazily loaded modules now: without root, Python's directories may not be readable."""
+    for name in LATER:
+        importlib.import_module(name)
+
+
+@contextmanager
+def opened(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
+    """Open the listening sockets and write the pid file; at the end, remove the file and the sockets' names.
+
+    Raises StartError.
+    """
+    config = factory.config
+    descriptors.allow_all()
+    sockets = open_sockets(addresses_of(config), config.backlog, config.write_timeout)
+    try:
+        with pid_file(config.pid_file):
+            yield sockets
+    finally:
+        close_sockets(sockets)
+
+
+def addresses_of(config: Config) -> tuple[str, ...]:
+    """Return the addresses to listen on, as parse_address() reads them."""
+    return config.bind or systemd.inherited(os.environ) or (f"{bracketed(config.host)}:{config.port}",)
+
+
+def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
+    """Run the model, in this process or in workers; return the exit status."""
+
+    def ready() -> None:
+        banner(sockets, factory)
+        systemd.notify("READY=1", f"MAINPID={os.getpid()}")
+
+    if factory.supervised:
+        return Supervisor(factory, sockets).run(ready)
+    return Worker(factory, sockets, "0").run(ready)
+
+
+def bracketed(host: str) -> str:
+    """Return a host as an address writes it in front of a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
+    """Print one line: the server's URLs, its model, and how to stop it."""
+    where = " ".join(url(sock, "http" if factory.site.tls is None else "https") for sock in sockets)
+    words, workers = factory.words, factory.workers
+    count = f", {workers} workers" if workers > 1 and "processes" not in words else ""
+    # One write: print() writes the line end in a second one, and a reader of the log could see half a line.
+    sys.stderr.write(f"ewe: {where} ({words}{count}; pid {os.getpid()}; Ctrl-C stops)\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def pid_file(path: str | None) -> Iterator[None]:
+    """Write this process's number into a file, and lock it; remove the file at the end. Raises StartError.
+
+    The lock shows that the server runs. The number alone does not: another process may have got it by now.
+    """
+    if path is None:
+        yield
+        return
+    try:
+        file = locked(path)
+    except OSError as reason:
+        raise StartError(f"pid file {path!r}: {reason.strerror} (pid-file)") from None
+    ours = os.getpid()
+    try:
+        os.ftruncate(file, 0)
+        os.write(file, f"{ours}\n".encode())
+        yield
+    finally:
+        if os.getpid() == ours:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass  # without root, this process may not write into that directory
+        os.close(file)
+
+
+def locked(path: str) -> int:
+    """Return a descriptor of a file, created if necessary, and locked. Raises OSError; StartError if it is locked.
+
+    Child processes do not inherit this kind of lock, so workers and programs that end later do not keep it.
+    """
+    import fcntl
+
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_same(file, path):
+                return file
+        except (BlockingIOError, PermissionError):
+            other = os.read(file, 20).decode("ascii", "replace").strip()
+            os.close(file)
+            raise StartError(f"pid file {path!r} names process {other}, which runs (pid-file)") from None
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # The server that held the lock has just ended and removed the file: try again.
+
+
+def is_same(file: int, path: str) -> bool:
+    """Return whether a path still names this open file."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def unreadable_root(config: Config) -> str:
+    """Return a warning if this process's user may not read the document root, "" if it may."""
+    root = config.documentroot
+    if os.access(root, os.R_OK | os.X_OK, effective_ids=True):
+        return ""
+    return f"uid {os.geteuid()} may not read {root}, so every answer is 403: chmod a+rx it (documentroot)"
+
+
+def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
+    """Warn that root runs no programs for a network, unless a setting allows it (ewe.features.cgi)."""
+    if os.geteuid() != 0 or config.user is not None or not os.path.isdir(config.cgi_path):
+        return
+    if not all(is_local(server_name(sock)[0]) for sock in sockets):
+        logger.errors.warning(
+            "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
+        )
+
+
+def warn_of_settings(config: Config) -> None:
+    """Warn if others can write the settings file that --config names: they can make root load their code."""
+    if config.file and (reason := untrusted(config.file)):
+        logger.errors.warning(f"settings {config.file}: {reason}: who can write it decides what root runs")
+
+
+def warn_of_sources(config: Config) -> None:
+    """Warn if the document root lies inside cgi-path: a file without its execute bit is then a document."""
+    root, programs = os.path.realpath(config.documentroot), os.path.realpath(config.cgi_path)
+    if is_in(root, programs):
+        logger.errors.warning(
+            f"the document root {root} lies in cgi-path {programs}: "
+            "a program there that is not executable is sent as a file"
+        )

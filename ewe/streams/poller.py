@@ -1,0 +1,218 @@
+"""Pollers: how a conversation waits for a program or for another server, under every model.
+
+A feature that runs a program waits for the program's pipes; a gateway to another server waits for that server's
+socket. Neither is the client's connection, so the stream's own receive() and send() do not help. How to wait is
+again the model's decision, and so each stream has a poller beside its calls for the client:
+
+    feature ── await io.poller().wait([pipe, ...], ...) ──┬── BlockingPoller   poll(2) here; the thread waits
+                                                          └── EventPoller      pause; the loop's reader resumes
+
+The pool uses the BlockingPoller: a program holds its worker, as it does in the thread model.
+
+All pollers watch the client too. A client that disconnects ends the wait with Disconnected, so that its program
+can be ended. A client that only closes its sending side may still read the answer (`printf ... | nc -N`), or may
+have left: from the outside both look alike. Such a client is believed to be there as long as the program writes
+something every HALF_CLOSED seconds.
+
+What can go wrong: a descriptor that is closed while a poller watches it. Its number is given to the next file that
+is opened, and the poller would wake the wrong conversation. wait() therefore watches only until it returns; a
+caller that asks for `stays` (it saves an event loop six system calls per wait) must call forget() before it closes.
+
+Read next: gateway/programs.py, gateway/upstream.py.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ewe.streams.base import Disconnected, Timeout, Want
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ewe.streams.event import EventStream
+
+HALF_CLOSED = 2.0  # seconds a program may stay silent once the client has closed its sending side
+
+
+def has_epoll() -> bool:
+    """Return whether this Python offers epoll(7), with which every model accepts connections."""
+    import select
+
+    return hasattr(select, "epoll")
+
+
+class Poller(Protocol):
+    """What a stream offers for waiting on descriptors other than its client's."""
+
+    async def wait(
+        self,
+        descriptors: Sequence[int],
+        since: float,
+        seconds: float,
+        writable: int = -1,
+        stays: bool = False,
+    ) -> list[int]:
+        """Wait until a descriptor can be read, or `writable` can be written; return those that can.
+
+        seconds: at most so long; then the list is empty. since: when the program last wrote something, on
+        time.monotonic(). stays: the caller will wait for the same descriptors again, and calls forget() before it
+        closes one. Raises Disconnected when the client has left, or has closed its sending side and the program
+        has been silent for HALF_CLOSED seconds.
+        """
+        ...
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching a descriptor that was waited for with `stays`; it is about to be closed."""
+        ...
+
+    async def share(self, size: int) -> None:
+        """Note that `size` bytes were read or written without a wait; see Stream.share()."""
+        ...
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Call function once the descriptor `exited` can be read, after `seconds` at the latest."""
+        ...
+
+
+class BlockingPoller:
+    """Wait with poll(2), for the program and for the client's end at once."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+        self.client_ended_at: float | None = None  # when the client was first seen to have closed its side
+
+    async def wait(
+        self,
+        descriptors: Sequence[int],
+        since: float,
+        seconds: float,
+        writable: int = -1,
+        stays: bool = False,
+    ) -> list[int]:
+        from select import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, poll
+
+        watched = poll()
+        if writable >= 0:
+            watched.register(writable, POLLOUT)
+        for descriptor in descriptors:
+            watched.register(descriptor, POLLIN | POLLOUT if descriptor == writable else POLLIN)
+        client = self.client.fileno()
+        if client < 0:
+            raise Disconnected
+        watched.register(client, POLLRDHUP if self.client_ended_at is None else 0)
+        now = time.monotonic()
+        expires = now + seconds
+        while True:
+            gone_at = None if self.client_ended_at is None else max(self.client_ended_at, since) + HALF_CLOSED
+            until = expires if gone_at is None else min(expires, gone_at)
+            events = dict(watched.poll(max(until - now, 0) * 1000))
+            about_client = events.pop(client, 0)
+            now = time.monotonic()
+            if about_client & (POLLHUP | POLLERR) or (gone_at is not None and now >= gone_at):
+                raise Disconnected
+            if events:
+                return list(events)
+            if about_client:  # the client closed its sending side: it may have left, or may still read
+                self.client_ended_at = now
+                watched.modify(client, 0)
+            elif now >= expires:
+                return []
+
+    def forget(self, descriptor: int) -> None:
+        """Do nothing: poll(2) watches nothing between two waits."""
+
+    async def share(self, size: int) -> None:
+        """Do nothing: the program holds this thread, and no other conversation waits for the thread."""
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Wait in this thread, then call function."""
+        from select import POLLIN, poll
+
+        watched = poll()
+        watched.register(exited, POLLIN)
+        watched.poll(seconds * 1000)
+        function()
+
+
+# Descriptors that an event loop watches also between two waits (to add and remove one costs uvloop six system
+# calls), and the function to call when one can be read: None while no conversation waits for it.
+WATCHED: dict[int, Callable[[int], None] | None] = {}
+
+
+def readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    """Wake the conversation that waits for a watched descriptor: it can be read, or its other end has closed it."""
+    possible = WATCHED[descriptor]
+    if possible is not None:
+        possible(descriptor)
+    else:  # the loop would call again and again for bytes that no conversation reads
+        del WATCHED[descriptor]
+        loop.remove_reader(descriptor)
+
+
+class EventPoller:
+    """Wait with the event loop's readers and writers; EventStream sees the client's end."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self.stream = stream
+
+    async def wait(
+        self,
+        descriptors: Sequence[int],
+        since: float,
+        seconds: float,
+        writable: int = -1,
+        stays: bool = False,
+    ) -> list[int]:
+        stream, loop = self.stream, self.stream.loop
+        ready: list[int] = []
+
+        def possible(descriptor: int) -> None:
+            ready.append(descriptor)
+            stream.happened(Want.PROGRAM)
+
+        for descriptor in descriptors:
+            if not stays:
+                loop.add_reader(descriptor, possible, descriptor)
+                continue
+            if descriptor not in WATCHED:
+                loop.add_reader(descriptor, readable, loop, descriptor)
+            WATCHED[descriptor] = possible
+        if writable >= 0:
+            loop.add_writer(writable, possible, writable)
+        expires = stream.clock.now + seconds
+        try:
+            while not ready:
+                now = stream.clock.now
+                if stream.ended and now > max(since, stream.client_ended_at) + HALF_CLOSED:
+                    raise Disconnected
+                if now > expires:
+                    break
+                try:
+                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
+                except Timeout:
+                    continue
+        finally:
+            for descriptor in descriptors:
+                if not stays:
+                    loop.remove_reader(descriptor)
+                elif descriptor in WATCHED:
+                    WATCHED[descriptor] = None
+            if writable >= 0:
+                loop.remove_writer(writable)
+        return ready
+
+    async def share(self, size: int) -> None:
+        await self.stream.share(size)
+
+    def forget(self, descriptor: int) -> None:
+        if descriptor in WATCHED:
+            del WATCHED[descriptor]
+            self.stream.loop.remove_reader(descriptor)
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Have the loop call function after `seconds`."""
+        self.stream.loop.call_later(seconds, function)
