@@ -1,4 +1,4 @@
-"""One fixture starts the real command, under every model; tests speak to it over real sockets."""
+"""What all tests share: the fixtures that start servers, the directories of a run, and which tests are quick."""
 
 from __future__ import annotations
 
@@ -6,153 +6,136 @@ import os
 import re
 import shutil
 import signal
-import socket
-import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
 
+import hypothesis
 import pytest
+from support.fork_server import Forked, ForkServer
+from support.proc import session_members
+from support.server import MODELS, ROOT, VARIANTS, Server, Start, wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
-MODELS = ("serial", "fork", "prefork", "thread", "pool", "asyncio")
-# As MODELS, and what a model can be set to besides.
-VARIANTS = (
-    *MODELS,
-    "pool --parking never",
-    "pool --parking idle",
-    "asyncio --loop asyncio",
-    "thread --workers 2",
-    "asyncio --workers 2",
-)
+# Quick tests start no process. A test starts processes if it uses one of these fixtures or bears the mark
+# `starts_processes`; a test that starts one without saying so fails, so that `make quick` stays quick.
+PROCESS_FIXTURES = {"start"}
+PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
+processes_started: list[str] = []
 
-
-class Server:
-    """A running ewe. url: with the slash. port: the real one. root, cgi: the directories it serves."""
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, tmp: Path) -> None:
-        self.process = process
-        self.pid = process.pid
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}/"
-        self.log_file = log
-        self.access_file = tmp / "access.log"
-        self.root = tmp / "htdocs"
-        self.cgi = tmp / "cgi-bin"
-
-    def connect(self, timeout: float = 10) -> socket.socket:
-        """Return a new connection."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
-
-    def ask(self, request: bytes, timeout: float = 10) -> bytes:
-        """Send raw bytes on a new connection, end our side, and return all that comes back."""
-        with self.connect(timeout) as sock:
-            sock.sendall(request)
-            sock.shutdown(socket.SHUT_WR)
-            return read_all(sock)
-
-    def log(self) -> str:
-        """Return what was written to standard error: banner and error log."""
-        return self.log_file.read_text(errors="replace")
-
-    def wait_for_log(self, text: str, seconds: float = 5) -> str:
-        """Return the log once it has text; fail after so many seconds."""
-        wait_until(lambda: text in self.log(), seconds, lambda: f"{text!r} is not in the log:\n{self.log()}")
-        return self.log()
-
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 15) -> int:
-        """Send a signal, and return the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(seconds)
+# A busy machine is no failure: hypothesis must not time an example.
+hypothesis.settings.register_profile("ewe", deadline=None)
+hypothesis.settings.load_profile("ewe")
+base_directory = pytest.StashKey[Path]()
 
 
-def read_all(sock: socket.socket) -> bytes:
-    """Return everything until the server closes."""
-    data = b""
-    while piece := sock.recv(65536):
-        data += piece
-    return data
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run a base directory that no other run touches, and watch which tests start processes.
+
+    pytest's own base, pytest-of-USER, is shared by all runs of a user, and each run closes it to other
+    accounts; under root, some tests need `nobody` to pass through. xdist's workers inherit the base.
+    """
+    config.addinivalue_line(
+        "markers", "starts_processes: the test starts processes; `make quick` leaves it out"
+    )
+    if not hasattr(config, "workerinput") and not config.option.basetemp:
+        base = Path(tempfile.mkdtemp(prefix="ewe-tests-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
+        base.chmod(0o755)
+        config.stash[base_directory] = base
+        config.option.basetemp = str(base / "run")
+    sys.addaudithook(note_process)
 
 
-def read_response(sock: socket.socket, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
-    """Read one response off a kept connection, byte-exact; return status, fields (lower case), body."""
-    file = sock.makefile("rb", buffering=0)
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        byte = file.read(1)
-        if not byte:
-            raise ConnectionError(f"the connection ended within a head: {head!r}")
-        head += byte
-    lines = head.decode("latin-1").split("\r\n")
-    status = int(lines[0].split(" ")[1])
-    fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:-2])}
-    body = b""
-    if method == "HEAD" or status in (204, 304) or status < 200:
-        return status, fields, body
-    if fields.get("transfer-encoding") == "chunked":
-        while True:
-            line = b""
-            while not line.endswith(b"\r\n"):
-                line += read_exactly(file, 1)
-            size = int(line, 16)
-            body += read_exactly(file, size)
-            assert read_exactly(file, 2) == b"\r\n"
-            if size == 0:
-                return status, fields, body
-    if "content-length" in fields:
-        return status, fields, read_exactly(file, int(fields["content-length"]))
-    return status, fields, read_all(sock)
+def note_process(event: str, arguments: tuple[object, ...]) -> None:
+    """Note the start of a process: an audit hook."""
+    if event in PROCESS_EVENTS:
+        processes_started.append(f"{event}{arguments!r:.80}")
 
 
-def read_exactly(file: Any, count: int) -> bytes:
-    """Return count bytes."""
-    data = b""
-    while len(data) < count:
-        piece = file.read(count - len(data))
-        if not piece:
-            raise ConnectionError(f"the connection ended after {len(data)} of {count} bytes")
-        data += piece
-    return data
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the run's directory, or tell where it is if a test failed."""
+    base = config.stash.get(base_directory, None)
+    if base is None:
+        return
+    if getattr(config, "exit_status", 0) == pytest.ExitCode.TESTS_FAILED:
+        print(f"The directories of this run are kept in {base}", file=sys.stderr)
+    else:
+        shutil.rmtree(base, ignore_errors=True)
 
 
-def wait_until(condition: Callable[[], Any], seconds: float, what: Callable[[], str] | str = "") -> None:
-    """Return once condition() is true; fail after so many seconds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail((what() if callable(what) else what) or "timed out")
-        time.sleep(0.01)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keep the exit status for pytest_unconfigure."""
+    session.config.exit_status = exitstatus  # type: ignore[attr-defined]
 
 
-def write_program(path: Path, text: str) -> Path:
-    """Write an executable script."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    return path
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes by their fixtures."""
+    for item in items:
+        if PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("starts_processes")
 
 
-def needs(*programs: str) -> pytest.MarkDecorator:
-    """Leave a test out where a program is not installed; .ci/run installs them all."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    missing = [program for program in programs if not shutil.which(program, path=path)]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Fail a test that starts a process without saying so; its fixtures have been set up by now."""
+    quick = pyfuncitem.get_closest_marker("starts_processes") is None
+    result = yield
+    if quick and processes_started:
+        pytest.fail(f"a test that starts a process needs the mark starts_processes: {processes_started[0]}")
+    return result
 
 
-Start = Callable[..., Server]
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Forget the processes of the test before."""
+    processes_started.clear()
+    return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def passable(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let every account pass through the directories of this run: servers and engines run as others."""
+    base = tmp_path_factory.getbasetemp()
+    base.chmod(0o755)
+    if base.name.startswith("popen-"):
+        base.parent.chmod(0o755)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def tmp_path(tmp_path: Path) -> Path:
+    """pytest's directory of a test, open to every account."""
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[Callable[[str], ForkServer]]:
+    """What starts servers fast: a fork server for asyncio and one for the other models, made when first needed."""
+    made: dict[bool, ForkServer] = {}
+
+    def of_model(model: str) -> ForkServer:
+        heavy = model.startswith(("asyncio", "xswitch"))
+        if heavy not in made:
+            made[heavy] = ForkServer(heavy)
+        return made[heavy]
+
+    yield of_model
+    for server in made.values():
+        server.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, fork_servers: Callable[[str], ForkServer]) -> Iterator[Start]:
     """Return a function that starts ewe: start("thread", "--grace", "1s") -> Server.
 
     The model may bring options of its own ("pool --parking never"). Serves tmp_path/htdocs and
-    tmp_path/cgi-bin, which exist (a small index.html is there). Access log: tmp_path/access.log. When the
-    test ends every server is stopped, and must have left no process behind.
+    tmp_path/cgi-bin, which exist (a small index.html is there). Access log: tmp_path/access.log. The server
+    is forked from one that has imported ewe (support/fork_server.py); with `env`, even an empty one, it is
+    the command itself in a new Python. When the test ends every server is stopped, and must have left no
+    process behind.
     """
     servers: list[Server] = []
     (tmp_path / "htdocs").mkdir()
@@ -161,28 +144,32 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start_one(model: str = "pool", *options: str, env: dict[str, str] | None = None) -> Server:
         log = tmp_path / f"stderr.{len(servers)}"
-        command = [
-            sys.executable, "-m", "ewe", "--model", *model.split(),
+        arguments = [
+            "--model", *model.split(),
             *(() if "--bind" in options else ("--port", "0")),
             "--documentroot", str(tmp_path / "htdocs"), "--cgi-path", str(tmp_path / "cgi-bin"),
             "--access-log", str(tmp_path / "access.log"), *options,
         ]  # fmt: skip
+        process: Forked | subprocess.Popen[bytes]
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-                start_new_session=True,
-            )
+            if env is None:
+                process = fork_servers(model).start(arguments, tmp_path, log)
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "ewe", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=tmp_path,
+                    env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+                    start_new_session=True,
+                )
         server = Server(process, 0, log, tmp_path)
         servers.append(server)
         banner = re.compile(r"https?://127\.0\.0\.1:(\d+)/")
         wait_until(
             lambda: banner.search(server.log()) or process.poll() is not None,
-            10,
+            30,
             lambda: f"no banner; it said:\n{server.log()}",
         )
         found = banner.search(server.log())
@@ -196,46 +183,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         try:
             server.stop(signal.SIGQUIT, 10)
         finally:
-            end = time.monotonic() + 2
+            end = time.monotonic() + 5
             while (left := session_members(server.pid)) and time.monotonic() < end:
                 time.sleep(0.01)
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
             server.process.poll()
         assert not left, f"processes outlived the server: {left}"
-
-
-def session_members(session: int) -> list[int]:
-    """Return the processes of a session: all that a server started and that is not gone.
-
-    Zombies are left out: once the server is gone they are its heirs' (the system's first process) to reap.
-    """
-    members = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                text = Path(f"/proc/{entry}/stat").read_text(errors="replace")
-            except OSError:
-                continue
-            fields = text.rpartition(")")[2].split()
-            if int(fields[3]) == session and int(entry) != session and fields[0] != "Z":
-                members.append(int(entry))
-    return members
-
-
-def children(pid: int) -> dict[int, str]:
-    """Return the children of a process: pid -> state letter (Z: zombie)."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                text = Path(f"/proc/{entry}/stat").read_text(errors="replace")
-            except OSError:
-                continue
-            fields = text.rpartition(")")[2].split()
-            if int(fields[1]) == pid:
-                found[int(entry)] = fields[0]
-    return found
 
 
 @pytest.fixture(params=MODELS)
@@ -254,3 +208,9 @@ def variant(request: pytest.FixtureRequest) -> str:
 def server(start: Start, variant: str) -> Server:
     """A server of each variant in turn, with default settings."""
     return start(variant)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The directory of a test: every account may read it, as `nobody` must where the tests run as root."""
+    return tmp_path

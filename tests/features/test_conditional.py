@@ -7,13 +7,15 @@ import os
 
 import httpx
 import pytest
-from conftest import Server
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from support.server import Server
 
-from ewe.dates import http_date
-from ewe.features.conditional import outcome, range_applies, tags
-from ewe.http import Limits, Request, parse_request
+from ewe.http.conditional import outcome, range_applies, tags
+from ewe.http.dates import http_date
+from ewe.http.limits import Limits
+from ewe.http.messages import Request
+from ewe.http.parser import parse_request
 
 ETAG = '"abc-1"'
 MODIFIED = 784111777.0

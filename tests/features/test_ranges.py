@@ -7,11 +7,11 @@ import time
 
 import httpx
 import pytest
-from conftest import Server
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from support.server import Server
 
-from ewe.features.ranges import MAX_RANGES, wanted
+from ewe.http.ranges import MAX_RANGES, wanted
 
 WHOLE = None  # the field is ignored
 

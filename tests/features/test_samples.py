@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import socket
 import stat
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx
 import pytest
-from conftest import ROOT, Server, Start, read_response
+from support.server import MODELS, ROOT, Server, Start
+from support.wire import read_response
+
+from ewe.config.settings import Config
+from ewe.processors import base
 
 CGI = ROOT / "cgi-bin"
 TEXT = "text/plain; charset=utf-8"
@@ -43,6 +49,39 @@ def test_every_sample_is_tested() -> None:
         assert (CGI / name).read_text().startswith("#!"), name
 
 
+def test_the_welcome_page_fits_every_start() -> None:
+    """Its commands are right after `make serve` and after an installation: no port but the default one."""
+    page = (ROOT / "htdocs" / "index.html").read_text()
+    default = Config.port.default
+    assert {int(port) for port in re.findall(r"localhost:(\d+)", page)} == {default}
+    assert f"The port is {default}" in page and ".venv/bin/ewe" in page
+    for flag, model in base.FLAGS.items():
+        assert f"<dt><code>ewe {flag}</code></dt>" in page, model
+
+
+@pytest.mark.parametrize("file", ["htdocs/index.html", "docs/models.svg"])
+def test_the_picture_shows_every_model(file: str) -> None:
+    text = (ROOT / file).read_text()
+    names = re.findall(r'<text class="name"[^>]*>([^<]*)</text>', text)
+    assert [name.replace("X-Switch", "xswitch") for name in names] == [*MODELS, "xswitch"]
+    assert "One conversation, seven models" in text and len(names) == 7
+
+
+@pytest.mark.starts_processes
+def test_a_package_holds_the_samples_and_nothing_else() -> None:
+    """What people put into their clone's htdocs and cgi-bin, and what make builds there, stays out of the wheel."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packed: dict[str, str] = about["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "htdocs", "cgi-bin"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    names = set(listed.stdout.split("\0")[:-1])
+    if listed.returncode:  # no clone
+        places = [*(ROOT / "htdocs").rglob("*"), *CGI.rglob("*")]
+        names = {str(path.relative_to(ROOT)) for path in places if path.is_file() and path.name != "hello-c"}
+    assert packed == {name: f"ewe/sample/{name}" for name in names}
+
+
 def test_samples(sample: Server) -> None:
     """All of them but echo, over one kept connection each client."""
     with httpx.Client(base_url=sample.url, timeout=30) as client:
@@ -56,7 +95,7 @@ def test_samples(sample: Server) -> None:
             assert answer.headers["content-type"] == TEXT
             answer = client.head(f"/cgi-bin/{name}")
             assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, TEXT, b"")
-        assert client.get("/cgi-bin/hello.c").status_code == 404  # a source is not served either
+        assert client.get("/cgi-bin/hello.c").status_code == 403  # a source is not served either
         answer = client.get("/cgi-bin/nph-hello")
         assert answer.text == "Hello from a program that speaks HTTP itself!\n"
         assert "server" not in answer.headers and "date" in answer.headers

@@ -21,16 +21,20 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
-from conftest import Server, Start, read_response, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from support.server import Server, Start, wait_until
+from support.wire import read_response
 
-from ewe.config import Config
-from ewe.dates import http_date, parse_date
+from ewe.config.settings import Config
 from ewe.features import static
 from ewe.features.static import SMALL, Static, hidden, preferred
-from ewe.http import Limits, Refused, Response, parse_request
-from ewe.streams import run
+from ewe.http.dates import http_date, parse_date
+from ewe.http.limits import Limits
+from ewe.http.messages import Response
+from ewe.http.parser import parse_request
+from ewe.http.status import HTTPError
+from ewe.streams.blocking import run
 
 Fetched = tuple[int, Message, bytes]
 
@@ -457,7 +461,7 @@ STEPS = "a b up out in file secret .secret .git .. . %2e%2e %2E . .%2e %2f %2F %
 def test_no_path_leads_to_a_secret(trap: Static, steps: list[str], start: str, end: str) -> None:
     try:
         response = respond(trap, start + "/".join(steps) + end)
-    except Refused as refused:
+    except HTTPError as refused:
         assert refused.status in (400, 403, 404)
         return
     if response is not None:
@@ -511,7 +515,7 @@ def test_what_may_not_be_read_is_403(public: Path) -> None:
         os.seteuid(65534)
     try:
         for path in ("/file.txt", "/closed/file.txt", "/closed/"):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(HTTPError) as refused:
                 respond(files, path)
             assert refused.value.status == 403
         other = respond(files, "/other.txt", "Accept-Encoding: gzip")  # the variant may not, the file may

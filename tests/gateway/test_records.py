@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ewe import fastcgi
-from ewe.fastcgi import (
+from ewe.gateway import records as fastcgi
+from ewe.gateway.records import (
     Aborted,
     Began,
     Decoder,

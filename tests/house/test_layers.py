@@ -1,57 +1,21 @@
-"""A room imports only rooms below it.
+"""A room imports only rooms below it, no room what it must never know, and no two files each other.
 
-The house has floors: the grammar, the settings and the logs lie on the ground, then come the streams, the
-features, the site, the conversation, the processors, the server and the command. That is what lets each
-file be read alone, so it is checked here on the source, without running it.
+The house has floors (tests/support/rooms.py): the grammar, the settings and the logs lie on the ground, then come
+the streams, the gateway, the features, the site, the conversation, the processors, the server and the command. So
+each file can be read with only the files below it in mind. The source is checked without running it. Imports for
+type checkers alone count like all others: a reader has to follow them, too.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-
-# Every room and its floor. A package stands for all the modules in it.
-FLOORS = {
-    "ewe": 0,
-    "ewe.http": 0,
-    "ewe.fastcgi": 0,
-    "ewe.xswitch": 8.5,
-    "ewe.kinds": -0.3,
-    "ewe.config": 0,
-    "ewe.dates": 0,
-    "ewe.descriptors": 0,
-    "ewe.chunked": 0.3,
-    "ewe.logger": 0.3,
-    "ewe.programs": 0.6,
-    "ewe.streams": 1,
-    "ewe.poolstream": 1.3,
-    "ewe.eventstream": 1.3,
-    "ewe.listener": 1.5,
-    "ewe.systemd": 1.5,
-    "ewe.orphans": 0,
-    "ewe.tls": 1.5,
-    "ewe.upstream": 1.5,
-    "ewe.features": 2,
-    "ewe.site": 3,
-    "ewe.body": 3.5,
-    "ewe.conversation": 4,
-    "ewe.processors": 5,
-    "ewe.identity": 1.6,
-    "ewe.companion": 5.5,
-    "ewe.blueprint": 5.6,
-    "ewe.worker": 6,
-    "ewe.supervisor": 6.3,
-    "ewe.server": 6.6,
-    "ewe.cli": 7,
-    "ewe.__main__": 8,
-    "ewe.lab": 9,
-}
+from support.rooms import BEGIN, END, FLOORS, PAGE, ROOT, SOURCES, room_of, with_rooms
 
 # Which modules of its own package a room shares; where nothing is said, all of them.
 # Prefork is the serial model in many processes, X-Switch the event model with something behind it.
@@ -59,8 +23,22 @@ SHARED = {
     "ewe.processors": {f"ewe.processors{name}" for name in ("", ".base", ".serial", ".event")},
 }
 
-# What a room may not know, though it lies below.
-UNKNOWN_TO = {"ewe.processors": {"ewe.http", "ewe.features"}}
+# What a room must never import, though it lies below, or for whatever reason above.
+NEVER = {
+    "ewe.http": {"ewe.config", "ewe.registry", "ewe.logger"},  # the grammar is read, tested and fuzzed alone
+    "ewe.config": {"ewe.http", "ewe.registry"},
+    "ewe.streams": {"ewe.gateway", "ewe.features"},  # a stream carries bytes, whatever they mean
+    "ewe.gateway": {"ewe.features"},  # any feature may use what stands behind it
+    "ewe.features": {"ewe.processors", "ewe.server"},  # a feature does not know which model runs it
+    "ewe.processors": {"ewe.http", "ewe.features"},  # a model does not know HTTP
+}
+
+# Files that import each other all the same, each with the reason.
+CIRCLES = {
+    # A stream returns the poller of its model, and the event loop's poller is entered with its stream: types only.
+    frozenset({"ewe.streams.base", "ewe.streams.event", "ewe.streams.poller"}),
+}
+BESIDE = ("ewe.xswitch", "ewe.lab")  # they have rules of their own
 
 SOCKETS = {"_socket", "asyncio", "select", "selectors", "socket", "socketserver", "uvloop"}
 THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
@@ -68,15 +46,8 @@ THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
 ROOMS_WITH_SOCKETS = {
     "ewe.logger",
     "ewe.streams",
-    "ewe.poolstream",
-    "ewe.eventstream",
-    "ewe.listener",
-    "ewe.companion",
-    "ewe.upstream",
-    "ewe.systemd",
+    "ewe.gateway",
     "ewe.processors",
-    "ewe.worker",
-    "ewe.supervisor",
     "ewe.server",
     "ewe.xswitch",
     "ewe.lab",
@@ -140,14 +111,6 @@ class Imports(ast.NodeVisitor):
             self.visit(statement)
 
 
-def room_of(module: str) -> str | None:
-    """The room a module is in: itself, or the package it belongs to; None if it has no floor yet."""
-    if module in FLOORS:
-        return module
-    room = ".".join(module.split(".")[:2])
-    return room if room in FLOORS else None
-
-
 def offences(module: str, source: str, modules: set[str], *, is_package: bool = False) -> Iterator[str]:
     """What a module's imports do that the house does not allow, each beginning with its line."""
     room = room_of(module)
@@ -174,8 +137,8 @@ def objection(room: str, found: Import) -> str | None:
     target = room_of(found.module)
     if target is None:
         return "that is in no room: give it a floor"
-    if target in UNKNOWN_TO.get(room, ()):
-        return f"{room} does not know {target}"
+    if target in NEVER.get(room, ()):
+        return f"{room} must never import {target}"
     if target == "ewe":
         return None
     if target == room:
@@ -184,17 +147,9 @@ def objection(room: str, found: Import) -> str | None:
         return f"of its own package it shares only {', '.join(sorted(SHARED[room]))}"
     if target == "ewe.lab":
         return "nothing leans on the lab"
-    if FLOORS[target] >= FLOORS[room] and not found.for_types:
+    if FLOORS[target] >= FLOORS[room]:
         return f"floor {FLOORS[target]} is not below floor {FLOORS[room]}"
     return None
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-SOURCES = {module_name(path): path for path in sorted(ROOT.glob("ewe/**/*.py"))}
 
 
 @pytest.mark.parametrize("module", SOURCES)
@@ -205,9 +160,63 @@ def test_a_room_imports_only_rooms_below_it(module: str) -> None:
     assert not found, "".join(f"\n{path.relative_to(ROOT)}:{offence}" for offence in found)
 
 
+def circles(arrows: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Return the groups of modules in which each imports each other, directly or by others (Kosaraju)."""
+
+    def visit(module: str, arrows: dict[str, set[str]], seen: set[str], found: list[str]) -> None:
+        if module not in seen:
+            seen.add(module)
+            for other in sorted(arrows.get(module, ())):
+                visit(other, arrows, seen, found)
+            found.append(module)
+
+    order: list[str] = []
+    seen: set[str] = set()
+    for module in arrows:
+        visit(module, arrows, seen, order)
+    backwards: dict[str, set[str]] = {}
+    for module, others in arrows.items():
+        for other in others:
+            backwards.setdefault(other, set()).add(module)
+    seen = set()
+    groups: set[frozenset[str]] = set()
+    for module in reversed(order):
+        group: list[str] = []
+        visit(module, backwards, seen, group)
+        if len(group) > 1:
+            groups.add(frozenset(group))
+    return groups
+
+
+def test_no_files_import_each_other() -> None:
+    arrows: dict[str, set[str]] = {}
+    for module, path in SOURCES.items():
+        if room_of(module) not in BESIDE:
+            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+            imports = Imports(package, set(SOURCES))
+            imports.visit(ast.parse(path.read_text(encoding="utf-8")))
+            arrows[module] = {found.module for found in imports.found} & SOURCES.keys() - {module}
+    assert circles(arrows) == CIRCLES
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {frozenset("bc")}
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == set()
+
+
+def test_the_documented_rooms_are_those_of_the_source() -> None:
+    """Floors and files are compared. What a file is may lag behind its docstring until the next `make docs`."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert BEGIN in text and END in text
+    listed, expected = (
+        re.findall(r"^\| (\d+) \| (\S+) \|", page, re.MULTILINE) for page in (text, with_rooms(text))
+    )
+    assert listed == expected, f"{PAGE.relative_to(ROOT)} is not up to date: run make docs"
+
+
 MADE_UP_MODULES = {
     "ewe.features.static",
-    "ewe.features.ranges",
+    "ewe.http.ranges",
     "ewe.processors.base",
     "ewe.processors.fork",
     "ewe.processors.pool",
@@ -229,6 +238,7 @@ MADE_UP_MODULES = {
         ("ewe.features.static", "import importlib\nimportlib.import_module('ewe.site')"),
         ("ewe.features.static", "if TYPE_CHECKING:\n    pass\nelse:\n    from ewe.site import Site"),
         ("ewe.features.static", "if not TYPE_CHECKING:\n    from ewe.site import Site"),
+        ("ewe.features.static", "if TYPE_CHECKING:\n    from ewe.site import Site"),
         ("ewe.cli", "import ewe.__main__"),
         ("ewe", "from ewe.cli import main"),
         # the lab leans on everything, nothing on the lab
@@ -247,6 +257,13 @@ MADE_UP_MODULES = {
         ("ewe.config", "import asyncio.subprocess"),
         ("ewe.conversation", "try:\n    import select\nexcept ImportError:\n    pass"),
         ("ewe.cli", "import uvloop"),
+        # what a room must never import
+        ("ewe.http", "import typing\nif typing.TYPE_CHECKING:\n    from ewe.config import Limits"),
+        ("ewe.http", "from ewe import registry"),
+        ("ewe.config", "from ewe.http import Limits"),
+        ("ewe.streams", "def spawn():\n    from ewe.gateway import programs"),
+        ("ewe.gateway", "if TYPE_CHECKING:\n    from ewe.features.static import Static"),
+        ("ewe.features.static", "if TYPE_CHECKING:\n    from ewe.server import run"),
         # what a processor does not know
         ("ewe.processors.fork", "from ewe.http import Request"),
         ("ewe.processors.fork", "from ewe import http"),
@@ -267,7 +284,7 @@ def test_the_check_finds_what_is_wrong(module: str, source: str) -> None:
 
 def test_the_check_names_the_line() -> None:
     source = "import os\n\ndef late():\n    from ewe.site import Site\n\nimport socket\n"
-    lines = [offence.partition(":")[0] for offence in offences("ewe.features.ranges", source, set())]
+    lines = [offence.partition(":")[0] for offence in offences("ewe.http.ranges", source, set())]
     assert lines == ["4", "6"]
 
 
@@ -275,7 +292,6 @@ def test_the_check_names_the_line() -> None:
     ("module", "source"),
     [
         ("ewe.http", "import re\nfrom ewe import __version__"),
-        ("ewe.http", "import typing\nif typing.TYPE_CHECKING:\n    from ewe.config import Limits"),
         ("ewe.streams", "import asyncio, socket\nfrom . import http"),
         ("ewe.features.static", "from ewe.features import ranges\nfrom .ranges import cut"),
         ("ewe.features.static", "from ewe.streams import Stream\nfrom ..http import Request"),
@@ -290,3 +306,179 @@ def test_the_check_names_the_line() -> None:
 )
 def test_the_check_allows_what_is_right(module: str, source: str) -> None:
     assert not list(offences(module, source, MADE_UP_MODULES))
+
+
+# The rooms and modules of the lab, from the ground up: each imports only what stands before it.
+LAB_ORDER = (
+    "options",  # types of options
+    "bench",  # what every measurement is made of: results, processes, links, the claims' verdicts
+    "load",  # what asks: locust, wrk, ab, httperf, the pinger
+    "stacks",  # what is asked: ewe, other servers, programs behind them
+    "experiments",  # what is compared
+    "report",  # what is shown of it
+    "lab_bench",  # joins server, load and watch
+    "speed",
+    "invocation",
+    "compare",
+    "cli",
+    "__main__",
+)
+LAB = {module: path for module, path in SOURCES.items() if module.startswith("ewe.lab.")}
+
+
+def lab_imports(module: str) -> list[Import]:
+    """Return what a module of the lab imports from the lab when it runs."""
+    path = LAB[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    imports = Imports(package, set(SOURCES))
+    imports.visit(ast.parse(path.read_text(encoding="utf-8")))
+    return [each for each in imports.found if each.module in LAB and not each.for_types]
+
+
+@pytest.mark.parametrize("module", LAB)
+def test_the_rooms_of_the_lab_stand_on_each_other(module: str) -> None:
+    room = module.split(".")[2]
+    if room == "locustfile":  # a program by itself, for students
+        assert not lab_imports(module)
+        return
+    for found in lab_imports(module):
+        below = found.module.split(".")[2]
+        assert LAB_ORDER.index(below) <= LAB_ORDER.index(room), f"{module}:{found.line}: {found.module}"
+
+
+def test_no_modules_of_the_lab_import_each_other_in_a_circle() -> None:
+    rest = {module: {each.module for each in lab_imports(module)} - {module} for module in LAB}
+    while free := [module for module, needs in rest.items() if not needs & rest.keys()]:
+        for module in free:
+            del rest[module]
+    assert not rest, f"in a circle, or above one: {sorted(rest)}"
+
+
+# Inside X-Switch
+#
+# X-Switch is a program of its own: it would run without ewe's server. Its ground floor is shared. Above it two
+# processes stand beside each other, and share no code: switch/ reads the network without privileges, privileged/
+# has privileges and reads no network. engines/ holds programs that start under a user's own interpreter.
+
+XSWITCH_FLOORS = {
+    "channel": 0,
+    "process": 0,
+    "protocol": 0,
+    "setting_types": 0,
+    "engine_kinds": 1,
+    "user_logs": 1,
+    "settings": 2,
+    "public": 3,
+    "settings_page": 3,
+    "webapp": 3,
+    "switch": 4,
+    "privileged": 4,
+    "tools": 4,
+    "supervisor": 5,
+    "check": 6,
+    "cli": 6,
+    "__main__": 7,
+}
+XSWITCH_MAY_IMPORT = {
+    "ewe",
+    "ewe.config",
+    "ewe.gateway.records",
+    "ewe.http",
+    "ewe.logger",
+    "ewe.streams.descriptors",
+    "ewe.streams.listener",
+}
+
+
+def imports_of_xswitch() -> dict[str, list[Import]]:
+    """What every module of X-Switch imports of ewe, for types too."""
+    found = {}
+    for module, path in SOURCES.items():
+        if module == "ewe.xswitch" or module.startswith("ewe.xswitch."):
+            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+            imports = Imports(package, set(SOURCES))
+            imports.visit(ast.parse(path.read_text(encoding="utf-8")))
+            found[module] = [each for each in imports.found if each.module.partition(".")[0] == "ewe"]
+    return found
+
+
+def room_of_xswitch(module: str) -> str:
+    """The room or the file directly in ewe/xswitch that a module is in; "" for the package itself."""
+    return module.removeprefix("ewe.xswitch").strip(".").partition(".")[0]
+
+
+def objection_of_xswitch(module: str, imported: str) -> str:
+    """Why a module of X-Switch may not import that, "" if it may."""
+    room = room_of_xswitch(module)
+    if room == "engines":
+        return "an engine runs under its user's interpreter, where there is no ewe"
+    if imported != "ewe.xswitch" and not imported.startswith("ewe.xswitch."):
+        allowed = {imported, ".".join(imported.split(".")[:2])} & XSWITCH_MAY_IMPORT
+        return "" if allowed else "X-Switch would run without ewe's server"
+    target = room_of_xswitch(imported)
+    if target in ("", room):
+        return ""
+    if target not in XSWITCH_FLOORS or room not in XSWITCH_FLOORS:
+        return "that is in no room: give it a floor"
+    if XSWITCH_FLOORS[target] >= XSWITCH_FLOORS[room]:
+        return f"{target} is not below {room}"
+    return ""
+
+
+def circle_among(imports: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, the first one again at the end; none if there is no circle."""
+    finished: set[str] = set()
+
+    def search(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return [*way[way.index(module) :], module]
+        if module in finished:
+            return []
+        for imported in sorted(imports.get(module, ())):
+            if circle := search(imported, [*way, module]):
+                return circle
+        finished.add(module)
+        return []
+
+    return next((circle for module in sorted(imports) if (circle := search(module, []))), [])
+
+
+def test_xswitch_keeps_its_order() -> None:
+    offences = [
+        f"{SOURCES[module].relative_to(ROOT)}:{found.line}: {found.module}: {reason}"
+        for module, imports in imports_of_xswitch().items()
+        for found in imports
+        if (reason := objection_of_xswitch(module, found.module))
+    ]
+    assert not offences, "\n".join(offences)
+
+
+def test_no_modules_of_xswitch_import_each_other_in_a_circle() -> None:
+    imports = {module: {each.module for each in found} for module, found in imports_of_xswitch().items()}
+    assert len(imports) > 30
+    assert not circle_among(imports), " imports ".join(circle_among(imports))
+
+
+def test_the_check_finds_a_circle() -> None:
+    assert circle_among({"a": {"b"}, "b": {"c", "d"}, "c": {"d"}, "d": {"b"}}) == ["b", "c", "d", "b"]
+    assert not circle_among({"a": {"b", "c"}, "b": {"c"}, "c": set()})
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        ("ewe.xswitch.switch.main", "ewe.xswitch.privileged.rules"),
+        ("ewe.xswitch.privileged.suexecme", "ewe.xswitch.switch.loop"),
+        ("ewe.xswitch.privileged.suexecme", "ewe.xswitch.supervisor"),
+        ("ewe.xswitch.protocol", "ewe.xswitch.settings"),
+        ("ewe.xswitch.settings", "ewe.xswitch.attic"),
+        ("ewe.xswitch.engines.python", "ewe.xswitch.protocol"),
+        ("ewe.xswitch.engines.python", "ewe.logger"),
+        ("ewe.xswitch.switch.main", "ewe.server.run"),
+        ("ewe.xswitch.cli", "ewe.streams.base"),
+        ("ewe.xswitch.cli", "ewe.conversation"),
+        ("ewe.xswitch.switch.main", "ewe.gateway.upstream"),
+    ],
+)
+def test_xswitch_may_not_import(module: str, imported: str) -> None:
+    assert objection_of_xswitch(module, imported)

@@ -10,14 +10,17 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Start, read_response, write_program
-from memory import Answer, Echo, MemoryStream, answers, every_cut, talk
+from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
+from support.server import Start, write_program
+from support.wire import read_response
 
-from ewe.config import Config
-from ewe.dates import parse_date
-from ewe.http import Limits, Refused, check_partial_head
+from ewe.config.settings import Config
+from ewe.http.dates import parse_date
+from ewe.http.limits import Limits
+from ewe.http.parser import check_partial_head
+from ewe.http.status import HTTPError
 from ewe.site import Site
-from ewe.tls import SecureStream
+from ewe.streams.tls import SecureStream
 
 NOW = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT")
 
@@ -70,7 +73,7 @@ def test_a_client_that_sends_only_an_empty_line() -> None:
      b"GET / http", b"{json: 1}", b'"', b"\x80" * 100],
 )  # fmt: skip
 def test_what_no_request_begins_with_is_refused_before_its_line_ends(begun: bytes) -> None:
-    with pytest.raises(Refused) as info:
+    with pytest.raises(HTTPError) as info:
         check_partial_head(begun, Limits())
     assert info.value.status == 400
 
@@ -299,7 +302,7 @@ def test_framing_that_is_bad_starts_no_program(start: Start) -> None:
 
 # --- docs/conformance.md -------------------------------------------------------------------------------------
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def test_the_page_names_real_tests() -> None:
@@ -307,6 +310,7 @@ def test_the_page_names_real_tests() -> None:
     names = re.findall(r"`(test_\w+\.py)(?:::(\w+)(?:\[([\w-]+)\])?)?`", page)
     assert len(names) > 150
     for file, test, case in names:
-        assert not test or f"def {test}(" in (TESTS / file).read_text(), f"{file}::{test}"
+        (path,) = TESTS.rglob(file)
+        assert not test or f"def {test}(" in path.read_text(), f"{file}::{test}"
         if case:
             assert (TESTS / "corpus" / test.removeprefix("test_") / f"{case}.http").exists(), case

@@ -5,6 +5,7 @@ No socket, no model: test_http.py shows the same over the real ones.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from pathlib import Path
@@ -12,14 +13,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import Answer, Echo, MemoryStream, answers, every_cut, talk
+from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 
 import ewe.conversation
 from ewe import logger
 from ewe.body import CONTINUE, SKIP
-from ewe.conversation import BUSY, HEADS, MAX_HEADS, MAX_REMEMBERED, converse, date_line
-from ewe.http import Limits, Refused, Region, Request, Response, Source
-from ewe.streams import Disconnected, Stream, Timeout, run
+from ewe.conversation import BUSY, MAX_HEADS, MAX_REMEMBERED, converse, date_line
+from ewe.http.limits import Limits
+from ewe.http.messages import Region, Request, Response, Source
+from ewe.http.status import HTTPError
+from ewe.streams.base import Disconnected, Stream, Timeout
+from ewe.streams.blocking import run
 
 quick = settings(max_examples=150, deadline=None)
 
@@ -71,6 +75,14 @@ class Pieces(Source):
 
 
 OK = Response(200, (), b"ok")
+
+
+def test_a_response_that_cannot_be_encoded_becomes_a_500() -> None:
+    source = Pieces(b"never sent")
+    for body in (b"ok", source):
+        stream = talk(Fixed(Response(200, (("X", "a\r\nY: b"),), body), OK), get() + get())
+        assert [answer.status for answer in answers(stream.output())] == [500, 200]
+    assert source.closed == 1
 
 
 def only(stream: MemoryStream, method: str = "GET") -> Answer:
@@ -245,10 +257,12 @@ def test_a_large_body_is_not_read_off() -> None:
     assert stream.lingered and len(stream.pieces) > 50  # a part of it was read, then no more
 
 
-def test_what_has_arrived_of_a_large_body_counts() -> None:
-    body = bytes(SKIP + 1000)
-    stream = talk(Fixed(OK), post(body), get("/2"))
-    assert [answer.status for answer in answers(stream.output())] == [200, 200]
+@pytest.mark.parametrize("arrived", [0, 1000, SKIP + 1000])
+def test_what_has_arrived_of_a_large_body_does_not_count(arrived: int) -> None:
+    message = post(bytes(SKIP + 1000))
+    head = len(message) - SKIP - 1000
+    answer = only(talk(Fixed(OK), message[: head + arrived], message[head + arrived :] + get("/2")))
+    assert (answer.status, answer.fields["connection"]) == (200, "close")
 
 
 @pytest.mark.parametrize(("rest", "status"), [(b"zz\r\n", 400), (b"", 400), (Timeout(), 408)])
@@ -318,13 +332,12 @@ def remember(site: Echo, *pieces: bytes) -> MemoryStream:
 
 
 def test_the_memo_is_bounded() -> None:
-    HEADS.clear()
     site = Echo()
     for number in range(3 * MAX_HEADS):
         remember(site, get(f"/{number}"))
-        assert len(HEADS) <= MAX_HEADS
-    assert len(HEADS) > 0
-    HEADS.clear()
+        assert len(site.heads) <= MAX_HEADS
+    assert len(site.heads) > 0
+    site.heads.clear()
     long = get("/", "A: " + "b" * MAX_REMEMBERED)
     for message in (
         post(b"a"),
@@ -333,11 +346,10 @@ def test_the_memo_is_bounded() -> None:
         b"BAD\r\n\r\n",
     ):
         remember(site, message)
-        assert not HEADS
+        assert not site.heads
 
 
 def test_the_memo_remembers() -> None:
-    HEADS.clear()
     site = Echo()
     for pieces in ([get()], [get()], [get()[:9], get()[9:]], [get() + get()]):
         remember(site, *pieces)
@@ -371,7 +383,6 @@ class Teller(Echo):
 @given(st.lists(st.lists(REQUESTS | BAD, min_size=1, max_size=4), min_size=2, max_size=6))
 def test_the_memo_never_changes_an_answer(connections: list[list[bytes]]) -> None:
     """The same conversations with the memo, and with it cleared each time: the same bytes."""
-    HEADS.clear()
     site = Teller()
     with_memo = [remember(site, *pieces).output() for pieces in connections]
     without = [talk(site, *pieces).output() for pieces in connections]
@@ -447,8 +458,9 @@ def test_waits() -> None:
     stream = talk(
         Echo(head_timeout=3, body_timeout=7), get(), get()[:5], get()[5:], post(b"ab")[:-2], b"a", b"b"
     )
-    assert [what for what in stream.did if what.startswith(("next", "allow"))] == [
-        "next_request 3", "next_request 75", "allow 3", "next_request 75", "allow 7", "allow 7", "next_request 75",
+    assert [what for what in stream.did if what.startswith(("next", "set_deadline"))] == [
+        "next_request 3", "next_request 75", "set_deadline 3", "next_request 75", "set_deadline 7",
+        "set_deadline 7", "next_request 75",
     ]  # fmt: skip
 
 
@@ -533,7 +545,7 @@ def test_an_error_in_the_middle_cuts(
 ) -> None:
     reasons: list[str] = []
     monkeypatch.setattr(logger.errors, "info", reasons.append)
-    source = Pieces(b"abc", Refused(504, "it fell silent"), b"def", length=length)
+    source = Pieces(b"abc", HTTPError(504, "it fell silent"), b"def", length=length)
     stream = talk(Fixed(Response(200, (), source)), get(version=version), get())
     output = stream.output()
     assert b"abc" in output and b"def" not in output and not output.endswith(b"0\r\n\r\n")
@@ -550,17 +562,32 @@ def test_a_fault_in_the_middle_is_told() -> None:
     assert source.closed == 1
 
 
-def test_a_client_that_leaves_in_the_middle() -> None:
-    class Leaving(MemoryStream):
+@pytest.mark.parametrize("error", [Timeout, Disconnected])
+@pytest.mark.parametrize(
+    ("version", "source", "resets"),
+    [
+        ("1.1", Pieces(b"a", b"b", b"c"), False),
+        ("1.0", Pieces(b"a", b"b", b"c", length=3), False),
+        ("1.0", Pieces(b"a", b"b", b"c"), True),
+        ("1.1", Pieces(b"HTTP/1.1 200 OK\r\n\r\n", b"b", b"c", raw=True), True),
+    ],
+)
+def test_a_client_that_stops_reading_in_the_middle(
+    error: type[Exception], version: str, source: Pieces, resets: bool
+) -> None:
+    """Where only the close tells the end, the close is a reset: a part must not look like the whole."""
+
+    class Stopping(MemoryStream):
         async def send(self, *parts: bytes) -> None:
             if len(self.sent) == 2:
-                raise Disconnected
+                raise error
             await super().send(*parts)
 
-    source = Pieces(b"a", b"b", b"c")
-    stream = Leaving([get(), get()])
+    source = copy.deepcopy(source)
+    stream = Stopping([get(version=version), get()])
     run(converse(stream, Fixed(Response(200, (), source))))  # type: ignore[arg-type]
     assert source.closed == 1 and len(stream.sent) == 2
+    assert ("break_off" in stream.did) is resets
 
 
 def test_a_response_of_its_own_making() -> None:
@@ -599,8 +626,8 @@ def test_head_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "keeps"),
     [
-        (Refused(403, "secret"), 403, True),
-        (Refused(405, "secret", (("Allow", "GET"),)), 405, True),
+        (HTTPError(403, "secret"), 403, True),
+        (HTTPError(405, "secret", (("Allow", "GET"),)), 405, True),
         (RuntimeError("secret"), 500, True),
         (ValueError("secret\r\nA: b"), 500, True),
     ],
@@ -666,7 +693,7 @@ def test_the_date_is_made_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None
 def test_each_exchange_is_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = logger.AccessLog(str(tmp_path / "log"), "%r %s %B")
     monkeypatch.setattr(logger, "access", log)
-    source = Pieces(b"abc", Refused(502, "it died"))
+    source = Pieces(b"abc", HTTPError(502, "it died"))
     talk(Fixed(OK), get("/1"), get("/2", method="HEAD") + get("/3") + b"BAD\r\n\r\n")
     talk(Fixed(Response(200, (), source)), get("/4"))
     os.close(log.file.descriptor)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Start, write_program
-from memory import Answer, Echo, answers, every_cut, talk
+from support.memory import Answer, Echo, answers, every_cut, talk
+from support.server import Start, write_program
 
-from ewe.http import Limits
+from ewe.http.limits import Limits
 
-CORPUS = Path(__file__).parent / "corpus"
+CORPUS = Path(__file__).parents[1] / "corpus"
 LIMITS = {"max_target": 200, "max_head": 1000, "max_field": 300, "max_fields": 12, "max_body": 1000}
 OPTIONS = [word for name, value in LIMITS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 ECHO = "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nexec cat\n"

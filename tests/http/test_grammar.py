@@ -1,4 +1,4 @@
-"""ewe/http.py alone, without a socket: the grammar of HTTP/1.1 rule by rule, each with the section it is from.
+"""ewe/http/parser.py alone, without a socket: the grammar of HTTP/1.1, each rule with the section it is from.
 
 Tables show the rules; hypothesis looks for what the tables forgot.
 """
@@ -16,28 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ewe.chunked import ChunkedDecoder
-from ewe.dates import http_date, parse_date
-from ewe.http import (
-    CONDITIONS,
-    METHODS,
-    NEVER_IN_HEAD,
-    NO_BODY,
-    Limits,
-    Refused,
-    Region,
-    Request,
-    Response,
-    Source,
-    check_partial_head,
-    escape,
-    never_in_head,
-    parse_fields,
-    parse_request,
-    resolve,
-    unescape,
-)
-from ewe.streams import run
+from ewe.http.chunked import ChunkedDecoder
+from ewe.http.dates import http_date, parse_date
+from ewe.http.fields import parse_fields
+from ewe.http.limits import Limits
+from ewe.http.messages import CONDITIONS, METHODS, NO_BODY, Region, Request, Response, Source
+from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode, remove_dot_segments, unescape
+from ewe.streams.blocking import run
 
 LIMITS = Limits()
 SMALL = Limits(max_target=40, max_head=300, max_field=100, max_fields=5, max_body=1000)
@@ -59,7 +46,7 @@ def status_of(data: bytes, limits: Limits = LIMITS) -> int:
     """Return the status with which a head is refused, 0 if it is not."""
     try:
         parse_request(data, limits)
-    except Refused as refused:
+    except HTTPError as refused:
         assert refused.cause and "\n" not in refused.cause and refused.cause.isprintable()
         return refused.status
     return 0
@@ -68,7 +55,7 @@ def status_of(data: bytes, limits: Limits = LIMITS) -> int:
 # --- RFC 9112 section 3: the request line -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", [*sorted(METHODS), "get", "PROPFIND", "!#$%&'*+-.^_`|~09", "X" * 32])
 def test_methods(method: str) -> None:
     """RFC 9110 section 9.1."""
     assert parse(f"{method} /a HTTP/1.1").method == method
@@ -77,10 +64,7 @@ def test_methods(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "status"),
     [
-        ("get", 501),  # methods are case-sensitive: RFC 9110 section 9.1
-        ("Get", 501),
-        ("BREW", 501),  # an unrecognized one is answered 501
-        ("!#$%&'*+-.^_`|~09", 501),  # any token is a method: section 5.6.2
+        ("X" * 33, 501),
         ("X" * 500, 501),
         ("CONNECT", 501),  # in authority-form it is understood, but there is no tunnel here
         ("G(T", 400),
@@ -164,11 +148,13 @@ def test_request_lines_that_are_refused(line: str) -> None:
 
 
 def test_a_request_line_that_is_too_long() -> None:
-    """RFC 9112 section 3: 414 for the target, also where the line cannot be read for its length."""
+    """RFC 9112 section 3: 414 for the target, 501 for a method longer than any; what comes first decides."""
     assert status_of(head("GET /" + "a" * 39 + " HTTP/1.1"), SMALL) == 0
     assert status_of(head("GET /" + "a" * 40 + " HTTP/1.1"), SMALL) == 414
-    assert status_of(head("GET /" + "a b" * 40 + " HTTP/1.1"), SMALL) == 414
-    assert status_of(head("X" * 200), SMALL) == 414
+    assert status_of(head("GET /" + "a b" * 40 + " HTTP/1.1"), SMALL) == 400
+    assert status_of(head("GET /" + "a" * 40 + " b HTTP/1.1"), SMALL) == 414
+    assert status_of(head("X" * 33), SMALL) == 501
+    assert status_of(head("X" * 33 + " /" + "a" * 40 + " HTTP/1.1"), SMALL) == 501
 
 
 # --- RFC 9112 section 3.2, RFC 3986: the target ------------------------------------------------------------
@@ -182,6 +168,7 @@ def test_a_request_line_that_is_too_long() -> None:
         ("/a?b", "/a", "b"),
         ("/a?b?c=/d", "/a", "b?c=/d"),  # RFC 3986 section 3.4: / and ? may stand in a query
         ("/a?%41%2f", "/a", "%41%2f"),  # a query is left as it was sent
+        ("/a?100%&%4g&%", "/a", "100%&%4g&%"),
         ("/%41", "/A", None),  # an escape of an unreserved character means the character: section 6.2.2.2
         ("/%c3%a9", "/é", None),
         ("/%C3%A9", "/é", None),
@@ -247,8 +234,6 @@ def test_targets(target: str, path: str, query: str | None) -> None:
         ("/%4", 400),
         ("/%g1", 400),
         ("/%u0041", 400),
-        ("/?%", 400),
-        ("/?%4g", 400),
         ("/<a>", 400),
         ('/"', 400),
         ("/\\", 400),
@@ -318,16 +303,16 @@ PATHS = st.lists(SEGMENTS, min_size=1, max_size=8).map(lambda segments: "/" + "/
 @given(PATHS)
 def test_a_path_never_escapes(path: str) -> None:
     try:
-        resolved = resolve(path)
-    except Refused as refused:
+        resolved = remove_dot_segments(path)
+    except HTTPError as refused:
         assert refused.status == 400
         return
     assert resolved.startswith("/") and "//" not in resolved
     assert not {".", ".."} & set(resolved.split("/"))
     assert os.path.normpath("/root" + resolved).startswith("/root")
     # Resolving is idempotent, and where the name leads does not depend on what the dots were written as.
-    assert resolve(escape(resolved)) == resolved
-    assert resolve(path.replace("%2e", ".").replace("%2E", ".")) == resolved
+    assert remove_dot_segments(percent_encode(resolved)) == resolved
+    assert remove_dot_segments(path.replace("%2e", ".").replace("%2E", ".")) == resolved
     plain = os.path.normpath(unescape(path))
     assert resolved.rstrip("/") == (plain if plain != "//" else "/").replace("//", "/").rstrip("/")
 
@@ -337,11 +322,11 @@ def test_a_path_never_escapes(path: str) -> None:
 def test_escape_is_undone_by_unescape(raw: bytes) -> None:
     """Any file name can be written in a URL, and is found again (RFC 3986 section 2.1)."""
     name = raw.decode("utf-8", "surrogateescape")
-    escaped = escape(name)
+    escaped = percent_encode(name)
     assert unescape(escaped) == name
     assert re.fullmatch(r"[A-Za-z0-9\-._~!$'()*+,=@/]*(?:%[0-9A-F]{2}[A-Za-z0-9\-._~!$'()*+,=@/]*)*", escaped)
     if b"\0" not in raw and not {b"", b".", b".."} & set(raw.split(b"/")):
-        assert resolve("/" + escaped) == "/" + name
+        assert remove_dot_segments("/" + escaped) == "/" + name
 
 
 # --- RFC 9112 section 3.2, RFC 9110 section 7.2: Host ------------------------------------------------------
@@ -543,8 +528,8 @@ def test_lengths(fields: tuple[str, ...], length: int | None) -> None:
         (("Content-Length: five",), 400),
         (("Content-Length: 2147483649",), 413),
         (("Content-Length: 9223372036854775808",), 413),
-        (("Content-Length: 18446744073709551616",), 413),
-        (("Content-Length: " + "9" * 500,), 413),
+        (("Content-Length: 18446744073709551616",), 400),  # RFC 9110 section 8.6: it overflows
+        (("Content-Length: " + "9" * 500,), 400),
         (("Content-Length: 5", "Transfer-Encoding: chunked"), 400),  # section 6.1: how requests are smuggled
         (("Transfer-Encoding: chunked", "Content-Length: 0"), 400),
         (("Transfer-Encoding:",), 400),  # section 6.3 rule 4: the last coding has to be chunked
@@ -609,7 +594,7 @@ def test_a_body_that_is_too_large() -> None:
     ],
 )
 def test_persistence(version: str, fields: tuple[str, ...], keeps: bool) -> None:
-    assert parse(f"GET / HTTP/{version}", *fields).keeps is keeps
+    assert parse(f"GET / HTTP/{version}", *fields).keep_alive is keeps
 
 
 @pytest.mark.parametrize(
@@ -666,7 +651,7 @@ def test_what_is_refused_early_would_be_refused_late(text: str) -> None:
             try:
                 check_partial_head(data[:size], limits)
                 assert early is None, "a longer prefix cannot be better"
-            except Refused as refused:
+            except HTTPError as refused:
                 early = early or refused
         # Whatever follows, the whole head is refused too.
         for rest in (b"", b"\r\n\r\n", b"\n\r\n\r\n", b" HTTP/1.1\r\nHost: a\r\n\r\n", b": b\r\n\r\n"):
@@ -708,55 +693,56 @@ def test_a_good_head_is_never_refused_early(method: str, path: str, fields: list
     ],
 )
 def test_refused_at_once(arrived: bytes, status: int) -> None:
-    with pytest.raises(Refused) as info:
+    with pytest.raises(HTTPError) as info:
         check_partial_head(arrived, LIMITS)
     assert info.value.status == status
 
 
-@quick
-@given(
-    st.lists(
-        st.sampled_from((b"GET / HTTP/1.1", b"A: b", b"C : d", b" e", b"\r\n", b"\r", b"\n", b"x")),
-        max_size=8,
-    )
-)
-def test_a_slow_head_meets_the_same_verdict(pieces: list[bytes]) -> None:
-    """Each line is read once, however many bytes come at a time; a verdict does not depend on it."""
-    whole = b"".join(pieces)
-    slow, checked, refused = None, 0, False
-    for size in range(len(whole) + 1):
-        try:
-            checked = check_partial_head(whole[:size], LIMITS, checked)
-        except Refused as reason:
-            slow, refused = reason.status, True
-            break
+LINES = st.sampled_from(
+    (b"GET / HTTP/1.1", b"GET /a b HTTP/1.1", b"GET /" + b"a" * 50, b"X" * 40, b"HTTP/2.0", b"A: b", b"C : d",
+     b" e", b"A: " + b"b" * 30, b"\r\n", b"\r\n", b"\r\n", b"\r", b"\n", b"\x00", b"x" * 70, b"\r\n\r\n")
+)  # fmt: skip
+
+
+def verdict(pieces: list[bytes], limits: Limits) -> tuple[object, ...]:
+    """Return what becomes of a head that arrives in these pieces, as the conversation reads it."""
+    arrived, checked = b"", 0
     try:
-        check_partial_head(whole[:size], LIMITS)
-    except Refused as reason:
-        assert refused and reason.status == slow
-    else:
-        assert not refused
+        for piece in pieces:
+            arrived += piece
+            end = arrived.find(b"\r\n\r\n")
+            if end >= 0:
+                return (parse_request(arrived[: end + 4], limits).line,)
+            checked = check_partial_head(arrived, limits, checked)
+    except HTTPError as refused:
+        line = arrived if refused.place is None else arrived[: refused.place + 1]
+        return refused.status, refused.cause, refused.place, line[:200].partition(b"\r\n")[0]
+    return ()
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(LINES, max_size=8).map(b"".join) | HEADS.map(lambda text: text.encode("latin-1")), st.data())
+def test_a_verdict_does_not_depend_on_how_the_bytes_arrive(data: bytes, drawn: st.DataObject) -> None:
+    cuts = sorted(drawn.draw(st.sets(st.integers(0, len(data)), max_size=5)))
+    pieces = [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    for limits in (LIMITS, Limits(max_target=40, max_head=100, max_field=25, max_fields=3)):
+        whole = verdict([data], limits)
+        assert verdict(pieces, limits) == verdict(bytewise(data), limits) == whole
 
 
 @pytest.mark.parametrize("begun", [b"g", b"5x", b"-1", b"0x5", b"5 6", b"1234567890123456", b"5\r;", b" 5"])
 def test_a_bad_chunk_is_refused_at_once(begun: bytes) -> None:
-    with pytest.raises(Refused, match="400"):
+    with pytest.raises(HTTPError, match="400"):
         ChunkedDecoder(LIMITS).feed(begun)
-
-
-@quick
-@given(st.text("\r\r\n\nab\t\x00\x0b\x7f\x80\xff", max_size=8))
-def test_what_no_head_holds_is_found(text: str) -> None:
-    data = text.encode("latin-1")
-    assert bool(never_in_head(data)) == bool(NEVER_IN_HEAD.search(data))
 
 
 def test_a_head_that_comes_byte_by_byte_is_cheap() -> None:
     data = b"GET / HTTP/1.1\r\n" + (b"A: " + b"b" * 10_000 + b"\r\n") * 3
+    checked = 0
     began = time.process_time()
     for size in range(1, len(data), 10):
-        check_partial_head(data[:size], LIMITS)
-    assert time.process_time() - began < 0.5  # it takes 0.07 s, and 0.7 s with the pattern alone
+        checked = check_partial_head(data[:size], LIMITS, checked)
+    assert time.process_time() - began < 0.5  # it takes 0.05 s, and 0.7 s with the pattern alone
 
 
 # --- RFC 9112 section 7.1: chunked bodies --------------------------------------------------------------------
@@ -768,6 +754,8 @@ def decode(pieces: list[bytes], limits: Limits = LIMITS) -> tuple[bytes, bytes |
     body = b""
     for place, piece in enumerate(pieces):
         body += decoder.feed(piece)
+        while not (decoder.hungry or decoder.finished):
+            body += decoder.feed(b"")
         if decoder.finished:
             return body, decoder.rest + b"".join(pieces[place + 1 :])
     return body, None
@@ -851,7 +839,7 @@ def test_chunked_bodies(data: bytes, body: bytes, rest: bytes | None) -> None:
 )
 def test_chunked_bodies_that_are_refused(data: bytes) -> None:
     for pieces in ([data], bytewise(data)):
-        with pytest.raises(Refused) as info:
+        with pytest.raises(HTTPError) as info:
             decode(pieces)
         assert info.value.status == 400
 
@@ -860,7 +848,7 @@ def test_limits_of_a_chunked_body() -> None:
     def refused(data: bytes) -> int:
         statuses = []
         for pieces in ([data], bytewise(data)):
-            with pytest.raises(Refused) as info:
+            with pytest.raises(HTTPError) as info:
                 decode(pieces, SMALL)
             statuses.append(info.value.status)
         assert len(set(statuses)) == 1
@@ -948,7 +936,7 @@ def test_a_broken_chunked_body_is_noticed(drawn: Chunked, data: st.DataObject) -
     for pieces in ([broken], bytewise(broken)):
         try:
             found: object = decode(pieces)
-        except Refused as refused:
+        except HTTPError as refused:
             assert refused.status in (400, 413)
             found = None
         else:
@@ -964,9 +952,9 @@ def test_a_broken_line_end_is_never_taken_for_one() -> None:
             for byte in range(256):
                 if byte != coded[place]:
                     broken = coded[:place] + bytes((byte,)) + coded[place + 1 :]
-                    with pytest.raises(Refused):
+                    with pytest.raises(HTTPError):
                         assert decode([broken])[1] is not None, broken
-                        raise Refused(400, "unfinished")
+                        raise HTTPError(400, "unfinished")
 
 
 CHUNK_LINE = re.compile(
@@ -1175,7 +1163,7 @@ def test_no_body() -> None:
     assert run(NO_BODY.receive()) == b"" and NO_BODY.length == 0 and NO_BODY.finished
 
 
-# --- What keeps it safe: whatever the bytes, a Request or Refused, in linear time ------------------------------
+# --- What keeps it safe: whatever the bytes, a Request or HTTPError, in linear time ------------------------------
 
 
 @settings(max_examples=300, deadline=None)
@@ -1216,6 +1204,6 @@ def test_no_chunk_extension_takes_long() -> None:
     ):
         try:
             ChunkedDecoder(LIMITS).feed(line + b"\r\n")
-        except Refused:
+        except HTTPError:
             pass
     assert time.process_time() - began < 0.5

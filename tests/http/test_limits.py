@@ -6,7 +6,8 @@ import socket
 import time
 
 import pytest
-from conftest import Start, read_response, wait_until, write_program
+from support.server import Start, wait_until, write_program
+from support.wire import read_response
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 FAST = ("--min-rate", "10000", "--body-timeout", "1s", "--write-timeout", "1s")
@@ -79,7 +80,7 @@ def test_connections_of_one_client(start: Start, name: str) -> None:
             sock.sendall(GET)
             return read_response(sock)[0] == 200
 
-    wait_until(is_served, 5, server.log)
+    wait_until(is_served, 15, server.log)
     for sock in socks:
         sock.close()
     server.wait_for_log("connections-per-client")

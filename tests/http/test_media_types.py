@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ewe.features.mediatypes import DEFAULT, TYPES, content_type
+from ewe.http.media_types import DEFAULT, TYPES, content_type
 
 TYPE = re.compile(r"[a-z]+/[a-z0-9][a-z0-9.+-]*(?:; charset=utf-8)?")
 

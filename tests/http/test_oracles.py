@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import h11
 import httptools
 import pytest
-from fuzz import BITS, CORPUS, fuzz, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.fuzz import BITS, CORPUS, fuzz, read
 
-from ewe.http import Limits, Refused
+from ewe.http.limits import Limits
+from ewe.http.status import HTTPError
 
 LIMITS = Limits(max_target=10**6, max_head=10**6, max_field=10**6, max_fields=10**4, max_body=10**9)
 
@@ -47,10 +48,10 @@ Verdict = Taken | Left | str
 
 
 def by_ewe(data: bytes) -> Verdict:
-    """Read one message with ewe/http.py."""
+    """Read one message with ewe/http/parser.py."""
     try:
         message = read(data, LIMITS)
-    except Refused as refused:
+    except HTTPError as refused:
         return Left(refused.cause)
     if message is None:
         return UNFINISHED
@@ -196,9 +197,9 @@ def good_host(host: bytes) -> bool:
 
 
 def bad_length(message: Message) -> bool:
-    """Is Content-Length there twice, no number, or written with zeros in front?"""
+    """Is Content-Length there twice, no number, written with zeros in front, or too large for 64 bits?"""
     values = message.values(b"content-length")
-    return len(values) > 1 or not re.fullmatch(rb"0|[1-9][0-9]*", values[0])
+    return len(values) > 1 or not re.fullmatch(rb"0|[1-9][0-9]{0,18}", values[0])
 
 
 def upgrades(message: Message) -> bool:
@@ -221,8 +222,7 @@ STRICTER: list[Row] = [
     ("request line is malformed", "httptools", "RFC 9112 3, one SP", lambda m: b"" in m.line.split(b" ")),
     ("request line is malformed", "httptools", "RFC 9112 2.2, a bare CR", lambda m: m.data.startswith(b"\r")),
     ("is not spoken here", "both", "RFC 9110 15.6.6", lambda m: not m.version.startswith(b"HTTP/1.")),
-    ("method .* is unknown", "h11", "RFC 9110 9.1, 501", lambda m: TOKEN.fullmatch(m.method)),
-    ("method .* is unknown", "httptools", "RFC 9110 9.1, 501", lambda m: TOKEN.fullmatch(m.method)),
+    ("method .* goes on", "h11", "RFC 9112 3, 501", lambda m: len(m.method) > 32),
     ("method CONNECT", "both", "RFC 9110 9.3.6, 501", lambda m: m.method == b"CONNECT"),
     # The target
     ("target is malformed", "both", "RFC 3986 3", bad_target),
@@ -235,10 +235,9 @@ STRICTER: list[Row] = [
     ("more than one Host", "httptools", "RFC 9112 3.2", lambda m: len(m.values(b"host")) > 1),
     ("host is malformed", "both", "RFC 9112 3.2, RFC 3986 3.2.2", bad_host),
     # Fields
-    ("field line is malformed|cannot stand", "h11", "RFC 9112 2.2, a bare LF", lambda m: BARE_LF.search(m.data)),
-    ("field line is malformed|cannot stand", "h11", "RFC 9110 5.5, controls", lambda m: CONTROL.search(m.data)),
+    ("field line is malformed", "h11", "RFC 9112 2.2, a bare LF", lambda m: BARE_LF.search(m.data)),
+    ("field line is malformed", "h11", "RFC 9110 5.5, controls", lambda m: CONTROL.search(m.data)),
     ("field line is malformed", "h11", "RFC 9112 5.2, obs-fold", lambda m: re.search(rb"\n[ \t]", m.data)),
-    ("cannot stand", "httptools", "RFC 9112 2.2, HTTP/0.9", lambda m: m.line.count(b" ") == 1),
     # Framing
     ("both Content-Length", "h11", "RFC 9112 6.1", lambda m: m.values(b"content-length")),
     ("in an HTTP/1.0 request", "both", "RFC 9112 6.1", lambda m: m.version == b"HTTP/1.0"),
@@ -246,7 +245,7 @@ STRICTER: list[Row] = [
     ("Content-Length is malformed", "both", "RFC 9112 6.3, RFC 9110 8.6", bad_length),
     ("expectation .* is unknown", "both", "RFC 9110 10.1.1", lambda m: m.values(b"expect") != [b"100-continue"]),
     # Chunks
-    ("bad byte in a chunk", "h11", "RFC 9112 2.2, a bare LF", lambda m: BARE_LF.search(m.rest)),
+    ("size line is|trailer's field line is", "h11", "RFC 9112 2.2, a bare LF", lambda m: BARE_LF.search(m.rest)),
     ("size line is malformed", "both", "RFC 9112 7.1.1, extensions", lambda m: re.search(rb"[; \t]", m.rest)),
     ("size line is malformed", "both", "RFC 9112 7.1, overflow", lambda m: re.search(rb"[0-9A-Fa-f]{16}", m.rest)),
     ("has more than 1024 bytes", "both", "RFC 9112 7.1.1, a limit", lambda m: LONG.search(m.rest)),
@@ -256,6 +255,12 @@ STRICTER: list[Row] = [
 # What ewe takes though an oracle refuses it: its reason, whose, and the section that makes us take it.
 LOOSER: list[Row] = [
     ("no request line received", "h11", "RFC 9112 2.2, an empty line first", always),
+    (
+        "Invalid method|after method|HTTP/2 Connection",
+        "httptools",
+        "RFC 9110 9.1, a token",
+        lambda m: TOKEN.fullmatch(m.method),
+    ),
     (
         "illegal chunk header",
         "h11",
@@ -462,7 +467,7 @@ def test_every_row_of_the_tables_is_needed() -> None:
 
 
 def test_a_short_fuzz() -> None:
-    """The loop of tests/fuzz.py, which runs for longer by hand."""
+    """The loop of tests/support/fuzz.py, which runs for longer by hand."""
     count, slowest, outcomes = fuzz(30, seed=1, inputs=20_000)
     assert count == 20_000 and slowest < 1
     assert {"request", "incomplete", "400", "413", "417", "501", "505"} <= outcomes.keys()

@@ -13,16 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
-from test_lab_load import POOL, THREAD, same
+from support.server import wait_until
 
-from ewe.lab import bench, links, peers, servers
-from ewe.lab.bench import Job, LabBench, expected, fitting, missing
-from ewe.lab.experiment import Contender, Load
-from ewe.lab.processes import LabError, find_tool, processes, tree
-from ewe.lab.progress import Progress
-from ewe.lab.results import Cell, Second
-from ewe.lab.watch import Watch
+from ewe.lab import lab_bench
+from ewe.lab.bench import links
+from ewe.lab.bench.experiment import Contender, Load
+from ewe.lab.bench.processes import LabError, find_tool, processes, tree
+from ewe.lab.bench.progress import Progress
+from ewe.lab.bench.results import Cell, Sample, Second
+from ewe.lab.bench.watch import Watch
+from ewe.lab.lab_bench import Job, LabBench, expected, fitting, missing
+from ewe.lab.stacks import peers, servers
 
 
 class Quiet:
@@ -52,6 +53,30 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[LabBench]:
 # Trust
 
 
+def same(one: Sample, other: Sample, share: float) -> bool:
+    """Whether two tools counted the same, but for this share of it."""
+    return all(
+        abs(a - b) <= max(share * max(a, b), 1)
+        for a, b in (
+            (one.requests, other.requests),
+            (one.replies, other.replies),
+            (one.errors.get("ct", 0), other.errors.get("ct", 0)),
+            (sum(one.errors.values()), sum(other.errors.values())),
+        )
+    )
+
+
+THREAD = (
+    Contender("thread", model="thread"),
+    Load("arrivals", rate=50, sessions=50, calls=5, think=0.1, seconds=20),
+)
+POOL = (
+    Contender("pool", model="pool", options=("--parking", "never", "--poolthreads", "5")),
+    Load("arrivals", rate=50, sessions=100, calls=10, think=0.1, seconds=20, timeout=1.5),
+)
+
+
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(("contender", "load"), [THREAD, POOL], ids=["thread", "pool"])
 def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, load: Load) -> None:
     """The loads of 2006, shorter: a thread each answers all; five workers held by thinking clients do not."""
@@ -61,19 +86,21 @@ def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, 
         with lab.start(contender, root) as server:
             found.append(lab.load(server, replace(load, tool=tool)))
     ours, theirs = found[0], found[-1]
-    assert same(ours, theirs), (ours, theirs)
-    assert ours.seconds == pytest.approx(theirs.seconds, abs=1.5)  # a busy machine is late
+    # How many time out in the pool's queue depends on how busy the machine was, with each tool anew.
+    assert same(ours, theirs, share=0.02 if contender.name == "thread" else 0.2), (ours, theirs)
+    assert ours.seconds == pytest.approx(theirs.seconds, abs=3)
     if contender.name == "thread":
         assert (ours.requests, ours.replies, ours.errors) == (250, 250, {})
     else:
-        assert ours.errors["ct"] == pytest.approx(80, abs=2)  # of a hundred, five at a time for 0.9 s each
-        assert ours.replies == pytest.approx(200, abs=20)
+        assert ours.errors["ct"] == pytest.approx(80, abs=10)  # of a hundred, five at a time for 0.9 s each
+        assert ours.replies == 1000 - 10 * ours.errors["ct"]  # who is served at all has all ten answers
 
 
 # ---------------------------------------------------------------------------------------------------------
 # Cells
 
 
+@pytest.mark.starts_processes
 def test_a_cell(lab: LabBench) -> None:
     lab.repeats = 2
     load = Load(users=10, think=0.05, seconds=1.2, warm_up=0.3, path="/2000.html", length=2000)
@@ -101,6 +128,7 @@ def test_a_cell(lab: LabBench) -> None:
     assert os.listdir(lab.directory) == ["site"]
 
 
+@pytest.mark.starts_processes
 def test_a_cell_that_fails_says_why(lab: LabBench) -> None:
     root = lab.site([])
     load = Load(users=1, seconds=1)
@@ -135,14 +163,20 @@ def test_a_load_fits_the_server() -> None:
     assert fitting(ceiling, Contender("apache-prefork", "apache-prefork")).users == 256
     assert fitting(Load("ceiling", users=500, keep_alive=False), Contender("serial", most=1)).users == 500
     assert fitting(Load(users=500), Contender("serial", most=1)).users == 500
+    # What a Java server does in its first seconds is to compile.
+    assert (
+        fitting(Load(warm_up=1), Contender("tomcat", "tomcat")).warm_up == peers.PEERS["tomcat"].warms_in == 3
+    )
+    assert fitting(Load(warm_up=5), Contender("tomcat", "tomcat")).warm_up == 5
 
 
 def test_estimates() -> None:
-    assert expected(Load(seconds=4, warm_up=1)) == bench.OVERHEAD + 5
-    assert expected(Load("arrivals", phases=((1, 2), (3, 4)), warm_up=0)) == bench.OVERHEAD + 4
-    assert expected(Load("arrivals", sessions=100, rate=50, seconds=60, warm_up=0)) == bench.OVERHEAD + 2
+    assert expected(Load(seconds=4, warm_up=1)) == lab_bench.OVERHEAD + 5
+    assert expected(Load("arrivals", phases=((1, 2), (3, 4)), warm_up=0)) == lab_bench.OVERHEAD + 4
+    assert expected(Load("arrivals", sessions=100, rate=50, seconds=60, warm_up=0)) == lab_bench.OVERHEAD + 2
 
 
+@pytest.mark.starts_processes
 def test_one_core_is_said_so(lab: LabBench) -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
@@ -152,7 +186,7 @@ def test_one_core_is_said_so(lab: LabBench) -> None:
             load = Load(users=1, think=0.05, seconds=0.3, warm_up=0)
             cell = single.measure(Contender("thread", model="thread"), load, Cell("thread"), single.site([]))
             assert cell.samples
-            assert single.notes == [bench.ONE_CORE]
+            assert single.notes == [lab_bench.ONE_CORE]
     finally:
         os.sched_setaffinity(0, before)
 
@@ -179,6 +213,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.starts_processes
 def test_what_a_tree_of_processes_uses() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BUSY, "30"], stdout=subprocess.PIPE, start_new_session=True
@@ -189,8 +224,10 @@ def test_what_a_tree_of_processes_uses() -> None:
         try:
             with Watch(started.pid) as watch:
                 watch.begin()
+                began = time.monotonic()
                 time.sleep(2.3)
                 watch.end()
+                lasted = time.monotonic() - began
         finally:
             for each in family:
                 os.kill(each.pid, 9)
@@ -199,14 +236,16 @@ def test_what_a_tree_of_processes_uses() -> None:
     assert usage.memory is not None
     assert 50e6 < usage.memory < 100e6
     assert usage.voluntary is not None
-    assert 200 < usage.voluntary < 2300  # it sleeps 1 ms, again and again
-    assert 0 < usage.cpu < 2
-    timeline = [Second(0), Second(1), Second(2)]
+    assert 50 < usage.voluntary < 1000 * lasted  # it sleeps 1 ms, again and again
+    assert 0 < usage.cpu < lasted
+    timeline = [Second(number) for number in range(60)]
     watch.fill(timeline)
-    assert [second.processes for second in timeline] == [2, 2, None]
+    assert [second.processes for second in timeline[:2]] == [2, 2]
+    assert timeline[-1].processes is None
     assert all(second.switches for second in timeline[:2])
 
 
+@pytest.mark.starts_processes
 def test_a_process_that_has_gone_can_still_be_looked_at() -> None:
     with subprocess.Popen(["true"]) as started:
         started.wait()
@@ -222,6 +261,7 @@ def test_a_process_that_has_gone_can_still_be_looked_at() -> None:
 FOUND = [name for name, peer in peers.PEERS.items() if not peer.missing]
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("name", FOUND)
 def test_a_peer_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
     with lab.start(Contender(name, name), lab.site([5000])) as server:
@@ -230,7 +270,10 @@ def test_a_peer_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
             lab.probe(server, Load(path=path, length=length))
         with pytest.raises(LabError, match="404"):
             lab.probe(server, Load(path="/nothing.html"))
-        assert {each.session for each in tree(server.pid)} == {server.pid}
+        sessions = {each.session for each in tree(server.pid)}
+        assert (
+            sessions == {server.pid} or name == "yaws"
+        )  # Erlang's helper has one of its own, and ends by itself
     wait_until(lambda: not [each for each in processes() if each.pid in family and each.state not in "ZX"], 5)
     assert os.listdir(lab.directory) == ["site"]
 
@@ -238,6 +281,7 @@ def test_a_peer_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
 SECURE = [name for name in FOUND if not peers.PEERS[name].missing_for_tls()]
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("name", [*SECURE, "ewe"])
 def test_tls(lab: LabBench, name: str) -> None:
     contender = Contender("thread", model="thread") if name == "ewe" else Contender(name, name)
@@ -267,6 +311,20 @@ def test_what_is_missing_is_named_with_its_package(lab: LabBench, monkeypatch: p
         pass
 
 
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", [name for name in FOUND if name in peers.SEVERAL])
+def test_a_peer_with_several_processes(lab: LabBench, name: str) -> None:
+    with lab.start(Contender(name, name, options=("--workers", "2")), lab.site([])) as server:
+        lab.probe(server, Load(length=1024))
+        assert sum(each.parent == server.pid for each in processes()) == 2
+
+
+def test_a_peer_that_has_one_process_says_so(lab: LabBench) -> None:
+    with pytest.raises(LabError, match=r"http\.server with one process only"):
+        lab.start(Contender("x", "http.server", options=("--workers", "2")), lab.site([])).__enter__()
+
+
+@pytest.mark.starts_processes
 def test_a_peer_that_does_not_start_says_why(lab: LabBench) -> None:
     wrong = servers.peer("nginx", "-y", root=lab.site([]), directory=lab.directory)
     with pytest.raises(LabError, match=r"^nginx does not listen at its port: .*invalid option"), wrong:
@@ -284,6 +342,7 @@ def test_every_peer_can_be_explained() -> None:
 # Links
 
 
+@pytest.mark.starts_processes
 def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabBench) -> None:
     load = Load(users=4, seconds=2, warm_up=0.5, path="/131072.html", length=131072)
     with lab.linked("100mbit") as why:
@@ -291,12 +350,13 @@ def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabB
             cell = lab.measure(Contender("thread", model="thread"), load, Cell("thread"), lab.site([131072]))
             assert cell.failure == ""
             bits = cell.samples[0].received * 8 / cell.samples[0].seconds
-            assert 80e6 < bits < 105e6
+            assert 50e6 < bits < 105e6
     assert "\n" not in why
     assert not why or why.startswith("no link of 100mbit")
     assert lab.prefix == []
 
 
+@pytest.mark.starts_processes
 def test_links_that_cannot_be_made(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -> None:
     with lab.linked("1 tbit") as why:
         assert why == "there is no link of '1 tbit'; there are 10mbit, 100mbit, 1gbit"

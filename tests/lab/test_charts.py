@@ -9,13 +9,13 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab_tables import MODELS, compared, ewe_table, sweep
+from support.lab_tables import MODELS, compared, ewe_table, sweep
 
-from ewe.lab import lines, report, svg
-from ewe.lab.charts import Drawn, draw, printed_errors
-from ewe.lab.experiment import Chart, Experiment
+from ewe.lab.bench.experiment import Chart, Experiment
+from ewe.lab.bench.results import Cell, Sample, Table
 from ewe.lab.experiments import CATALOG
-from ewe.lab.results import Cell, Sample, Table
+from ewe.lab.report import lines, report, svg
+from ewe.lab.report.charts import Drawn, draw, printed_errors
 
 
 def boxes(picture: ET.Element) -> list[tuple[float, float, float, float, str]]:
@@ -107,7 +107,7 @@ def test_errors_of_the_document_and_ours() -> None:
     assert found == {"st": pytest.approx(88.1), "res": pytest.approx(0.5)}
     assert printed_errors(Cell("serial", paper_note="67 of 1000")) == {}
     drawn = draw(Chart("errors", "Errors"), ewe_table(), CATALOG["E-T2"], "c")
-    assert ["serial", "printed", "st", "88.1 %"] in drawn.rows
+    assert ["serial", "printed", "st", "88\N{NO-BREAK SPACE}%"] in drawn.rows
     assert any(row[:3] == ["serial", "think 100 ms", "ct"] for row in drawn.rows)
 
 

@@ -2,62 +2,39 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.lab_bench import quick_lab
 
-from ewe.lab import fronts, ways
-from ewe.lab.bench import LabBench
-from ewe.lab.experiments import (
-    CATALOG,
-    t_dt1,
-    t_dt1a,
-    t_dt1c,
-    t_dt1w,
-    t_dt2,
-    t_dt2s,
-    t_dt3,
-    t_dt4,
-    thesis_dynamic,
-    way_memory,
-)
-from ewe.lab.experiments.thesis import BEST, KEEP, NO_KEEP
-from ewe.lab.experiments.thesis_dynamic import Dynamic
-from ewe.lab.fronts import Behind
-from ewe.lab.peers import APACHE_MODULES
-from ewe.lab.processes import processes
-from ewe.lab.progress import Progress
-from ewe.lab.results import Cell, Sample, Table
-from ewe.lab.verdicts import NOT_TESTABLE, judge
-from ewe.lab.ways import Way, served
+from ewe.lab.bench.processes import processes
+from ewe.lab.bench.results import Cell, Sample, Table
+from ewe.lab.bench.verdicts import NOT_TESTABLE, judge
+from ewe.lab.experiments import CATALOG, t_dt1c, thesis_dynamic, thesis_figures, thesis_memory
+from ewe.lab.experiments.thesis_dynamic import DynamicTest
+from ewe.lab.experiments.thesis_static import BEST, KEEP, NO_KEEP
+from ewe.lab.stacks import ways, webservers
+from ewe.lab.stacks.ways import Way, served
+from ewe.lab.stacks.webservers import APACHE_MODULES, Behind, Setup
 
-MODULES = {
-    "T-DT1": t_dt1,
-    "T-DT1a": t_dt1a,
-    "T-DT1w": t_dt1w,
-    "T-DT1c": t_dt1c,
-    "T-DT2": t_dt2,
-    "T-DT2s": t_dt2s,
-    "T-DT3": t_dt3,
-    "T-DT4": t_dt4,
+TESTS = {
+    "T-DT1": thesis_figures.T_DT1_TEST,
+    "T-DT1a": thesis_figures.T_DT1A_TEST,
+    "T-DT1w": thesis_figures.T_DT1W_TEST,
+    "T-DT1c": t_dt1c.TEST,
+    "T-DT2": thesis_figures.T_DT2_TEST,
+    "T-DT2s": thesis_figures.T_DT2S_TEST,
+    "T-DT3": thesis_figures.T_DT3_TEST,
+    "T-DT4": thesis_figures.T_DT4_TEST,
 }
-
-
-@contextmanager
-def quick_lab() -> Iterator[LabBench]:
-    with LabBench(Progress(file=io.StringIO()), quick=True, repeats=1) as lab:
-        yield lab
 
 
 # The tests of the thesis
 
 
-@pytest.mark.parametrize("id", MODULES)
+@pytest.mark.parametrize("id", TESTS)
 def test_printed_figures_have_a_way_each(id: str) -> None:
-    test: Dynamic = MODULES[id].TEST
+    test: DynamicTest = TESTS[id]
     names = [way.name for way in test.ways]
     assert len(names) == len(set(names))
     for column, printed in test.printed.items():
@@ -66,9 +43,9 @@ def test_printed_figures_have_a_way_each(id: str) -> None:
             assert printed[CATALOG[id].reference][0] == CATALOG[id].paper_reference
 
 
-@pytest.mark.parametrize("id", MODULES)
+@pytest.mark.parametrize("id", TESTS)
 def test_loads_are_bounded(id: str) -> None:
-    test: Dynamic = MODULES[id].TEST
+    test: DynamicTest = TESTS[id]
     assert all(0 < count <= 1000 for count in (*test.clients, *test.quick))
     for way in test.ways:
         assert 1 <= way.children <= 16 and 1 <= way.processes <= 8
@@ -76,51 +53,52 @@ def test_loads_are_bounded(id: str) -> None:
 
 
 def test_what_is_printed() -> None:
-    assert t_dt1.TEST.printed[NO_KEEP]["apache mod_php"] == ("Apache mod_php", 7_000)
-    assert t_dt1.TEST.printed[KEEP]["apache mod_php"] == ("Apache mod_php", 10_000)
-    assert t_dt1w.TEST.printed[KEEP]["nginx 8"] == ("Nginx 8", 5_100)
-    assert t_dt1w.TEST.printed[NO_KEEP]["lighttpd 1"] == ("Lighttpd 1", 4_000)
-    assert t_dt2.TEST.printed[KEEP]["nginx uwsgi"] == ("Nginx uWSGI", 8_000)
-    assert t_dt2s.TEST.printed[NO_KEEP]["lighttpd 4"] == ("Lighttpd FastCGI", 1_700)
+    assert TESTS["T-DT1"].printed[NO_KEEP]["apache mod_php"] == ("Apache mod_php", 7_000)
+    assert TESTS["T-DT1"].printed[KEEP]["apache mod_php"] == ("Apache mod_php", 10_000)
+    assert TESTS["T-DT1w"].printed[KEEP]["nginx 8"] == ("Nginx 8", 5_100)
+    assert TESTS["T-DT1w"].printed[NO_KEEP]["lighttpd 1"] == ("Lighttpd 1", 4_000)
+    assert TESTS["T-DT2"].printed[KEEP]["nginx uwsgi"] == ("Nginx uWSGI", 8_000)
+    assert TESTS["T-DT2s"].printed[NO_KEEP]["lighttpd 4"] == ("Lighttpd FastCGI", 1_700)
 
 
 # What is configured
 
 
-def behind(tmp_path: Path, name: str = "page.php", **more: object) -> Behind:
-    return Behind(tmp_path, 8080, tmp_path / name, **more)  # type: ignore[arg-type]
+def setup(tmp_path: Path, name: str = "page.php", processes: int = 1, **more: object) -> Setup:
+    behind = Behind(tmp_path / name, **more)  # type: ignore[arg-type]
+    return Setup(tmp_path, 8080, tmp_path, processes=processes, behind=behind)
 
 
 def test_nginx_speaks_either_protocol(tmp_path: Path) -> None:
-    fronts.nginx(behind(tmp_path, address="unix:/run/x", by="uwsgi", processes=4))
+    webservers.nginx(setup(tmp_path, address="unix:/run/x", by="uwsgi", processes=4))
     text = (tmp_path / "nginx.conf").read_text()
     assert "worker_processes 4;" in text and "server unix:/run/x;" in text and "uwsgi_pass behind;" in text
     assert "fastcgi_param" not in text and f'uwsgi_param SCRIPT_FILENAME "{tmp_path}/page.php";' in text
-    fronts.nginx(behind(tmp_path, address="127.0.0.1:9000", keeps=True))
+    webservers.nginx(setup(tmp_path, address="127.0.0.1:9000", keeps=True))
     text = (tmp_path / "nginx.conf").read_text()
     assert "server 127.0.0.1:9000; keepalive" in text and "fastcgi_pass behind; fastcgi_keep_conn on;" in text
 
 
 def test_apache_loads_what_a_way_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fronts, "mod_php", lambda: "/there/libphp8.2.so")
+    monkeypatch.setattr(webservers, "mod_php", lambda: "/there/libphp8.2.so")
     for by, words in {
         "mod_php": ("LoadModule php_module /there/libphp8.2.so", "SetHandler application/x-httpd-php"),
         "fastcgi": ("LoadModule proxy_fcgi_module", '"proxy:unix:/run/x|fcgi://localhost/"'),
         "uwsgi": ("LoadModule proxy_uwsgi_module", '"proxy:unix:/run/x|uwsgi://localhost/"'),
         "cgi": (f"LoadModule cgid_module {APACHE_MODULES}/mod_cgid.so", "SetHandler cgi-script"),
     }.items():
-        fronts.apache("prefork", behind(tmp_path, address="unix:/run/x", by=by))
+        webservers.apache("prefork")(setup(tmp_path, address="unix:/run/x", by=by))
         text = (tmp_path / "apache.conf").read_text()
         assert all(word in text for word in (*words, "mpm_prefork_module", 'LocationMatch "^/page\\.php$"'))
 
 
 def test_lighttpd_with_and_without_processes(tmp_path: Path) -> None:
-    fronts.lighttpd(behind(tmp_path, address="unix:/run/x"))
+    webservers.lighttpd(setup(tmp_path, address="unix:/run/x"))
     text = (tmp_path / "lighttpd.conf").read_text()
     assert '"socket" => "/run/x"' in text and '".php"' in text and "max-worker" not in text
-    fronts.lighttpd(behind(tmp_path, address="127.0.0.1:9000"))
+    webservers.lighttpd(setup(tmp_path, address="127.0.0.1:9000"))
     assert '"host" => "127.0.0.1", "port" => 9000' in (tmp_path / "lighttpd.conf").read_text()
-    fronts.lighttpd(behind(tmp_path, "page.py", by="cgi", processes=2))
+    webservers.lighttpd(setup(tmp_path, "page.py", by="cgi", processes=2))
     text = (tmp_path / "lighttpd.conf").read_text()
     assert 'cgi.assign = ( ".py" => "" )' in text and "server.max-worker = 2" in text
 
@@ -131,7 +109,7 @@ def test_lighttpd_with_and_without_processes(tmp_path: Path) -> None:
 def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
     monkeypatch.setattr(ways, "php_fpm", lambda: "")
-    monkeypatch.setattr(fronts, "mod_php", lambda: "")
+    monkeypatch.setattr(webservers, "mod_php", lambda: "")
     monkeypatch.setattr(ways, "tomcat_lacks", lambda: "tomcat10 default-jdk-headless")
     lacks = {
         Way("nginx", "php-fpm", "php"): "nginx-light php-fpm",
@@ -148,7 +126,7 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
-    test = Dynamic((Way("nginx", "uwsgi", "python"),), {KEEP: {}}, {KEEP: ("Cherokee", 4_500.0)})
+    test = DynamicTest((Way("nginx", "uwsgi", "python"),), {KEEP: {}}, {KEEP: ("Cherokee", 4_500.0)})
     with quick_lab() as lab:
         cells = list(thesis_dynamic.run(lab, test))
         assert any("apt install" in note for note in lab.notes) and thesis_dynamic.CHEROKEE in lab.notes
@@ -162,6 +140,7 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
 # For real
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "way",
     [
@@ -191,14 +170,15 @@ def test_ways_answer(way: Way) -> None:
         with served(lab, way) as (server, path):
             thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
             started = {server.pid, *server.also}
-            assert bool(server.also) is (way.by in ways.STAYS)
+            assert bool(server.also) is way.is_backed
         assert not started & {each.pid for each in processes() if each.state not in "ZX"}
 
 
+@pytest.mark.starts_processes
 @pytest.mark.skipif(bool(Way("nginx", "php-fpm", "php").missing), reason="nginx and php-fpm are not here")
 def test_a_way_is_measured_with_all_that_works_for_it() -> None:
     way = Way("nginx", "php-fpm", "php")
-    test = Dynamic((way,), {KEEP: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
+    test = DynamicTest((way,), {KEEP: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
     with quick_lab() as lab:
         cells = list(thesis_dynamic.run(lab, test))
     assert [(cell.column, cell.x, cell.failure) for cell in cells] == [
@@ -235,6 +215,7 @@ def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
     assert t_dt1c.check(Table("T-DT1c", cells=over("Unix", 1000, unix))).word == "not testable"
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "way",
     [
@@ -249,8 +230,12 @@ def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
 def test_the_memory_of_what_runs_a_program(way: Way) -> None:
     """A process of its own, which is not the web server's; both are a part of all."""
     with quick_lab() as lab:
-        cells = list(way_memory.run(lab, [way], {}, {}))
-    assert [cell.column for cell in cells] == [way_memory.PROGRAM, way_memory.SERVER, way_memory.WHOLE]
+        cells = list(thesis_memory.run(lab, [way], {}, {}))
+    assert [cell.column for cell in cells] == [
+        thesis_memory.PROGRAM,
+        thesis_memory.SERVER,
+        thesis_memory.WHOLE,
+    ]
     extra = cells[0].samples[0].extra
     assert extra["program"] != extra["server"] and min(extra.values()) > 1000
     assert cells[0].samples[0].usage is not None and cells[0].samples[0].usage.processes > 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import socket
@@ -14,36 +13,38 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT
+from support.lab_bench import quick_lab
+from support.proc import children
+from support.server import ROOT, wait_until
 
-from ewe.lab.bench import LabBench
-from ewe.lab.experiment import Contender, Load
+from ewe.lab.bench import verdicts
+from ewe.lab.bench.experiment import Contender, Load
+from ewe.lab.bench.results import Cell, Results, Sample, Table, Times
 from ewe.lab.experiments import (
     CATALOG,
     CHECKS,
     DOCUMENTS,
     PUBLISHED,
     clients,
-    e_slow,
     ewe_tables,
-    thesis,
+    slow,
+    t_a8,
+    thesis_static,
     x_t1,
     xswitch_tables,
 )
 from ewe.lab.experiments.__main__ import listing
-from ewe.lab.experiments.e_a8 import PRINTED as A8
-from ewe.lab.experiments.e_t2 import PRINTED as T2
-from ewe.lab.experiments.e_t3 import PRINTED as T3
-from ewe.lab.experiments.e_t4 import PRINTED as T4
-from ewe.lab.experiments.e_t5 import PRINTED as T5
-from ewe.lab.experiments.t_a9 import PRINTED as A9
-from ewe.lab.experiments.t_a10 import PRINTED as A10
-from ewe.lab.experiments.way_memory import PROGRAM
-from ewe.lab.processes import processes
-from ewe.lab.programs import missing, technology
-from ewe.lab.progress import Progress
-from ewe.lab.results import Cell, Sample, Table
-from ewe.lab.servers import ewe
+from ewe.lab.experiments.ewe_figures import E_T2_PRINTED as T2
+from ewe.lab.experiments.ewe_figures import E_T3_PRINTED as T3
+from ewe.lab.experiments.ewe_figures import E_T4_PRINTED as T4
+from ewe.lab.experiments.ewe_figures import E_T5_PRINTED as T5
+from ewe.lab.experiments.t_a8 import PRINTED as A8
+from ewe.lab.experiments.thesis_figures import T_A9_PRINTED as A9
+from ewe.lab.experiments.thesis_figures import T_A10_PRINTED as A10
+from ewe.lab.experiments.thesis_memory import PROGRAM
+from ewe.lab.report import report
+from ewe.lab.stacks.servers import ewe
+from ewe.lab.stacks.ways import served, technology
 
 ALL_IDS = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4
@@ -276,12 +277,94 @@ def test_ewe_loads_are_those_printed(tmp_path: Path) -> None:
     assert pytest.approx(1000 / T3.of("request rate", "EWE -f"), rel=0.01) == ewe_tables.OVERLOAD
 
 
+@pytest.mark.parametrize("printed", [T2, T3, T4, T5])
+def test_each_line_of_a_printed_table_has_a_verdict(printed: ewe_tables.Printed, tmp_path: Path) -> None:
+    """All but connections, which are offered: a run on which every server does the same is judged line by line."""
+    each = CATALOG[f"E-T{printed.table}"]
+    assert each.run is not None
+    table = Table(each.id, cells=list(each.run(Paper(tmp_path))))
+    judged = [
+        found
+        for found in verdicts.judge(table, each)
+        if found.cell.setting == ewe_tables.PRINTED and found.cell.paper is not None
+    ]
+    lines = [found.cell.line or "reply rate" for found in judged if found.cell.server == "fork"]
+    assert sorted(lines) == sorted(set(ewe_tables.ROWS) - {"connections"})
+    untimed = {found.cell.line for found in judged if found.verdict == "not testable"}
+    assert untimed == {"reply time"}  # of which the made-up figures have none
+    by_place = {(found.cell.line, found.cell.server): found for found in judged}
+    net = by_place["net I/O", "fork"]
+    assert net.paper == printed.of("net I/O", "EWE -f") / printed.of("net I/O", "Apache") and net.ours == 1
+    assert {found.cell.line for found in judged if found.cell.server == "serial"} == {"", *ewe_tables.LINES}
+
+
+def test_losses_are_compared_as_shares(tmp_path: Path) -> None:
+    assert (T2.lost("EWE basic"), T2.lost("Apache"), T5.lost("EWE -t")) == (0.886, 0, 0.067)
+    assert T2.compared("reply rate", "Apache") == 1012.8 and T2.of("reply rate", "Apache") == 1663.8
+
+    def judged(paper: float, ours: int) -> str:
+        cell = Cell(
+            "fork", value="lost", paper=paper, samples=[Sample("x", 1, 100, 100 - ours, errors={"ct": ours})]
+        )
+        return verdicts.judge(Table("E-T2", cells=[cell]), CATALOG["E-T2"])[0].verdict
+
+    assert judged(0.0, 0) == judged(0.5, 50) == judged(0.5, 40) == "reproduced"
+    assert judged(0.9, 20) == "shape"
+    assert judged(0.0, 20) == judged(0.9, 0) == "changed"
+
+
+@pytest.mark.parametrize(
+    ("apache", "fork", "word"),
+    [(11_000, 11_000, "holds"), (11_000, 5_500, "does not hold"), (5_000, 5_000, "does not hold")],
+)
+def test_table_5_is_judged_by_its_net_io(apache: float, fork: float, word: str) -> None:
+    rates = {"apache-prefork": apache, "fork": fork, "thread": apache}
+    column = f"{ewe_tables.PRINTED}: net I/O"
+    cells = [
+        Cell(
+            name,
+            column,
+            value="kilobytes",
+            samples=[Sample("x", 1, received=rate * 1024)],
+        )
+        for name, rate in rates.items()
+    ]
+    assert CHECKS["E-T5"](Table("E-T5", cells=cells)).word == word
+
+
+def test_rows_say_what_they_cache_and_the_document_did_not(tmp_path: Path) -> None:
+    for id in ("T-ST1k", "T-ST1w"):
+        bench = Paper(tmp_path)
+        run = CATALOG[id].run
+        assert run is not None
+        table = Table(id, cells=list(run(bench)), notes=bench.notes)
+        cached = {cell.command or cell.server for cell in table.cells if cell.remark}
+        assert cached and any("all caches off" in note for note in table.notes)
+        assert all(bool(cell.remark) for cell in table.cells if cell.server in ("nginx", "asyncio", "tomcat"))
+        assert not any(
+            cell.remark for cell in table.cells if cell.server in ("apache-event", "lighttpd", "yaws")
+        )
+        remark = next(cell.remark for cell in table.cells if cell.remark)
+        assert remark in report.html(Results("2026", "x", tables=[table]))
+        assert remark in report.text(table, CATALOG[id])
+
+
+def test_processes_are_compared_with_one_of_the_same_server(tmp_path: Path) -> None:
+    each = CATALOG["T-ST1w"]
+    assert each.run is not None
+    judged = verdicts.judge(Table(each.id, cells=list(each.run(Paper(tmp_path)))), each)
+    two = {found.cell.column: found for found in judged if found.cell.server == "2 processes"}
+    assert two["nginx, keep-alive"].paper == pytest.approx(28 / 17)
+    assert two["lighttpd, keep-alive"].paper == 2
+    assert two["ewe, keep-alive"].paper is None and two["ewe, keep-alive"].ours == 1
+
+
 def test_the_best_of_a_sweep_keeps_its_samples() -> None:
     cells = [
         Cell("nginx", "keep-alive", x, samples=[Sample("wrk", 1, replies=r)])
         for x, r in ((1, 5), (10, 9), (100, 7))
     ]
-    found = thesis.best(cells, 17_000)
+    found = thesis_static.best(cells, 17_000)
     assert (found.column, found.x, found.median, found.paper) == ("best: keep-alive", None, 9, 17_000)
     assert found.paper_server == "Nginx"
 
@@ -295,18 +378,18 @@ def test_every_runnable_claim_can_be_judged() -> None:
         assert id in CHECKS or (each.reference and each.paper_reference), id
 
 
-def slow(**share: float) -> Table:
+def silent(**share: float) -> Table:
     return Table("SLOW", cells=[
-        Cell(name, x=e_slow.MANY, value="response.p99", samples=[Sample("locust", 1, extra={"unanswered": value})])
+        Cell(name, x=slow.MANY, value="response.p99", samples=[Sample("locust", 1, extra={"unanswered": value})])
         for name, value in share.items()
     ])  # fmt: skip
 
 
 def test_the_claim_of_silent_clients_can_fail() -> None:
-    assert e_slow.check(slow(serial=100, thread=0, asyncio=0)).word == "holds"
-    assert e_slow.check(slow(serial=100, thread=0, asyncio=5)).word == "does not hold"
-    assert e_slow.check(slow(serial=10, thread=0)).word == "does not hold"
-    assert e_slow.check(slow(thread=0)).word == "not testable"
+    assert slow.check(silent(serial=100, thread=0, asyncio=0)).word == "holds"
+    assert slow.check(silent(serial=100, thread=0, asyncio=5)).word == "does not hold"
+    assert slow.check(silent(serial=10, thread=0)).word == "does not hold"
+    assert slow.check(silent(thread=0)).word == "not testable"
 
 
 def measured(value: str, *rows: tuple[str, str, float | None, float]) -> Table:
@@ -333,6 +416,7 @@ def measured(value: str, *rows: tuple[str, str, float | None, float]) -> Table:
         ),
         ("E-C4", [("fork", "persistent", None, 9), ("fork", "not persistent", None, 1)], "holds"),
         ("E-C4", [("fork", "persistent", None, 1), ("fork", "not persistent", None, 9)], "does not hold"),
+        ("E-C4", [("fork", "persistent", None, 21), ("fork", "not persistent", None, 20)], "does not hold"),
         ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 1))], "holds"),
         ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 2))], "does not hold"),
         ("T-HS1p", [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 6)], "holds"),
@@ -364,6 +448,63 @@ def test_the_price_of_an_idle_connection() -> None:
     assert grown(2e6) == "does not hold"
 
 
+def switched(**ratios: float) -> Table:
+    """Return a table 2 with X-Switch's average over the native one."""
+    cells = []
+    for language, ratio in ratios.items():
+        native = xswitch_tables.NATIVE[language]
+        for server, mean in ((native, 10.0), (f"xswitch {language}", 10.0 * ratio)):
+            sample = Sample("x", 1, extra={"mean": mean})
+            document = xswitch_tables.TODAY[server]
+            cells.append(Cell(
+                server, f"{language}: {xswitch_tables.MEAN}", value="extra.mean", unit="ms", samples=[sample],
+                paper=xswitch_tables.TABLE_2[document][1], paper_server=document,
+            ))  # fmt: skip
+    return Table("X-T2", cells=cells)
+
+
+def test_each_language_has_a_reference_of_its_own() -> None:
+    judged = {each.cell.server: each for each in verdicts.judge(switched(php=1.0, java=2.0), CATALOG["X-T2"])}
+    assert judged["mod_php php"].verdict == judged["tomcat java"].verdict == "reference"
+    assert judged["xswitch php"].paper == pytest.approx(36 / 35) and judged["xswitch php"].ours == 1
+    assert judged["xswitch java"].paper == pytest.approx(54 / 48) and judged["xswitch java"].ours == 2
+    assert CHECKS["X-T2"](switched(php=1.1, java=1.0, python=0.9)).word == "holds"
+    assert CHECKS["X-T2"](switched(php=1.1, python=1.05)).word == "holds in part"
+    assert CHECKS["X-T2"](switched(php=1.5)).word == "does not hold"
+
+
+def test_a_curve_begins_with_the_first_answer() -> None:
+    sample = Sample("locust", 1, running=[(1, 0.003), (2, 0.002), (20_000, 0.9)])
+    sample.service = Times(3, 0.002, 0.001, 0.001, 0.001, 0.001, 0.001)
+    curve = xswitch_tables.after_first(100.0, sample)
+    assert curve == [(1, 100.0), (2, (100 + 3) / 2), (3, pytest.approx((100 + 4) / 3)), (4, (100 + 6) / 4)]
+    assert [name for name, each in CATALOG.items() for chart in each.charts if chart.quiet] == [
+        "X-F5", "X-F6", "X-F7", "X-F8",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rates", "times", "word"),
+    [
+        ((5, 5, 6), (0.1, 0.5, 1.0), "holds"),
+        ((5, 5, 6), (0.1, 0.9, 0.2), "holds in part"),  # flat, and no line
+        ((5, 5, 9), (0.1, 0.5, 1.0), "holds in part"),
+        ((5, 5, 9), (1.0, 0.5, 0.1), "does not hold"),  # a line, and it falls
+        ((5, 5, 5), (0.1, 0.1, 0.1), "holds in part"),
+    ],
+)
+def test_both_halves_of_figure_4_are_judged(
+    rates: tuple[float, ...], times: tuple[float, ...], word: str
+) -> None:
+    cells = [
+        Cell("xswitch perl", x=users, value="extra.megabytes", samples=[
+            Sample("x", 1, extra={"megabytes": rate}, service=Times(1, time, time, time, time, time, time))
+        ])
+        for users, rate, time in zip((25, 200, 375), rates, times, strict=True)
+    ]  # fmt: skip
+    assert CHECKS["X-F4"](Table("X-F4", cells=cells)).word == word
+
+
 @pytest.mark.parametrize("id", sorted(CHECKS))
 def test_a_check_of_nothing_is_not_testable(id: str) -> None:
     if id != "E-T1":
@@ -373,12 +514,30 @@ def test_a_check_of_nothing_is_not_testable(id: str) -> None:
 # Clients and servers of the experiments' own, for real
 
 
+@pytest.mark.starts_processes
+def test_a_helper_is_not_the_worker_whose_memory_counts() -> None:
+    """As under Yaws: the only child of the process that serves starts other programs, and is small."""
+    code = (
+        "import subprocess, sys; helper = subprocess.Popen(['sleep', '60']); print(flush=True); "
+        "sys.stdin.read(); helper.kill()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        sample = t_a8.look(server.pid)
+    assert sample.usage is not None and sample.usage.processes == 2
+    assert sample.extra["rss"] > 5_000  # kB: an interpreter, not sleep
+
+
+@pytest.mark.starts_processes
 def test_silent_connections_and_answers(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("hello\n")
     with ewe("asyncio", root=tmp_path, directory=tmp_path) as server:
         with clients.connections(server.url, 70, clients.ASKING) as asking:
             assert len(asking) == 70
-            assert clients.answered(asking, 2) == 70
+            assert clients.answered(asking, 20) == 70
         with clients.connections(server.url, 5, clients.SILENT) as silent:
             began = time.monotonic()
             assert clients.answered(silent, 0.3) == 0
@@ -387,22 +546,25 @@ def test_silent_connections_and_answers(tmp_path: Path) -> None:
         socket.create_connection(clients.address(server.url), 1)
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("model", ["LazyFork", "PidfdFork", "BuildingThread", "BuildingFork"])
 def test_variants_serve_and_stop(model: str, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("hello\n")
-    with ewe(f"ewe.lab.variants:{model}", "--no-persistent", root=tmp_path, directory=tmp_path) as server:
+    with ewe(
+        f"ewe.lab.stacks.variants:{model}", "--no-persistent", root=tmp_path, directory=tmp_path
+    ) as server:
         for _ in range(2):
             with clients.connections(server.url, 3, clients.ASKING) as opened:
-                assert clients.answered(opened, 2) == 3
+                assert clients.answered(opened, 20) == 3
         if model in ("LazyFork", "PidfdFork"):
-            time.sleep(0.3)
-            zombies = sum(each.parent == server.pid and each.state == "Z" for each in processes())
-            assert (zombies > 0) is (model == "LazyFork")
+            kept = [] if model == "PidfdFork" else ["Z"]  # the lazy one reaps a child when the next one comes
+            wait_until(lambda: sorted({*children(server.pid).values()}) == kept, 10)
         began = time.monotonic()
         os.kill(server.pid, signal.SIGINT)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
+@pytest.mark.starts_processes
 def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
     """`ewe-lab list` and the tests of others need neither locust nor gevent nor psutil."""
     heavy = "('locust', 'gevent', 'psutil', 'jinja2')"
@@ -411,18 +573,23 @@ def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in (*xswitch_tables.TODAY, "tomcat java") if not missing(name)]
-)
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", [name for name in xswitch_tables.TODAY if not technology(name).missing])
 def test_technologies_answer(name: str) -> None:
     """Each that is installed here is started for real, and says what it should."""
-    bench = LabBench(Progress(file=io.StringIO()), quick=True, repeats=1)
-    with bench as lab, technology(lab, name) as (server, path):
+    with quick_lab() as lab, served(lab, technology(name)) as (server, path):
         assert 0 < xswitch_tables.first_answer(server.url.rstrip("/") + path) < 10
 
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("ewe.lab.programs.php_fpm", lambda: "")
-    assert missing("uwsgi python") == "uwsgi python is left out: apt install uwsgi-plugin-python3"
-    assert "apt install php-fpm" in missing("php-fpm php") and not missing("cgi python")
+    monkeypatch.setattr("ewe.lab.stacks.ways.php_fpm", lambda: "")
+    monkeypatch.setattr(
+        "ewe.lab.stacks.ways.find_tool", lambda name: None if "uwsgi" in name else f"/bin/{name}"
+    )
+    monkeypatch.setattr("ewe.lab.stacks.backends.find_tool", lambda name: None)
+    monkeypatch.setattr("ewe.lab.stacks.webservers.mod_php", lambda: "")
+    assert technology("uwsgi python").missing == "uwsgi python is left out: apt install uwsgi-plugin-python3"
+    assert "apt install php-fpm" in technology("php-fpm php").missing and not technology("cgi python").missing
+    assert "apt install libapache2-mod-php" in technology("mod_php php").missing
+    assert "apt install libfcgi-perl" in technology("fcgi perl").missing

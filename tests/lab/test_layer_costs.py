@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pwd
 import socket
@@ -15,33 +14,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.lab_bench import quick_lab
 
-from ewe.lab import accounts, pinger
-from ewe.lab.bench import LabBench
+from ewe.lab.bench import accounts
+from ewe.lab.bench.processes import LabError, running
+from ewe.lab.bench.results import Cell, Sample, Table, Times
 from ewe.lab.experiments import x_c2, x_t1
 from ewe.lab.experiments.x_t1 import ENGINE, FRONT, LAYERS, MOD_X, SCRIPT, SWITCH, Run
-from ewe.lab.pinger import Took
-from ewe.lab.processes import LabError, running
-from ewe.lab.programs import HELLO, wait_for_socket
-from ewe.lab.progress import Progress
-from ewe.lab.results import Cell, Sample, Table, Times
-from ewe.lab.servers import ewe
-from ewe.lab.variants import NOTHING
-from ewe.xswitch.settings import BUILT_IN
-
-
-@contextmanager
-def quick_lab() -> Iterator[LabBench]:
-    with LabBench(Progress(file=io.StringIO()), quick=True, repeats=1) as lab:
-        yield lab
-
+from ewe.lab.load import pinger
+from ewe.lab.load.pinger import Took
+from ewe.lab.stacks.backends import wait_for_socket
+from ewe.lab.stacks.programs import HELLO
+from ewe.lab.stacks.servers import ewe
+from ewe.lab.stacks.variants import NOTHING
+from ewe.xswitch.engine_kinds import BUILT_IN
 
 # The pinger
 
 
+@pytest.mark.starts_processes
 def test_pinging_a_server_that_does_nothing(tmp_path: Path) -> None:
     assert len(NOTHING) == len(HELLO) == 52
-    with ewe("ewe.lab.variants:Null", root=tmp_path, directory=tmp_path) as server:
+    with ewe("ewe.lab.stacks.variants:Null", root=tmp_path, directory=tmp_path) as server:
         with pinger.http(server.url, "/whatever", NOTHING) as ask:
             took = pinger.ping(ask, 50)
             assert took.count == 50 and 0 < took.client < took.seconds * 2
@@ -94,9 +88,10 @@ def test_where_an_answer_ends(pieces: tuple[bytes, ...], error: str) -> None:
             assert b"hello\n" in ask()
 
 
+@pytest.mark.starts_processes
 def test_pinging_a_fastcgi_program(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    command = [sys.executable, "-m", "ewe.lab.responder", str(path), "1", "750"]
+    command = [sys.executable, "-m", "ewe.lab.stacks.responder", str(path), "1", "750"]
     with tempfile.TemporaryFile() as output, running(command, output) as started:
         wait_for_socket(started, path, output, "the responder")
         with pinger.fastcgi(str(path), {"QUERY_STRING": ""}, b"x" * 749 + b"\n") as ask:
@@ -108,6 +103,7 @@ def test_pinging_a_fastcgi_program(tmp_path: Path) -> None:
             ask()
 
 
+@pytest.mark.starts_processes
 def test_pinging_an_engine(tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text(f"print('Content-Type: text/plain\\n')\nprint({HELLO[:-1]!r})\n")
@@ -167,6 +163,7 @@ def test_the_claim_about_layers(shares: tuple[float, ...], word: str) -> None:
     assert x_t1.check(Table("X-T1", cells=cells)).word == word
 
 
+@pytest.mark.starts_processes
 def test_table_1_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(x_t1, "REQUESTS", (200, 200))
     monkeypatch.setattr(x_t1, "ROUNDS", 1)
@@ -200,6 +197,7 @@ def if_root(test: Callable[..., None]) -> Callable[..., None]:
     return test if possible else pytest.mark.skip(accounts.impossible())(test)
 
 
+@pytest.mark.starts_processes
 @if_root
 def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> None:
     ask = "import pwd; print(pwd.getpwuid(61001).pw_name)"
@@ -215,6 +213,7 @@ def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> N
         assert "root:x:0:" in done.stdout and " /etc " in done.stdout, done.stderr
 
 
+@pytest.mark.starts_processes
 @if_root
 def test_engines_are_evicted_where_users_outnumber_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(x_c2, "REQUESTS", (30, 30))

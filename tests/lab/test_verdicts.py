@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ewe.lab import verdicts
-from ewe.lab.experiment import Experiment
-from ewe.lab.results import Cell, Sample, Table, Times, Usage
+from ewe.lab.bench import verdicts
+from ewe.lab.bench.experiment import Experiment
+from ewe.lab.bench.results import Cell, Sample, Table, Times, Usage
 
 EXPERIMENT = Experiment(
     "X", "EWE", "table", "title", "claim", "model", "rate", reference="apache", paper_reference="Apache"
@@ -273,16 +273,60 @@ def test_an_inverted_pair_is_on_both_sides(paper: float, ours: float) -> None:
         assert abs(math.log(paper / ours)) <= math.log(1.5) + 1e-9
 
 
-def test_winners_leave_out_whoever_loses_requests() -> None:
-    def measured(server: str, replies: int, errors: int, cpu: float) -> Cell:
-        times = Times(replies, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
-        sample = Sample("locust", 1, replies + errors, replies, errors={"ct": errors}, service=times)
-        sample.usage = Usage(cpu, memory=1000 / cpu)
-        return Cell(server, samples=[sample])
+def contender(server: str, replies: int, errors: int, *cpu: float) -> Cell:
+    """Return a cell with a repeat for each CPU time."""
+    times = Times(replies, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
+    return Cell(server, samples=[
+        Sample("locust", 1, replies + errors, replies, errors={"ct": errors}, service=times,
+               usage=Usage(each, memory=1000 / each))
+        for each in cpu
+    ])  # fmt: skip
 
-    found = verdicts.winners([measured("a", 100, 50, 0.1), measured("b", 90, 0, 1), measured("c", 50, 0, 2)])
+
+def test_whoever_loses_requests_wins_nothing() -> None:
+    found = verdicts.winners(
+        [contender("a", 100, 50, 0.1), contender("b", 90, 0, 1), contender("c", 50, 0, 2)]
+    )
     by_name = {each.name: each for each in found}
-    assert (by_name["rate"].server, by_name["rate"].runner_up) == ("a", "b")
-    assert by_name["micros"].server == "b"
+    assert by_name["rate"].server == "b"
+    assert by_name["micros"].server == "b" and by_name["micros"].next is not None
+    assert by_name["micros"].next.server == "c"
     assert by_name["usage.memory"].server == "c"
-    assert by_name["micros"].margin == pytest.approx((2 / 50) / (1 / 90))
+    assert by_name["service.p99"].server == ""  # they are level
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [((115.0,), "changed"), ((125.0,), "inverted"), ((99.0, 115.0, 120.0), "changed")]
+)
+def test_nothing_is_inverted_within_the_spread_of_the_repeats(ours: tuple[float, ...], verdict: str) -> None:
+    """The document has a quarter of the reference's figure."""
+    cells = [
+        Cell(
+            name,
+            paper=paper,
+            paper_server=name.capitalize(),
+            samples=[Sample("x", 1, replies=int(each)) for each in rates],
+        )
+        for name, paper, rates in (("apache", 4, (100.0,) * len(ours)), ("serial", 1, ours))
+    ]
+    assert verdicts.judge(table(*cells), EXPERIMENT)[1].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "winner"),
+    [
+        ((1.0, 1.1, 1.2), (1.15, 1.3, 1.4), ""),  # the repeats overlap
+        ((1.0, 1.1, 1.2), (1.3, 1.4, 1.5), "a"),
+        ((1.0, 1.0, 1.0), (1.03, 1.03, 1.03), ""),  # repeats that agree by chance
+        ((1.0, 1.0, 1.0), (1.06, 1.06, 1.06), "a"),
+        ((1.0,), (1.15,), ""),  # measured once: below 20 % nobody knows
+        ((1.0,), (1.3,), "a"),
+    ],
+)
+def test_nobody_wins_by_less_than_the_repeats_differ(
+    one: tuple[float, ...], other: tuple[float, ...], winner: str
+) -> None:
+    cells = [contender("a", 100, 0, *one), contender("b", 100, 0, *other)]
+    found = {each.name: each for each in verdicts.winners(cells)}
+    assert found["micros"].server == winner
+    assert found["rate"].server == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import httpx
-from conftest import Server
+from support.server import Server
 
 
 def test_a_page_and_a_clean_stop(server: Server) -> None:

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Server, Start, children, read_response, wait_until, write_program
+from support.proc import children, is_gone, look
+from support.server import Server, Start, wait_until, write_program
+from support.wire import read_response
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 SLEEPER = """#!/bin/sh
@@ -35,31 +37,20 @@ def begin_sleep(server: Server, seconds: str) -> socket.socket:
     return sock
 
 
-def is_gone(pid_file: Path) -> bool:
+def has_ended(pid_file: Path) -> bool:
     """Has the process whose number is in the file ended?"""
-    try:
-        state = (
-            Path(f"/proc/{int(pid_file.read_text())}/stat")
-            .read_text(errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-        )
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
+    return not pid_file.exists() or is_gone(int(pid_file.read_text()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_idle_connections_are_closed_at_once(start: Start, variant: str, number: int) -> None:
-    server = start(variant)
+    server = start(variant, "--grace", "40s")
     with server.connect() as idle:
         idle.sendall(GET)
         assert read_response(idle)[0] == 200
-        began = time.monotonic()
         server.process.send_signal(number)
         assert idle.recv(1) == b""
-        assert server.stop(number) == 0, server.log()
-        assert time.monotonic() - began < 5  # the grace is 10 s: nothing waited for it
+        assert server.stop(number, 20) == 0, server.log()  # half the grace: nothing waited for it
     assert refuses_connections(server)
 
 
@@ -83,15 +74,29 @@ def test_a_request_in_progress_is_answered(start: Start, variant: str) -> None:
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_says_what_it_waits_for(start: Start, variant: str, number: int) -> None:
+    server = start(variant)
+    started = server.cgi.parent / "started"
+    write_program(server.cgi / "slow", f"#!/bin/sh\ntouch {started}\nexec sleep 60\n")
+    with server.connect() as sock:
+        sock.sendall(b"GET /cgi-bin/slow HTTP/1.1\r\nHost: ewe\r\n\r\n")
+        wait_until(started.exists, 10)
+        os.kill(server.pid, number)
+        server.wait_for_log("1 request is in progress, and may end within ")
+        server.stop(signal.SIGQUIT)
+
+
 def test_after_the_grace_work_is_ended(start: Start, variant: str) -> None:
     server = start(variant, "--grace", "500ms")
     with begin_sleep(server, "60") as busy:
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.stop(signal.SIGTERM) == 4, server.log()
-        assert 0.4 < time.monotonic() - began < 8
+        assert 0.4 < time.monotonic() - began < 20
         assert_broken(busy)
     assert_gone(server)
+    assert " 0 requests did not end" not in server.log()
     assert "Traceback" not in server.log()
 
 
@@ -99,12 +104,10 @@ def test_after_the_grace_work_is_ended(start: Start, variant: str) -> None:
 def test_at_once(start: Start, variant: str, numbers: tuple[int, ...]) -> None:
     server = start(variant, "--grace", "30s")
     with begin_sleep(server, "60") as busy:
-        began = time.monotonic()
         for number in numbers:
             server.process.send_signal(number)
             time.sleep(0.2)
-        assert server.process.wait(15) == 4, server.log()
-        assert time.monotonic() - began < 10
+        assert server.process.wait(15) == 4, server.log()  # half the grace
         assert_broken(busy)
     assert_gone(server)
     assert "Traceback" not in server.log()
@@ -112,8 +115,8 @@ def test_at_once(start: Start, variant: str, numbers: tuple[int, ...]) -> None:
 
 def assert_gone(server: Server) -> None:
     """The program and what it started have ended."""
-    wait_until(lambda: is_gone(server.root / "started"), 3, "the program lives on")
-    wait_until(lambda: is_gone(server.root / "grandchild"), 3, "what the program started lives on")
+    wait_until(lambda: has_ended(server.root / "started"), 15, "the program lives on")
+    wait_until(lambda: has_ended(server.root / "grandchild"), 15, "what the program started lives on")
 
 
 def assert_broken(sock: socket.socket) -> None:
@@ -144,14 +147,14 @@ def test_a_killed_worker_takes_its_programs_along(start: Start, name: str) -> No
     server = start(name)
     with begin_sleep(server, "60") as busy:
         shell = int((server.root / "started").read_text())
-        worker = int(Path(f"/proc/{shell}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        worker = look(shell).parent
         assert worker != server.pid
         os.kill(worker, signal.SIGKILL)
         assert_broken(busy)
         assert_gone(server)
     # before anything else happens: with its last worker gone, the parent still has the programs to reap
-    wait_until(lambda: "Z" not in children(server.pid).values(), 2, lambda: f"left: {children(server.pid)}")
-    wait_until(lambda: not refuses_connections(server), 5)
+    wait_until(lambda: "Z" not in children(server.pid).values(), 15, lambda: f"left: {children(server.pid)}")
+    wait_until(lambda: not refuses_connections(server), 15)
     with server.connect() as sock:
         sock.sendall(GET)
         assert read_response(sock)[0] == 200
@@ -182,19 +185,31 @@ def test_forked_children_are_reaped_when_they_end(start: Start) -> None:
     assert len(children(server.pid)) == 20
     for sock in socks:
         sock.close()
-    wait_until(lambda: not children(server.pid), 5, lambda: f"left: {children(server.pid)}")
+    wait_until(lambda: not children(server.pid), 15, lambda: f"left: {children(server.pid)}")
+
+
+@pytest.mark.starts_processes
+def test_a_stop_between_a_childs_end_and_its_removal() -> None:
+    from ewe.processors.fork import Fork
+
+    parent = Fork.__new__(Fork)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    parent.children = {child: "127.0.0.1"}
+    parent.tell(signal.SIGTERM)
+    assert child in parent.children  # reap(), which has read the status, removes it
 
 
 @pytest.mark.parametrize("name", ["thread", "pool", "pool --parking never"])
 def test_threads_can_be_stopped(start: Start, name: str) -> None:
     """EWE section 5.3: a thread ended only with its client. Here a client that stays on does not keep it."""
-    server = start(name)
+    server = start(name, "--grace", "40s")
     clients = [server.connect() for _ in range(4)]
     for sock in clients:
         sock.sendall(GET)
         assert read_response(sock)[0] == 200
-    began = time.monotonic()
-    assert server.stop() == 0, server.log()
-    assert time.monotonic() - began < 5
+    assert server.stop(seconds=20) == 0, server.log()  # half the grace
     for sock in clients:
         sock.close()

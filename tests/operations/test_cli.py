@@ -14,9 +14,9 @@ from types import ModuleType
 import pytest
 
 from ewe import __version__, cli
-from ewe.config import SETTINGS, Config
+from ewe.config.settings import SETTINGS, Config
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["serial", "fork", "prefork", "thread", "pool", "asyncio"]
 
 
@@ -35,10 +35,10 @@ def find(name: str) -> type:
 
 
 class Server(ModuleType):
-    """Stands for ewe.server: keeps what it was asked to serve."""
+    """Stands for ewe.server.run: keeps what it was asked to serve."""
 
     def __init__(self) -> None:
-        super().__init__("ewe.server")
+        super().__init__("ewe.server.run")
         self.StartError = StartError
         self.configs: list[Config] = []
         self.answer: Callable[[], int] = lambda: 0
@@ -62,7 +62,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     processors = ModuleType("ewe.processors")
     vars(processors).update(base=base, __path__=[])
     server = Server()
-    for module in (processors, base, server):
+    preflight = ModuleType("ewe.server.preflight")
+    vars(preflight).update(examine=lambda config: ([], []))
+    for module in (processors, base, server, preflight):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return server
 
@@ -159,7 +161,7 @@ def test_a_registry_may_suggest_a_model_by_itself(
     assert complaint(capsys, "--model=frok") == 'frok is no model; did you mean "fork"? (command line)'
 
 
-EXAMPLES = {"fastcgi": ".php=localhost:1"}
+EXAMPLES = {"fastcgi": ".php=localhost:1", "mount": "/hello=hello:Hello"}
 
 
 def test_every_setting_has_its_flags(server: Server) -> None:
@@ -232,7 +234,9 @@ def test_print_config_shows_origins_and_can_be_read_again(
 
 
 def test_check_config(capsys: pytest.CaptureFixture[str], server: Server) -> None:
-    assert cli.main(["--check-config", "--documentroot", "later"]) == 0
+    assert cli.main(["--check-config", "--documentroot", "later"]) == 1
+    assert capsys.readouterr().err == 'ewe: document root "later" (command line) is not a directory\n'
+    assert cli.main(["--check-config"]) == 0
     assert capsys.readouterr().out == "configuration ok (no file)\n"
     Path("ewe.toml").write_text("port = 1")
     assert cli.main(["--check-config"]) == 0
@@ -245,6 +249,7 @@ def test_check_config(capsys: pytest.CaptureFixture[str], server: Server) -> Non
     assert server.configs == []
 
 
+@pytest.mark.starts_processes
 def test_a_path_that_is_no_text_can_be_printed() -> None:
     """An argument may be any bytes; what is printed of it is text all the same."""
     run = subprocess.run(
@@ -265,11 +270,14 @@ COMMAND = [
     "base = types.ModuleType('ewe.processors.base')\n"
     "vars(base).update(FLAGS={}, names=list, find=str, UnknownModel=KeyError)\n"
     "processors = types.ModuleType('ewe.processors'); processors.base = base\n"
+    "preflight = types.ModuleType('ewe.server.preflight'); preflight.examine = lambda config: ([], [])\n"
+    "sys.modules['ewe.server.preflight'] = preflight\n"
     "sys.modules.update({'ewe.processors': processors, 'ewe.processors.base': base})\n"
     "from ewe.cli import main; sys.exit(main())",
 ]
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize("option", ["--help", "--version", "--print-config", "--check-config"])
 def test_who_asked_may_have_read_enough(option: str) -> None:
     read, write = os.pipe()
@@ -356,3 +364,24 @@ def test_a_named_document_root_is_never_replaced_by_the_sample(
     monkeypatch.setattr(cli, "PACKAGE", str(tmp_path / "lib" / "ewe"))
     message = complaint(capsys, "--documentroot", "htdocs", code=1)
     assert message == 'document root "htdocs" (command line) is not a directory'
+
+
+@pytest.mark.starts_processes
+def test_a_python_without_epoll() -> None:
+    """As on other systems than Linux: one line, which says what to do."""
+    command = "import select, sys; del select.epoll; from ewe.cli import main; sys.exit(main(sys.argv[1:]))"
+    said = subprocess.run([sys.executable, "-c", command, "8080"], capture_output=True, text=True, cwd=ROOT)
+    assert said.returncode == 1 and said.stderr.count("\n") == 1 and "container" in said.stderr
+    help_ = subprocess.run(
+        [sys.executable, "-c", command, "--help"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert help_.returncode == 0 and "usage" in help_.stdout.lower()
+
+
+@pytest.mark.starts_processes
+def test_a_python_without_epollexclusive() -> None:
+    command = (
+        "import select; del select.EPOLLEXCLUSIVE; from ewe.streams import listener\n"
+        "print(listener.EPOLLEXCLUSIVE)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", command], text=True, cwd=ROOT) == "0\n"

@@ -8,10 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
-from conftest import ROOT, Start, read_response
+from support.server import ROOT, Start
+from support.wire import read_response
+
+from ewe.server.run import banner
 
 
 def ewe(*arguments: str, cwd: Path, seconds: float = 20) -> tuple[int, str, float]:
@@ -31,6 +35,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.starts_processes
 def test_a_taken_port_is_one_line(site: Path, model: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -42,6 +47,7 @@ def test_a_taken_port_is_one_line(site: Path, model: str) -> None:
     )
 
 
+@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -60,6 +66,7 @@ def test_a_bad_start_is_one_line(site: Path, arguments: list[str], says: str) ->
     assert error.startswith("ewe: ") and says in error and error.count("\n") == 1, error
 
 
+@pytest.mark.starts_processes
 def test_an_unknown_model_names_the_nearest(site: Path) -> None:
     code, error, _ = ewe("--model", "thred", cwd=site)
     assert code == 2
@@ -101,6 +108,7 @@ def test_many_addresses(start: Start, variant: str, tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.starts_processes
 def test_an_inherited_descriptor(site: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as inherited:
         url = f"http://127.0.0.1:{inherited.getsockname()[1]}/"
@@ -125,6 +133,7 @@ def test_a_socket_file_of_a_dead_server_is_taken_over(start: Start, tmp_path: Pa
     assert code == 1 and "in use" in error
 
 
+@pytest.mark.starts_processes
 def test_the_sample_site(tmp_path: Path) -> None:
     """Where there is no htdocs, ewe serves its own and says so."""
     process = subprocess.Popen(
@@ -143,3 +152,13 @@ def test_the_sample_site(tmp_path: Path) -> None:
         assert process.wait(10) == 0
         assert process.stderr is not None
         process.stderr.close()
+
+
+def test_the_banner_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that waits for the URL gets the whole line: print() writes the line end in a second write."""
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Mock(write=written.append))
+    factory = Mock(words="serial", workers=1)
+    factory.site.tls = None
+    banner([], factory)
+    assert len(written) == 1 and written[0].endswith("Ctrl-C stops)\n")

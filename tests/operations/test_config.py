@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ewe.config import KEYS, SETTINGS, Config, ConfigError, Setting
-from ewe.kinds import COUNT, WAIT, duration, parse_address, size
+from ewe.config.messages import ConfigError
+from ewe.config.setting_types import COUNT, WAIT, duration, parse_address, size
+from ewe.config.settings import KEYS, SETTINGS, Config, Setting
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NOWHERE: Mapping[str, str] = {}
 
 
@@ -46,7 +49,11 @@ def test_the_parameters_of_2006_are_there_under_their_own_names() -> None:
     assert set(table.split()) <= KEYS.keys()
     config = Config()
     assert (config.port, config.poolthreads, config.indexes, config.persistent) == (4000, 5, True, True)
-    assert (config.defaultindex, config.documentroot, config.cgi_path) == ("index.html", "htdocs", "cgi-bin")
+    assert (config.defaultindex, config.documentroot, config.cgi_path) == (
+        ("index.html",),
+        "htdocs",
+        "cgi-bin",
+    )
     assert Config(concurrency="none").concurrency == "serial"
 
 
@@ -196,9 +203,16 @@ def test_a_host_may_stand_in_brackets() -> None:
             Config(host=raw)
 
 
-def test_the_default_index_is_in_its_directory() -> None:
-    with pytest.raises(ConfigError, match="expected the name of a file"):
-        Config(defaultindex="../secret")
+def test_default_indexes_are_in_their_directory() -> None:
+    both = ("index.html", "index.php")
+    assert Config(defaultindex="index.html,index.php").defaultindex == both
+    assert load(("defaultindex", ["index.html", "index.php"])).defaultindex == both  # a flag that is repeated
+    assert load(("defaultindex", ["index.html, index.php"])).defaultindex == both
+    Path("ewe.toml").write_text('defaultindex = ["index.html", "index.php"]')
+    assert load().defaultindex == both
+    for raw in ("../secret", "index.html,../secret", "", "a,,b", ["a", 1]):
+        with pytest.raises(ConfigError, match="expected the name of a file"):
+            Config(defaultindex=raw)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +399,7 @@ def test_a_stronger_port_sets_a_weaker_bind_aside() -> None:
 # What others rely on.
 
 
+@pytest.mark.starts_processes
 def test_the_documentation_is_up_to_date() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "ewe.config"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -399,13 +414,51 @@ def test_the_documentation_names_every_setting() -> None:
         assert setting.help in text
 
 
+@pytest.mark.starts_processes
 def test_reading_no_file_loads_nothing_that_a_forked_child_would_pay_for() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from ewe.config import Config\n"
+        "from ewe.config.settings import Config\n"
         "assert Config.load([('port', '1')], {'EWE_GRACE': '2s'}).port == 1\n"
         "heavy = {'argparse', 'dataclasses', 'difflib', 'json', 'threading', 'tomllib'}\n"
         "print(*sorted(heavy & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it concerns root alone")
+@pytest.mark.parametrize("name", ["ewe.toml", "pyproject.toml"])
+def test_root_takes_no_settings_that_others_can_write(here: Path, name: str) -> None:
+    file = here / name
+    file.write_text("[tool.ewe]\nport = 1\n" if name == "pyproject.toml" else "port = 1\n")
+    file.chmod(0o644)
+    here.chmod(0o755)
+    assert load().port == 1
+    for change, undo, told in (
+        (lambda: file.chmod(0o666), lambda: file.chmod(0o644), "it is writable by others (mode 0666)"),
+        (
+            lambda: here.chmod(0o1777),
+            lambda: here.chmod(0o755),
+            "its directory is writable by others (mode 1777)",
+        ),
+        (lambda: os.chown(file, 4711, 0), lambda: os.chown(file, 0, 0), "it belongs to uid 4711"),
+        (lambda: os.chown(here, 4711, 0), lambda: os.chown(here, 0, 0), "its directory belongs to uid 4711"),
+    ):
+        change()
+        with pytest.raises(
+            ConfigError, match=re.escape(f"{file}: {told}: to have root use it, say --config")
+        ):
+            load()
+        assert load(file=str(file)).port == 1
+        undo()
+    if name == "pyproject.toml":
+        file.write_text("[project]\n")
+        file.chmod(0o666)
+        assert load().file is None
+
+
+def test_a_fifo_in_place_of_the_settings_holds_nobody(here: Path) -> None:
+    os.mkfifo(here / "ewe.toml")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load()

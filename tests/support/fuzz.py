@@ -1,4 +1,4 @@
-"""Feed the grammar what nobody thought of: python tests/fuzz.py SECONDS [SEED].
+"""Feed the grammar what nobody thought of: python tests/support/fuzz.py SECONDS [SEED].
 
 Requests of the corpus are cut, joined, changed byte by byte and read. Whatever the bytes, reading them ends
 soon, in a Request (and a body that was decoded) or in Refused: anything else is printed, and the exit status
@@ -15,13 +15,16 @@ from collections import Counter
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ewe.chunked import ChunkedDecoder
-from ewe.dates import parse_date
-from ewe.http import Limits, Refused, Request, check_partial_head, parse_request
+from ewe.http.chunked import ChunkedDecoder
+from ewe.http.dates import parse_date
+from ewe.http.limits import Limits
+from ewe.http.messages import Request
+from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.status import HTTPError
 
-CORPUS = Path(__file__).parent / "corpus"
+CORPUS = Path(__file__).parents[1] / "corpus"
 LIMITS = Limits(max_body=100_000)
 SLOW = 1.0  # seconds that no input of this size may take
 # What grammars stumble over: delimiters, control characters, bytes above ASCII, and whole phrases.
@@ -32,6 +35,7 @@ BITS += [b"\r\n", b"\r\n\r\n", b"\r\n ", b"HTTP/1.0", b"http://a", b"%2e", b"%00
 BITS += [
     b"Host: a\r\n", b"Content-Length: 5\r\n", b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n",
     b"Connection: close\r\n", b"Expect: 100-continue\r\n", b"A: " + b"b" * 300 + b"\r\n", b"A: b\r\n" * 20,
+    b"Content-Length: 9876543210\r\n",
 ]  # fmt: skip
 
 
@@ -47,7 +51,7 @@ class Read:
 def read(data: bytes, limits: Limits = LIMITS, cut: int = 0) -> Read | None:
     """Read one message off data, as the conversation does; None: it is good so far, but not complete.
 
-    cut: where the first piece ended in which the bytes came, if they came in two. Raises Refused.
+    cut: where the first piece ended in which the bytes came, if they came in two. Raises HTTPError.
     """
     if data.startswith(b"\r\n"):
         data = data[2:]
@@ -69,6 +73,7 @@ def read(data: bytes, limits: Limits = LIMITS, cut: int = 0) -> Read | None:
     if decoder.finished:
         return Read(request, body, decoder.rest + rest[first:])
     body += decoder.feed(rest[first:])
+    body += decoder.feed(b"")  # raises what was found behind the bytes above
     return Read(request, body, decoder.rest) if decoder.finished else None
 
 
@@ -95,7 +100,7 @@ def mutated(chance: random.Random, good: list[bytes], all_seeds: list[bytes]) ->
 def fuzz(seconds: float, seed: int, inputs: int = sys.maxsize) -> tuple[int, float, Counter[str]]:
     """Read mutated requests until the time is over; return their count, the slowest, and what became of them.
 
-    Raises AssertionError with the bytes for what is neither a Request nor Refused, or was read differently
+    Raises AssertionError with the bytes for what is neither a Request nor HTTPError, or was read differently
     when it came in two pieces.
     """
     chance = random.Random(seed)
@@ -114,7 +119,7 @@ def fuzz(seconds: float, seed: int, inputs: int = sys.maxsize) -> tuple[int, flo
             if message is not None:
                 check(message)
                 check_cut(message, data, chance.randrange(len(data)))
-        except Refused as refused:
+        except HTTPError as refused:
             outcomes[str(refused.status)] += 1
         except Exception as reason:
             raise AssertionError(f"{reason!r} for {data!r}") from reason
@@ -142,7 +147,7 @@ def check_cut(message: Read, data: bytes, cut: int) -> None:
     """In two pieces it is the same."""
     try:
         again = read(data, cut=cut)
-    except Refused as refused:
+    except HTTPError as refused:
         raise AssertionError(f"cut at {cut} it is refused: {refused.cause}") from None
     assert again is not None, f"cut at {cut} it has no end"
     assert (again.request.line, again.body, again.rest) == (message.request.line, message.body, message.rest)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ewe.xswitch.java import SOURCE, BuildError, build
-from ewe.xswitch.settings import JAVA
+from ewe.xswitch.engine_kinds import JAVA
+from ewe.xswitch.tools.java import SOURCE, BuildError, build
 
-HERE = Path(__file__).parent / "java"
+HERE = Path(__file__).parents[1] / "java"
 UNREACHABLE = re.compile(r"could not be resolved|transfer (?:artifact|metadata)|Unknown host|offline")
 DESCRIPTOR = """<web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="6.0">
 <servlet><servlet-name>plain</servlet-name><servlet-class>Plain</servlet-class></servlet>

@@ -1,6 +1,7 @@
-"""A web server whose behaviour is known: `python known_server.py BEHAVIOUR`. Writes its port on its output.
+"""A web server whose behaviour is known: `python known_server.py BEHAVIOUR ...`, a port for each.
 
-What a measurement says of it can be checked against what it does.
+Writes the ports on one line of its output. What a measurement says of it can be checked against what it does.
+`KnownServers` is for tests: one process has all behaviours but "frozen", which would hold up the others.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import subprocess
 import sys
 import time
+from functools import partial
 
 BODY = b"x" * 1000
 DELAY = 0.05
@@ -32,6 +35,7 @@ ANSWERS = {
     "nonsense": b"this is no HTTP at all\r\n\r\n",
     "trickle": WHOLE,
 }
+BEHAVIOURS = (*(name for name in ANSWERS if name != "frozen"), "silent", "reset")
 CLOSES = {"until-close", "old", "close", "cut", "cut-chunk", "cut-head", "nonsense"}
 
 
@@ -50,6 +54,8 @@ async def answer(behaviour: str, reader: asyncio.StreamReader, writer: asyncio.S
                 await asyncio.sleep(DELAY)
             if behaviour == "trickle":  # never silent for long, and never done in time
                 for byte in ANSWERS["trickle"]:
+                    if writer.is_closing():
+                        return
                     writer.write(bytes([byte]))
                     await asyncio.sleep(0.1)
             writer.write(ANSWERS[behaviour])
@@ -68,16 +74,44 @@ async def freeze() -> None:
         time.sleep(1)
 
 
-async def main(behaviour: str) -> None:
+async def main(behaviours: list[str]) -> None:
     """Serve for ever."""
-    server = await asyncio.start_server(
-        lambda reader, writer: answer(behaviour, reader, writer), "127.0.0.1", 0, backlog=4096
-    )
-    print(server.sockets[0].getsockname()[1], flush=True)
-    if behaviour == "frozen":
+    servers = [
+        await asyncio.start_server(partial(answer, behaviour), "127.0.0.1", 0, backlog=4096)
+        for behaviour in behaviours
+    ]
+    print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
+    if behaviours == ["frozen"]:
         await freeze()
-    await server.serve_forever()
+    await asyncio.Event().wait()
+
+
+class KnownServers:
+    """Known servers for the tests of a file, started when the first is asked for. `known("delay")` is a URL."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+        self.ports: dict[str, int] = {}
+
+    def __call__(self, behaviour: str) -> str:
+        """Return the URL of the server that behaves so."""
+        if behaviour not in self.ports:
+            self.start(["frozen"] if behaviour == "frozen" else list(BEHAVIOURS))
+        return f"http://127.0.0.1:{self.ports[behaviour]}/"
+
+    def start(self, behaviours: list[str]) -> None:
+        """Start a process for these."""
+        process = subprocess.Popen([sys.executable, __file__, *behaviours], stdout=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        assert process.stdout is not None
+        self.ports.update(zip(behaviours, map(int, process.stdout.readline().split()), strict=True))
+
+    def close(self) -> None:
+        """End all."""
+        for process in self.processes:
+            with process:
+                process.kill()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1:]))

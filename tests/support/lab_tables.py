@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ewe.lab.results import Cell, Results, Sample, Second, Table, Times, Usage
+from ewe.lab.bench.results import Cell, Results, Sample, Second, Table, Times, Usage
+from ewe.lab.experiments.ewe_figures import E_T2_PRINTED as PRINTED
+from ewe.lab.experiments.ewe_tables import line_cells
 
 MODELS = (
     "serial",
@@ -76,7 +78,8 @@ def ewe_table(id: str = "E-T2") -> Table:
                     samples=[sample(ours * part, errors=errors) for part in (0.9, 1.0, 1.2)],
                 )
             )
-    return Table(id, cells=cells, command="ewe-lab run E-T2", notes=["a note"])
+    lines = [line for cell in cells for line in line_cells(PRINTED, cell)]
+    return Table(id, cells=cells + lines, command="ewe-lab run E-T2", notes=["a note"])
 
 
 def sweep() -> Table:

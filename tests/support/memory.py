@@ -6,11 +6,14 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from ewe.config import Config
-from ewe.conversation import HEADS, converse
-from ewe.http import Limits, Request, Response
-from ewe.streams import RECEIVE, Disconnected, Stream, Timeout, run
+from ewe.config.settings import Config
+from ewe.conversation import converse
+from ewe.http.limits import Limits
+from ewe.http.messages import Request, Response
+from ewe.streams.base import RECEIVE, Disconnected, Stream, Timeout
+from ewe.streams.blocking import run
 
 HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [A-Za-z -]+\r\n((?:[!-9;-~]+: [\t -~\x80-\xff]*\r\n)*)\r\n")
 
@@ -42,8 +45,8 @@ class MemoryStream(Stream):
             raise piece
         return piece
 
-    def allow(self, seconds: float) -> None:
-        self.did.append(f"allow {seconds:g}")
+    def set_deadline(self, seconds: float) -> None:
+        self.did.append(f"set_deadline {seconds:g}")
 
     async def receive(self, limit: int = RECEIVE) -> bytes:
         self.did.append("receive")
@@ -83,6 +86,7 @@ class Echo:
     def __init__(self, limits: Limits | None = None, **settings: object) -> None:
         self.config = Config(**settings)
         self.limits = limits or Limits()
+        self.heads: dict[bytes, Request] = {}
         self.seen: list[Request] = []
         self.bodies: list[bytes] = []
 
@@ -96,11 +100,11 @@ class Echo:
         return Response(200, (("Content-Type", "application/octet-stream"),), body)
 
 
-def talk(site: object, *pieces: bytes | Exception) -> MemoryStream:
+def talk(site: Any, *pieces: bytes | Exception) -> MemoryStream:
     """Hold a conversation over these pieces with nothing remembered; return the stream as it was left."""
-    HEADS.clear()
+    site.heads.clear()
     stream = MemoryStream(pieces)
-    run(converse(stream, site))  # type: ignore[arg-type]
+    run(converse(stream, site))
     return stream
 
 

@@ -1,6 +1,6 @@
 """A bounded soak: mixed traffic against a real server, with faults injected, and every answer checked.
 
-    python tests/soak.py --model "thread --workers 2" --seconds 60
+    python tests/support/soak.py --model "thread --workers 2" --seconds 60
 
 Clients ask for files, ranges and programs, keep connections and pipeline; others reset, stop in the middle,
 say nothing or say nonsense. Meanwhile the server is told to reload (HUP) and to reopen its logs (USR1), and
@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = 5
 TROUBLES = 2  # threads of hostile clients
 PATIENCE = 20.0  # seconds for one answer
@@ -214,7 +214,7 @@ class Soak:
             [
                 sys.executable, "-m", "ewe", "--model", *self.model.split(), "--port", "0", *OPTIONS,
                 "--documentroot", str(self.where / "htdocs"), "--cgi-path", str(self.where / "cgi-bin"),
-                "--access-log", str(self.where / "access.log"), "--logfile", str(self.errors),
+                "--access-log", str(self.where / "access.log"), "--logfile", str(self.errors), "--xswitch-status",
             ],
             stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output, cwd=self.where,
             env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,

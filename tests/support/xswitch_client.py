@@ -8,7 +8,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conftest import ROOT, session_members, wait_until
-
-from ewe.fastcgi import Ended, Errors, Output, Requester
+from ewe.xswitch.tools.client import Client
+from support.proc import alive, children_of, descendants, session_members
+from support.server import ROOT, wait_until
 
 HEAD = "Content-Type: text/plain\\n"
 PYTHON_HELLO = f'print("{HEAD}\\nhello")\n'
@@ -40,23 +39,18 @@ class Reply(NamedTuple):
 
 
 class Connection:
-    """One FastCGI connection to an X-Switch, kept open."""
+    """One FastCGI connection to an X-Switch, kept open. Its requests are for scripts, by their path."""
 
     def __init__(self, address: str, timeout: float = 20) -> None:
-        if address.startswith("unix:"):
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(timeout)
-            self.sock.connect(address.removeprefix("unix:"))
-        else:
-            host, _, port = address.rpartition(":")
-            self.sock = socket.create_connection((host, int(port)), timeout)
-        self.requester = Requester()
+        self.client = Client(address, timeout)
+        self.sock = self.client.sock
+        self.requester = self.client.requester
 
     def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.sock.close()
+        self.client.close()
 
     def send(self, path: Path | str, body: bytes | None = b"", keep: bool = True, **params: str) -> None:
         """Send a request; body None: nothing of it yet."""
@@ -65,33 +59,12 @@ class Connection:
             "REQUEST_METHOD": "POST" if body or body is None else "GET", "SERVER_PROTOCOL": "HTTP/1.1",
             "CONTENT_LENGTH": str(len(body or b"")), **params,
         }  # fmt: skip
-        pairs = [(name.encode(), os.fsencode(value)) for name, value in values.items()]
-        data = self.requester.begin(pairs, keep)
-        if body is not None:
-            data += (self.requester.input(body) if body else b"") + self.requester.input(b"")
-        self.sock.sendall(data)
+        pairs = {name.encode(): os.fsencode(value) for name, value in values.items()}
+        self.client.send(pairs, body, keep)
 
     def read(self) -> Reply:
         """Return the answer."""
-        pieces: list[bytes] = []
-        errors = b""
-        whole = False
-        while self.requester.running:
-            try:
-                piece = self.sock.recv(65536)
-            except ConnectionResetError:
-                piece = b""
-            if not piece:
-                break
-            for event in self.requester.feed(piece):
-                if isinstance(event, Output):
-                    pieces.append(event.data)
-                elif isinstance(event, Errors):
-                    errors += event.data
-                else:
-                    assert isinstance(event, Ended) and event.protocol_status == 0
-                    whole = True
-        output = b"".join(pieces)
+        output, errors, whole = self.client.receive()
         end = re.search(rb"\r?\n\r?\n", output)
         head, body = (output[: end.start()], output[end.end() :]) if end else (output, b"")
         lines = [line.partition(":") for line in head.decode("latin-1").splitlines()]
@@ -144,7 +117,7 @@ class XSwitch:
         return wait
 
     def status(self) -> dict[str, Any]:
-        reply = self.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="127.0.0.1", QUERY_STRING="json")
+        reply = self.ask("", SCRIPT_NAME="/xswitch-status", XSWITCH_STATUS="1", QUERY_STRING="json")
         return dict(json.loads(reply.body))
 
     def engines(self) -> list[dict[str, Any]]:
@@ -158,41 +131,13 @@ class XSwitch:
 
     def members(self) -> dict[str, int]:
         """Return the pids of suexecme and the main module."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return {"suexecme": int(children[0]), "main": int(children[1])}
+        suexecme, main, *_ = children_of(self.process.pid)
+        return {"suexecme": suexecme, "main": main}
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(20)
-
-
-def descendants(pid: int) -> set[int]:
-    """Return all processes that descend from one, and itself."""
-    found = {pid}
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry)] = int(fields[1])
-    while new := {child for child, parent in parents.items() if parent in found} - found:
-        found |= new
-    return found
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Return those that run; zombies do not."""
-    found = set()
-    for pid in pids:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z":
-                found.add(pid)
-        except OSError:
-            pass
-    return found
 
 
 @contextmanager

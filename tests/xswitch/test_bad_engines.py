@@ -8,8 +8,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from conftest import wait_until
-from xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
+from support.server import wait_until
+from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
+
+pytestmark = pytest.mark.starts_processes
 
 # Runs the script as a piece of itself: `control` and `data` are there to be misused.
 MISUSED = """import os, sys
@@ -36,7 +38,7 @@ def running() -> Iterator[XSwitch]:
         wire += 'protocol = "fastcgi"\n'
         config.write_text(config.read_text() + table + wire)
         os.kill(started.process.pid, signal.SIGHUP)
-        started.wait_for_log("settings read anew")
+        started.wait_for_log("settings read again")
         yield started
         assert started.ask(started.script("fine.py", PYTHON_HELLO)).text == "hello\n"
 

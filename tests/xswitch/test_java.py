@@ -14,13 +14,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Start, needs, wait_until
-from java_site import DESCRIPTOR, build_once, compiled, give_all, write_application
-from xswitch_client import Reply, XSwitch, alive, xswitch
+from support.java_site import DESCRIPTOR, build_once, compiled, give_all, write_application
+from support.proc import alive
+from support.server import Start, needs, wait_until
+from support.xswitch_client import Reply, XSwitch, xswitch
 
 # The threads of a JVM count as processes of its user, and other tests run engines as nobody.
 AS = "user = 'games'\n" if os.geteuid() == 0 else ""
-pytestmark = [needs("mvn", "javac", "java"), pytest.mark.timeout(300)]  # Maven may have to fetch Jetty
+# Maven may have to fetch Jetty: 300 s.
+pytestmark = [needs("mvn", "javac", "java"), pytest.mark.timeout(300), pytest.mark.starts_processes]
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +246,7 @@ def test_without_the_engine() -> None:
 
 def test_through_ewe(start: Start, tmp_path: Path, classes: tuple[Path, Path]) -> None:
     for directory in (tmp_path, *tmp_path.parents):
-        if directory.stat().st_uid == os.geteuid() and str(directory).startswith("/tmp/"):
+        if any(part.startswith("pytest-of-") for part in directory.parts):
             directory.chmod(0o755)
     server = start("xswitch")
     write_application(server.cgi / "shop", classes[0])
@@ -273,8 +275,8 @@ def test_ewe_never_sends_what_is_private(start: Start) -> None:
 
 
 if os.geteuid() == 0:
-    from test_xswitch_fronts import fetch, web_server
-    from test_xswitch_users import User
+    from test_accounts import User
+    from test_web_servers import fetch, web_server
 
     @pytest.fixture(scope="module")
     def users(classes: tuple[Path, Path]) -> Iterator[tuple[User, User]]:
@@ -360,7 +362,7 @@ if os.geteuid() == 0:
         """In cgi-bin and beside it; its files are not sent as files, and a page beside it is."""
         alice, _ = users
         for directory in (tmp_path, *tmp_path.parents):
-            if directory.stat().st_uid == 0 and str(directory).startswith("/tmp/"):
+            if any(part.startswith("pytest-of-") for part in directory.parts):
                 directory.chmod(0o755)
         shutil.copytree(alice.public / "cgi-bin" / "shop", alice.public / "store", symlinks=True)
         alice.write("page.html", "plain", 0o644)

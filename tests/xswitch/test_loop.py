@@ -11,8 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from ewe.xswitch.loop import Loop
-from ewe.xswitch.outbox import FULL, Outbox
+from ewe.xswitch.switch.loop import Loop
+from ewe.xswitch.switch.outbox import FULL_BYTES, Outbox
 
 
 @pytest.fixture
@@ -136,14 +136,14 @@ def test_an_outbox_says_when_it_is_full_and_when_there_is_room(loop: Loop, pair:
     ours, other = pair
     said: list[str] = []
     outbox = Outbox(loop, ours, lambda: said.append("full"), lambda: said.append("room"))
-    data = os.urandom(FULL * 20)
+    data = os.urandom(FULL_BYTES * 20)
     outbox.send(data)
     assert said == ["full"]
     received = b""
 
     def receive() -> None:
         nonlocal received
-        received += other.recv(FULL)
+        received += other.recv(FULL_BYTES)
         if len(received) == len(data):
             loop.stop()
 
@@ -153,7 +153,7 @@ def test_an_outbox_says_when_it_is_full_and_when_there_is_room(loop: Loop, pair:
     assert set(said[1:]) == {"room"} and not loop.writers
 
 
-@pytest.mark.parametrize("size", [1, FULL * 20])
+@pytest.mark.parametrize("size", [1, FULL_BYTES * 20])
 def test_an_outbox_that_nobody_reads_says_so(loop: Loop, pair: Pair, size: int) -> None:
     """At once, or where something waits; but never within send(), whose caller is in the middle of something."""
     ours, other = pair

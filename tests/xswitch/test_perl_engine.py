@@ -1,23 +1,21 @@
 """Perl scripts in one engine, among others and again, say what they say in an engine of their own.
 
-From the third request on a script may run from its compiled form: so each is asked five times, in two rounds.
+From the third request on a script may run from its compiled form: so each is asked five times there, in two rounds.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from support.engines import PERL, PERL_HEAD, isolated, without_times
 
-from ewe.xswitch.driver import Answer, Driver
+from ewe.xswitch.tools.driver import Driver
 
-PERL = ["perl", str(ROOT / "ewe" / "xswitch" / "engines" / "perl.pl")]
-HEAD = 'print "Content-Type: text/plain\\n\\n";'
+pytestmark = pytest.mark.starts_processes
+
 VARIABLES = {"REQUEST_METHOD": "GET", "QUERY_STRING": "n=4"}
 with_cgi = subprocess.run(["perl", "-MCGI", "-e", "1"], capture_output=True).returncode == 0
 
@@ -122,31 +120,30 @@ SCRIPTS = {  # %H: the head
 }
 
 
-def timeless(answer: Answer) -> Answer:
-    """Return it without the time that CGI::Carp puts before an error."""
-    return answer._replace(errors=re.sub(rb"^\[[^]]*\]", b"", answer.errors))
-
-
-def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["none", "auto", "fork"])
+def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path, isolation: str) -> None:
+    """Only where scripts share a process is there a compiled form, which a third request may meet."""
+    times = 5 if isolation == "none" else 2
+    variables = isolated(isolation, lang="")
     files = {}
     for name, text in SCRIPTS.items():
         if with_cgi or "CGI" not in name:
             files[name] = tmp_path / f"{name}.pl".replace("/", "")
-            files[name].write_text(text.replace("%H", HEAD))
+            files[name].write_text(text.replace("%H", PERL_HEAD))
     fresh = {}
     for name, file in files.items():
-        with Driver(PERL) as engine:
-            fresh[name] = timeless(engine.ask(str(file), environment=VARIABLES))
+        with Driver(PERL, variables) as engine:
+            fresh[name] = without_times(engine.ask(str(file), environment=VARIABLES))
         assert fresh[name].output, (name, fresh[name])
-    engine = Driver(PERL)
+    engine = Driver(PERL, variables)
     for number in range(2):
         for name, file in files.items():
-            for _ in range(5):
-                answer = timeless(engine.ask(str(file), environment=VARIABLES))
+            for _ in range(times):
+                answer = without_times(engine.ask(str(file), environment=VARIABLES))
                 assert answer == fresh[name], (number, name)
                 if fresh[name].status is None:  # it has ended, as the script's own process would
                     engine.close()
-                    engine = Driver(PERL)
+                    engine = Driver(PERL, variables)
     engine.close()
 
 
@@ -155,7 +152,7 @@ def test_a_forked_child_does_not_answer(tmp_path: Path) -> None:
     file = tmp_path / "fork.pl"
     with Driver(PERL) as engine:
         for last in ("die 'mine'", "print 'child'", "exit 3"):
-            file.write_text(f"$| = 1; {HEAD} if (!fork) {{ {last} }} else {{ wait; print $? >> 8 }}")
+            file.write_text(f"$| = 1; {PERL_HEAD} if (!fork) {{ {last} }} else {{ wait; print $? >> 8 }}")
             for _ in range(3):
                 answer = engine.ask(str(file))
                 assert (answer.status, answer.output.rpartition(b"\n")[2]) == (
@@ -166,11 +163,11 @@ def test_a_forked_child_does_not_answer(tmp_path: Path) -> None:
 
 def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
     files = {
-        "read.pl": f"{HEAD} print <STDIN>;",
-        "not.pl": f"{HEAD} print 'no';",
-        "cycle.pl": f"my $h = {{}}; $h->{{me}} = $h; open $h->{{f}}, '<', $0; {HEAD} print 'no';",
-        "handles.pl": f"{HEAD} opendir D, '.'; open F, '<', $0; open my $f, '>', '/dev/null'; select $f;",
-        "pipe.pl": f"$| = 1; {HEAD} open my $p, '|-', 'cat'; print $p 'through'; close $p;",
+        "read.pl": f"{PERL_HEAD} print <STDIN>;",
+        "not.pl": f"{PERL_HEAD} print 'no';",
+        "cycle.pl": f"my $h = {{}}; $h->{{me}} = $h; open $h->{{f}}, '<', $0; {PERL_HEAD} print 'no';",
+        "handles.pl": f"{PERL_HEAD} opendir D, '.'; open F, '<', $0; open my $f, '>', '/dev/null'; select $f;",
+        "pipe.pl": f"$| = 1; {PERL_HEAD} open my $p, '|-', 'cat'; print $p 'through'; close $p;",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -190,7 +187,7 @@ def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
 
 def test_a_module_beside_the_script_by_a_relative_path(tmp_path: Path) -> None:
     use = tmp_path / "use.pl"
-    use.write_text(f"use lib '.'; use Own; {HEAD} print Own::up();")
+    use.write_text(f"use lib '.'; use Own; {PERL_HEAD} print Own::up();")
     with Driver(PERL) as engine:
         for value in ("one", "six"):
             (tmp_path / "Own.pm").write_text(
@@ -225,11 +222,11 @@ def test_a_module_beside_the_script_by_a_relative_path(tmp_path: Path) -> None:
 def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
     """Whose caller is, then, a sub."""
     file = tmp_path / "usual.pl"
-    file.write_text(f"{text}; {HEAD} print ((CORE::caller(0))[3]);")
-    with Driver(PERL) as engine:
+    file.write_text(f"{text}; {PERL_HEAD} print ((CORE::caller(0))[3]);")
+    with Driver(PERL, isolated("none", lang="")) as engine:
         said = [engine.ask(str(file)).output.rpartition(b"\n")[2] for _ in range(4)]
         assert said == [b"(eval)", *[b"XSwitch::State::script" if stays else b"(eval)"] * 3]
-        file.write_text(f"{HEAD} print 'changed'")
+        file.write_text(f"{PERL_HEAD} print 'changed'")
         assert engine.ask(str(file)).output.endswith(b"changed")
 
 
@@ -241,9 +238,9 @@ def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None
     module.write_text("package Installed; our $loaded; sub value { return 'one' . ++$loaded } 1;\n")
     use = tmp_path / "use.pl"
     use.write_text(
-        f"use strict; use Installed; {HEAD} print Installed::value(), ' ', <STDIN>, \" @ARGV $$\";"
+        f"use strict; use Installed; {PERL_HEAD} print Installed::value(), ' ', <STDIN>, \" @ARGV $$\";"
     )
-    with Driver(PERL, {**os.environ, "PERL5LIB": str(library)}) as engine:
+    with Driver(PERL, {**isolated("none", lang=""), "PERL5LIB": str(library)}) as engine:
         for count in (1, 2, 3):
             said = engine.ask(str(use), ["a b"], body=b"kept").output
             assert said.endswith(f"\n\none{count} kept a b {engine.pid}".encode())
@@ -259,7 +256,7 @@ def test_uploads_are_let_go(tmp_path: Path) -> None:
     if not with_cgi:
         pytest.skip("no CGI.pm")
     file = tmp_path / "upload.pl"
-    file.write_text(f"use strict; use CGI; my $f = CGI->new->upload('file'); {HEAD} print -s $f;")
+    file.write_text(f"use strict; use CGI; my $f = CGI->new->upload('file'); {PERL_HEAD} print -s $f;")
     body = b'--B\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n123\r\n--B--\r\n'
     variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "multipart/form-data; boundary=B"}
     variables["TMPDIR"] = str(tmp_path)  # the driver may end the engine before it has removed its last file

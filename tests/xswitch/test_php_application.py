@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Start, needs
-from xswitch_client import XSwitch, account, xswitch
+from support.server import Start, needs
+from support.xswitch_client import XSwitch, account, xswitch
 
 WIKI = Path("/usr/share/dokuwiki")
 PASSWORD = "correct horse"
@@ -44,7 +44,7 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ffff3f0005fe02fe"
     "0def46b80000000049454e44ae426082"
 )
-pytestmark = needs("php-cgi")
+pytestmark = [needs("php-cgi"), pytest.mark.starts_processes]
 
 
 def install(directory: Path) -> None:

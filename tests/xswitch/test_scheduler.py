@@ -1,11 +1,13 @@
-"""The pool decides who gets an engine: limits, turns and ends, without a process."""
+"""The scheduler decides who gets an engine: limits, turns and ends, without a process."""
 
 from __future__ import annotations
 
 import random
 
-from ewe.xswitch.pool import Key, Pool, Waiter
+import pytest
+
 from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.scheduler import Key, Scheduler
 
 
 class Request:
@@ -29,18 +31,25 @@ class Engine:
         self.request: Request | None = None
         self.retired = False
         self.bytes = 0
+        self.busy = False
+        self.broken = False
 
-    def give(self, waiter: Waiter) -> None:
+    def assign(self, exchange: Request) -> None:
         assert (
-            isinstance(waiter, Request)
+            isinstance(exchange, Request)
             and self.request is None
             and not self.retired
-            and waiter.key == self.key
+            and exchange.key == self.key
         )
-        self.request = waiter
-        waiter.engine = self
+        if self.broken:
+            self.retired = True
+            self.bench.scheduler.lost(self)
+            exchange.refuse(502, "")
+            return
+        self.request = exchange
+        exchange.engine = self
         self.deadline = self.bench.now + 10
-        self.bench.order.append(waiter)
+        self.bench.order.append(exchange)
 
     def done(self) -> None:
         self.request = None
@@ -48,45 +57,48 @@ class Engine:
         self.deadline = float("inf")
         self.bench.now += 1
         self.used = self.bench.now
-        self.bench.pool.release(self)
+        self.bench.scheduler.release(self)
 
     def expire(self) -> None:
         assert self.request is not None
         self.request.refuse(504, "")
         self.request = None
         self.retired = True
-        self.bench.pool.lost(self)
+        self.bench.scheduler.lost(self)
 
     def retire(self) -> None:
         assert self.request is None
         self.retired = True
 
-    def memory(self) -> int:
+    def memory_bytes(self) -> int:
         return self.bytes
+
+    def is_spinning(self) -> bool:
+        return self.busy
 
 
 class Bench:
-    """A pool, its clock, and the order in which requests got engines."""
+    """A scheduler, its clock, and the order in which requests got engines."""
 
     def __init__(self, **settings: int) -> None:
         self.now = 0.0
         self.order: list[Request] = []
-        self.pool = Pool(Settings(**settings), self.start)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(Settings(**settings), self.start)  # type: ignore[arg-type]
 
-    def start(self, waiter: Waiter) -> Engine:
-        engine = Engine(self, waiter.key)
-        engine.give(waiter)
+    def start(self, exchange: Request) -> Engine:
+        engine = Engine(self, exchange.key)
+        engine.assign(exchange)
         return engine
 
     def ask(self, user: str, language: str = "python") -> Request:
         request = Request(user, language, self.now)
-        self.pool.submit(request)
+        self.scheduler.submit(request)
         return request
 
     def busy(self) -> list[Engine]:
         return [
             engine
-            for engine in self.pool.workers
+            for engine in self.scheduler.engines
             if isinstance(engine, Engine) and engine.request is not None
         ]
 
@@ -141,7 +153,7 @@ def test_the_least_recently_used_engine_goes_first() -> None:
         False,
         False,
     ]
-    assert bench.pool.counters["evicted"] == 1
+    assert bench.scheduler.counters["evicted"] == 1
 
 
 def test_a_user_at_the_limit_gives_up_an_engine_of_her_own() -> None:
@@ -166,12 +178,12 @@ def test_queues_have_limits_and_patience() -> None:
     assert bench.ask("alice").refused == 503
     others = [bench.ask("bob"), bench.ask("carl")]
     assert bench.ask("dora").refused == 503
-    bench.pool.withdraw(waiting[0])
-    assert bench.pool.waiting == 4
+    bench.scheduler.withdraw(waiting[0])
+    assert bench.scheduler.waiting == 4
     running.engine.deadline = 1e9  # type: ignore[union-attr]
-    bench.pool.tick(10.5)
+    bench.scheduler.tick(10.5)
     assert [request.refused for request in (*waiting[1:], *others)] == [503] * 4
-    assert bench.pool.waiting == 0 and not bench.pool.queues and not bench.pool.turns
+    assert bench.scheduler.waiting == 0 and not bench.scheduler.queues and not bench.scheduler.turns
 
 
 def test_time_ends_what_runs_idles_or_grows() -> None:
@@ -180,14 +192,48 @@ def test_time_ends_what_runs_idles_or_grows() -> None:
     end_of(idle)
     end_of(large)
     large.engine.bytes = 101  # type: ignore[union-attr]
-    bench.pool.tick(3)
+    bench.scheduler.tick(3)
     assert large.engine.retired and not idle.engine.retired  # type: ignore[union-attr]
-    bench.pool.tick(11)
+    bench.scheduler.tick(11)
     assert late.refused == 504 and idle.engine.retired  # type: ignore[union-attr]
-    assert not bench.pool.workers and not bench.pool.of_user and not bench.pool.of_key
+    assert not bench.scheduler.engines and not bench.scheduler.of_user and not bench.scheduler.of_key
     for _ in range(2):
         end_of(bench.ask("a"))
-    assert not bench.pool.workers and bench.pool.counters["recycled"] == 2
+    assert not bench.scheduler.engines and bench.scheduler.counters["recycled"] == 2
+
+
+def test_what_goes_on_while_it_is_idle_ends() -> None:
+    bench = Bench()
+    calm, forger = bench.ask("a"), bench.ask("b")
+    end_of(calm)
+    end_of(forger)
+    forger.engine.busy = True  # type: ignore[union-attr]
+    bench.scheduler.tick(3)
+    assert forger.engine.retired and not calm.engine.retired  # type: ignore[union-attr]
+
+
+def test_an_engine_that_fails_when_it_is_given_an_exchange_that_waited() -> None:
+    bench = Bench(max_engines=1, max_engines_per_user=1)
+    first, second, third = (bench.ask("alice") for _ in range(3))
+    first.engine.broken = True  # type: ignore[union-attr]
+    end_of(first)
+    assert second.refused == 502 and third.engine is not None
+    bench.scheduler.tick(1)
+    assert not bench.scheduler.waiting and not bench.scheduler.queues and not bench.scheduler.turns
+    assert bench.scheduler.engines == {third.engine}
+
+
+def test_a_fault_loses_one_exchange_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(max_engines=1, max_engines_per_user=1)
+    first, second = bench.ask("alice"), bench.ask("alice")
+    bench.ask("bob")
+    monkeypatch.setattr(first.engine, "assign", lambda exchange: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        end_of(first)
+    assert bench.scheduler.waiting == 1 and list(bench.scheduler.turns) == ["bob"]
+    assert second.engine is None
+    bench.scheduler.lost(first.engine)  # type: ignore[arg-type]
+    assert not bench.scheduler.waiting and not bench.scheduler.queues
 
 
 def test_whatever_happens_the_limits_hold_and_everyone_is_answered() -> None:
@@ -207,10 +253,10 @@ def test_whatever_happens_the_limits_hold_and_everyone_is_answered() -> None:
                     engine.done()
                 else:
                     engine.expire()
-            assert len(bench.pool.workers) <= 4
-            assert all(count <= 3 for count in bench.pool.of_user.values())
-            assert sum(bench.pool.of_user.values()) == len(bench.pool.workers)
+            assert len(bench.scheduler.engines) <= 4
+            assert all(count <= 3 for count in bench.scheduler.of_user.values())
+            assert sum(bench.scheduler.of_user.values()) == len(bench.scheduler.engines)
         while bench.busy():
             bench.busy()[0].done()
         assert all(request.engine is not None for request in requests)
-        assert not bench.pool.waiting and not bench.pool.queues
+        assert not bench.scheduler.waiting and not bench.scheduler.queues

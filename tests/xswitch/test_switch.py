@@ -11,17 +11,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import ROOT, needs, wait_until
-from xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, alive, descendants, xswitch
+from support.proc import alive, children_of, descendants, resident_kilobytes
+from support.server import ROOT, needs, wait_until
+from support.xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, xswitch
 
-from ewe.fastcgi import FastCGIError, Requester
-from ewe.xswitch.front import LINGER
-from ewe.xswitch.links import STALLED, EngineLink
-from ewe.xswitch.settings import load
+from ewe.gateway.records import FastCGIError, Requester
+from ewe.xswitch.settings import Settings, load
+from ewe.xswitch.switch.context import STALLED_SECONDS
+from ewe.xswitch.switch.engine import Engine, EngineState, ProtocolEngine
+from ewe.xswitch.switch.shared_engine import EngineConnection, SharedEngine
+from ewe.xswitch.switch.web_server_connection import LINGER_SECONDS
+
+pytestmark = pytest.mark.starts_processes
+
+
+def has_ended(pid: int) -> bool:
+    return not alive({pid})
+
 
 SLEEP = f"""import os, sys, time
 time.sleep(float(os.environ["QUERY_STRING"].removeprefix("t=")))
@@ -65,6 +76,33 @@ def test_one_connection_carries_many_requests(running: XSwitch) -> None:
             assert reply.status == 200 and reply.body == body
 
 
+FORGED = """import os, sys, time
+for piece in {pieces!r}:
+    sys.stdout.flush()
+    os.write(1, piece)
+    time.sleep(0.02)
+"""
+
+
+def test_marks_of_x_switch_are_its_own(running: XSwitch) -> None:
+    """No script can write one: ewe would take its answer for X-Switch's, and run it again without limits."""
+    for number, pieces in enumerate((
+        [b"X-Switch: no-engine\nContent-Type: a/b\n\nX-Switch: body"],
+        [b"Content-Type: a/b\r\nx-sWITCH : refused\r\n\r\nX-Switch: body"],
+        [b"Content-Type: a/b\nX-Sw", b"itch: refused\n", b"\nX-Swi", b"tch: body"],
+        [b"X-Switch:no-engine\nX-Switch:\tno-engine\nContent-Type: a/b\n\r", b"\nX-Switch: body"],
+    )):  # fmt: skip
+        reply = running.ask(running.script(f"forge{number}.py", FORGED.format(pieces=pieces)))
+        assert (reply.status, reply.body) == (200, b"X-Switch: body"), pieces
+        assert {name.strip() for name in reply.fields} == {"content-type"}
+    # An answer without the end of a head goes out as it is; so does a long one
+    assert running.ask(running.script("none.py", FORGED.format(pieces=[b"no", b" head"]))).fields == {
+        "no head": ""
+    }
+    long = running.script("long-head.py", "import sys\nsys.stdout.write('X: ' + 'x' * 200000)\n")
+    assert len(running.ask(long).fields["x"]) == 200_000
+
+
 def test_the_end_of_an_input_may_come_after_the_answer(running: XSwitch) -> None:
     """Apache's may: a connection that closes then would be reset, and the answer lost."""
     script = running.script("quick.py", PYTHON_HELLO)
@@ -89,7 +127,7 @@ def test_the_last_of_an_answer_waits_for_a_web_server_that_reads_slowly(tmp_path
             for _ in range(2):
                 connections.append(running.connect())
                 connections[-1].send(script, keep=False)
-        time.sleep(LINGER + 0.5)
+        time.sleep(LINGER_SECONDS + 0.5)
         for connection in connections[::2]:
             connection.sock.shutdown(socket.SHUT_WR)
         time.sleep(0.1)
@@ -107,7 +145,8 @@ def test_a_stop_leaves_no_answer_half_written(tmp_path: Path, keep: bool) -> Non
             code = f'import os\nprint("{HEAD}", flush=True)\nos.write(1, b"x" * {size})\n'
             connections.append(running.connect())
             connections[-1].send(running.script(f"long{size}.py", code), keep=keep)
-        time.sleep(0.5)
+        # The engines are done, and what no socket has room for waits in the main module.
+        wait_until(lambda: sum(engine["requests"] for engine in running.engines()) == 2, 20)
         running.process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         assert [len(connection.read().body) for connection in connections] == [250_000, 330_000]
@@ -121,7 +160,7 @@ def test_an_ewe_that_only_root_may_enter_has_engines_all_the_same() -> None:
         for name, text in (("a.py", PYTHON_HELLO), ("a.pl", f'print "{HEAD}\\nhello\\n";')):
             assert running.ask(running.script(name, text)).text == "hello\n", running.log()
         running.process.send_signal(signal.SIGHUP)
-        running.wait_for_log("settings read anew")
+        running.wait_for_log("settings read again")
         assert running.ask(running.script("b.pl", f'print "{HEAD}\\nhello\\n";')).text == "hello\n"
 
 
@@ -181,7 +220,7 @@ def test_the_engine_is_found_by_directory_extension_and_first_line(tmp_path: Pat
         config.write_text(config.read_text() + f'\n[directories]\n"{running.site}/old" = "perl"\n')
         running.members()
         os.kill(running.process.pid, signal.SIGHUP)
-        running.wait_for_log("settings read anew")
+        running.wait_for_log("settings read again")
         perl = f'print "{HEAD}\\nperl\\n";'
         assert running.ask(running.script("old/x.py", perl)).text == "perl\n"
         assert running.ask(running.script("x.cgi", f"#!/usr/bin/perl -w\n{perl}")).text == "perl\n"
@@ -191,6 +230,55 @@ def test_the_engine_is_found_by_directory_extension_and_first_line(tmp_path: Pat
         assert running.ask(running.script("z.txt", perl), XSWITCH_ENGINE="perl").text == "perl\n"
         assert running.ask(running.script("z.txt", perl)).status == 500
         running.wait_for_log("no engine for it")
+
+
+def test_a_directory_of_cgi_has_a_new_process_for_each_request() -> None:
+    """Whatever its first line names runs there, with nothing of an engine around it."""
+    with xswitch() as running:
+        config = running.directory / "xswitch.toml"
+        config.write_text(config.read_text() + f'\n[directories]\n"{running.site}/cgi" = "cgi"\n')
+        os.kill(running.process.pid, signal.SIGHUP)
+        running.wait_for_log("settings read again")
+        look = f"""#!/usr/bin/env -S python3 -X utf8
+import os, signal, sys
+print("{HEAD}")
+print(os.getpid(), "json" in sys.modules, sorted(os.listdir("/proc/self/fd"), key=int)[:4], sys.stdin.read())
+print(os.getcwd() == os.path.dirname(__file__), os.environ["QUERY_STRING"], sys._xoptions)
+print(os.environ.get("XSWITCH_ISOLATION"), oct(os.umask(0)))
+sys.exit(3)
+"""
+        script = running.script("cgi/look.py", look)
+        pids = set()
+        for body in (b"", b"some", b"x" * 200_000):
+            reply = running.ask(script, body, QUERY_STRING="one+two")
+            (pid, *said), *lines = map(str.split, reply.text.splitlines())
+            pids.add(pid)
+            assert (
+                reply.status == 200
+                and " ".join(said) == f"False ['0', '1', '2', '3'] {body.decode()}".strip()
+            )
+            assert lines[0] == ["True", "one+two", "{'utf8':", "True}"]
+            assert lines[1:] == [["None", "0o22"]]
+        assert len(pids) == 3 and len(running.engines()) == 1
+        running.script("cgi/shell.pl", f"#!/bin/sh\nprintf '{HEAD}\\n'; grep SigIgn /proc/$$/status\n")
+        ignored = int(running.ask(running.site / "cgi/shell.pl").text.split()[1], 16)
+        assert not [number for number in signal.valid_signals() if ignored >> (number - 1) & 1]
+        for name, text, mode, said in (
+            ("mode.py", "#!/bin/sh", 0o644, "Permission denied: is it executable"),
+            ("none.py", "#!/no/such", 0o755, "No such file or directory: is its interpreter there"),
+            ("text.py", "words", 0o755, "Exec format error: its first line must be"),
+        ):
+            assert running.ask(running.script(f"cgi/{name}", text, mode)).status == 502
+            running.wait_for_log(f"cgi/{name}: {said}")
+        nonblocking = "#!/usr/bin/env python3\nimport os\nos.set_blocking(1, False)\nprint()"
+        assert running.ask(running.script("cgi/nonblocking.py", nonblocking)).text == ""
+        large = running.script("cgi/large.sh", f"#!/bin/sh\nprintf '{HEAD}\\n'; head -c 4000000 /dev/zero\n")
+        assert len(running.ask(large).body) == 4_000_000
+        bad = running.script("cgi/bad.sh", f"#!/bin/sh\nprintf '{HEAD}\\nhalf'; kill -9 $$\n")
+        assert running.ask(bad).status == 0  # broken off
+        late = running.script("cgi/late.sh", f"#!/bin/sh\nprintf '{HEAD}\\n'; (sleep 0.2; echo late) &\n")
+        assert running.ask(late).text == "late\n"
+        assert running.ask(script).status == 200
 
 
 def test_an_edit_counts_at_the_next_request(running: XSwitch) -> None:
@@ -263,6 +351,30 @@ def test_standard_error_is_logged_under_user_and_script(running: XSwitch) -> Non
     running.ask(unended)
     running.ask(script)
     running.wait_for_log(f"{user} {unended}: no end\n")
+
+
+def test_standard_error_has_an_end() -> None:
+    """A thousand lines of a request go to the log, and so much of a user in a minute; the rest is counted."""
+    with xswitch("max-errors = '100k'") as running:
+        text = f"""import os, sys
+for _ in range(int(os.environ["HTTP_TIMES"])): os.write(2, b"\\n" * 65536)
+os.write(2, b"no end of line")
+print("{HEAD}")
+"""
+        script = running.script("newlines.py", text)
+        assert running.ask(script, HTTP_TIMES="200").status == 200
+        assert running.ask(running.script("fine.py", PYTHON_HELLO)).status == 200
+        running.wait_for_log(f"{script}: {200 * 65536 - 1000} more lines of standard error")
+        assert running.log().count(f"{script}: \n") == 1000
+        long = running.script(
+            "long.py", f"import os\nos.write(2, (b'y' * 999 + b'\\n') * 900)\nprint('{HEAD}')"
+        )
+        for _ in range(3):
+            assert running.ask(long).status == 200
+        running.wait_for_log("standard error: more than 102400 bytes in a minute")
+        said = running.log()
+        assert 50 < said.count("y" * 900) < 110
+        assert said.count("more than 102400") <= 2  # if a minute has just begun
 
 
 def test_a_script_that_says_nothing_is_a_502(running: XSwitch) -> None:
@@ -344,9 +456,7 @@ def test_a_php_engine_that_dies_while_a_program_of_its_holds_the_connection(runn
     script = running.script(
         "dies.php", "<?php exec('sleep 60 > /dev/null 2>&1 &'); posix_kill(getmypid(), SIGKILL);"
     )
-    began = time.monotonic()
-    assert running.ask(script, b"x").status == 502
-    assert time.monotonic() - began < 5
+    assert running.ask(script, b"x").status == 502  # the connection itself gives up after 20 s
     running.wait_for_log("dies.php: 502, ended by signal 9")
 
 
@@ -362,17 +472,19 @@ def test_what_php_starts_in_the_background_runs_on_and_is_reaped(running: XSwitc
     engine = pids[0][0]
     left = {pid for _, pid in pids}
     assert {each for each, _ in pids} == {engine} and alive(left) == left
-    children = Path(f"/proc/{engine}/task/{engine}/children")
-    wait_until(lambda: not children.read_text(), 5, children.read_text)
+    wait_until(lambda: not children_of(engine), 5, lambda: str(children_of(engine)))
     os.kill(engine, signal.SIGKILL)
     wait_until(lambda: not alive(left), 5)
 
 
 def test_what_an_engine_has_in_other_sessions_ends_with_it() -> None:
-    """Also where it is ended by force, and they come to suexecme a moment later."""
-    with xswitch("time-limit = '0.5s'") as running:
+    """Also where it is ended by force, and they come to suexecme a moment later.
+
+    The client leaves once the script has written the pid; no time limit ends the script before that.
+    """
+    with xswitch("time-limit = '60s'\nabandoned = '0.2s'") as running:
         file = running.site / "pid"
-        file.write_text("")
+        file.touch()
         file.chmod(0o666)
         script = running.script(
             "spin.py",
@@ -380,8 +492,12 @@ def test_what_an_engine_has_in_other_sessions_ends_with_it() -> None:
             f"open({str(file)!r}, 'w').write(str(left.pid))\nwhile True: pass\n",
         )
         for _ in range(3):
-            assert running.ask(script).status == 504
-            wait_until(lambda: not alive({int(file.read_text())}), 5)
+            file.write_text("")
+            with running.connect() as client:
+                client.send(script)
+                wait_until(file.read_text, 20, running.log)
+            pid = int(file.read_text())
+            wait_until(partial(has_ended, pid), 20, running.log)
 
 
 @needs("php-cgi")
@@ -390,7 +506,7 @@ def test_time_limits() -> None:
         spin = running.script("spin.py", "while True: pass")
         began = time.monotonic()
         assert running.ask(spin).status == 504
-        assert time.monotonic() - began < 3
+        assert 0.5 <= time.monotonic() - began < 10
         php = running.script("spin.php", "<?php while (true) {}")
         assert running.ask(php).status == 504
         late = running.script("late.py", f"import time\nprint('{HEAD}\\nfirst', flush=True)\ntime.sleep(60)")
@@ -414,16 +530,73 @@ def test_an_engine_ends_some_time_after_its_client_has_left() -> None:
 
 
 def test_a_client_that_takes_nothing_has_a_limit_too() -> None:
-    link = EngineLink.__new__(EngineLink)
-    vars(link).update(loop=Mock(), data=None, closed=False, paused=False, deadline=time.monotonic() + 5)
-    link.pause()
-    assert STALLED - 1 < link.deadline - time.monotonic() <= STALLED
-    link.resume()
-    assert 4 < link.deadline - time.monotonic() <= 5
+    engine = ProtocolEngine.__new__(ProtocolEngine)
+    vars(engine).update(loop=Mock(), data=None, state=EngineState.READING, deadline=time.monotonic() + 5)
+    engine.pause_output()
+    assert STALLED_SECONDS - 1 < engine.deadline - time.monotonic() <= STALLED_SECONDS
+    engine.resume_output()
+    assert 4 < engine.deadline - time.monotonic() <= 5
+
+
+@pytest.mark.parametrize("kind", [ProtocolEngine, EngineConnection])
+def test_the_log_says_whose_time_was_over(kind: type[Engine]) -> None:
+    """The script's, that of a client within its body, or that of a web server that does not read."""
+    engine = kind.__new__(kind)
+    context = Mock(settings=Settings(time_limit=5.0))
+    vars(engine).update(
+        loop=Mock(), data=None, state=EngineState.READING, exchange=Mock(), context=context, engine=Mock()
+    )
+    script, body, response = "ended after 5 s (time-limit)", "sent no more of the body", "did not take the"
+    for act, cause in (
+        (lambda: engine.body_received(10), body),
+        (engine.pause_body, script),  # the engine does not read what has come
+        (engine.resume_body, body),
+        (engine.pause_output, response),
+        (engine.resume_output, body),
+        (engine.pause_output, response),
+        (lambda: engine.body_received(0), response),
+        (engine.resume_output, script),
+    ):
+        act()
+        assert cause in engine.expiry_cause()
+        seconds = 5 if cause == script else STALLED_SECONDS
+        assert seconds - 1 < engine.deadline - time.monotonic() <= seconds
+
+
+@pytest.mark.parametrize("state", [EngineState.READING, EngineState.PAUSED])
+def test_the_cause_is_told_that_held_when_the_deadline_passed(state: EngineState) -> None:
+    """Closing an engine changes its state; one of several requests has timed out, and the others have not."""
+    late, other = Mock(), Mock()
+    context = Mock(settings=Settings(time_limit=5.0))
+    shared = SharedEngine.__new__(SharedEngine)
+    vars(shared).update(context=context, close=Mock(), connections=set())
+    for exchange, deadline in ((late, time.monotonic() - 1), (other, time.monotonic() + 9)):
+        connection = EngineConnection.__new__(EngineConnection)
+        vars(connection).update(
+            context=context, exchange=exchange, state=state, awaits_body=True, deadline=deadline
+        )
+        shared.connections.add(connection)
+    shared.expire()
+    (cause,) = late.timed_out.call_args.args
+    assert ("body" in cause) == (state is EngineState.READING) and "300 s" in cause
+    assert other.engine_failed.called and not other.timed_out.called
+
+
+def test_a_body_that_stops_coming_is_not_the_scripts_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange, context = Mock(body_left=7), Mock(settings=Settings(time_limit=5.0))
+    ours, its = socket.socketpair()
+    control, its_control = socket.socketpair()
+    with its, its_control:
+        engine = ProtocolEngine(context, ("me", "python"), ours, control, -1)
+        monkeypatch.setattr(engine, "send_request", Mock())
+        engine.assign(exchange)
+        engine.expire()
+    exchange.timed_out.assert_called_once_with("the web server sent no more of the body for 300 s")
+    assert engine.state is EngineState.CLOSED
 
 
 def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
-    with xswitch("time-limit = '1s'") as running, running.connect() as connection:
+    with xswitch("time-limit = '1s'\nspool = '0'") as running, running.connect() as connection:
         connection.send(
             running.script("large.py", f"print('{HEAD}')\nfor _ in range(60): print('x' * 100_000)")
         )
@@ -440,28 +613,28 @@ def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
     ],
 )
 def test_a_client_that_sends_slowly_does_not_either(name: str, text: str) -> None:
-    """Behind a web server that hands a body on as it comes. What the script itself takes is counted."""
-    with xswitch("time-limit = '1s'") as running:
-        with running.connect() as connection:
-            connection.send(running.script(name, text), None, CONTENT_LENGTH="600000")
-            for _ in range(6):
-                time.sleep(0.4)
-                connection.sock.sendall(connection.requester.input(b"x" * 100_000))
-            connection.sock.sendall(connection.requester.input(b""))
-            assert connection.read().text == "600000", running.log()
+    """Behind a web server that hands a body on as it comes."""
+    with xswitch("time-limit = '2s'") as running, running.connect() as connection:
+        connection.send(running.script(name, text), None, CONTENT_LENGTH="600000")
+        for _ in range(6):
+            time.sleep(0.6)
+            connection.sock.sendall(connection.requester.input(b"x" * 100_000))
+        connection.sock.sendall(connection.requester.input(b""))
+        assert connection.read().text == "600000", running.log()
+
+
+@needs("php-cgi")
+def test_what_a_script_takes_after_its_body_is_counted() -> None:
+    with xswitch("time-limit = '2s'") as running:
         spins = running.script("spin.php", "<?php echo 'x'; while (true) {}")
         with running.connect() as connection:
             connection.send(spins, None, CONTENT_LENGTH="60")
             connection.sock.sendall(
                 connection.requester.input(b"x" * 60)
             )  # the end comes with the answer, as Apache's
-            began = time.monotonic()
-            assert connection.read().status in (0, 504)
-            assert time.monotonic() - began < 4
+            assert connection.read().status in (0, 504)  # the connection itself gives up after 20 s
         spins = running.script("spin.py", "import time\nwhile True: time.sleep(1)")
-        began = time.monotonic()
         assert running.ask(spins, b"x" * 3_000_000).status == 504
-        assert time.monotonic() - began < 4
 
 
 def test_a_client_that_leaves_frees_the_engine(running: XSwitch) -> None:
@@ -484,9 +657,9 @@ def test_an_abort_is_answered_with_an_end(running: XSwitch) -> None:
     with running.connect() as connection:
         connection.send(script, QUERY_STRING="t=70")
         time.sleep(0.2)
-        connection.sock.sendall(connection.requester.abort())
+        connection.sock.sendall(connection.client.requester.abort())
         assert connection.read().body == b""
-        connection.requester = Requester()
+        connection.client.requester = Requester()
         assert connection.ask(script, QUERY_STRING="t=0").status == 200
 
 
@@ -533,8 +706,23 @@ def test_idle_engines_end_and_room_is_made() -> None:
         assert running.status()["counters"]["recycled"] == 1
 
 
+def test_a_script_that_goes_on_after_its_mark_is_ended() -> None:
+    """It has written the mark of its engine itself, and no time limit holds for it any more."""
+    text = f"""import os, sys
+sys.stdout.write("{HEAD}\\nthe answer")
+sys.stdout.flush()
+os.write(3, b"\\x040\\n")
+while True: pass
+"""
+    with xswitch("time-limit = '2s'") as running:
+        script = running.script("forged.py", text)
+        assert running.ask(script).text == "the answer"
+        running.wait_for_log("forged.py: it goes on after the end of its answer", 20)
+        wait_until(lambda: not running.engines(), 5)
+
+
 def test_an_engine_that_grows_is_recycled() -> None:
-    with xswitch("max-memory = '60m'") as running:
+    with xswitch("max-memory = '60m'\n[engines.python]\nisolation = 'none'") as running:
         script = running.script("grow.py", f"""import os, re
 if os.environ.get("QUERY_STRING"):
     re.kept = b"x" * 100_000_000
@@ -547,29 +735,84 @@ print("{HEAD}\\n", os.getpid())
         assert running.ask(script).text != first
 
 
-def test_slow_readers_hold_only_their_own_engine(running: XSwitch) -> None:
-    script = running.script("large.py", f"print('{HEAD}')\nfor _ in range(300): print('x' * 100_000)")
-    hello = running.script("a.py", PYTHON_HELLO)
-    with running.connect() as connection:
-        connection.send(script)
-        time.sleep(0.5)
-        assert running.ask(hello).text == "hello\n"
+LARGE = f"""import os
+print('{HEAD}')
+for number in range(300): print(f'{{number:03}}' * 33_333)
+print(os.getpid())
+"""
+
+
+def files_without_name(pid: int) -> int:
+    """Return the bytes of a process's files that have no name."""
+    found = 0
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(entry.path).endswith(" (deleted)"):
+                found += os.stat(entry.path).st_size
+        except OSError:
+            pass  # it has just been closed
+    return found
+
+
+@pytest.mark.parametrize("spool", ["64m", "3m", "0"])
+def test_slow_readers_hold_no_engine_within_the_spool(spool: str) -> None:
+    """Each answer of 30 MB comes whole and in order, whether all, some or nothing of it waits in a file."""
+    with xswitch(f"max-engines-per-user = 2\nspool = '{spool}'\npatience = '30s'") as running:
+        script = running.script("large.py", LARGE)
+        hello = running.script("a.py", PYTHON_HELLO)
         main = running.members()["main"]
-        resident = int(Path(f"/proc/{main}/statm").read_text().split()[1]) * 4096
-        assert resident < 80_000_000
-        assert len(connection.read().body) == 300 * 100_001
+        connections = [running.connect(60) for _ in range(5 if spool == "64m" else 2)]
+        for connection in connections:
+            connection.send(script)
+        if spool == "64m":
+            wait_until(lambda: len(running.engines()) and not busy(running), 30)
+            assert files_without_name(main) > 100_000_000  # the rest is in sockets
+            assert running.ask(hello).text == "hello\n"
+        else:
+            wait_until(lambda: busy(running) == 2, 10)
+            assert files_without_name(main) < 2 * 4_000_000
+        assert resident_kilobytes(main) < 80_000
+        for connection in connections:
+            lines = connection.read().text.splitlines()
+            assert lines[:300] == [f"{number:03}" * 33_333 for number in range(300)] and len(lines) == 301
+            connection.sock.close()
+        wait_until(lambda: files_without_name(main) == 0, 5)
+        assert running.ask(hello).text == "hello\n"
+
+
+def test_the_spool_has_an_end_and_a_client_that_leaves_frees_it() -> None:
+    with xswitch("max-spool = '40m'") as running:
+        script = running.script("large.py", LARGE)
+        main = running.members()["main"]
+        with running.connect() as first, running.connect() as second:
+            first.send(script)
+            second.send(script)
+            wait_until(lambda: busy(running) == 2, 10)
+            wait_until(lambda: files_without_name(main) >= 10 << 20, 10)
+            assert files_without_name(main) < 12 << 20  # a quarter, since both are of one user
+        wait_until(lambda: files_without_name(main) == 0, 5)
+
+
+def busy(running: XSwitch) -> int:
+    return sum(each["state"] == "busy" for each in running.engines())
 
 
 # Status and command
 
 
-def test_status_is_for_loopback_only(running: XSwitch) -> None:
-    assert running.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="192.0.2.7").status == 403
+def test_status_is_for_those_who_may_connect(running: XSwitch) -> None:
+    assert running.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="127.0.0.1").status == 404
+    with xswitch("status = true") as shown:
+        assert shown.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="192.0.2.7").status == 404
+        table = shown.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="::1").text
+        assert table.split()[:3] == ["user", "language", "pid"]
     running.ask(running.script("a.py", PYTHON_HELLO))
-    table = running.ask("", SCRIPT_NAME="/xswitch-status", REMOTE_ADDR="::1").text
-    assert table.split()[:3] == ["user", "language", "pid"]
     engine = next(each for each in running.engines() if each["language"] == "python")
-    assert engine["private"] > 100_000 and engine["shared"] > 100_000 and engine["requests"] > 0
+    assert engine["requests"] > 0
+    rows = [line.split() for line in Path(f"/proc/{engine['pid']}/smaps_rollup").read_text().splitlines()[1:]]
+    private = sum(int(row[1]) for row in rows if row[0].startswith("Private_")) * 1024
+    assert abs(engine["private"] - private) < 500_000  # not what a fork has in common with its parent
+    assert engine["shared"] > engine["private"]
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -617,6 +860,8 @@ def test_what_cannot_be_is_one_line(arguments: list[str], code: int, told: str) 
         ("engines = 3", "engines must be a table"),
         ("[engines.ruby]\nextensions = ['.rb']", "[engines.ruby]: command is missing"),
         ("[engines.ruby]\ncommand = ['ruby']\nprotocol = 'http'", 'protocol must be "engine" or "fastcgi"'),
+        ("[engines.python]\nisolation = 'some'", 'isolation must be "auto", "fork" or "none"'),
+        ("[engines.php]\nisolation = 'fork'", 'isolation needs protocol = "engine"'),
         ("[directories]\n'/x' = 'pearl'", 'no engine pearl; did you mean "perl"?'),
         ("[limits]\ncpu = 'much'", "cpu must be"),
         ("not toml", "Expected"),
@@ -636,6 +881,14 @@ def test_bad_settings_are_named(tmp_path: Path, text: str, told: str) -> None:
     assert done.returncode == 2 and told in done.stderr and str(file) in done.stderr
 
 
+def test_an_engine_is_told_its_isolation() -> None:
+    for setting, told in (("", b"auto"), ("\n[engines.python]\nisolation = 'none'", b"none")):
+        with xswitch(f"warm = false{setting}") as running:
+            assert running.ask(running.script("a.py", PYTHON_HELLO)).text == "hello\n"
+            variables = Path(f"/proc/{running.engines()[0]['pid']}/environ").read_bytes().split(b"\0")
+            assert b"XSWITCH_ISOLATION=" + told in variables
+
+
 def test_settings_read_anew_add_an_engine_and_keep_the_others() -> None:
     with xswitch() as running:
         python = running.script("pid.py", f"import os\nprint('{HEAD}\\n', os.getpid())")
@@ -644,15 +897,15 @@ def test_settings_read_anew_add_an_engine_and_keep_the_others() -> None:
         good = config.read_text()
         config.write_text("idle = 'soon'")
         os.kill(running.process.pid, signal.SIGHUP)
-        running.wait_for_log("settings not read anew")
+        running.wait_for_log("settings not read: ")
         engine = running.directory / "python.py"
-        for name in ("python.py", "python_state.py", "python_streams.py"):
-            engine.with_name(name).write_text((ROOT / "ewe/xswitch/engines" / name).read_text())
+        for file in (ROOT / "ewe/xswitch/engines").glob("python*.py"):
+            engine.with_name(file.name).write_text(file.read_text())
         config.write_text(
             good + f'\n[engines.upper]\ncommand = ["python3", "{engine}"]\nextensions = [".up"]\n'
         )
         os.kill(running.process.pid, signal.SIGHUP)
-        running.wait_for_log("settings read anew")
+        running.wait_for_log("settings read again")
         assert running.ask(running.script("x.up", PYTHON_HELLO)).text == "hello\n"
         assert running.ask(python).text == first
         config.write_text("socket-mode = '0606'\nroots = ['/no/where']\n")
@@ -683,7 +936,7 @@ def test_node_as_the_document_has_it() -> None:
             config.read_text() + table[1].replace("/usr/local/lib/xswitch/node.js", str(engine))
         )
         os.kill(running.process.pid, signal.SIGHUP)
-        running.wait_for_log("settings read anew")
+        running.wait_for_log("settings read again")
         script = running.script(
             "late.js", f"console.log('{HEAD}');\nsetTimeout(() => console.log('later'), 50);\n"
         )
@@ -733,9 +986,16 @@ def test_unix_sockets_and_stale_ones(tmp_path: Path) -> None:
     with xswitch("socket-mode = '0600'", listen=f"unix:{path}") as running:
         assert path.stat().st_mode & 0o777 == 0o600
         assert running.ask(running.script("a.py", PYTHON_HELLO)).text == "hello\n"
-        assert "somebody does already" in command("--listen", f"unix:{path}").stderr
+        assert "another server does already" in command("--listen", f"unix:{path}").stderr
         assert running.ask(running.script("a.py", PYTHON_HELLO)).text == "hello\n"
     assert not path.exists()
+
+
+def test_a_file_in_the_place_of_a_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "x.sock"
+    path.write_text("of value")
+    assert "it is a file, not a socket" in command("--listen", f"unix:{path}").stderr
+    assert path.read_text() == "of value"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -747,7 +1007,7 @@ def test_a_stop_lets_requests_end_and_leaves_nothing(number: int) -> None:
         began = time.monotonic()
         assert running.stop(number) == 0
         assert wait().text.startswith("slept")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9  # not GRACE, after which a stop waits no longer
         assert not alive(family - {running.process.pid})
 
 
@@ -799,7 +1059,7 @@ while True:
 
 
 def test_slow_clients_do_not_use_up_the_time_limit_of_an_engine_that_they_share() -> None:
-    with xswitch("time-limit = '1s'") as running:
+    with xswitch("time-limit = '1s'\nspool = '0'") as running:
         engine = running.script("engine.py", SHARED)
         text = (running.directory / "xswitch.toml").read_text()
         table = (
@@ -808,7 +1068,7 @@ def test_slow_clients_do_not_use_up_the_time_limit_of_an_engine_that_they_share(
         table += "connections = 4\nper-user = 1\n"
         (running.directory / "xswitch.toml").write_text(text + table.format(engine))
         running.process.send_signal(signal.SIGHUP)
-        running.wait_for_log("settings read anew")
+        running.wait_for_log("settings read again")
         script = running.script("a.shared", "")
         with running.connect() as slow:
             slow.send(script)

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
+import struct
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, wait_until
-from xswitch_client import HEAD, XSwitch, alive, xswitch
+from support.proc import alive, children_of
+from support.server import ROOT, wait_until
+from support.xswitch_client import HEAD, XSwitch, xswitch
 
-from ewe.config import ConfigError
+from ewe.config.messages import ConfigError
+from ewe.xswitch import channel
+from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.privileged.warm import WarmParent
+from ewe.xswitch.process import Account, Limits
 from ewe.xswitch.settings import from_toml
+
+pytestmark = pytest.mark.starts_processes
 
 # Says whether a module was there before it was asked for, and who the parent is
 SCRIPTS = {
     "python": (
         "w.py",
-        f"import os, sys\nprint('{HEAD}')\nprint('sqlite3' in sys.modules, os.getppid(), os.getpid())",
+        f"import os\nprint('{HEAD}')\nloaded = '_sqlite3' in open('/proc/self/maps').read()\n"
+        "print(loaded, os.getppid(), os.getpid())",
     ),
     "perl": (
         "w.pl",
         f"print \"{HEAD}\\n\", exists $INC{{'Data/Dumper.pm'}} ? 'True' : 'False', ' ', getppid, \" $$\";",
     ),
 }
+# Scripts in the engine's own process, whatever they mention
+IN_ENGINE = """[engines.python]
+isolation = "none"
+[engines.perl]
+isolation = "none"
+"""
 SLEEP = {"python": ("s.py", "import time\ntime.sleep(60)\n"), "perl": ("s.pl", "sleep 60")}
 PROGRAMS = {"python": b"warm_python.py", "perl": b"warm_perl.pl"}
 languages = pytest.mark.parametrize("language", SCRIPTS)
@@ -36,7 +54,7 @@ languages = pytest.mark.parametrize("language", SCRIPTS)
 def parent_of(running: XSwitch, language: str) -> int:
     """Return the pid of a language's warm parent, 0 if there is none."""
     suexecme = running.members()["suexecme"]
-    for pid in map(int, Path(f"/proc/{suexecme}/task/{suexecme}/children").read_text().split()):
+    for pid in children_of(suexecme):
         try:
             if PROGRAMS[language] in Path(f"/proc/{pid}/cmdline").read_bytes() and pid in alive({pid}):
                 return pid
@@ -57,7 +75,7 @@ def ask(running: XSwitch, language: str) -> tuple[bool, int]:
 @languages
 def test_engines_are_forked_and_outlive_their_parent(language: str) -> None:
     """Without a parent they start by their command; with suexecme they end."""
-    with xswitch("max-engines-per-user = 1") as running:
+    with xswitch(f"max-engines-per-user = 1\n{IN_ENGINE}") as running:
         forked, first = ask(running, language)
         assert forked and os.getsid(first) == first
         parent = parent_of(running, language)
@@ -65,22 +83,22 @@ def test_engines_are_forked_and_outlive_their_parent(language: str) -> None:
         running.wait_for_log(f"the warm parent of {language} has ended; engines start without it")
         assert ask(running, language) == (True, first)
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: not running.engines(), 5)
+        wait_until(lambda: not running.engines(), 20, lambda: f"{running.engines()}\n{running.log()}")
         forked, second = ask(running, language)
         assert not forked and second != first
         running.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: parent_of(running, language), 5)
+        wait_until(lambda: parent_of(running, language), 20)
         os.kill(second, signal.SIGKILL)
-        wait_until(lambda: not running.engines(), 5)
+        wait_until(lambda: not running.engines(), 20, lambda: f"{running.engines()}\n{running.log()}")
         forked, third = ask(running, language)
         assert forked
         sleeping = running.asking(running.script(*SLEEP[language]))
-        wait_until(lambda: running.engines()[0]["state"] == "busy", 5)
+        wait_until(lambda: running.engines()[0]["state"] == "busy", 20)
         suexecme = running.members()["suexecme"]
         running.process.send_signal(signal.SIGSTOP)  # so that nobody but the kernel ends it
         os.kill(suexecme, signal.SIGKILL)
         try:
-            wait_until(lambda: not alive({third}), 5)
+            wait_until(lambda: not alive({third}), 20)
         finally:
             running.process.send_signal(signal.SIGCONT)
         assert sleeping().status in (0, 502)
@@ -88,7 +106,7 @@ def test_engines_are_forked_and_outlive_their_parent(language: str) -> None:
 
 @languages
 def test_no_parent_where_none_is_wanted(language: str) -> None:
-    with xswitch("warm = false") as running:
+    with xswitch(f"warm = false\n{IN_ENGINE}") as running:
         assert not ask(running, language)[0]
         assert parent_of(running, language) == 0
 
@@ -107,6 +125,7 @@ def test_what_cannot_be_loaded_is_said_and_the_rest_is_there(library: Path) -> N
     mine.write_text("package Mine; open $_, '<', __FILE__ for @files[0 .. 9]; sub name { 'mine' } 1;\n")
     (library / "Broken.pm").write_text("package Broken; 0 +;\n")
     table = f"""[engines.perl]
+isolation = "none"
 warm = ["Mine", "No::Such", "Broken", "Data::Dumper"]
 environment = {{ PERL5LIB = "{library}" }}
 """
@@ -126,6 +145,105 @@ print grep {{ /Mine/ }} map {{ readlink "/proc/$$/fd/$_" }} readdir $all;
             assert running.ask(use).text == "changed", (connection, running.log())
             os.kill(int(running.engines()[0]["pid"]), signal.SIGKILL)
             wait_until(lambda: not running.engines(), 5)
+
+
+class Forking:
+    """A warm parent that has been sent an order, as suexecme does. ours: our end of its channel.
+
+    data: the engine's socket. said: a file with all that was said on standard error.
+    """
+
+    def __init__(self, language: str) -> None:
+        engines = ROOT / "ewe" / "xswitch" / "engines"
+        interpreter = ["python3", "-s"] if language == "python" else ["perl"]
+        engine = engines / ("python.py" if language == "python" else "perl.pl")
+        self.command = [*interpreter, str(engines / PROGRAMS[language].decode()), str(engine)]
+        self.ours, self.its = channel.pair()
+        self.data, its_data = socket.socketpair()
+        self.control, its_control = socket.socketpair()
+        self.said = tempfile.TemporaryFile()
+        account = Account("me", os.geteuid(), os.getegid(), tuple(os.getgroups()), "/")
+        environment = {"PATH": os.environ["PATH"]}
+        order = {"account": account, "limits": Limits()._asdict(), "environment": environment}
+        with its_data, its_control:
+            descriptors = [its_data.fileno(), self.said.fileno(), its_control.fileno()]
+            channel.send(self.ours, order, descriptors)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the parent: the order is there."""
+        with self.its:
+            return subprocess.Popen(self.command, stdin=self.its.fileno(), stdout=self.said, stderr=self.said)
+
+    def __enter__(self) -> Forking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self.ours, self.its, self.data, self.control, self.said):
+            each.close()
+
+
+@languages
+def test_a_suexecme_that_goes_within_a_fork_leaves_neither_parent_nor_engine(language: str) -> None:
+    """The order is there, and nobody takes the answer: both end without a word."""
+    with Forking(language) as forking:
+        forking.ours.close()
+        process = forking.start()
+        forking.data.settimeout(20)
+        assert forking.data.recv(1) == b""  # the end of the last process that has the other end
+        assert process.wait(20) == 0
+        forking.said.seek(0)
+        assert forking.said.read() == b""
+
+
+@languages
+def test_the_engine_itself_tells_its_pid(language: str) -> None:
+    """Else a parent that is killed after its fork would leave an engine of which suexecme does not know.
+
+    suexecme would start another one on the same sockets, and either might take a request.
+    """
+    with Forking(language) as forking:
+        forking.ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        forking.ours.settimeout(20)
+        process = forking.start()
+        text, [(_, _, credentials)], _, _ = forking.ours.recvmsg(1000, socket.CMSG_SPACE(100))
+        pid = json.loads(text)["pid"]
+        assert pid != process.pid
+        assert struct.unpack("3i", credentials)[0] == pid
+        forking.ours.close()
+        assert process.wait(20) == 0
+
+
+class Ended(WarmParent):
+    """A warm parent of which only the channel is left."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.channel = end
+        self.kind = EngineKind("python", ("python3", "python.py"))
+        self.process = subprocess.Popen(["sleep", "60"])
+        self.pid = self.process.pid
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_engine_that_answers_late_is_known_or_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """suexecme's patience ends: an answer that has come by then counts, and after it none can be sent."""
+    ours, its = channel.pair()
+    parent = Ended(ours)
+    received = channel.receive
+
+    def late(sock: socket.socket) -> object:
+        monkeypatch.setattr(channel, "receive", received)
+        if answered:
+            channel.send(its, {"pid": 42})
+        raise TimeoutError
+
+    monkeypatch.setattr(channel, "receive", late)
+    with its:
+        assert parent.start(Account("me", 1, 1, (), "/"), Limits(), []) == (42 if answered else 0)
+        with pytest.raises(OSError):
+            channel.send(its, {"pid": 43})
+    assert parent.process.wait(20) == -signal.SIGKILL
 
 
 def test_only_python_and_perl_can_be_forked() -> None:

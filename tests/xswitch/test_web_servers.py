@@ -1,4 +1,4 @@
-"""X-Switch behind nginx, Apache and lighttpd, with the configurations of docs/xswitch.md; and over a network."""
+"""X-Switch behind web servers, as docs/xswitch-administration.md configures them; and over a network."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, needs, wait_until
-from test_xswitch_users import User
-from xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
+from support.server import ROOT, needs, wait_until
+from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
+from test_accounts import User
 
-pytestmark = needs("nginx", "apache2", "lighttpd", "haproxy", "unshare", "nsenter", "ip")
+pytestmark = [
+    needs("nginx", "apache2", "lighttpd", "haproxy", "unshare", "nsenter", "ip"),
+    pytest.mark.starts_processes,
+]
 
 ECHO = f"import sys\nprint('{HEAD}', flush=True)\nsys.stdout.buffer.write(sys.stdin.buffer.read())\n"
 INFO = f"""import os
@@ -73,8 +76,8 @@ COMMANDS = {
 
 
 def documented(language: str) -> str:
-    """Return the configuration that docs/xswitch.md gives for a web server."""
-    text = (ROOT / "docs" / "xswitch.md").read_text()
+    """Return the configuration that docs/xswitch-administration.md gives for a web server."""
+    text = (ROOT / "docs" / "xswitch-administration.md").read_text()
     found = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert found
     return found[1]
@@ -155,6 +158,10 @@ def behind(alice: User) -> Iterator[XSwitch]:
         running.script(
             "cgi-bin/status.py", 'print("Status: 418 Teapot\\nContent-Type: text/plain\\n\\nshort")'
         )
+        running.script(
+            "cgi-bin/redirect.py", f'print("X-Accel-Redirect: /cgi-bin-secret.txt\\n{HEAD}\\nits own")'
+        )
+        running.script("cgi-bin-secret.txt", "a file of the site", 0o644)
         running.script("cgi-bin/large.py", f"print('{HEAD}\\n' + 'x' * 5_000_000, end='')")
         yield running
     shutil.rmtree(directory)
@@ -172,6 +179,7 @@ def test_behind(name: str, behind: XSwitch, alice: User) -> None:
         assert fetch(f"{url}/cgi-bin/echo.py", iter((body, b"in chunks"))) == (200, body + b"in chunks")
         assert fetch(f"{url}/cgi-bin/large.py") == (200, b"x" * 5_000_000)
         assert fetch(f"{url}/cgi-bin/status.py") == (418, b"short\n")
+        assert fetch(f"{url}/cgi-bin/redirect.py") == (200, b"its own\n")
         assert fetch(f"{url}/cgi-bin/none.py")[0] == 404
         status, text = fetch(f"{url}/cgi-bin/info.py/more?a=b%20c")
         assert status == 200
@@ -193,7 +201,7 @@ def test_two_modules_balanced(name: str, alice: User) -> None:
         config = other.directory / "xswitch.toml"  # both machines see the same files
         config.write_text(config.read_text().replace(str(other.site), str(one.site)))
         os.kill(other.process.pid, signal.SIGHUP)
-        other.wait_for_log("settings read anew")
+        other.wait_for_log("settings read again")
         replacements = {"/srv/www": str(one.site)}
         if name == "nginx":
             lines = f"server {one.address}; server {other.address};"
@@ -227,7 +235,7 @@ def test_across_two_network_namespaces(alice: User) -> None:
         )
         with xswitch(listen="10.97.0.1:9000", prefix=("nsenter", f"--net=/proc/{back}/ns/net")) as running:
             script = running.script("hello.py", PYTHON_HELLO)
-            code = f"""from xswitch_client import Connection
+            code = f"""from support.xswitch_client import Connection
 print(Connection("10.97.0.1:9000").ask({str(script)!r}).text)
 """
             asked = subprocess.run(

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ewe.config import ConfigError
-from ewe.xswitch.java import BuildError, build
-from ewe.xswitch.pool import Pool
-from ewe.xswitch.settings import BUILT_IN, EngineKind, Settings, from_toml
+from ewe.config.messages import ConfigError
+from ewe.xswitch.engine_kinds import BUILT_IN, EngineKind
+from ewe.xswitch.settings import Settings, from_toml
+from ewe.xswitch.switch.scheduler import Scheduler
+from ewe.xswitch.tools.java import BuildError, build
 from ewe.xswitch.webapp import Application, Applications, NoApplication, split
 
 
@@ -106,8 +107,8 @@ class Request:
 class Engine:
     """Runs three at once."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    def __init__(self, scheduler: Scheduler[Request, Engine]) -> None:
+        self.scheduler = scheduler
         self.key = ("alice", "java")
         self.used = 0.0
         self.deadline = float("inf")
@@ -117,18 +118,21 @@ class Engine:
     def has_room(self) -> bool:
         return self.running < 3
 
-    def give(self, waiter: object) -> None:
-        assert isinstance(waiter, Request) and self.has_room() and not self.retired
+    def is_spinning(self) -> bool:
+        return False
+
+    def assign(self, request: Request) -> None:
+        assert self.has_room() and not self.retired
         self.running += 1
-        waiter.engine = self
+        request.engine = self
 
     def done(self) -> None:
         self.running -= 1
         self.served += 1
         if self.running:
-            self.pool.dispatch()
+            self.scheduler.dispatch()
         else:
-            self.pool.release(self)
+            self.scheduler.release(self)
 
     def retire(self) -> None:
         self.retired = True
@@ -136,7 +140,7 @@ class Engine:
     def expire(self) -> None:
         raise AssertionError("nothing takes long")
 
-    def memory(self) -> int:
+    def memory_bytes(self) -> int:
         return 300 << 20
 
 
@@ -145,26 +149,26 @@ def test_an_engine_that_runs_several() -> None:
     kinds = {"java": EngineKind("java", ("x",), per_user=1, connections=3, max_memory=0, max_requests=0)}
     started: list[Engine] = []
 
-    def start(waiter: object) -> Engine:
-        started.append(Engine(pool))
-        started[-1].give(waiter)
+    def start(request: Request) -> Engine:
+        started.append(Engine(scheduler))
+        started[-1].assign(request)
         return started[-1]
 
-    pool = Pool(Settings(engines=kinds, max_requests=2), start)
+    scheduler: Scheduler[Request, Engine] = Scheduler(Settings(engines=kinds, max_requests=2), start)
     requests = [Request() for _ in range(5)]
     for request in requests:
-        pool.submit(request)
-    assert len(started) == 1 and pool.waiting == 2 and started[0].running == 3
+        scheduler.submit(request)
+    assert len(started) == 1 and scheduler.waiting == 2 and started[0].running == 3
     started[0].done()
-    assert pool.waiting == 1 and started[0].running == 3
+    assert scheduler.waiting == 1 and started[0].running == 3
     for _ in range(4):
         started[0].done()
-    assert pool.waiting == 0 and all(request.engine is started[0] for request in requests)
-    assert pool.idle[("alice", "java")] == started
-    pool.tick(100)
+    assert scheduler.waiting == 0 and all(request.engine is started[0] for request in requests)
+    assert scheduler.idle[("alice", "java")] == started
+    scheduler.tick(100)
     assert not started[0].retired  # neither its memory nor what it has served
-    pool.tick(1000)
-    assert started[0].retired and not pool.workers
+    scheduler.tick(1000)
+    assert started[0].retired and not scheduler.engines
 
 
 # Settings, and the build
@@ -184,6 +188,7 @@ def test_settings_of_an_engine() -> None:
         from_toml({"engines": {"perl": {"connections": 2}}}, "x")
 
 
+@pytest.mark.starts_processes
 def test_a_build_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match=r"^mvn is not installed: .*Maven"):
@@ -194,6 +199,6 @@ def test_a_build_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     source = tmp_path / "source"
     source.mkdir()
     (source / "pom.xml").write_text("")
-    monkeypatch.setattr("ewe.xswitch.java.SOURCE", source)
+    monkeypatch.setattr("ewe.xswitch.tools.java.SOURCE", source)
     with pytest.raises(BuildError, match=r"^mvn failed: no network$"):
         build()

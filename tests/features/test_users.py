@@ -1,0 +1,188 @@
+"""Users' directories: /~NAME/ leads to one's own public_html, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from support.server import ROOT, Server, Start
+from support.xswitch_client import account
+
+from ewe.config.settings import Config
+from ewe.features.users import Users
+from ewe.gateway.claims import Claims
+
+AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
+
+
+def me() -> pwd.struct_passwd:
+    """Return the account that runs the tests."""
+    return pwd.getpwuid(os.geteuid())
+
+
+def test_files_of_a_user(start: Start, variant: str) -> None:
+    name, home = me().pw_name, Path(me().pw_dir)
+    directory = f"ewe-test-{os.getpid()}"
+    root = home / directory
+    root.mkdir()
+    try:
+        (root / "sub").mkdir()
+        (root / "index.html").write_text("<title>mine</title>")
+        (root / "sub" / "a.txt").write_text("a")
+        (root / ".secret").write_text("no")
+        (root / "out").symlink_to("/etc/passwd")
+        server = start(variant, "--userdir", directory, "--min-uid", "0", *AS_ROOT)
+        base = f"{server.url}~{name}"
+        with httpx.Client() as client:
+            answer = client.get(base)
+            assert (answer.status_code, answer.headers["location"]) == (301, f"/~{name}/")
+            assert "mine" in client.get(f"{base}/").text and "mine" in client.get(f"{base}/index.html").text
+            assert client.get(f"{base}/sub").headers["location"] == f"/~{name}/sub/"
+            assert "a.txt" in client.get(f"{base}/sub/").text
+            assert client.get(f"{base}/sub/a.txt").text == "a" == client.get(f"{base}/sub/a.txt").text
+            tag = client.get(f"{base}/sub/a.txt").headers["etag"]
+            assert client.get(f"{base}/sub/a.txt", headers={"If-None-Match": tag}).status_code == 304
+            for path in (".secret", "out", "none", "%2e%2e/.ssh"):
+                assert client.get(f"{base}/{path}").status_code in (400, 404)
+            for other in ("~nobody-of-this-name/", "~", "~/", "~.", f"~{name}x/"):
+                assert client.get(server.url + other).status_code == 404
+        assert "Traceback" not in server.log()
+    finally:
+        for path in sorted(root.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        root.rmdir()
+
+
+def test_answers_do_not_tell_which_accounts_there_are(start: Start, model: str) -> None:
+    """A system account, a user without a directory, a name that no account has: each method is answered alike."""
+    server = start(model, "--userdir", f"none-{os.getpid()}", *AS_ROOT)
+    with httpx.Client(base_url=server.url) as client:
+        for method in ("GET", "POST", "OPTIONS"):
+            for path in ("", "index.html", "cgi-bin/x"):
+                answers = [
+                    client.request(method, f"~{name}/{path}")
+                    for name in ("root", me().pw_name, "no-such-account")
+                ]
+                assert len({(answer.status_code, answer.text) for answer in answers}) == 1, (method, path)
+                assert method != "GET" or answers[0].status_code == 404
+    server.wait_for_log("/~root/ is 404: user root is the system's")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+def test_a_directory_is_its_users_own(start: Start, model: str, site: Path) -> None:
+    """A link to what is not the user's publishes nothing; a file of another user's is not sent."""
+    with account() as alice:
+        home = Path(alice.pw_dir)
+        public = home / "public_html"
+        public.rmdir()
+        (home / "web").mkdir()
+        for name in ("web/mine.txt", "web/roots.txt", "web/others.txt", "private.txt"):
+            (home / name).write_text(name)
+        (site / "public_html").mkdir()
+        (site / "public_html" / "mine.txt").write_text("the server's")
+        (home / "web" / "passwd").symlink_to("/etc/passwd")
+        (home / "web" / "private").symlink_to("../private.txt")
+        (home / "web" / "secret.txt").write_text("root's, for a group")
+        (home / "web" / "secret.txt").chmod(0o640)
+        os.chown(home / "web" / "secret.txt", 0, pwd.getpwnam("nobody").pw_gid)
+        for path in (home / "web", home / "web" / "mine.txt", home / "private.txt"):
+            os.chown(path, alice.pw_uid, alice.pw_gid)
+        os.chown(home / "web" / "others.txt", pwd.getpwnam("daemon").pw_uid, 0)
+
+        def link(target: str, owner: int) -> None:
+            public.unlink(missing_ok=True)
+            public.symlink_to(target)
+            os.chown(public, owner, -1, follow_symlinks=False)
+
+        def statuses(server: Server) -> dict[str, int]:
+            paths = (
+                "mine.txt", "roots.txt", "others.txt", "secret.txt", "passwd", "private", "etc/passwd", "home/",
+            )  # fmt: skip
+            with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
+                return {path: client.get(path).status_code for path in paths}
+
+        options = ("--userdir", "public_html", "--user", "nobody")
+        server = start(model, *options)
+        for target, owner in (
+            ("/", alice.pw_uid),
+            ("/", 0),
+            (str(site / "public_html"), alice.pw_uid),
+            ("web", pwd.getpwnam("daemon").pw_uid),
+        ):
+            link(target, owner)
+            assert set(statuses(server).values()) == {404}, target
+        link("web", alice.pw_uid)
+        inside = statuses(server)
+        assert inside == {
+            "mine.txt": 200, "roots.txt": 200, "others.txt": 403, "secret.txt": 403, "passwd": 404, "private": 404,
+            "etc/passwd": 404, "home/": 404,
+        }  # fmt: skip
+        link("web", 0)
+        assert statuses(start(model, *options, "--symlinks", "follow")) == {
+            **inside,
+            "private": 200,
+            "passwd": 403,
+        }
+
+
+EXCHANGE = """
+import ctypes, sys
+exchange = ctypes.CDLL(None).renameat2
+while True:
+    exchange(-100, sys.argv[1].encode(), -100, sys.argv[2].encode(), 2)  # AT_FDCWD, RENAME_EXCHANGE
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+def test_a_directory_that_becomes_a_link_leads_nowhere_else() -> None:
+    """However its user exchanges the directory and a link to "/", only the directory is ever the root."""
+    with account() as alice:
+        public, link = Path(alice.pw_dir) / "public_html", Path(alice.pw_dir) / "link"
+        link.symlink_to("/")
+        os.chown(link, alice.pw_uid, -1, follow_symlinks=False)
+        users = Users(Config(userdir="public_html"), None, Claims("/nowhere"))
+        swapper = subprocess.Popen([sys.executable, "-c", EXCHANGE, str(public), str(link)])
+        try:
+            roots = set()
+            for _ in range(5000):
+                users.homes.clear()
+                if (home := users.home(f"/~{alice.pw_name}/")) is not None:
+                    roots.add(home.static.root)
+            assert roots and roots <= {str(public), str(link)}  # the kernel's name of it, at that moment
+        finally:
+            swapper.kill()
+            swapper.wait()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up root")
+def test_root_does_not_serve_them(tmp_path: Path) -> None:
+    """Root could read every file that a user links to. Whoever wants that says so."""
+    command = [
+        sys.executable,
+        "-m",
+        "ewe",
+        "--userdir",
+        "public_html",
+        "--port",
+        "0",
+        "--documentroot",
+        str(tmp_path),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for more in ([], ["--check-config"]):
+        done = subprocess.run(
+            command + more, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=20
+        )
+        assert done.returncode != 0 and "--user www-data" in done.stderr, done.stderr
+
+
+def test_without_the_setting_there_are_no_users(start: Start) -> None:
+    server = start("pool")
+    assert httpx.get(f"{server.url}~{me().pw_name}/").status_code == 404

@@ -1,0 +1,96 @@
+"""Features of other people: the exercises of docs/write-a-feature.md, the setting `mount`, entry points."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from support.server import ROOT, Start
+
+from ewe.config.settings import Config
+from ewe.features.base import FEATURES, UnknownFeature, make
+from ewe.registry import load
+from ewe.site import Site
+
+PAGE = (ROOT / "docs" / "write-a-feature.md").read_text(encoding="utf-8")
+
+
+def of_the_docs(name: str) -> str:
+    """Return the exercise of docs/write-a-feature.md that defines this class."""
+    [code] = [
+        block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if f"class {name}:" in block
+    ]
+    return code
+
+
+@pytest.mark.parametrize("model", ["fork", "thread", "pool", "asyncio"])
+def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> None:
+    mounts: list[str] = []
+    for name in ("Hello", "Words", "Countdown"):
+        (tmp_path / f"my_{name.lower()}.py").write_text(of_the_docs(name))
+        mounts += ["--mount", f"/{name.lower()}=my_{name.lower()}:{name}"]
+    server = start(model, *mounts)
+    with httpx.Client(base_url=server.url) as client:
+        assert client.get("/hello?name=Ada").text == "Hello, Ada!\n"
+        assert client.get("/hello").text == "Hello, stranger!\n"
+        assert client.head("/hello").headers["content-length"] == "17"
+        refused = client.post("/hello")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        assert client.get("/hello/there").status_code == 404
+        assert client.get("/hellos").status_code == 404
+        assert client.post("/words", content=b"one  two\nthree " * 10_000).text == "30000\n"
+        assert client.post("/words", content=iter([b"one tw", b"o three"])).text == "3\n"
+        answer = client.get("/countdown")
+        assert answer.text.split() == [str(number) for number in range(10, 0, -1)]
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert "welcome" in client.get("/").text  # what no feature of ours answers is ewe's
+    assert server.stop() == 0, server.log()
+
+
+def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
+    package = tmp_path / "packages"
+    about = package / "hello-1.0.dist-info"
+    about.mkdir(parents=True)
+    (package / "hello.py").write_text(of_the_docs("Hello"))
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[ewe.features]\nhello = hello:Hello\n")
+    server = start("thread", "--mount", "/=hello", env={"PYTHONPATH": f"{ROOT}:{package}"})
+    assert httpx.get(server.url).text == "Hello, stranger!\n"
+    assert "welcome" in httpx.get(server.url + "index.html").text
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nonsense", "is unknown"),
+        ("no_such_module:Hello", "cannot be loaded: No module named 'no_such_module'"),
+        ("ewe.site:Nothing", "cannot be loaded"),
+        ("ewe.site:Site.claims", "cannot be loaded"),
+        ("ewe.http.limits:Limits", "is not a class with a method respond()"),
+        ("ewe.features.cgi:CGI", "cannot be made from (config, path)"),
+    ],
+)
+def test_a_feature_that_is_none(name: str, reason: str) -> None:
+    with pytest.raises(UnknownFeature) as caught:
+        make(name, Config(), "/")
+    assert reason in str(caught.value) and str(caught.value).endswith("(mount)")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mount", ["hello", "/hello", "hello=a:B", "/hello=", "/hello=a:", "/a b=c:D"])
+def test_a_mount_that_is_none(mount: str) -> None:
+    with pytest.raises(ValueError, match="expected a path, = and the name of a feature"):
+        Config(mount=[mount])
+
+
+def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "cgi-bin").mkdir()
+    config = Config(
+        documentroot=str(tmp_path), cgi_path=str(tmp_path / "cgi-bin"), userdir="public_html",
+        fastcgi=[".php=unix:/nowhere", "/app=127.0.0.1:9000"], xswitch="unix:/nowhere", xswitch_status=True,
+    )  # fmt: skip
+    site = Site(config)
+    classes = [type(feature) for _, feature in site.mounts] + [type(site.static)]
+    assert list(dict.fromkeys(classes)) == [load(where) for where in FEATURES.values()]

@@ -1,0 +1,59 @@
+"""What a worker may come to import, it has imported before root is given up.
+
+ewe imports some modules only when they are first needed. A process that has become another user may no longer be
+allowed to read the directories of ewe and of Python; so ewe.server.run.LATER lists these modules, and a server that
+changes its user imports them before. This test finds them in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from ewe.server.run import LATER
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = (
+    "body",
+    "config",
+    "conversation",
+    "features",
+    "gateway",
+    "http",
+    "logger",
+    "processors",
+    "site",
+    "streams",
+)
+# Imported by every server before it becomes another user, although a function does it.
+EARLIER = {
+    "importlib": "loads the model",
+    "importlib.metadata": "finds the models and features of other packages",
+    "ewe.features.base": "the site is made before",
+    "errno": "is part of the interpreter",
+    "uvloop": "the model's words for the banner import it",
+}
+
+
+def late_imports(source: str) -> set[str]:
+    """Return the modules that a source imports inside functions."""
+    found: set[str] = set()
+    for function in ast.walk(ast.parse(source)):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(node.module or "")
+    return found
+
+
+def test_all_late_imports_are_known() -> None:
+    found: dict[str, set[str]] = {}
+    for path in sorted(ROOT.glob("ewe/**/*.py")):
+        if path.relative_to(ROOT / "ewe").parts[0].removesuffix(".py") in ROOMS:
+            for module in late_imports(path.read_text(encoding="utf-8")):
+                found.setdefault(module, set()).add(str(path.relative_to(ROOT)))
+    unknown = found.keys() - set(LATER) - EARLIER.keys()
+    assert not unknown, {module: found[module] for module in unknown}

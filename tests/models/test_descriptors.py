@@ -1,0 +1,70 @@
+"""A forked process keeps none of its parent's descriptors, but for those that it uses."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from support.proc import children
+from support.server import Server, Start, wait_until
+
+STANDARD = (0, 1, 2)
+
+
+def open_files(pid: int) -> dict[int, str]:
+    """Return what a process has open beside its standard streams: descriptor -> "pipe:[123]", a path, ..."""
+    found = {}
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found[int(entry)] = os.readlink(f"/proc/{pid}/fd/{entry}")
+        except FileNotFoundError:
+            continue  # closed since
+    return {number: name for number, name in found.items() if number not in STANDARD}
+
+
+def is_writable(pid: int, descriptor: int) -> bool:
+    """Was this descriptor of a process opened for writing?"""
+    with open(f"/proc/{pid}/fdinfo/{descriptor}", encoding="ascii") as file:
+        flags = next(line for line in file if line.startswith("flags:"))
+    return int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def speak(server: Server) -> socket.socket:
+    """Return a connection that is idle after one request."""
+    sock = server.connect()
+    sock.sendall(b"GET / HTTP/1.1\r\nHost: s\r\n\r\n")
+    assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+    return sock
+
+
+def test_a_child_of_fork_holds_its_connection_alone(start: Start) -> None:
+    server = start("fork", "--overload", "refuse", "--connections", "2")
+    with speak(server), speak(server), server.connect() as refused:
+        wait_until(lambda: len(children(server.pid)) == 2, 15)
+        assert refused.recv(65536).startswith(b"HTTP/1.1 503")
+        parent = set(open_files(server.pid).values())
+        for child in children(server.pid):
+            own = open_files(child)
+            shared = {
+                name for name in own.values() if name in parent and name.startswith(("pipe:", "socket:"))
+            }
+            assert not shared, (own, open_files(server.pid))
+            assert not any("eventpoll" in name for name in own.values()), own
+            assert sum(name.startswith("socket:") for name in own.values()) == 1, own
+
+
+def test_a_worker_of_prefork_shares_its_lifeline_and_the_listening_socket(start: Start) -> None:
+    server = start("prefork", "--workers", "2")
+    with speak(server):
+        wait_until(lambda: len(children(server.pid)) == 2, 15)
+        parent = open_files(server.pid)
+        for child in children(server.pid):
+            own = open_files(child)
+            pipes = {number: name for number, name in own.items() if name.startswith("pipe:")}
+            shared = [number for number, name in pipes.items() if name in parent.values()]
+            assert len(shared) == 1, (own, parent)  # the lifeline
+            assert not is_writable(child, shared[0])
+            sockets = [
+                name for name in own.values() if name.startswith("socket:") and name in parent.values()
+            ]
+            assert len(sockets) == 1, (own, parent)

@@ -1,0 +1,132 @@
+"""`--check-config`: it says what a start would stumble over, and disturbs no server that runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.server import ROOT, Start
+from support.wire import read_all
+
+pytestmark = pytest.mark.starts_processes
+
+KEY = "-----BEGIN PRIVATE KEY-----\nnone\n-----END PRIVATE KEY-----\n"
+
+
+def run(directory: Path, *options: str, module: str = "ewe") -> subprocess.CompletedProcess[str]:
+    """Run the command in a directory."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *options],
+        cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory with a document root, a file that is no directory and a bad certificate."""
+    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "bad.pem").write_text(KEY)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--documentroot", "nowhere"), 'document root "nowhere"'),
+        (("--cgi-path", "nowhere"), 'cgi-path "nowhere"'),
+        (("--tls-cert", "nowhere.pem"), "'nowhere.pem' is not there (tls-cert, tls-key)"),
+        (("--tls-cert", "bad.pem"), "(tls-cert, tls-key)"),
+        (("--user", "no-such-user"), "(user"),
+        (("--group", "no-such-group"), "group)"),
+        (("--log-format", "%Q"), "%Q is unknown (log-format)"),
+        (("--host", "192.0.2.1"), "192.0.2.1:4000 is not an address of this machine"),
+        (("--bind", "192.0.2.1:80"), "(bind)"),
+        (("--bind", "no.such.host.invalid:80"), "the host is unknown"),
+        (("--bind", "unix:nowhere/socket"), "there is no directory"),
+        (("--bind", "unix:file"), "no socket"),
+        (("--bind", "unix:" + "x" * 120), "more than 107 bytes"),
+        (("--logfile", "nowhere/log"), "(logfile)"),
+        (("--access-log", "htdocs"), "is a directory; name a file in it (access-log)"),
+        (("--pid-file", "nowhere/pid"), "(pid-file)"),
+    ],
+)
+def test_what_would_stop_a_start(site: Path, options: tuple[str, ...], said: str) -> None:
+    """Each is one line, and the start itself fails too."""
+    if not {"--bind", "--host"} & {*options}:
+        options = (*options, "0")
+    done = run(site, "--check-config", *options)
+    assert done.returncode == 1 and done.stdout == ""
+    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    started = run(site, *options)
+    assert started.returncode == 1, started.stderr
+
+
+def test_all_failures_at_once(site: Path) -> None:
+    bad = ("--documentroot", "nowhere", "--log-format", "%Q", "--tls-cert", "bad.pem")
+    done = run(site, "--check-config", "0", *bad)
+    assert done.returncode == 1 and done.stderr.count("\n") == 3, done.stderr
+
+
+def test_nothing_is_made(site: Path) -> None:
+    before = sorted(site.iterdir())
+    options = ("--logfile", "log", "--access-log", "access", "--pid-file", "pid", "--bind", "unix:socket")
+    done = run(site, "--check-config", *options)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "configuration ok (no file)\n", "")
+    assert sorted(site.iterdir()) == before
+
+
+@pytest.mark.parametrize("model", ["pool", "asyncio"])
+def test_beside_the_server(start: Start, model: str, tmp_path: Path) -> None:
+    """The address and the pid file are the running server's own, and its clients notice nothing."""
+    pid = str(tmp_path / "pid")
+    server = start(model, "--pid-file", pid)
+    with server.connect() as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\n")
+        done = run(
+            tmp_path, "--check-config", "--model", model, "--port", str(server.port), "--pid-file", pid
+        )
+        assert (done.returncode, done.stdout) == (0, "configuration ok (no file)\n"), done.stderr
+        note = "is in use, by this server or by another (host, port)"
+        assert done.stderr == f"ewe: note: 127.0.0.1:{server.port} {note}\n"
+        sock.sendall(b"Connection: close\r\n\r\n")
+        assert b"welcome" in read_all(sock)
+    assert server.stop() == 0
+
+
+def test_a_unix_socket_is_left_alone(site: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(site / "socket"))
+        listening.listen()
+        listening.setblocking(False)
+        done = run(site, "--check-config", "--bind", "unix:socket")
+        assert done.returncode == 0 and "note: unix:socket is there" in done.stderr
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+
+
+def test_xswitch(site: Path) -> None:
+    for address, said in (
+        ("192.0.2.1:80", "is not an address"),
+        ("unix:nowhere/socket", "there is no directory"),
+    ):
+        done = run(site, "--check-config", "--listen", address, module="ewe.xswitch")
+        assert done.returncode == 2 and "listen:" in done.stderr and said in done.stderr, done.stderr
+    done = run(site, "--check-config", "--log", "nowhere/log", module="ewe.xswitch")
+    assert done.returncode == 2 and "--log nowhere/log" in done.stderr
+    done = run(site, "--check-config", "--listen", "unix:socket", "--log", "log", module="ewe.xswitch")
+    assert done.returncode == 0 and not (site / "socket").exists() and not (site / "log").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not read")
+def test_a_document_root_that_may_not_be_read(start: Start, tmp_path: Path) -> None:
+    """The server starts, since its mode may change; but it says why every answer is 403."""
+    (tmp_path / "htdocs").chmod(0o700)
+    server = start("pool", "--user", "nobody")
+    assert server.ask(b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 403 ")
+    server.wait_for_log("may not read")
+    assert "(documentroot)" in server.log()

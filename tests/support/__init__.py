@@ -1,0 +1,1 @@
+"""What the tests share: servers, clients, streams in memory, made-up tables. No test stands here."""

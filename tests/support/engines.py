@@ -1,0 +1,78 @@
+"""Engines of X-Switch by themselves, for tests: how they are started, shared, and what their answers must be.
+
+The engine's promise is that a script answers as it does in a process of its own. So a test asks an engine, and
+compares with `answer_of_process`.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ewe.xswitch.tools.driver import Answer, Driver
+from support.server import ROOT
+
+ENGINES = ROOT / "ewe" / "xswitch" / "engines"
+PYTHON = [sys.executable, str(ENGINES / "python.py")]
+PERL = ["perl", str(ENGINES / "perl.pl")]
+PATH = "/usr/local/bin:/usr/bin:/bin"
+HEAD = "Content-Type: text/plain\n\n"
+PERL_HEAD = 'print "Content-Type: text/plain\\n\\n";'
+
+
+def isolated(isolation: str, lang: str = "C.UTF-8") -> dict[str, str]:
+    """Return the environment of an engine that isolates scripts so: auto, fork or none. lang "": not set."""
+    language = {"LANG": lang} if lang else {}
+    return {"PATH": PATH, "XSWITCH_ISOLATION": isolation, **language}
+
+
+class Engines:
+    """One engine for each isolation, which many tests share: what one leaves behind, the next would meet."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = command
+        self.running: dict[str, Driver] = {}
+
+    def get(self, isolation: str) -> Driver:
+        """Return the engine; a new one if the last has ended."""
+        engine = self.running.get(isolation)
+        if engine is None or engine.pid == 0 or engine.ending or select.select([engine.exited], [], [], 0)[0]:
+            if engine is not None:
+                engine.close()
+            engine = self.running[isolation] = Driver(self.command, isolated(isolation))
+        return engine
+
+    def close(self) -> None:
+        """End all."""
+        for engine in self.running.values():
+            engine.close()
+
+
+def answer_of_process(
+    command: Sequence[str], script: Path, variables: Mapping[str, str], *, options: Sequence[str] = ()
+) -> Answer:
+    """Return what `command options script` answers in a process of its own."""
+    done = subprocess.run(
+        [*command, *options, str(script)],
+        env={"PATH": PATH, "CONTENT_LENGTH": "0", **variables},
+        cwd=script.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
+    return Answer(done.stdout, done.stderr, done.returncode)
+
+
+def without_times(answer: Answer) -> Answer:
+    """Return an answer without the times that Perl's CGI::Carp puts before errors."""
+    return answer._replace(errors=re.sub(rb"(?m)^\[[^]]*\]", b"", answer.errors))
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a file; the directories to it are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path

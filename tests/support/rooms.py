@@ -1,0 +1,82 @@
+"""The rooms of ewe and their floors: what tests/house/test_layers.py checks and docs/architecture.md lists.
+
+`make docs` runs this file: it writes the list of rooms into docs/architecture.md, between two markers.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- rooms: written by make docs -->\n", "<!-- end of rooms -->\n"
+
+# Every room and its floor. A package stands for all the modules in it.
+FLOORS = {
+    "ewe": 0,
+    "ewe.http": 1,
+    "ewe.config": 1,
+    "ewe.registry": 1,
+    "ewe.logger": 2,
+    "ewe.streams": 3,
+    "ewe.gateway": 4,
+    "ewe.features": 5,
+    "ewe.site": 6,
+    "ewe.body": 6,
+    "ewe.conversation": 7,
+    "ewe.processors": 8,
+    "ewe.xswitch": 9,
+    "ewe.server": 10,
+    "ewe.cli": 11,
+    "ewe.__main__": 12,
+    "ewe.lab": 13,
+}
+# Rooms beside the house. Their modules have pages of their own.
+BESIDE = ("ewe.xswitch", "ewe.lab")
+
+
+def module_name(path: Path) -> str:
+    """Return the name by which a source file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(ROOT.glob("ewe/**/*.py"))}
+
+
+def room_of(module: str) -> str | None:
+    """Return the room a module is in: itself, or the package it belongs to; None if it has no floor yet."""
+    if module in FLOORS:
+        return module
+    room = ".".join(module.split(".")[:2])
+    return room if room in FLOORS else None
+
+
+def purpose(module: str) -> str:
+    """Return the first line of a module's docstring."""
+    docstring = ast.get_docstring(ast.parse(SOURCES[module].read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0].replace("``", "`").rstrip(".:")
+
+
+def page() -> str:
+    """Return the list of rooms, from the highest floor to the lowest, as Markdown."""
+    rows = ["| floor | file | what it is |", "|---|---|---|"]
+    for room in sorted(FLOORS, key=lambda room: (-FLOORS[room], room)):
+        modules = [name for name in SOURCES if room_of(name) == room] if room != "ewe" else ["ewe"]
+        for module in modules if room not in BESIDE else [room]:
+            file = SOURCES[module].relative_to(ROOT).as_posix().removesuffix("__init__.py")
+            name = file.removeprefix("ewe/") or "ewe/"
+            bold = "**" if module == room else ""
+            rows.append(f"| {FLOORS[room]} | [{bold}{name}{bold}](../{file}) | {purpose(module)} |")
+    return "\n" + "\n".join(rows) + "\n\n"
+
+
+def with_rooms(text: str) -> str:
+    """Return docs/architecture.md with its list of rooms as it is now."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + page() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_rooms(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

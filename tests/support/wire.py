@@ -1,0 +1,62 @@
+"""HTTP as bytes on a socket: reading responses byte-exact, ending a connection with a reset."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Return everything until the server closes."""
+    data = b""
+    while piece := sock.recv(65536):
+        data += piece
+    return data
+
+
+def read_response(sock: socket.socket, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    """Read one response off a kept connection, byte-exact; return status, fields (lower case), body."""
+    file = sock.makefile("rb", buffering=0)
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = file.read(1)
+        if not byte:
+            raise ConnectionError(f"the connection ended within a head: {head!r}")
+        head += byte
+    lines = head.decode("latin-1").split("\r\n")
+    status = int(lines[0].split(" ")[1])
+    fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:-2])}
+    body = b""
+    if method == "HEAD" or status in (204, 304) or status < 200:
+        return status, fields, body
+    if fields.get("transfer-encoding") == "chunked":
+        while True:
+            line = b""
+            while not line.endswith(b"\r\n"):
+                line += read_exactly(file, 1)
+            size = int(line, 16)
+            body += read_exactly(file, size)
+            assert read_exactly(file, 2) == b"\r\n"
+            if size == 0:
+                return status, fields, body
+    if "content-length" in fields:
+        return status, fields, read_exactly(file, int(fields["content-length"]))
+    return status, fields, read_all(sock)
+
+
+def read_exactly(file: Any, count: int) -> bytes:
+    """Return count bytes."""
+    data = b""
+    while len(data) < count:
+        piece = file.read(count - len(data))
+        if not piece:
+            raise ConnectionError(f"the connection ended after {len(data)} of {count} bytes")
+        data += piece
+    return data
+
+
+def reset(sock: socket.socket) -> None:
+    """End a connection with a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

@@ -1,0 +1,177 @@
+"""The parts of the main process put together. There is no suexecme: the test holds its end of the socket pair."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ewe.logger import ErrorLog
+from ewe.xswitch import channel
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.engine import Engine
+from ewe.xswitch.switch.exchange import Exchange, State
+from ewe.xswitch.switch.identify import Answer, Identified, own_variables
+from ewe.xswitch.switch.main import Switch
+from ewe.xswitch.switch.shared_engine import SharedEngine
+
+HEAD = b"Content-Type: text/plain\n\n"
+
+
+class Client:
+    """A web server's connection: notes how its exchange has ended."""
+
+    exchange: Exchange | None = None
+    data = b""
+    ended = ""
+
+    def send_output(self, data: bytes) -> None:
+        pass
+
+    def end_response(self, data: bytes, status: int) -> None:
+        assert not self.ended
+        self.data = data
+        self.ended = data.split(b"\r\n")[0].decode()
+
+    def break_off(self) -> None:
+        assert not self.ended
+        self.ended = "broken off"
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def is_overdue(self, now: float) -> bool:
+        return False
+
+
+class Bench:
+    """A main process, and the suexecme that the test plays."""
+
+    def __init__(self, **settings: Any) -> None:
+        main, self.suexecme = channel.pair()
+        self.suexecme.settimeout(5)
+        self.switch = Switch(Settings(**settings), main, ErrorLog("off"))
+        self.switch.loop.on_fault = lambda fault: pytest.fail(str(fault))
+        self.main = main
+
+    def exchange(self, language: str = "python", user: str = "alice") -> tuple[Client, Exchange]:
+        """Return the exchange of a GET, and its client."""
+        client = Client()
+        exchange = Exchange(client, self.switch.context, {b"REQUEST_METHOD": b"GET"}, "/x.py")
+        exchange.body_arrived(b"")
+        exchange.user, exchange.key, exchange.uid = user, (user, language), os.getuid()
+        exchange.own = own_variables(user, "/", "/x.py")
+        client.exchange = exchange
+        self.switch.connections.add(client)  # type: ignore[arg-type]
+        return client, exchange
+
+    def start_engine(self, pid: int) -> None:
+        """Read the order that starts an engine, and answer it."""
+        received = channel.receive(self.suexecme)
+        assert received is not None and received[0]["order"] == "start"
+        for descriptor in received[1]:
+            os.close(descriptor)
+        self.switch.handle_message({"id": received[0]["id"], "pid": pid}, [])
+
+    def close(self) -> None:
+        for engine in list(self.switch.scheduler.engines):
+            engine.close()
+        self.suexecme.close()
+        self.main.close()
+        self.switch.loop.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench(max_engines=4, max_engines_per_user=4)
+    yield made
+    made.close()
+
+
+def test_an_engine_whose_first_connection_fails_is_forgotten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java has one engine for each user: if it were kept, none could start for this user."""
+
+    def connect(self: SharedEngine) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedEngine, "connect", connect)
+        client, exchange = bench.exchange("java")
+        exchange.identified()
+    assert client.ended.startswith("Status: 502") and not bench.switch.scheduler.engines
+    _, exchange = bench.exchange("java")
+    exchange.identified()
+    assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
+
+
+def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: Bench) -> None:
+    clients: dict[State, Client] = {}
+    clients[State.HEAD], head = bench.exchange()
+    clients[State.RESPONDING], responding = bench.exchange()
+    clients[State.ABANDONED], abandoned = bench.exchange()
+    for pid, each in enumerate((head, responding, abandoned)):
+        each.identified()
+        bench.start_engine(4_000_000 + pid)
+    head.output(HEAD[:9])
+    responding.output(HEAD)
+    abandoned.client_left()
+    clients[State.RUNNING], running = bench.exchange()
+    running.identified()  # the order to start its engine is not answered
+    clients[State.WAITING], waiting = bench.exchange()
+    waiting.identified()
+    clients[State.IDENTIFYING], identifying = bench.exchange()
+    bench.switch.identifier.identify("/y.py", (), lambda answer: bench.switch.identified(identifying, answer))
+    for state, client in clients.items():
+        assert client.exchange is not None and client.exchange.state is state
+
+    bench.switch.fall("suexecme does not answer", 503)
+    assert {state: client.ended[:11] for state, client in clients.items()} == {
+        State.IDENTIFYING: "Status: 503",
+        State.WAITING: "Status: 503",
+        State.RUNNING: "Status: 503",
+        State.HEAD: "Status: 502",
+        State.RESPONDING: "broken off",
+        State.ABANDONED: "",
+    }
+    assert not bench.switch.scheduler.engines and bench.switch.scheduler.counters["started"] == 4
+    bench.switch.tick()
+
+
+def test_a_fault_while_suexecme_is_replaced_does_not_keep_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, exchange = bench.exchange()
+    exchange.identified()
+    monkeypatch.setattr(Engine, "fail", lambda self, cause: 1 / 0)
+    monkeypatch.setattr(bench.switch.orders, "give_up", lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        bench.switch.fall("suexecme has gone", 502)
+    bench.switch.loop.going = True
+    bench.switch.loop.call_due(time.monotonic() + 1)
+    assert not bench.switch.loop.going
+
+
+def test_a_fault_in_one_request_does_not_keep_those_that_wait_for_the_same_answer(bench: Bench) -> None:
+    faults: list[Exception] = []
+    bench.switch.loop.on_fault = faults.append
+    answers: list[Answer] = []
+    bench.switch.identifier.identify("/x.py", (), lambda answer: answers.append(1 // 0))  # type: ignore[arg-type]
+    bench.switch.identifier.identify("/x.py", (), answers.append)
+    bench.switch.handle_message({"id": 1, "refused": "no", "status": 403}, [])
+    assert len(answers) == len(faults) == 1
+
+
+def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None:
+    client, exchange = bench.exchange(user="")
+    answer = Identified((), time.monotonic(), "alice", os.getuid(), None, "/x.txt", {})
+    bench.switch.identified(exchange, answer)
+    assert b"no-engine" in client.data and exchange.user == "alice"

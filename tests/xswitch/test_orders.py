@@ -1,0 +1,192 @@
+"""What the main module asks of suexecme: in turn, within patience, and never without end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.server import wait_until
+from support.xswitch_client import PYTHON_HELLO, xswitch
+
+from ewe.xswitch import channel
+from ewe.xswitch.privileged import rules
+from ewe.xswitch.privileged.rules import Refusal
+from ewe.xswitch.privileged.suexecme import Suexecme
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.loop import Loop
+from ewe.xswitch.switch.orders import IN_FLIGHT, SILENT_SECONDS, Orders
+
+pytestmark = pytest.mark.starts_processes
+
+Made = tuple[Orders, socket.socket, list[Any]]
+
+
+@pytest.fixture
+def made() -> Iterator[Made]:
+    """Orders, the other end of their socket, and a list for answers."""
+    main, suexecme = channel.pair()
+    loop = Loop(lambda fault: pytest.fail(str(fault)))
+    suexecme.settimeout(5)
+    with main, suexecme:
+        yield Orders(main, Settings(patience=2.0, max_queue=30), loop), suexecme, []
+    loop.close()
+
+
+def next_order(suexecme: socket.socket) -> dict[str, Any]:
+    received = channel.receive(suexecme)
+    assert received is not None
+    for descriptor in received[1]:
+        os.close(descriptor)
+    return received[0]
+
+
+def noted(answers: list[Any], name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda answer: answers.append((name, answer.get("status", 200)))
+
+
+def test_users_take_turns(made: Made) -> None:
+    orders, suexecme, answers = made
+    for number in range(20):
+        orders.ask("alice", {"order": f"alice {number}"}, noted(answers, "alice"))
+    orders.ask("bob", {"order": "bob"}, noted(answers, "bob"))
+    came = []
+    for _ in range(21):
+        order = next_order(suexecme)
+        came.append(order["order"])
+        orders.answered({"id": order["id"]})
+    assert came.index("bob") <= IN_FLIGHT + 1
+    assert [each for each in came if each != "bob"] == [f"alice {number}" for number in range(20)]
+    assert len(answers) == 21 and not orders.queues and not orders.flying
+
+
+def test_the_end_of_an_engine_is_ordered_before_all_else(made: Made) -> None:
+    orders, suexecme, answers = made
+    for number in range(2 * IN_FLIGHT):
+        orders.ask("alice", {"order": number}, noted(answers, "alice"))
+    orders.kill_engine(4711)
+    came = [next_order(suexecme) for _ in range(IN_FLIGHT + 1)]
+    assert came[-1] == {"order": "kill", "pid": 4711}
+
+
+def test_what_waits_too_long_is_refused_and_closed(made: Made) -> None:
+    orders, _, answers = made
+    given = os.pipe()
+    for number in range(IN_FLIGHT):
+        orders.ask("alice", {"order": number}, noted(answers, "sent"))
+    orders.ask("alice", {"order": "last"}, noted(answers, "last"), given)
+    now = time.monotonic()
+    assert orders.tick(now + 1) and answers == []
+    assert orders.tick(now + 3) and answers == [("last", 503)]
+    for descriptor in given:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    assert not orders.tick(now + SILENT_SECONDS + 1)
+    orders.give_up()
+    assert answers == [("last", 503)] + [("sent", 503)] * IN_FLIGHT
+
+
+def test_what_nobody_wants_any_more_is_not_sent(made: Made) -> None:
+    orders, suexecme, answers = made
+    wanted = [True]
+    for number in range(IN_FLIGHT):
+        orders.ask("alice", {"order": number}, noted(answers, "alice"))
+    orders.ask("alice", {"order": "dropped"}, noted(answers, "alice"), wanted=lambda: wanted[0])
+    orders.ask("alice", {"order": "kept"}, noted(answers, "alice"))
+    wanted[0] = False
+    came = []
+    for _ in range(IN_FLIGHT + 1):
+        order = next_order(suexecme)
+        came.append(order["order"])
+        orders.answered({"id": order["id"]})
+    assert came == [*range(IN_FLIGHT), "kept"] and len(answers) == IN_FLIGHT + 1
+
+
+def test_a_queue_has_an_end(made: Made) -> None:
+    orders, _, answers = made
+    for number in range(IN_FLIGHT + 31):
+        orders.ask("alice", {"order": number}, noted(answers, "alice"))
+    orders.loop.call_due(time.monotonic())
+    assert answers == [("alice", 503)]
+
+
+def test_an_engine_starts_only_as_the_user_it_was_asked_for() -> None:
+    with xswitch() as running:
+        script = running.script("hello.py", PYTHON_HELLO)
+        suexecme = Suexecme.__new__(Suexecme)
+        suexecme.settings = Settings(roots=(str(running.site),))
+        suexecme.warm = {}
+        with pytest.raises(Refusal, match=r"its owner has changed to .* since it was identified"):
+            suexecme.start(str(script), 4_000_000, "python", [])
+
+
+def test_a_directory_that_vanishes_while_a_script_is_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_way(real: str, top: str, owners: set[int]) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    (tmp_path / "x.py").write_text(PYTHON_HELLO)
+    monkeypatch.setattr(rules, "check_way", check_way)
+    with pytest.raises(Refusal, match="replaced again and again"):
+        rules.examine(str(tmp_path / "x.py"), Settings(roots=(str(tmp_path),), script_user="daemon"))
+
+
+def test_a_suexecme_that_hangs_is_replaced() -> None:
+    """As in a file system whose server is gone: its requests get 503, and the next ones are answered."""
+    with xswitch("patience = '1s'") as running:
+        script = running.script("hello.py", PYTHON_HELLO)
+        assert running.ask(script).status == 200
+        hung = running.members()["suexecme"]
+        os.kill(hung, signal.SIGSTOP)
+        waits = [running.asking(running.script(f"new-{number}.py", PYTHON_HELLO)) for number in range(8)]
+        assert running.ask(script).status == 200  # who has an engine does not notice
+        assert {wait().status for wait in waits} == {503}
+        running.wait_for_log("suexecme does not answer; both processes start again")
+        assert running.ask(script).status == 200
+        assert running.members()["suexecme"] != hung
+
+
+def test_a_flood_of_a_refused_script_costs_suexecme_one_look() -> None:
+    with xswitch() as running:
+        refused = running.script("open.py", PYTHON_HELLO, 0o777)
+        stopping = threading.Event()
+        asked = [0]
+
+        def flood() -> None:
+            with running.connect() as connection:
+                while not stopping.is_set():
+                    assert connection.ask(refused).status == 403
+                    asked[0] += 1
+
+        threads = [threading.Thread(target=flood) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: asked[0] > 40, 10)
+            suexecme = running.members()["suexecme"]
+            ran = switches(suexecme)
+            already = asked[0]
+            for number in range(10):
+                assert running.ask(running.script(f"{number}.py", PYTHON_HELLO)).status == 200
+            wait_until(lambda: asked[0] > already + 200, 10)
+            assert switches(suexecme) - ran < 200
+        finally:
+            stopping.set()
+            for thread in threads:
+                thread.join(20)
+        refused.chmod(0o755)
+        assert running.ask(refused).status == 200  # and a refusal is not remembered beyond the change
+
+
+def switches(pid: int) -> int:
+    """Return how often a process has waited for something."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))

@@ -1,0 +1,305 @@
+"""Perl scripts under each isolation but "none" answer as `perl script` does, whatever ran before them.
+
+Scripts that load classes, settings and tables are asked in turn, each several times; the first answers come from a
+process without modules, later ones from one that has loaded the modules before the request.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.engines import PATH, PERL, PERL_HEAD, answer_of_process, isolated, without_times
+from support.proc import state
+from support.server import wait_until
+from support.xswitch_client import xswitch
+
+from ewe.xswitch.tools.driver import Answer, Driver
+
+pytestmark = pytest.mark.starts_processes
+
+VARIABLES = {"PATH": PATH, "REQUEST_METHOD": "GET", "QUERY_STRING": "n=4"}
+ROUNDS = 3
+isolations = pytest.mark.parametrize("isolation", ["auto", "fork"])
+
+SCRIPTS = {  # %H: the head
+    "Moose": "use strict; package Point; use Moose; has x => (is => 'rw', isa => 'Int', default => 3); "
+    "__PACKAGE__->meta->make_immutable; package main; %H my $p = Point->new; $p->x($p->x + 1); print $p->x; "
+    "eval { $p->x('a') }; print ref $@ || $@ =~ /Int/;",
+    "Moose roles": "use strict; package Loud; use Moose::Role; requires 'name'; "
+    "sub say_it { uc $_[0]->name } package Dog; use Moose; with 'Loud' if 1; sub name { 'rex' } package main; "
+    "%H print Dog->new->can('say_it') ? 'loud' : 'mute';",
+    "another Point": "use strict; package Point; use Moose; has y => (is => 'ro', default => 'why'); package main; "
+    "%H print Point->new->y, Point->can('x') ? 'x' : 'no x'; print Point->meta->get_attribute_list;",
+    "Moo": "use strict; package Point; use Moo; has x => (is => 'rw', default => sub { 5 }); package main; "
+    "%H print Point->new->x, Point->can('y') ? 'y' : 'no y';",
+    "Moo roles": "use strict; package Quiet; use Moo::Role; sub hush { 'sh' } package Cat; use Moo; with 'Quiet'; "
+    "package main; %H print Cat->new->hush;",
+    "Log4perl": "use strict; use Log::Log4perl qw(:easy); %H Log::Log4perl->init(\\'log4perl.logger = INFO, S\n"
+    "log4perl.appender.S = Log::Log4perl::Appender::Screen\nlog4perl.appender.S.stderr = 0\n"
+    "log4perl.appender.S.layout = SimpleLayout\n'); get_logger('a')->info('said'); get_logger('a')->debug('not');",
+    "Log4perl, easy": "use strict; use Log::Log4perl qw(:easy); %H print Log::Log4perl->initialized ? 1 : 0; "
+    "Log::Log4perl->easy_init({ level => $DEBUG, file => 'STDOUT', layout => '%m%n' }); DEBUG('careful');",
+    "Dumper": "use strict; use Data::Dumper; %H print Dumper({ a => [1] });",
+    "Dumper, set": "use strict; use Data::Dumper; $Data::Dumper::Indent = 0; $Data::Dumper::Terse = 1; %H "
+    "print Dumper({ a => [1] });",
+    "Dumper, set by name": "use Data::Dumper; ${'Data::Dumper::Indent'} = 0; %H print Dumper([1]);",
+    "CGI": "use strict; use CGI qw(:standard); print header('text/x'), scalar(param('n')), escapeHTML('<');",
+    "CGI, set": "use strict; use CGI; $CGI::POST_MAX = 5; $CGI::LIST_CONTEXT_WARN = 0; my $q = CGI->new; "
+    "print $q->header, $q->param('n');",
+    "CGI, no room": "use strict; use CGI; $CGI::POST_MAX = 0; my $q = CGI->new; print $q->header, $CGI::POST_MAX;",
+    "CGI, room": "use strict; use CGI; my $q = CGI->new; print $q->header, $q->can('new') ? $CGI::POST_MAX : 0;",
+    "CGI in a list": "use strict; use CGI; my $q = CGI->new; print $q->header, $q->param('n');",
+    "CGI::Carp": "use strict; use CGI; use CGI::Carp qw(fatalsToBrowser); die 'seen';",
+    "locale": "use strict; use POSIX qw(locale_h); %H print setlocale(LC_ALL), setlocale(LC_NUMERIC, 'C.UTF-8');",
+    "wrapped": "use strict; use Text::Wrap qw(wrap $columns); $columns = 9; %H print wrap('', '', 'one two');",
+    "not wrapped": "use strict; use Text::Wrap; %H print wrap('', '', 'a text of words');",
+    "JSON": "use strict; use JSON::PP; %H print JSON::PP->new->canonical->pretty->encode({ a => [1, \\1] });",
+    "cycle": "use strict; package D; sub new { bless {} } sub DESTROY { print 'gone' } package main; %H "
+    "my $d = D->new; $d->{me} = $d;",
+    "all phases": "use strict; BEGIN { %H } INIT { print 'init' } CHECK { print 'check' } END { print 'end' } "
+    "print ${^GLOBAL_PHASE}, defined $^S ? $^S : 'undef', scalar(caller) // 'none', __FILE__ eq $0;",
+    "returns": "%H return 5;",
+    "own data": "use strict; %H print scalar <DATA>; print tell DATA; seek DATA, 0, 0; print scalar <DATA>;\n"
+    "__END__\nfirst\nsecond\n",
+    "modules": "use strict; use List::Util; %H print join ' ', grep { /List|Moose|CGI|Dumper/ } sort keys %INC;",
+    "found later": "%H my $name = 'Text/Tabs.pm'; require $name; $Text::Tabs::tabstop = 2; print expand(qq(\\ta));",
+    "found by text": "%H eval 'use Text::Tabs; $tabstop ||= 9'; print Text::Tabs::expand(qq(\\ta));",
+    "warns": "#!/usr/bin/perl -w\n%H print $^W; my $u; print 'a' . $u;",
+    "tainted": "#!/usr/bin/perl -T\n%H print ${^TAINT};",
+    "marked": "\ufeff%H print 'marked';",
+    "dies": "use strict; %H die 'mine';",
+    "dies, with classes": "use strict; use Moose (); %H die 'mine';",
+    "exits": "use strict; %H END { print $? } exit 7;",
+    "random": "use strict; use List::Util 'shuffle'; %H my @l = map { int rand 1e9 } 1 .. 4; print scalar @l;",
+    "inherits": "use CGI; @ISA = ('CGI'); %H print main->can('header') ? 1 : 0;",
+    "inherits nothing": "use CGI; %H print main->can('header') ? 1 : 0, scalar @ISA;",
+    "names of sort": "%H ($a, $b) = (5, 6); @a = (1); %b = (1, 2); print $a;",
+    "names of sort, unset": "%H print $a // 'none', $b // 'none', scalar @a, scalar %b;",
+    "reads what it is given": "%H @ARGV = ($0); my $line = <>; print length $line, $ARGV;",
+    "is given nothing": "%H my $line = <>; print $line // 'none', $ARGV, $. // 'none';",
+    "closes all": "%H print 'here'; close STDERR; close STDIN;",
+    "perl's own": "%H $^O = 'mine'; print $^O;",
+    "perl's own, unset": "%H print $^O;",
+    "evaluates": "use Data::Dumper; %H my $t = '${\"Data::Dumper::Indent\"} = 0'; (my $x = 'x') =~ s/x/$t/ee; "
+    "print $x;",
+    "inherited": "use strict; package A; our @ISA; sub hi { 'A' } package B; our @ISA = 'A'; package main; %H "
+    "print B->hi; @B::ISA = (); print eval { B->hi } // 'none';",
+    "overloaded": "use strict; package N; use overload '+' => sub { 42 }; %H print bless([]) + 1;",
+}
+
+
+def answer_of_cgi(file: Path, variables: Mapping[str, str] = VARIABLES) -> Answer:
+    """Return what a process of its own answers."""
+    first = file.read_bytes().partition(b"\n")[0]
+    options = ["-T"] if first.endswith(b"-T") else []
+    return without_times(answer_of_process(["perl"], file, variables, options=options))
+
+
+def engine(isolation: str, **variables: str) -> Driver:
+    """Return an engine with this isolation."""
+    return Driver(PERL, {**isolated(isolation, lang=""), **variables})
+
+
+def ask(running: Driver, file: Path, **variables: str) -> Answer:
+    """Have an engine run a script."""
+    return without_times(running.ask(str(file), environment={**VARIABLES, **variables}, seconds=60))
+
+
+def wait_for_modules(running: Driver, file: Path, **variables: str) -> None:
+    """Ask for a script that prints getppid until it comes from another process than that without modules."""
+    bare = file.with_name("bare.pl")
+    bare.write_text("exec 'none' if 0; print getppid;")
+    first = ask(running, bare).output
+    wait_until(lambda: ask(running, file, **variables).output != first, 30)
+
+
+@isolations
+@pytest.mark.parametrize("part", range(4))
+def test_every_answer_is_that_of_a_process_of_its_own(tmp_path: Path, isolation: str, part: int) -> None:
+    """In four parts, each with one engine; what one script may leave for another stands beside it."""
+    files = {}
+    length = len(SCRIPTS) // 4 + 1
+    for name, text in list(SCRIPTS.items())[part * length : (part + 1) * length]:
+        files[name] = tmp_path / f"{name}.pl"
+        files[name].write_text(text.replace("%H", PERL_HEAD))
+    wanted = {name: answer_of_cgi(file) for name, file in files.items()}
+    assert all(answer.output for answer in wanted.values()), wanted
+    order = random.Random(1)
+    with engine(isolation) as running:
+        for number in range(ROUNDS):
+            for name in order.sample(list(files), len(files)):
+                assert ask(running, files[name]) == wanted[name], (number, name)
+
+
+@isolations
+def test_versions_of_a_module_and_edits(tmp_path: Path, isolation: str) -> None:
+    """Each script finds the version in its own directory, as it is now, before any installed one."""
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "Shop.pm").write_text(f"package Shop; use Moo; sub name {{ '{place}' }} 1;")
+        (tmp_path / f"{place}.pl").write_text(
+            f"use strict; use lib '{tmp_path}/{place}'; use Shop; use Text::Wrap; {PERL_HEAD} "
+            "print Shop->new->name, wrap('', '', 'text');"
+        )
+    parent = tmp_path / "parent.pl"
+    parent.write_text(f"use strict; use lib '{tmp_path}/one'; use Shop; use Text::Wrap; print getppid;")
+    with engine(isolation) as running:
+        wait_for_modules(running, parent)
+        for number in range(3):
+            for place in ("one", "two"):
+                file = tmp_path / f"{place}.pl"
+                for _ in range(2):
+                    assert ask(running, file) == answer_of_cgi(file)
+                (tmp_path / place / "Shop.pm").write_text(
+                    f"package Shop; use Moo; sub name {{ '{place} again, {number}' }} 1;"
+                )
+                assert ask(running, file) == answer_of_cgi(file)
+        wait_for_modules(running, parent)
+        (tmp_path / "one" / "Text").mkdir()
+        own = tmp_path / "one" / "Text" / "Wrap.pm"
+        own.write_text("package Text::Wrap; sub import { *main::wrap = sub { 'mine' } } 1;")
+        for _ in range(3):
+            assert ask(running, tmp_path / "one.pl").output.endswith(b"mine")
+            assert ask(running, tmp_path / "two.pl") == answer_of_cgi(tmp_path / "two.pl")
+        own.unlink()
+        assert ask(running, tmp_path / "one.pl") == answer_of_cgi(tmp_path / "one.pl")
+
+
+@pytest.mark.parametrize(
+    ("load", "shows"),
+    [
+        ("our $v = $ENV{MODE} // 'none';", "$Mine::v eq ($ENV{MODE} // 'none')"),
+        ("our $v = exists $ENV{MODE};", "!!$Mine::v eq !!exists $ENV{MODE}"),
+        ("our $v = join ',', sort keys %ENV;", "$Mine::v eq join ',', sort keys %ENV"),
+        ("our $v = $$;", "$Mine::v == $$"),
+        ("our $v = $0;", "$Mine::v eq $0"),
+        ("our $v = $^T;", "$Mine::v == $^T"),
+        ("our $v = time;", "$Mine::v >= $^T"),
+        ('our $v = "@ARGV";', '$Mine::v eq "@ARGV"'),
+        ("use Cwd; our $v = cwd();", "require Cwd && $Mine::v eq Cwd::cwd()"),
+        ("our $v = rand;", '!-e "rand.$Mine::v" && open my $f, \'>\', "rand.$Mine::v"'),
+        ("open our $v, '<', __FILE__; my $l = <$v>;", "tell($Mine::v) > 0 && seek $Mine::v, 0, 2"),
+        ("our $v = fork // die; exit if !$v; wait;", "wait == -1"),
+        ("$SIG{USR1} = sub { our $v = 1 };", "kill(USR1 => $$) && $Mine::v"),
+    ],
+)
+def test_what_loading_finds_is_of_the_request(tmp_path: Path, load: str, shows: str) -> None:
+    """An installed module that looks at the request or the process is loaded within each request that differs."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "Mine.pm").write_text(f"package Mine; {load} 1;\n")
+    file = tmp_path / "uses.pl"
+    file.write_text(
+        f"use strict; use Text::Tabs; use Mine; {PERL_HEAD} print +({shows}) ? 'as new' : 'left';"
+    )
+    parent = tmp_path / "parent.pl"
+    parent.write_text("use strict; use Text::Tabs; print getppid;")
+    with engine("fork", PERL5LIB=str(library)) as running:
+        for mode in ({}, {"MODE": "a"}, {"MODE": "b"}) * 4:
+            assert ask(running, file, **mode).output.endswith(b"\n\nas new"), (
+                mode,
+                ask(running, file, **mode),
+            )
+            wait_for_modules(running, parent)  # by then what the first has asked for is there, too
+
+
+def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    module = library / "Mine.pm"
+    module.write_text("package Mine; sub value { 'one' } 1;\n")
+    os.utime(module, (1, 1))
+    time.sleep(1.1)  # what has changed within the second in which it is loaded is not loaded before
+    file = tmp_path / "uses.pl"
+    file.write_text("use strict; use Mine; print Mine::value();")
+    parent = tmp_path / "parent.pl"
+    parent.write_text("use strict; use Mine; print getppid;")
+    with engine("fork", PERL5LIB=str(library)) as running:
+        wait_for_modules(running, parent)
+        assert ask(running, file).output == b"one"
+        module.write_text("package Mine; sub value { 'other' } 1;\n")
+        wait_until(lambda: ask(running, file).output == b"other", 10)
+
+
+@isolations
+def test_what_a_script_leaves_running_ends_its_engine(tmp_path: Path, isolation: str) -> None:
+    file = tmp_path / "leaves.pl"
+    file.write_text(f"$| = 1; {PERL_HEAD} my $p = fork; if (!$p) {{ close STDOUT; sleep 60 }} print $p;")
+    well = tmp_path / "well.pl"
+    well.write_text(f"$| = 1; {PERL_HEAD} if (!fork) {{ print 'child'; exit }} wait; print $?;")
+    with engine(isolation) as running:
+        assert ask(running, well).output.endswith(b"child0")
+        answer = running.ask(str(file), environment=VARIABLES, seconds=70)
+        assert answer.status is None
+        os.kill(int(answer.output.split()[-1]), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
+def test_output_waits_for_the_web_server_whatever_was_set(tmp_path: Path, isolation: str) -> None:
+    """A script may have its output not wait. The descriptor is the same for all scripts."""
+    hasty = tmp_path / "hasty.pl"
+    hasty.write_text(
+        f"use strict; use Fcntl; {PERL_HEAD} fcntl $_, F_SETFL, O_RDWR | O_NONBLOCK for *STDOUT, *STDERR;"
+    )
+    large = tmp_path / "large.pl"
+    large.write_text(f"use strict; {PERL_HEAD} print 'x' x 4_000_000;")
+    with engine(isolation) as running:
+        for _ in range(3):
+            ask(running, hasty)
+            assert len(ask(running, large).output) > 4_000_000
+
+
+def test_a_request_whose_zygote_is_killed_is_not_answered_whole(tmp_path: Path) -> None:
+    file = tmp_path / "kills.pl"
+    file.write_text(f"$| = 1; {PERL_HEAD} print 'half'; kill KILL => getppid;")
+    with engine("fork") as running:
+        assert ask(running, file).status is None
+        status = os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+        assert status is not None and status.si_code == os.CLD_KILLED
+
+
+def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "exact.pl"
+    file.write_text(f"use strict; {PERL_HEAD} print 'well';")
+    parent = tmp_path / "parent.pl"
+    parent.write_text("exec 'none' if 0; print getppid;")
+    with engine("auto") as running:
+        for script in (parent, file, parent):
+            first = int(ask(running, parent).output)
+            os.kill(first, signal.SIGKILL)
+            wait_until(lambda first=first: state(first) == "Z", 5)
+            answer = ask(running, script)
+            assert answer.status == 0
+            assert int(ask(running, parent).output) != first
+
+
+@isolations
+def test_a_signal_that_ends_a_script_ends_its_engine(tmp_path: Path, isolation: str) -> None:
+    file = tmp_path / "killed.pl"
+    file.write_text(f"$| = 1; package P; {PERL_HEAD} kill KILL => $$; sleep 60;")
+    with engine(isolation) as running:
+        assert ask(running, file).status is None
+        status = os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+        assert status is not None and (status.si_code, status.si_status) == (os.CLD_KILLED, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("warm", ["true", "false"])
+def test_all_of_it_behind_x_switch(warm: str) -> None:
+    """Answers of several engines at once, and after the setting has changed."""
+    with xswitch(f"warm = {warm}") as running:
+        scripts = {
+            name: running.script(f"{number}.pl", SCRIPTS[name].replace("%H", PERL_HEAD))
+            for number, name in enumerate(("Moose", "another Point", "Moo", "Dumper", "Dumper, set", "CGI"))
+        }
+        wanted = {name: answer_of_cgi(Path(file)).output for name, file in scripts.items()}
+        for number in range(3):
+            for name, file in scripts.items():
+                waiting = [running.asking(file, QUERY_STRING="n=4") for _ in range(2)]
+                for reply in waiting:
+                    assert wanted[name].endswith(reply().text.encode()), (number, name, running.log())
