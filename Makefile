@@ -4,11 +4,20 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST_ARGS ?= -n 3 --dist worksteal
+WHICH ?= pytest
 ARGS ?=
+
+# Tests of what differs between versions of Python, beside the quick ones: the event loop, threads at the end of a
+# process and forks beside threads (models, streams), ssl (streams), subprocess and os.posix_spawn (gateway), the
+# messages of argparse and of tomllib, Unix sockets that asyncio removes (operations), and what X-Switch's Python
+# engine knows of the interpreter: its modules, its garbage collector, its state at a fork.
+VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test_cgi.py \
+	tests/xswitch/test_python_engine.py tests/xswitch/test_python_isolation.py tests/xswitch/test_python_spare.py \
+	tests/xswitch/test_warm.py
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test lint format pytest test-all bench lab java docs clean
+.PHONY: help serve test quick lint format pytest pytest-versions test-all bench lab java docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -18,7 +27,10 @@ help: ## this list
 serve: $(VENV)/.serve $(HELLO_C) ## the server with the sample site; ARGS="-f 8080" is the command line
 	@exec $(VENV)/bin/ewe $(ARGS)
 
-test: lint pytest ## style, types and tests; PYTEST_ARGS="-x tests/test_http.py" is pytest's command line
+test: lint pytest ## style, types and tests; PYTEST_ARGS="-x tests/http/test_http.py" is pytest's command line
+
+quick: $(VENV)/.test ## the tests that start no server and no other process, in about a minute
+	$(VENV)/bin/pytest -n 2 --dist worksteal -m "not starts_processes" $(ARGS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .
@@ -32,13 +44,18 @@ format: $(VENV)/.test ## put the source into the style that lint expects
 pytest: $(VENV)/.test $(HELLO_C) ## the tests alone
 	$(VENV)/bin/pytest $(PYTEST_ARGS)
 
-# A name found on PATH may still be an empty promise (a pyenv shim), so each interpreter is asked for its
-# version. One that was named in PYTHONS=... has to be there.
+# The tests whose outcome depends on Python's version.
+pytest-versions: $(VENV)/.test $(HELLO_C)
+	$(VENV)/bin/pytest $(PYTEST_ARGS) -m "not starts_processes"
+	$(VENV)/bin/pytest $(PYTEST_ARGS) -m starts_processes $(VERSIONS_DIFFER)
+
+# A name on PATH may be a shim without an interpreter (pyenv), so the rule asks each interpreter for its version.
+# An interpreter that PYTHONS=... names must exist. WHICH=pytest-versions leaves out most tests.
 test-all: ## the tests under every Python that is here; PYTHONS="python3.12 /some/python3.13" names them
 	@passed=; for python in $(PYTHONS); do \
 	  if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then \
 	    echo "Python $$version ($$python)"; \
-	    $(MAKE) --no-print-directory VENV=.venv-$$version PYTHON=$$python pytest || exit 1; \
+	    $(MAKE) --no-print-directory VENV=.venv-$$version PYTHON=$$python $(WHICH) || exit 1; \
 	    passed="$$passed $$version"; \
 	  else \
 	    echo "$$python: not found, or it does not run"; \
@@ -47,7 +64,7 @@ test-all: ## the tests under every Python that is here; PYTHONS="python3.12 /som
 	done; \
 	test -n "$$passed" && echo "The tests pass under Python$$passed."
 
-bench: $(VENV)/.lab ## ewe's models beside nginx (needs nginx and wrk)
+bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 	$(VENV)/bin/ewe-lab speed $(ARGS)
 
 lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the command line of ewe-lab
@@ -56,11 +73,14 @@ lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the co
 java: $(VENV)/.serve ## the Java engine of X-Switch (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java
 
-docs: $(VENV)/.serve ## docs/settings.md, from the definitions in ewe/config.py
+docs: $(VENV)/.serve ## what is generated in docs/: the settings of ewe and of X-Switch, the list of rooms
 	$(VENV)/bin/python -m ewe.config > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+	$(VENV)/bin/python -m ewe.xswitch.settings_page > docs/xswitch-settings.md.new
+	mv docs/xswitch-settings.md.new docs/xswitch-settings.md
+	$(VENV)/bin/python tests/support/rooms.py
 
-clean: ## remove all that make and the tools have made
+clean: ## remove all files that make and the tools have created
 	rm -rf .venv .venv-* ewe/xswitch/engines/java/target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -68,8 +88,8 @@ cgi-bin/hello-c: cgi-bin/hello.c
 	@if command -v $(CC) >/dev/null; then $(CC) -O2 -o $@ $< || echo "$@ could not be built"; \
 	else echo "No C compiler: $@ is not built"; fi
 
-# The virtual environment. Files in it say what is done: .made, then what is installed (.serve, .test,
-# .lab). It is made anew if an installation was cut short, the clone was moved, or its Python has gone.
+# The virtual environment. Files in it say what is done: .made, then what is installed (.serve, .test, .lab).
+# make creates it again if an installation was interrupted, the clone was moved, or its Python does not exist any more.
 ifneq ($(shell { test ! -e $(VENV)/.unfinished && grep -qxF '$(CURDIR)' $(VENV)/.made && $(VENV)/bin/python -c ''; } 2>/dev/null && echo sound),sound)
 $(shell rm -f $(VENV)/.made)
 endif
@@ -84,7 +104,7 @@ $(VENV)/.serve: WHAT = .
 $(VENV)/.test: WHAT = .[test,lint]
 $(VENV)/.lab: WHAT = .[lab]
 
-# Newer versions of pip want the constraints of what a build needs under a name of its own.
+# Newer versions of pip read the constraints for builds from another variable.
 PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/python -m pip install --quiet
 
