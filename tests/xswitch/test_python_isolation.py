@@ -681,6 +681,23 @@ def test_what_is_loaded_before_the_fork_is_what_the_script_would_load(tmp_path: 
         assert len(set(said)) == 8
 
 
+def test_a_directory_that_is_not_there_while_modules_are_loaded_may_come_later(tmp_path: Path) -> None:
+    """On the search path, as a script leaves it; the import system remembers where it has found nothing."""
+    code = (
+        f"import os, shutil, sys\nprint({HEAD!r}, os.getppid())\nsys.path[:0] = ['lib', os.path.abspath('lib')]\n"
+        "os.mkdir('lib')\nopen('lib/fresh.py', 'w').close()\nimport fresh\nshutil.rmtree('lib')\n"
+    )
+    script = write(tmp_path / "run.py", code)
+    parents = set()
+    with Driver(PYTHON, isolated("fork")) as engine:
+        for _ in range(4):
+            answer = engine.ask(str(script))
+            assert answer.status == 0, answer.errors.decode()
+            parents.add(int(answer.output.split()[-1]))
+            settled(engine)
+        assert parents - {engine.pid}, "no run was one of a process that has loaded the modules"
+
+
 def test_modules_beside_a_script_come_before_those_of_the_library_at_once(
     engine: Driver, tmp_path: Path
 ) -> None:

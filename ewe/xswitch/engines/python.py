@@ -140,6 +140,7 @@ def be_zygote(lesson):
     state.leave_only(FRESH)
     for kept, items in state.LISTS:
         kept[:] = items
+    sys.path_importer_cache.clear()  # a directory of the script's may have others in it at the next request
     os.write(CONTROL, b"!")
     fork.serve(lambda lines, _: answer(lines, shelf=shelf), rehearse)
 
