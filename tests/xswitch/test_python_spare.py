@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from support.engines import HEAD, PYTHON, isolated
 from support.proc import children_of, state
 from support.server import wait_until
 
+from ewe.xswitch import engines
 from ewe.xswitch.tools.driver import Driver
 
 pytestmark = pytest.mark.starts_processes
@@ -110,3 +113,15 @@ def test_an_engine_ends_with_its_spare(engine: Driver, script: Path) -> None:
     spare = spare_of(engine)
     os.kill(engine.pid, signal.SIGKILL)
     wait_until(lambda: state(spare) in ("", "Z"), 10)
+
+
+def test_a_process_that_forks_and_is_forked_writes_nothing_into_its_parents_memory() -> None:
+    """That says how far the parent's child is: at a moment of the new process's own, the parent would wait for ever."""
+    code = (
+        "import os, python_fork, python_spare as spare\n"
+        "spare.memory[0] = spare.DONE\n"
+        "_, new = python_fork.start(lambda: (spare.begin(), os.write(python_fork.CONTROL, b'begun')))\n"
+        "print(os.read(new, 5), spare.memory[0] == spare.DONE)\n"
+    )
+    run = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {engines.__path__[0]!r})\n{code}"]
+    assert subprocess.run(run, capture_output=True, text=True).stdout == "b'begun' True\n"

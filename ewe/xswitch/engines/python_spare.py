@@ -139,6 +139,13 @@ def end():
         has_ended(child)
 
 
+def begin_anew():
+    """Be another process that forks, with memory that it shares with its own children alone."""
+    global memory
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    forget_children()
+
+
 # In the child
 
 
@@ -157,11 +164,17 @@ def wait(source, rehearse):
 
 def begin():
     """Be the child that runs the script."""
-    global spare, done, myself
-    spare = done = 0
-    ours.clear()
+    global myself
+    forget_children()
     myself = os.getpid()
     memory[0] = TAKEN
+
+
+def forget_children():
+    """Have no children, as a process that was just forked."""
+    global spare, done
+    spare = done = 0
+    ours.clear()
 
 
 def stop(status):
