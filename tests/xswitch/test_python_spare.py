@@ -116,7 +116,7 @@ def test_an_engine_ends_with_its_spare(engine: Driver, script: Path) -> None:
 
 
 def test_a_process_that_forks_and_is_forked_writes_nothing_into_its_parents_memory() -> None:
-    """That says how far the parent's child is: at a moment of the new process's own, the parent would wait for ever."""
+    """It says how far the parent's child is. If another process writes into it, the parent waits for ever."""
     code = (
         "import os, python_fork, python_spare as spare\n"
         "spare.memory[0] = spare.DONE\n"
