@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,31 +140,21 @@ class LabBench:
         scratch.chmod(0o755)
         log = scratch / "access.log" if access_log else None
         options = (*contender.options, *options)
-        started: AbstractContextManager[servers.Server]
+        run, name = servers.peer, contender.kind
         if contender.kind == "ewe":
+            run, name = servers.ewe, contender.model
             if "--requests" not in options:
                 options = ("--requests", "0", *options)  # no connection is closed because of its age
-            started = servers.ewe(
-                contender.model,
-                *options,
-                root=root,
-                directory=scratch,
-                core=self.server_core,
-                access_log=log,
-                certificate=certificate,
-                prefix=self.prefix,
-            )
-        else:
-            started = servers.peer(
-                contender.kind,
-                *options,
-                root=root,
-                directory=scratch,
-                core=self.server_core,
-                access_log=log,
-                certificate=certificate,
-                prefix=self.prefix,
-            )
+        started = run(
+            name,
+            *options,
+            root=root,
+            directory=scratch,
+            core=self.server_core,
+            access_log=log,
+            certificate=certificate,
+            prefix=self.prefix,
+        )
         try:
             with started as server:
                 yield server

@@ -46,6 +46,7 @@ class Server:
 @contextmanager
 def ewe(
     model: str,
+    /,
     *options: str,
     root: Path,
     directory: Path,
@@ -93,6 +94,7 @@ def ewe_url(started: subprocess.Popen[bytes], output: IO[bytes]) -> str:
 @contextmanager
 def peer(
     name: str,
+    /,
     *options: str,
     root: Path,
     directory: Path,
