@@ -136,9 +136,9 @@ class ResponderSource(GatewaySource):
             self.upstream.poller = self.io.poller()
             self.start()
         else:
-            await self.begin_anew()
+            await self.begin_again()
 
-    async def begin_anew(self) -> None:
+    async def begin_again(self) -> None:
         """Begin it on a new connection. Raises HTTPError."""
         self.fresh = True
         self.upstream = await self.responder.connect(self.io)
@@ -223,8 +223,8 @@ class ResponderSource(GatewaySource):
         """Begin again on a new connection if the kept one has ended and that is safe. Raises HTTPError.
 
         A responder may close an idle connection just as a request begins on it. But it may also have taken the
-        request, run it, and died: a request with effects would then have them twice (RFC 9110 section 9.2.2). So
-        it is sent again only if it is safe, or if nothing of it could be written.
+        request, run it, and died: a request with effects would then have them twice (RFC 9110 section 9.2.2).
+        ewe therefore sends a request again only if it is safe, or if nothing of it could be written.
         """
         assert self.upstream is not None
         untouched = self.upstream.written == self.written_before
@@ -232,7 +232,7 @@ class ResponderSource(GatewaySource):
         if self.heard or self.fresh or not (untouched or safe):
             raise HTTPError(502, f"{self.name}: the responder closed the connection within the answer")
         self.upstream.close()
-        await self.begin_anew()
+        await self.begin_again()
 
     def how_it_ended(self) -> str:
         return f"application status {self.status}"

@@ -126,7 +126,7 @@ class Settings:
         if os.geteuid() == 0 and self.roots and self.runs_scripts == self.user:
             lines.append(
                 f"script-user: scripts of the site run as {self.user}, as X-Switch itself does: they can end it,"
-                " and ask it for every user's scripts; give them a user of their own"
+                " and ask it for every user's scripts; give them a separate user"
             )
         lines += [f"roots: there is no directory {root}" for root in self.roots if not os.path.isdir(root)]
         if self.user_logs and (reason := doubt(self.user_logs)):

@@ -49,7 +49,7 @@ library = ctypes.CDLL(None)  # of C
 ENVIRON = ctypes.c_void_p.in_dll(library, "environ")  # what child processes get
 strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
-environ, environb = os.environ, os.environb  # what a script finds there, whatever another has put there
+environ, environb = os.environ, os.environb  # a script finds these, even if another one has replaced them
 REHEARSAL = compile("print('', end='', flush=True)", "", "exec")
 zone = None, time.tzname, time.timezone  # the variable TZ as the C library knows it, and what follows from it
 
@@ -91,7 +91,7 @@ def main(lines=b""):
         lines = b""
 
 
-# A script in a process of its own (python_fork.py)
+# A script in a separate process (python_fork.py)
 
 
 def help_out():

@@ -196,7 +196,7 @@ def start(be):
     if os.getppid() == parent:
         helpers.clear()
         preload.lessons.clear()
-        spare.begin_anew()
+        spare.begin_again()
         be()
     os._exit(0)
 

@@ -1,8 +1,9 @@
 """The names of Python's library whose use changes nothing that lasts, for python_isolation.py.
 
-A script that the Python engine runs itself leaves its imported modules to the next script. So the engine does that
-only for a script that keeps to this table. A name belongs here if calling it changes neither its module nor the
-process, or if python_state.py undoes that change exactly after each script. A function belongs elsewhere if it
+A script that the Python engine runs itself leaves its imported modules to the next script. The engine therefore
+runs a script itself only if the script keeps to this table. A name belongs here if calling it changes neither its
+module nor the process, or if python_state.py undoes that change exactly after each script. A function belongs
+elsewhere if it
 
 - registers something (csv.register_dialect), or sets something for all (csv.field_size_limit);
 - keeps what it has read (linecache.getline, gettext.translation), or counts (asyncio's names of tasks);

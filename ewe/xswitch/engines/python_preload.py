@@ -1,6 +1,6 @@
 """Installed modules that the Python engine (python.py) loads before it forks for a script.
 
-A framework takes a hundred times as long to import as a process to fork. So the process that forks (python_fork.py)
+The import of a framework takes a hundred times as long as a fork. The process that forks (python_fork.py) therefore
 learns from a script's first run which installed modules it loads, and keeps a *zygote* for it: a process that has
 loaded those modules and nothing else, and forks for each request of that script. No run ever reaches the zygote.
 
@@ -74,7 +74,7 @@ def fingerprint(module):
 
 
 def brief(value, depth=DEPTH):
-    """Return what can be said of a value without its address, and without running code of its own."""
+    """Describe a value without its address, and without calling its methods."""
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, str, bytes):
         return value

@@ -139,7 +139,7 @@ def end():
         has_ended(child)
 
 
-def begin_anew():
+def begin_again():
     """Be another process that forks, with memory that it shares with its own children alone."""
     global memory
     memory = mmap.mmap(-1, mmap.PAGESIZE)

@@ -36,7 +36,7 @@ SETTINGS = (
 TOOLS = range(6) if hasattr(sys, "monitoring") else ()  # that may follow what is run
 FILES = {io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom}
 
-modules = sys.modules  # whatever a script puts there
+modules = sys.modules  # this name stays, even if a script replaces sys.modules
 known_modules = {}  # name -> module, of those that stay
 signatures = {}  # file of an installed module -> its signature when it was loaded
 looked = 0.0  # when they were last compared
@@ -342,7 +342,7 @@ def reset_locale(module):
 
 
 def reset_random(module):
-    """Seed it anew: who has seen enough of its numbers knows the next. seed() itself would take thrice as long."""
+    """Seed it again: its numbers tell a client the next ones. seed() would take three times as long."""
     try:
         module._inst.seed(int.from_bytes(os.urandom(16), "little"))
     except AttributeError:  # the script has broken it
