@@ -112,7 +112,7 @@ class BlockingStream(Stream):
             try:
                 if left < SLICE:
                     set_timeouts(self.socket, max(left, 0.001), None)
-                return self.socket.recv(limit)
+                return self.checked(self.socket.recv(limit))
             except BlockingIOError:
                 continue
             except OSError:
@@ -120,6 +120,12 @@ class BlockingStream(Stream):
             finally:
                 if left < SLICE:
                     self.restore_slice()
+
+    def checked(self, data: bytes) -> bytes:
+        """Return what recv() returned. Raises Disconnected if abort(), not the client, has made its end."""
+        if not data and self.aborted:
+            raise Disconnected
+        return data
 
     def restore_slice(self) -> None:
         """Restore the usual SLICE after a shorter wait."""

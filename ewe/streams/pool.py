@@ -90,7 +90,7 @@ class PoolStream(BlockingStream):
             return await super().receive(limit)
         while True:
             try:
-                return self.socket.recv(limit)
+                return self.checked(self.socket.recv(limit))
             except BlockingIOError:
                 # Each byte of a slow client wakes the main thread, which queues the conversation before it checks
                 # deadlines.

@@ -810,7 +810,8 @@ def test_abort_from_another_thread_ends_any_wait(connect: Connect, talk: Talk) -
     connection.stream.abort()
     connection.result()
     assert time.monotonic() - began < SLACK
-    assert ends in (["disconnected"], [b""], [None])
+    # A wait for a request ends as at the client's close. In a body, that would be logged as the client's fault.
+    assert ends == ["disconnected"] or (talk is not waits_for_bytes and ends in ([b""], [None]))
     assert connection.stream.aborted and connection.stream.stopping
     with contextlib.suppress(ConnectionResetError):
         read_all(connection.client)
