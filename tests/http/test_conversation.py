@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 
-import ewe.conversation
+import ewe.response_writer
 from ewe import logger
 from ewe.body import CONTINUE, SKIP
-from ewe.conversation import BUSY, MAX_HEADS, MAX_REMEMBERED, converse, date_line
+from ewe.conversation import BUSY, MAX_HEADS, MAX_REMEMBERED, converse
 from ewe.http.limits import Limits
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import HTTPError
+from ewe.response_writer import date_line
 from ewe.streams.base import Disconnected, Stream, Timeout
 from ewe.streams.blocking import run
 
@@ -676,10 +677,10 @@ def test_the_date_is_made_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None
         return str(seconds)
 
     now = 784111777.0
-    monkeypatch.setattr(ewe.conversation, "http_date", http_date)
-    monkeypatch.setattr(ewe.conversation.time, "time", lambda: now)
-    monkeypatch.setattr(ewe.conversation.Date, "second", -1)
-    monkeypatch.setattr(ewe.conversation.Date, "line", b"")
+    monkeypatch.setattr(ewe.response_writer, "http_date", http_date)
+    monkeypatch.setattr(ewe.response_writer.time, "time", lambda: now)
+    monkeypatch.setattr(ewe.response_writer.Date, "second", -1)
+    monkeypatch.setattr(ewe.response_writer.Date, "line", b"")
     for moment in (0.0, 0.3, 0.999):
         now = 784111777.0 + moment
         assert date_line() == b"Date: 784111777\r\nServer: ewe\r\n"

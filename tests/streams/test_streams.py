@@ -29,13 +29,13 @@ import ewe.streams.blocking
 import ewe.streams.event
 import ewe.streams.poller
 from ewe.config.settings import Config
-from ewe.conversation import send_response
 from ewe.gateway import programs
 from ewe.gateway.programs import Program
 from ewe.gateway.scripts import Script
 from ewe.gateway.upstream import Upstream
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
+from ewe.response_writer import send_response
 from ewe.streams.base import (
     CALL,
     SHARE,

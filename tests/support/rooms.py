@@ -24,6 +24,7 @@ FLOORS = {
     "ewe.features": 5,
     "ewe.site": 6,
     "ewe.body": 6,
+    "ewe.response_writer": 6,
     "ewe.conversation": 7,
     "ewe.processors": 8,
     "ewe.xswitch": 9,
