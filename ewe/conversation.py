@@ -29,7 +29,7 @@ starts with them instead of waiting.
 
 **Where a request ends** has to be known before the next one can be read. A feature need not read its request's
 body, so end_exchange() reads a short remainder and drops it. The connection closes if the remainder is long (to
-read it costs too much), or if the head cannot be read (the next request's place is unknown).
+read it costs too much), or if the head was refused (of most refused heads nobody knows where the request ends).
 
 **Lingering.** If the server closed a connection while the client still sends, the kernel would answer those
 bytes with a reset, and the client could lose a response that it has not read yet. The server therefore first ends
@@ -39,10 +39,10 @@ only its side, reads for a moment what still comes, then closes: Stream.linger()
 (Disconnected), sends too slowly (408), or reads too slowly (Timeout); a stop of the server; one of the reasons in
 may_keep_alive(); a body that is not read to its end; a response whose end only the close can mark. What goes wrong
 before the response begins becomes a status, in answer() or refuse(). Once the response has begun, no other status
-can be sent: the connection is cut (send_response).
+can be sent: the connection is cut (ewe.response_writer).
 
-Read next: ewe.http.parser (what a head may be), ewe.site (which feature answers), ewe.streams.base (what a
-stream promises).
+Read next: ewe.response_writer (how a response is sent), ewe.http.parser (what a head may be), ewe.site (which
+feature answers), ewe.streams.base (what a stream promises).
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ async def converse(stream: Stream, site: Site) -> None:
             response = await answer(stream, site, request, began)
             keep_alive = may_keep_alive(stream, site, request)
             keep_alive = await send_response(stream, request, response, keep_alive, began)
+            # After most requests nothing is left to read or to end, and the call is saved.
             if pending or not keep_alive or request.body is not NO_BODY:
                 keep_alive, pending = await end_exchange(stream, request, pending, keep_alive, began)
             if not keep_alive:
                 return
             pending = pending or await stream.next_request(site.idle)
-    except UnreadableHead as unreadable:
-        await refuse(stream, unreadable, began)
+    except RefusedHead as refused:
+        await refuse(stream, refused, began)
     except (Timeout, Disconnected):
         return  # The client has left, reads too slowly, or its response was cut: nothing more can be sent.
 
@@ -160,7 +161,7 @@ def recall(site: Site, pending: bytes) -> tuple[Request, bytes] | None:
 async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Request, bytes]:
     """Return the request that begins with the pending bytes, and the bytes after its head if it has no body.
 
-    The bytes after the head of a request with a body are in its Body. Raises UnreadableHead, Disconnected.
+    The bytes after the head of a request with a body are in its Body. Raises RefusedHead, Disconnected.
     """
     head = b""
     try:
@@ -169,7 +170,7 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
         if stream.scheme != "https" and request.target[:6].lower() == "https:":  # RFC 9110 section 7.4
             raise HTTPError(421, "an https URL over a connection that is not secured")
     except HTTPError as error:
-        raise UnreadableHead(error, head) from None
+        raise RefusedHead(error, head) from None
     if request.length == 0:
         remember(site, head, request)
         return request, pending
@@ -188,7 +189,7 @@ def remember(site: Site, head: bytes, request: Request) -> None:
 async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, bytes]:
     """Return a head, its empty line included, and the bytes after it.
 
-    Raises UnreadableHead: 408 when the head is not complete in time (head-timeout), 400 when the client ends
+    Raises RefusedHead: 408 when the head is not complete in time (head-timeout), 400 when the client ends
     within it, and as check_partial_head(). Raises Disconnected if the client ends before the head begins.
     """
     timeout = site.config.head_timeout
@@ -211,9 +212,9 @@ async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, 
                 pending, skipped = without_empty_line(pending)
     except Timeout:
         late = HTTPError(408, f"the head did not come in {timeout:g} s (head-timeout)")
-        raise UnreadableHead(late, pending) from None
+        raise RefusedHead(late, pending) from None
     except HTTPError as error:
-        raise UnreadableHead(error, pending) from None
+        raise RefusedHead(error, pending) from None
     return pending[: end + 4], pending[end + 4 :]
 
 
@@ -222,8 +223,13 @@ def without_empty_line(pending: bytes) -> tuple[bytes, bool]:
     return pending.removeprefix(b"\r\n"), pending.startswith(b"\r\n")
 
 
-class UnreadableHead(Exception):
-    """A head that cannot be read, so that nobody knows where its request ends. head: what arrived of it."""
+class RefusedHead(Exception):
+    """A head that ewe refuses before any feature sees its request. head: what has arrived of it.
+
+    It is malformed or too long, comes too slowly, or asks for what ewe does not do: a body past max-body (413), a
+    method that is too long (501), an encoded slash (404). Of most of them nobody knows where the request ends. The
+    connection therefore closes after each of them.
+    """
 
     def __init__(self, error: HTTPError, head: bytes) -> None:
         super().__init__(error, head)
@@ -259,10 +265,10 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
     return response
 
 
-async def refuse(stream: Stream, unreadable: UnreadableHead, began: float) -> None:
-    """Answer a request whose head could not be read, and end: nobody knows where the next one begins."""
-    error = unreadable.error
-    head = unreadable.head
+async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
+    """Answer a request whose head was refused, and end the connection."""
+    error = refused.error
+    head = refused.head
     if error.place is not None:
         # Cut after the byte at fault, so that the log line does not depend on how many bytes had arrived.
         head = head[: error.place + 1]

@@ -1,4 +1,27 @@
-"""How a response is sent: its head, its body, and its line of the access log."""
+"""How a response is sent: its head, its body, and its line of the access log.
+
+A feature returns a Response: a status, fields, and a body. Before the first byte leaves, three questions are open:
+
+1. **How does the client find the end of the body** (RFC 9112 section 6.3)? A known length is in the response's
+   Content-Length. If the length is unknown, HTTP/1.1 sends chunks. HTTP/1.0 has no chunks: the close of the
+   connection ends the body.
+2. **May the connection stay open?** The conversation says whether it may. A body that only the close ends, or a
+   program that wrote more than its Content-Length, still closes it. The head says so: end_of_head().
+3. **How many system calls?** The head and the first bytes of the body leave together. A Source may need long for
+   its first piece, so there the head leaves at once.
+
+The kind of the body decides who sends it:
+
+    bytes                   send_response() itself: the common case, in one call of the stream
+    (bytes or Region, ...)  ResponseWriter.send_pieces(): files by sendfile(2)
+    Source                  ResponseWriter: send_chunks(), send_source() up to a length or the close, or send_raw()
+
+What can go wrong: once the head is out, no other status can be sent. A body that ends early must not pass for the
+whole. The client notices a missing last chunk and missing bytes of a Content-Length by itself. A body that only the
+close ends would look complete, so the connection then ends with a reset: Stream.reset_at_close().
+
+Read next: ewe.http.messages (Response, Source, Region).
+"""
 
 from __future__ import annotations
 
@@ -65,7 +88,7 @@ async def send_response(
             except BaseException:
                 # After an ordinary close the client would take the part that it has for the whole body.
                 if writer.ends_with_close:
-                    stream.break_off()
+                    stream.reset_at_close()
                 raise
             finally:
                 sent = writer.sent
@@ -85,7 +108,11 @@ def fault(stream: Stream, request: Request) -> Response:
 
 
 def log(stream: Stream, request: Request, response: Response, sent: int, began: float) -> None:
-    """Write an exchange's line of the access log."""
+    """Write an exchange's line of the access log.
+
+    began: on time.perf_counter(), when the first bytes of the request had arrived and the response before it was
+    sent. The logged time ends here, and includes the sending.
+    """
     micros = int((time.perf_counter() - began) * 1e6)
     logger.access.write(logger.Exchange(stream.client[0], stream.server[1], request, response, sent, micros))
 
@@ -104,11 +131,9 @@ def report(stream: Stream, request: Request, response: Response) -> None:
 class ResponseWriter:
     """Sends one response whose body is a tuple or a Source.
 
-    sent: bytes of the body so far (of a raw response: with its head). ends_with_close: only the close tells the
-    client where the body ends.
-
-    It also decides how the client learns where the body ends: by Content-Length, by chunks (HTTP/1.1), or by the
-    close of the connection (RFC 9112 section 6.3).
+    sent: bytes of the body so far, for the access log (of a raw response: with its head). A piece or a file counts
+    once all of it is sent: a file that is broken off counts 0. ends_with_close: only the close of the connection
+    tells the client where the body ends.
     """
 
     def __init__(self, stream: Stream, request: Request, response: Response, keep_alive: bool) -> None:

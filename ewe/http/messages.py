@@ -6,7 +6,7 @@ The body of a request is read with `await request.body.receive()`. The body of a
     (bytes or Region, ...)       parts of open files: the kernel copies them (sendfile)
     a Source                     pieces that come one after the other, from a program for instance
 
-ewe.conversation sends a response. Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1).
+ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (HTTP/1.1).
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ class Response:
     """One response. Its body is bytes, a tuple of bytes and Regions, or a Source.
 
     status: 200 to 599. fields: (name, value) pairs without Date, Connection, Content-Length and Transfer-Encoding:
-    ewe.conversation alone decides those. length: the body's, in bytes; None if unknown. cause: for the error log,
-    why the client does not get what it wanted. target: a local redirect; the site answers for this target instead.
-    release: called once when the body is no longer needed, to close the file of its Regions. A Response whose body
-    is bytes is never changed, so it may be sent many times.
+    ewe.response_writer alone decides those. length: the body's, in bytes; None if unknown. cause: for the error
+    log, why the client does not get what it wanted. target: a local redirect; the site answers for this target
+    instead. release: called once when the body is no longer needed, to close the file of its Regions. A Response
+    whose body is bytes is never changed, so it may be sent many times.
     """
 
     __slots__ = ("_encoded", "body", "cause", "fields", "length", "reason", "release", "status", "target")

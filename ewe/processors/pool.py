@@ -88,7 +88,7 @@ class Pool(Processor):
 
     def __init__(self, site: Any, config: Config) -> None:
         super().__init__(site, config)
-        self.ready: SimpleQueue[Task | Stream | None] = SimpleQueue()
+        self.queue: SimpleQueue[Task | Stream | None] = SimpleQueue()
         self.parked: dict[int, Task] = {}
         self.parks = config.parking != "never"
 
@@ -110,10 +110,10 @@ class Pool(Processor):
             while not listener.closed:
                 accepted = self.next(listener)
                 if accepted is not None:
-                    self.ready.put(self.meet(accepted))
+                    self.queue.put(self.meet(accepted))
         self.drain()
         for _ in range(threads):
-            self.ready.put(None)
+            self.queue.put(None)
 
     def start(self) -> int:
         """Start the workers; return how many started: the system may refuse threads."""
@@ -128,7 +128,7 @@ class Pool(Processor):
         return self.config.poolthreads
 
     def has_room(self) -> bool:
-        return self.ready.qsize() < self.config.queue and super().has_room()
+        return self.queue.qsize() < self.config.queue and super().has_room()
 
     # The main thread
 
@@ -141,7 +141,7 @@ class Pool(Processor):
             for descriptor in ready:
                 task = self.parked.pop(descriptor, None)
                 if task is not None:
-                    self.ready.put(task)
+                    self.queue.put(task)
             for each in accepted:
                 if self.has_too_many(each.client[0]):
                     self.refuse(each, "connections-per-client")
@@ -165,7 +165,7 @@ class Pool(Processor):
             self.advance(task)
         else:
             # A handshake computes, and with parking = idle it waits in recv(2): that would stop the main thread.
-            self.ready.put(task)
+            self.queue.put(task)
 
     def expire(self, now: float) -> None:
         """Queue the parked conversations that are past their deadline; Timeout is thrown into them."""
@@ -175,13 +175,13 @@ class Pool(Processor):
                 self.listener.unwatch(descriptor)
                 task.watched = False
                 task.error = Timeout()
-                self.ready.put(task)
+                self.queue.put(task)
 
     # The workers
 
     def work(self) -> None:
         """Run the conversations of the queue, in a worker, until the queue yields None."""
-        while (entry := self.ready.get()) is not None:
+        while (entry := self.queue.get()) is not None:
             if not self.listener.accepting:
                 self.listener.wake()  # the queue has room again, so the main thread may accept
             if isinstance(entry, Task):
@@ -205,7 +205,7 @@ class Pool(Processor):
             self.release(task.stream)
         else:
             if wait.want is Want.TURN:
-                self.ready.put(task)
+                self.queue.put(task)
             else:
                 self.park(task, wait)
 

@@ -18,7 +18,8 @@ The calls are the same for all of them:
     send(), send_file()
     share()          work was done without a wait; let the others have a turn when it was much
     poller()         wait for something else than the client: a program, another server (streams/poller.py)
-    linger(), break_off(), close()    three ways to end
+    linger(), close()   end the connection; linger() first lets the client read the response
+    reset_at_close()    make close() a reset, by which the client sees that a response was cut
     finish(), abort()                 a stop, from another thread or from a signal handler
 
 What every stream promises (tests/streams/test_streams.py checks each promise over each kind):
@@ -168,8 +169,8 @@ class Stream:
         self.aborted = False
         self.programs: set[Child] = set()
 
-    async def next_request(self, idle: float) -> bytes:
-        """Return the first bytes of the next request; b"" if none come within `idle` seconds, or at a stop.
+    async def next_request(self, seconds: float) -> bytes:
+        """Return the first bytes of the next request; b"" if none come within `seconds`, or at a stop.
 
         Raises Disconnected.
         """
@@ -247,8 +248,8 @@ class Stream:
         """End the connection and its programs now: the conversation's call raises Disconnected. From any thread."""
         raise NotImplementedError
 
-    def break_off(self) -> None:
-        """Make close() a reset, so that a response that only the close delimits does not look complete."""
+    def reset_at_close(self) -> None:
+        """Make close() a reset, so that a cut response that only the close delimits does not look complete."""
         raise NotImplementedError
 
     def kill_programs(self) -> None:

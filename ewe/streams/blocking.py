@@ -75,7 +75,7 @@ class BlockingStream(Stream):
         self.socket = sock
         self.expires = 0.0
 
-    async def next_request(self, idle: float) -> bytes:
+    async def next_request(self, seconds: float) -> bytes:
         waited = 0.0
         # Set before the look at finishing, since finish() sets finishing before it looks at idle.
         self.idle = True
@@ -85,7 +85,7 @@ class BlockingStream(Stream):
                     return self.socket.recv(RECEIVE)
                 except BlockingIOError:
                     waited += SLICE
-                    if waited >= idle:
+                    if waited >= seconds:
                         break
                     continue
                 except OSError:
@@ -194,7 +194,7 @@ class BlockingStream(Stream):
         self.shutdown(socket.SHUT_RDWR)
         self.kill_programs()
 
-    def break_off(self) -> None:
+    def reset_at_close(self) -> None:
         reset_at_close(self.socket)
 
     def shutdown(self, how: int) -> None:

@@ -188,12 +188,12 @@ class EventStream(Stream):
         self.want = want
         await PAUSE
 
-    async def next_request(self, idle: float) -> bytes:
+    async def next_request(self, seconds: float) -> bytes:
         if not self.arrived and not self.ended:
             if self.finishing or self.lost:
                 return b""
             self.idle = True
-            self.expires = self.clock.now + idle + TICK
+            self.expires = self.clock.now + seconds + TICK
             self.want = Want.BYTES
             try:
                 await PAUSE
@@ -362,7 +362,7 @@ class EventStream(Stream):
         self.kill_programs()
         self.soon(self.transport.abort)
 
-    def break_off(self) -> None:
+    def reset_at_close(self) -> None:
         reset_at_close(self.transport.get_extra_info("socket"))
 
     def soon(self, function: Callable[[], None]) -> None:

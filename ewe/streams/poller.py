@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
     from ewe.streams.event import EventStream
 
-HALF_CLOSED = 2.0  # seconds a program may stay silent once the client has closed its sending side
+# Seconds that a program may stay silent once the client has closed its sending side. The event loop checks this
+# once in as many seconds, so there it may be twice as long.
+HALF_CLOSED = 2.0
 
 
 def has_epoll() -> bool:

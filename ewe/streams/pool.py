@@ -65,13 +65,13 @@ class PoolStream(BlockingStream):
         if parks_always:
             sock.setblocking(False)
 
-    async def next_request(self, idle: float) -> bytes:
+    async def next_request(self, seconds: float) -> bytes:
         self.idle = True
         try:
             if self.finishing:
                 return self.arrived_before_stop()
             # Wait before the first recv(): the main thread starts conversations, and must not run a request.
-            wait = Wait(Want.BYTES, time.monotonic() + idle)
+            wait = Wait(Want.BYTES, time.monotonic() + seconds)
             while True:
                 await wait
                 try:

@@ -200,10 +200,10 @@ class SecureStream(Stream):
         piece, self.raw = self.raw[:RECORD], self.raw[RECORD:]
         return self.incoming.write(piece)
 
-    async def next_request(self, idle: float) -> bytes:
+    async def next_request(self, seconds: float) -> bytes:
         data = self.decrypted()
         if not data and not self.ended:
-            raw = await self.below.next_request(idle)
+            raw = await self.below.next_request(seconds)
             self.take(raw)
             data = self.decrypted()
             if not data and not self.ended:  # part of a record: the request has begun
@@ -273,9 +273,9 @@ class SecureStream(Stream):
         await self.goodbye()
         await self.below.linger()
 
-    def break_off(self) -> None:
+    def reset_at_close(self) -> None:
         self.broken = True
-        self.below.break_off()
+        self.below.reset_at_close()
 
     def bound_to(self) -> str:
         return self.below.bound_to()

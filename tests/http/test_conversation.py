@@ -553,7 +553,7 @@ def test_an_error_in_the_middle_cuts(
     assert output.count(b"HTTP/1.1 ") == 1 and source.closed == 1 and len(stream.pieces) == 1
     assert "cut after 3 bytes: it fell silent" in reasons[0]
     # Where only the close tells the end, an ordinary one would make a part look like the whole.
-    assert ("break_off" in stream.did) is (length is None and version == "1.0")
+    assert ("reset_at_close" in stream.did) is (length is None and version == "1.0")
 
 
 def test_a_fault_in_the_middle_is_told() -> None:
@@ -588,7 +588,7 @@ def test_a_client_that_stops_reading_in_the_middle(
     stream = Stopping([get(version=version), get()])
     run(converse(stream, Fixed(Response(200, (), source))))  # type: ignore[arg-type]
     assert source.closed == 1 and len(stream.sent) == 2
-    assert ("break_off" in stream.did) is resets
+    assert ("reset_at_close" in stream.did) is resets
 
 
 def test_a_response_of_its_own_making() -> None:

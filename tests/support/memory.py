@@ -31,8 +31,8 @@ class MemoryStream(Stream):
         self.did: list[str] = []
         self.lingered = False
 
-    async def next_request(self, idle: float) -> bytes:
-        self.did.append(f"next_request {idle:g}")
+    async def next_request(self, seconds: float) -> bytes:
+        self.did.append(f"next_request {seconds:g}")
         try:
             return b"" if self.stopping else self.next_piece()
         except Timeout:
@@ -65,8 +65,8 @@ class MemoryStream(Stream):
         if len(data) < count:
             raise Disconnected
 
-    def break_off(self) -> None:
-        self.did.append("break_off")
+    def reset_at_close(self) -> None:
+        self.did.append("reset_at_close")
 
     async def linger(self) -> None:
         self.did.append("linger")
