@@ -216,7 +216,7 @@ def test_what_ends_is_back(classes: tuple[Path, Path]) -> None:
         assert ask(running, "shop/plain").status == 200, running.log()
         again = running.engines()[0]["pid"]
         assert again != pid
-        wait_until(lambda: not work.exists(), 5, "what it had compiled is left")
+        wait_until(lambda: not work.exists(), 30, "what it had compiled is left")
         assert ask(running, "shop/do/spin").status == 504  # no thread can be ended: the JVM is
         wait_until(lambda: not alive({again}), 5)
         assert ask(running, "shop/plain").status == 200, running.log()
