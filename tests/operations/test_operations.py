@@ -55,19 +55,29 @@ class Load(threading.Thread):
 
 
 def under_load(server: Server, act: Callable[[], None]) -> None:
-    """Do something while four clients ask; none of their requests may fail."""
+    """Do something while four clients ask; each is answered before and after, and no request fails."""
     loads = [Load(server) for _ in range(4)]
+
+    def each_is_answered(times: int) -> None:
+        wanted = [load.answered + times for load in loads]
+        wait_until(
+            lambda: all(load.answered >= count for load, count in zip(loads, wanted, strict=True)),
+            30,
+            lambda: f"answered: {[load.answered for load in loads]}, wanted: {wanted}\n{server.log()}",
+        )
+
     for load in loads:
         load.start()
-    time.sleep(0.3)
-    act()
-    time.sleep(0.5)
+    try:
+        each_is_answered(5)
+        act()
+        each_is_answered(20)
+    finally:
+        for load in loads:
+            load.over = True
     for load in loads:
-        load.over = True
-    for load in loads:
-        load.join(10)
+        load.join(20)
     assert not [failure for load in loads for failure in load.failed]
-    assert all(load.answered > 5 for load in loads)
 
 
 def configured(tmp_path: Path, index: str) -> tuple[str, ...]:
@@ -94,7 +104,7 @@ def test_reload_fails_no_request(start: Start, variant: str, tmp_path: Path) -> 
         under_load(server, reload)
     wait_until(lambda: "another page" in httpx.get(server.url).text, 15, server.log)
     if "workers" in variant or variant == "prefork":
-        wait_until(lambda: not before & set(children(server.pid)), 10, server.log)
+        wait_until(lambda: not before & set(children(server.pid)), 20, server.log)
     assert server.stop() == 0, server.log()
     assert "Traceback" not in server.log()
 
@@ -121,7 +131,7 @@ def test_a_reload_may_change_what_a_head_may_measure(start: Start, model: str, t
     assert httpx.get(url).status_code == httpx.get(url).status_code == 200
     file.write_text("max-target = 100\n")
     server.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: httpx.get(url).status_code == 414, 10, server.log)
+    wait_until(lambda: httpx.get(url).status_code == 414, 20, server.log)
 
 
 def test_a_reload_may_change_the_log_format(start: Start, variant: str, tmp_path: Path) -> None:
@@ -146,11 +156,15 @@ def test_a_reload_may_change_the_log_format(start: Start, variant: str, tmp_path
 
 def test_a_request_in_progress_survives_a_reload(start: Start, variant: str) -> None:
     server = start(variant)
-    write_program(server.cgi / "slow", "#!/bin/sh\nsleep 1\nprintf 'Content-Type: text/plain\\n\\ndone\\n'\n")
+    started, go = server.root / "started", server.root / "go"
+    text = f"touch {started}; until [ -e {go} ]; do sleep 0.02; done; printf 'Content-Type: a/b\\n\\ndone\\n'"
+    write_program(server.cgi / "slow", f"#!/bin/sh\n{text}\n")
     with server.connect() as sock:
         sock.sendall(b"GET /cgi-bin/slow HTTP/1.1\r\nHost: ewe\r\n\r\n")
-        time.sleep(0.3)
+        wait_until(started.exists, 20, server.log)
         server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("configuration was read again")
+        go.touch()
         assert read_response(sock)[2] == b"done\n"
     assert httpx.get(server.url).status_code == 200
 
@@ -161,7 +175,7 @@ def test_more_and_fewer_workers(start: Start, name: str) -> None:
 
     def change(number: int, count: int) -> None:
         server.process.send_signal(number)
-        wait_until(lambda: len(children(server.pid)) == count, 10, server.log)
+        wait_until(lambda: len(children(server.pid)) == count, 20, server.log)
 
     def all_of_it() -> None:
         change(signal.SIGTTIN, 3)
@@ -189,7 +203,7 @@ def test_status(start: Start, variant: str) -> None:
         server.wait_for_log("status: thread")
         assert "connections" in server.log()
         wait_until(lambda: ", in serve" in server.log(), 15, server.log)
-    wait_until(lambda: httpx.get(server.url).status_code == 200, 10)
+    wait_until(lambda: httpx.get(server.url).status_code == 200, 20)
     assert "Traceback" not in server.log()
 
 
@@ -321,7 +335,7 @@ def test_a_unix_socket_outlives_a_worker(start: Start, tmp_path: Path) -> None:
     server = start("asyncio --workers 2", "--bind", "127.0.0.1:0", "--bind", f"unix:{path}")
     before = set(children(server.pid))
     server.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: not before & set(children(server.pid)), 10, server.log)
+    wait_until(lambda: not before & set(children(server.pid)), 20, server.log)
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ewe") as client:
         assert client.get("/").status_code == 200
     assert server.stop() == 0 and not path.exists()
