@@ -126,7 +126,7 @@ class XSwitch:
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
 
-    def wait_for_log(self, text: str, seconds: float = 5) -> None:
+    def wait_for_log(self, text: str, seconds: float = 20) -> None:
         wait_until(lambda: text in self.log(), seconds, lambda: f"{text!r} is not in the log:\n{self.log()}")
 
     def members(self) -> dict[str, int]:
@@ -182,13 +182,13 @@ def xswitch(
         banner = re.compile(r"listens on (\S+)")
         wait_until(
             lambda: banner.search(running.log()) or process.poll() is not None,
-            10,
+            20,
             lambda: f"no banner: {running.log()}",
         )
         found = banner.search(running.log())
         assert found, running.log()
         running.address = found[1]
-        wait_until(lambda: len(descendants(process.pid)) >= 3, 10)
+        wait_until(lambda: len(descendants(process.pid)) >= 3, 20)
         yield running
         family = descendants(process.pid)
         running.stop()
@@ -197,9 +197,9 @@ def xswitch(
             family |= descendants(process.pid)
             process.kill()
             process.wait()
-        wait_until(lambda: not alive(family - {process.pid}), 5, lambda: f"left behind: {alive(family)}")
+        wait_until(lambda: not alive(family - {process.pid}), 20, lambda: f"left behind: {alive(family)}")
         wait_until(
-            lambda: not session_members(process.pid), 5, lambda: f"left: {session_members(process.pid)}"
+            lambda: not session_members(process.pid), 20, lambda: f"left: {session_members(process.pid)}"
         )
         said = running.log()
         shutil.rmtree(directory)

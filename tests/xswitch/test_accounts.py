@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.proc import alive
+from support.proc import alive, open_files
 from support.server import needs, wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
 
@@ -261,12 +261,14 @@ for n in range(20):
 """
     links = dict(line.split(" ", 1) for line in try_out(running, alice, code).splitlines())
     assert all(int(number) <= 7 for number, target in links.items() if "socket" in target), links
-    code = """import re, socket
-for path in re.findall(r"/tmp/xswitch-\\S+", open("/proc/net/unix").read()):
-    try: print(socket.socket(socket.AF_UNIX).connect(path))
-    except FileNotFoundError: print("no name")
-"""
-    assert set(try_out(running, alice, code).splitlines()) == {"no name"}
+    engine = next(each["pid"] for each in running.engines() if each["language"] == "php")
+    ours = {name[len("socket:[") : -1] for name in open_files(engine).values() if name.startswith("socket:[")}
+    rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()]
+    paths = {row[7] for row in rows if len(row) > 7 and row[6] in ours}
+    assert paths
+    for path in paths:
+        connects = f"import socket\nsocket.socket(socket.AF_UNIX).connect({path!r})"
+        assert try_out(running, alice, connects) == "FileNotFoundError"
 
 
 def test_alices_socket_modes_hold(users: tuple[User, User]) -> None:
@@ -294,10 +296,14 @@ def prompt(running: XSwitch, bob: User) -> float:
 
 
 def hurts_only_alice(running: XSwitch, alice: User, bob: User, code: str, seconds: float = 3) -> list[Reply]:
-    """Have alice run code in as many engines as she may have; bob must be answered meanwhile, within `seconds`."""
+    """Have alice run code in as many engines as she may have; bob must be answered meanwhile, within `seconds`.
+
+    A busy machine has longer: ten times as long as it took for an answer before.
+    """
     before = alice.processes()  # engines, some of another X-Switch
     script = alice.write("hurt.py", code)
-    prompt(running, bob)
+    prompt(running, bob)  # which starts his engine
+    seconds += 10 * prompt(running, bob)
     waits = [running.asking(script) for _ in range(4)]
     time.sleep(0.5)
     waited = [prompt(running, bob) for _ in range(5)]
@@ -305,7 +311,7 @@ def hurts_only_alice(running: XSwitch, alice: User, bob: User, code: str, second
     assert max(waited) < seconds, waited
     wait_until(
         lambda: len(alice.processes() - before) <= 3,
-        10,
+        20,
         lambda: f"{len(alice.processes() - before)} processes are left",
     )
     assert running.ask(alice.write("fine.py", PYTHON_HELLO)).text == "hello\n", running.log()
@@ -321,7 +327,7 @@ def test_a_flood_of_hers_does_not_delay_him(users: tuple[User, User]) -> None:
     slow = alice.write("slow.py", f"import time\ntime.sleep(0.1)\nprint('{HEAD}\\nslow')")
     with xswitch("max-engines = 3\nmax-engines-per-user = 2\npatience = '20s'") as running:
         waits = [running.asking(slow) for _ in range(60)]
-        wait_until(lambda: running.status()["waiting"].get(alice.name, 0) > 40, 10)
+        wait_until(lambda: running.status()["waiting"].get(alice.name, 0) > 40, 20)
         for _ in range(3):
             prompt(running, bob)
             assert running.status()["waiting"].get(alice.name, 0) > 5
@@ -377,13 +383,13 @@ def test_a_bomb_of_sessions_ends_with_its_engine(users: tuple[User, User], stopp
     with xswitch(SETTINGS.replace("3s", "5s" if stopped else "2s")) as running:
         prompt(running, bob)
         wait = running.asking(alice.write("sessions.py", SESSIONS))
-        wait_until(lambda: len(alice.processes() - before) > 20, 10)
+        wait_until(lambda: len(alice.processes() - before) > 20, 20)
         if stopped:
             running.stop()
             assert alice.processes() <= before
         else:
             assert wait().status == 504
-            wait_until(lambda: alice.processes() <= before, 15, lambda: f"left: {len(alice.processes())}")
+            wait_until(lambda: alice.processes() <= before, 20, lambda: f"left: {len(alice.processes())}")
             assert running.ask(bob.write("new.pl", f'print "{HEAD}\\nhello";')).status == 200
 
 
@@ -400,10 +406,10 @@ def test_nothing_of_a_user_outlives_a_kill_of_all(users: tuple[User, User]) -> N
         leaves = "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(60)\n"
         script = alice.write("stay.py", f"{leaves}print('{HEAD}', flush=True)\ntime.sleep(60)")
         wait = running.asking(script)
-        wait_until(lambda: len(alice.processes() - before) >= 2, 10)
+        wait_until(lambda: len(alice.processes() - before) >= 2, 20)
         os.kill(running.process.pid, signal.SIGKILL)
         running.process.wait()
-        wait_until(lambda: alice.processes() <= before, 5)
+        wait_until(lambda: alice.processes() <= before, 20)
         assert wait().status == 0
 
 
@@ -511,11 +517,11 @@ def test_nobody_leads_others_to_a_script(running: XSwitch, users: tuple[User, Us
     assert statuses() == [200] * 3  # root's
     for link in paths:
         os.chown(link, alice.uid, alice.gid, follow_symlinks=False)
-    wait_until(lambda: statuses() == [403] * 3, 10)
+    wait_until(lambda: statuses() == [403] * 3, 20)
     for link in paths:
         running.wait_for_log(f"the link {link} to it is {alice.name}'s")
         os.chown(link, bob.uid, bob.gid, follow_symlinks=False)
-    wait_until(lambda: statuses() == [200] * 3, 10)
+    wait_until(lambda: statuses() == [200] * 3, 20)
     for link in paths:
         link.unlink()
 
@@ -550,9 +556,9 @@ def test_a_link_that_leads_elsewhere_after_the_look(users: tuple[User, User], na
     link.symlink_to(bob.write(name, text, 0o755))
     with xswitch("max-engines-per-user = 1") as running:
         busy = running.asking(bob.write(f"slow-{name}", slow))
-        wait_until(lambda: [engine["state"] for engine in running.engines()] == ["busy"], 5)
+        wait_until(lambda: [engine["state"] for engine in running.engines()] == ["busy"], 20)
         waiting = running.asking(link)
-        wait_until(lambda: running.status()["waiting"] == {bob.name: 1}, 5)
+        wait_until(lambda: running.status()["waiting"] == {bob.name: 1}, 20)
         link.unlink()
         link.symlink_to(alice.write(f"hers-{name}", hers, 0o755))
         go.touch()
@@ -604,7 +610,7 @@ def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_di
             == 200
         )
         log = log_directory / f"{alice.name}.log"
-        wait_until(lambda: "spin.py: 504, ended after 1 s (time-limit)" in log.read_text(), 5, log.read_text)
+        wait_until(lambda: "spin.py: 504, ended after 1 s (time-limit)" in log.read_text(), 20, log.read_text)
         said = log.read_text()
         assert f"{fault}: ModuleNotFoundError: No module named 'no_such_module'" in said
         assert (
@@ -616,8 +622,8 @@ def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_di
         link.symlink_to(bob.public / "bob.py")
         os.lchown(link, alice.uid, alice.gid)
         assert running.ask(link).status == 403
-        wait_until(lambda: f"{link}: 403, the link {link} to it is {alice.name}'s" in log.read_text(), 5)
-        wait_until(lambda: "bob.py: of bob" in (log_directory / f"{bob.name}.log").read_text(), 5)
+        wait_until(lambda: f"{link}: 403, the link {link} to it is {alice.name}'s" in log.read_text(), 20)
+        wait_until(lambda: "bob.py: of bob" in (log_directory / f"{bob.name}.log").read_text(), 20)
         assert (log.stat().st_uid, log.stat().st_mode & 0o777) == (alice.uid, 0o600)
         reads = f"print(open('{log_directory}/{bob.name}.log').read())"
         assert try_out(running, alice, reads) == "PermissionError"
@@ -627,7 +633,7 @@ def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_di
         log.rename(f"{log}.old")  # as logrotate does
         time.sleep(2.1)  # the main module has suexecme's word for two seconds
         running.ask(fault)
-        wait_until(lambda: log.exists() and "no_such_module" in log.read_text(), 5)
+        wait_until(lambda: log.exists() and "no_such_module" in log.read_text(), 20)
         assert running.ask(running.script("site.py", PYTHON_HELLO)).status == 200
         assert not list(log_directory.glob("nobody*"))
         assert all(f"{alice.name} {line[20:]}" in running.log() for line in said.splitlines())

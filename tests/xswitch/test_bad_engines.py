@@ -77,7 +77,7 @@ def test_an_engine_that_speaks_while_nobody_asks_is_ended(running: XSwitch) -> N
     for late in ("os.write(1, b'more')", "os.write(3, b'\\4' + b'0\\n')", "os.close(3)"):
         code = ANSWER + f"os.write(3, b'\\4' + b'0\\n')\nimport time; time.sleep(0.2); {late}"
         assert running.ask(running.script("late.bad", code)).body == b"answer"
-        wait_until(lambda: not any(each["language"] == "bad" for each in running.engines()), 5)
+        wait_until(lambda: not any(each["language"] == "bad" for each in running.engines()), 20)
 
 
 def test_random_marks_do_no_harm(running: XSwitch) -> None:

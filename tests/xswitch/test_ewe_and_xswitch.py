@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.proc import children, session_members
-from support.server import Server, Start, needs, wait_until, write_program
+from support.server import MODELS, Server, Start, needs, wait_until, write_program
 from support.xswitch_client import account, xswitch
 
 pytestmark = pytest.mark.starts_processes
@@ -54,12 +54,14 @@ def check(client: httpx.Client) -> None:
     assert client.get("/xswitch-status").status_code == 404
 
 
-def test_every_model_before_one(start: Start, variant: str, site: Path) -> None:
+@pytest.mark.parametrize("name", [*MODELS, "asyncio --loop asyncio"])
+def test_every_model_before_one(start: Start, name: str, site: Path) -> None:
+    """A model, or a loop, has its own way to wait for X-Switch. Workers and parking concern the clients alone."""
     with xswitch() as behind:
         (behind.site / "cgi-bin").mkdir()
         (site / "cgi-bin").rmdir()
         (site / "cgi-bin").symlink_to(behind.site / "cgi-bin")
-        server = with_programs(start(variant, "--xswitch", behind.address))
+        server = with_programs(start(name, "--xswitch", behind.address))
         with httpx.Client(base_url=server.url, timeout=20) as client:
             check(client)
             behind.stop()
@@ -76,7 +78,7 @@ def test_one_of_its_own(start: Start, site: Path) -> None:
         assert client.get("/cgi-bin/hello.py").text.split()[1] != "0"
         server.process.send_signal(signal.SIGHUP)
         server.wait_for_log("configuration was read again")
-        wait_until(lambda: client.get("/cgi-bin/hello.py").status_code == 200, 5)
+        wait_until(lambda: client.get("/cgi-bin/hello.py").status_code == 200, 20)
     assert server.stop() == 0
     assert "Traceback" not in server.log()
     assert not [path for path in Path("/tmp").glob("ewe-xswitch-*") if str(path) in server.log()]
@@ -110,9 +112,9 @@ def test_what_is_killed_is_started_anew(start: Start, site: Path, victim: str) -
             assert answer.status_code in (200, 502, 503)
             return answer.status_code == 200 and int(answer.text.split()[0]) != engine
 
-        wait_until(is_back, 10, server.log)  # well below a second where nothing else runs
+        wait_until(is_back, 20, server.log)  # well below a second where nothing else runs
         assert "welcome" in client.get("/").text
-        wait_until(lambda: not Path(f"/proc/{engine}").exists(), 5, "the engine has outlived its X-Switch")
+        wait_until(lambda: not Path(f"/proc/{engine}").exists(), 20, "the engine has outlived its X-Switch")
         assert "X-Switch (pid" in server.log() or victim != "its parent"
     assert server.stop() == 0
 
@@ -192,7 +194,7 @@ def test_the_log_has_all_that_x_switch_says(start: Start, site: Path, tmp_path: 
         return httpx.get(f"{server.url}cgi-bin/{name}", timeout=20).status_code
 
     def said(text: str) -> None:
-        wait_until(lambda: text in log.read_text(), 10, lambda: f"{text!r} is not in {log.read_text()}")
+        wait_until(lambda: text in log.read_text(), 20, lambda: f"{text!r} is not in {log.read_text()}")
 
     assert ask("fault.py") == 502
     said("No module named 'no_such_module'")
@@ -202,13 +204,13 @@ def test_the_log_has_all_that_x_switch_says(start: Start, site: Path, tmp_path: 
     assert ": 500" not in log.read_text()
     first = log.rename(tmp_path / "error.log.1")
     server.process.send_signal(signal.SIGUSR1)
-    wait_until(log.exists, 10)
+    wait_until(log.exists, 20)
 
     def is_said_there() -> bool:
         ask("fault.py")
         return "No module named" in log.read_text()
 
-    wait_until(is_said_there, 10, first.read_text)
+    wait_until(is_said_there, 20, first.read_text)
     assert server.stop() == 0
     said("SIGTERM: stopping")
     assert "X-Switch" not in server.log().partition("\n")[2]
@@ -242,7 +244,7 @@ def test_nothing_is_left_of_a_server_that_was_killed(start: Start, site: Path) -
     path = next(Path(line[7]) for line in lines if len(line) > 7 and line[6] in numbers)
     assert path.exists()
     os.kill(server.pid, signal.SIGKILL)
-    wait_until(lambda: not session_members(server.pid), 10, lambda: f"left: {session_members(server.pid)}")
+    wait_until(lambda: not session_members(server.pid), 20, lambda: f"left: {session_members(server.pid)}")
     assert not path.parent.exists()
 
 

@@ -146,7 +146,7 @@ def test_an_endless_answer_ends_with_its_client(running: XSwitch) -> None:
         connection.sock.close()
     assert ask(running, "shop/plain").status == 200, running.log()
     assert running.engines()[0]["pid"] == before
-    wait_until(lambda: running.engines()[0]["state"] == "idle", 5)
+    wait_until(lambda: running.engines()[0]["state"] == "idle", 20)
 
 
 def test_what_is_not_for_clients(running: XSwitch) -> None:
@@ -181,26 +181,26 @@ def test_changes_are_noticed(running: XSwitch, classes: tuple[Path, Path]) -> No
     assert ask(running, "shop/do/count", HTTP_COOKIE=own).text == "2"  # and the application stays
 
     shutil.copy(classes[1] / "Plain.class", shop / "WEB-INF" / "classes")
-    wait_until(lambda: ask(running, "shop/plain").text == "version 2", 10, running.log)
+    wait_until(lambda: ask(running, "shop/plain").text == "version 2", 20, running.log)
 
     (shop / "WEB-INF" / "web.xml").write_text(DESCRIPTOR.format(pattern="/elsewhere"))
-    wait_until(lambda: ask(running, "shop/elsewhere").status == 200, 10, running.log)
+    wait_until(lambda: ask(running, "shop/elsewhere").status == 200, 20, running.log)
     assert ask(running, "shop/plain").status == 404
 
     (shop / "WEB-INF" / "web.xml").write_text("<web-app")
-    wait_until(lambda: ask(running, "shop/elsewhere").status == 500, 10)
+    wait_until(lambda: ask(running, "shop/elsewhere").status == 500, 20)
     running.wait_for_log("cannot be deployed")
     (shop / "WEB-INF" / "web.xml").write_text(DESCRIPTOR.format(pattern="/plain"))
-    wait_until(lambda: ask(running, "shop/plain").status == 200, 10, running.log)
+    wait_until(lambda: ask(running, "shop/plain").status == 200, 20, running.log)
     assert [engine["pid"] for engine in running.engines()] == [pid]
 
 
 def test_a_new_application(running: XSwitch, classes: tuple[Path, Path]) -> None:
     assert ask(running, "new/plain").status == 404
     give_all(write_application(running.site / "new", classes[0]).parent)
-    wait_until(lambda: ask(running, "new/plain").text == "version 1", 10, running.log)
+    wait_until(lambda: ask(running, "new/plain").text == "version 1", 20, running.log)
     shutil.rmtree(running.site / "new")
-    wait_until(lambda: ask(running, "new/plain").status == 404, 10, running.log)
+    wait_until(lambda: ask(running, "new/plain").status == 404, 20, running.log)
 
 
 # Ends
@@ -218,14 +218,14 @@ def test_what_ends_is_back(classes: tuple[Path, Path]) -> None:
         assert again != pid
         wait_until(lambda: not work.exists(), 30, "what it had compiled is left")
         assert ask(running, "shop/do/spin").status == 504  # no thread can be ended: the JVM is
-        wait_until(lambda: not alive({again}), 5)
+        wait_until(lambda: not alive({again}), 20)
         assert ask(running, "shop/plain").status == 200, running.log()
         last = running.engines()[0]["pid"]
         left = work_of(last)
         os.kill(running.members()["suexecme"], signal.SIGKILL)
-        wait_until(lambda: not alive({last}), 5, "a JVM has outlived its suexecme")
-        wait_until(lambda: ask(running, "shop/plain").status == 200, 10, running.log)
-        wait_until(lambda: not left.exists(), 5, "the next suexecme has not tidied up")
+        wait_until(lambda: not alive({last}), 20, "a JVM has outlived its suexecme")
+        wait_until(lambda: ask(running, "shop/plain").status == 200, 20, running.log)
+        wait_until(lambda: not left.exists(), 20, "the next suexecme has not tidied up")
         work = work_of(running.engines()[0]["pid"])
     assert not work.exists()
 
@@ -341,11 +341,11 @@ if os.geteuid() == 0:
 
         for path in (inf, shop):
             path.chmod(0o775)
-            wait_until(refused, 5, running.log)
+            wait_until(refused, 20, running.log)
             path.chmod(0o755)
-            wait_until(lambda: not refused(), 5, running.log)
+            wait_until(lambda: not refused(), 20, running.log)
         os.chown(inf, bob.uid, -1)
-        wait_until(refused, 5)
+        wait_until(refused, 20)
         os.chown(inf, alice.uid, -1)
         (alice.public / "his").symlink_to(
             bob.public / "cgi-bin" / "shop"
@@ -354,7 +354,7 @@ if os.geteuid() == 0:
         assert f"Uid:\t{bob.uid}\t" in reply.text
         os.chown(alice.public / "his", alice.uid, -1, follow_symlinks=False)  # not by a link of hers
         his = alice.public / "his" / "do/who"
-        wait_until(lambda: running.ask(his, SCRIPT_NAME="/his/do/who").status == 403, 5)
+        wait_until(lambda: running.ask(his, SCRIPT_NAME="/his/do/who").status == 403, 20)
 
     def test_an_application_of_a_user_through_ewe(
         start: Start, users: tuple[User, User], tmp_path: Path

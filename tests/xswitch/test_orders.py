@@ -170,13 +170,13 @@ def test_a_flood_of_a_refused_script_costs_suexecme_one_look() -> None:
         for thread in threads:
             thread.start()
         try:
-            wait_until(lambda: asked[0] > 40, 10)
+            wait_until(lambda: asked[0] > 40, 20)
             suexecme = running.members()["suexecme"]
             ran = switches(suexecme)
             already = asked[0]
             for number in range(10):
                 assert running.ask(running.script(f"{number}.py", PYTHON_HELLO)).status == 200
-            wait_until(lambda: asked[0] > already + 200, 10)
+            wait_until(lambda: asked[0] > already + 200, 20)
             assert switches(suexecme) - ran < 200
         finally:
             stopping.set()

@@ -224,7 +224,7 @@ def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None
         wait_for_modules(running, parent)
         assert ask(running, file).output == b"one"
         module.write_text("package Mine; sub value { 'other' } 1;\n")
-        wait_until(lambda: ask(running, file).output == b"other", 10)
+        wait_until(lambda: ask(running, file).output == b"other", 20)
 
 
 @isolations
@@ -273,7 +273,7 @@ def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path) -> None:
         for script in (parent, file, parent):
             first = int(ask(running, parent).output)
             os.kill(first, signal.SIGKILL)
-            wait_until(lambda first=first: state(first) == "Z", 5)
+            wait_until(lambda first=first: state(first) == "Z", 20)
             answer = ask(running, script)
             assert answer.status == 0
             assert int(ask(running, parent).output) != first

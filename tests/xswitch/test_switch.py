@@ -44,7 +44,7 @@ print("{HEAD}\\nslept", os.getpid())
 def running() -> Iterator[XSwitch]:
     """One X-Switch for the tests that leave it as it was."""
     with xswitch(
-        "max-engines-per-user = 3\npatience = '5s'\ntime-limit = '8s'\nabandoned = '0.3s'"
+        "max-engines-per-user = 3\npatience = '20s'\ntime-limit = '15s'\nabandoned = '0.3s'"
     ) as started:
         yield started
 
@@ -355,7 +355,8 @@ def test_standard_error_is_logged_under_user_and_script(running: XSwitch) -> Non
 
 def test_standard_error_has_an_end() -> None:
     """A thousand lines of a request go to the log, and so much of a user in a minute; the rest is counted."""
-    with xswitch("max-errors = '100k'") as running:
+    most = 300_000
+    with xswitch(f"max-errors = '{most}'") as running:
         text = f"""import os, sys
 for _ in range(int(os.environ["HTTP_TIMES"])): os.write(2, b"\\n" * 65536)
 os.write(2, b"no end of line")
@@ -371,12 +372,11 @@ print("{HEAD}")
         )
         for _ in range(3):
             assert running.ask(long).status == 200
-        running.wait_for_log("standard error: more than 102400 bytes in a minute")
+        running.wait_for_log(f"standard error: more than {most} bytes in a minute")
         said = running.log()
-        room = 102400 - 1000 * len(f"{script}: ")
-        least = room // len(f"{long}: {'y' * 999}") - 2
-        assert least < said.count("y" * 900) < 110
-        assert said.count("more than 102400") <= 2  # if a minute has just begun
+        # A long line takes a thousand bytes and its head; where a minute has just begun, there was room twice.
+        assert 50 < said.count("y" * 900) < 2 * most / 1000
+        assert said.count(f"more than {most}") <= 2
 
 
 def test_a_script_that_says_nothing_is_a_502(running: XSwitch) -> None:
@@ -440,7 +440,7 @@ left = subprocess.Popen(["sleep", "77"], start_new_session=True)
 print("{HEAD}\\n%d" % left.pid)
 """)  # fmt: skip
     pid = int(running.ask(script).text)
-    wait_until(lambda: not alive({pid}), 5)
+    wait_until(lambda: not alive({pid}), 20)
 
 
 @needs("php-cgi")
@@ -474,9 +474,9 @@ def test_what_php_starts_in_the_background_runs_on_and_is_reaped(running: XSwitc
     engine = pids[0][0]
     left = {pid for _, pid in pids}
     assert {each for each, _ in pids} == {engine} and alive(left) == left
-    wait_until(lambda: not children_of(engine), 5, lambda: str(children_of(engine)))
+    wait_until(lambda: not children_of(engine), 20, lambda: str(children_of(engine)))
     os.kill(engine, signal.SIGKILL)
-    wait_until(lambda: not alive(left), 5)
+    wait_until(lambda: not alive(left), 20)
 
 
 def test_what_an_engine_has_in_other_sessions_ends_with_it() -> None:
@@ -504,17 +504,18 @@ def test_what_an_engine_has_in_other_sessions_ends_with_it() -> None:
 
 @needs("php-cgi")
 def test_time_limits() -> None:
-    with xswitch("time-limit = '0.5s'\nmax-engines-per-user = 2") as running:
-        spin = running.script("spin.py", "while True: pass")
-        began = time.monotonic()
-        assert running.ask(spin).status == 504
-        assert 0.5 <= time.monotonic() - began < 10
-        php = running.script("spin.php", "<?php while (true) {}")
-        assert running.ask(php).status == 504
+    with xswitch("time-limit = '2s'\nmax-engines-per-user = 3") as running:
         late = running.script("late.py", f"import time\nprint('{HEAD}\\nfirst', flush=True)\ntime.sleep(60)")
-        assert running.ask(late).status == 0
+        began = time.monotonic()
+        waits = [
+            running.asking(late),
+            running.asking(running.script("spin.py", "while True: pass")),
+            running.asking(running.script("spin.php", "<?php while (true) {}")),
+        ]
+        assert [wait().status for wait in waits] == [0, 504, 504], running.log()
+        assert time.monotonic() - began >= 2
         assert running.ask(running.script("ok.py", PYTHON_HELLO)).text == "hello\n"
-        running.wait_for_log("spin.py: 504, ended after 0.5 s (time-limit)")
+        running.wait_for_log("spin.py: 504, ended after 2 s (time-limit)")
         assert running.status()["counters"]["timed_out"] == 3
 
 
@@ -523,10 +524,10 @@ def test_an_engine_ends_some_time_after_its_client_has_left() -> None:
     with xswitch("abandoned = '0.2s'") as running:
         client = running.connect()
         client.send(running.script("spin.py", "while True: pass"))
-        wait_until(lambda: [engine["state"] for engine in running.engines()] == ["busy"], 5)
+        wait_until(lambda: [engine["state"] for engine in running.engines()] == ["busy"], 20)
         client.sock.close()
         running.wait_for_log("spin.py: its client left, and it was ended (abandoned)")
-        wait_until(lambda: not running.engines(), 5)
+        wait_until(lambda: not running.engines(), 20)
         assert "time-limit" not in running.log()
         assert "timed_out" not in running.status()["counters"]
 
@@ -607,22 +608,20 @@ def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
 
 
 @needs("php-cgi")
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("length.py", f"import sys\nprint('{HEAD}')\nprint(len(sys.stdin.read()), end='')"),
-        ("length.php", "<?php echo strlen(file_get_contents('php://input'));"),
-    ],
-)
-def test_a_client_that_sends_slowly_does_not_either(name: str, text: str) -> None:
+def test_a_client_that_sends_slowly_does_not_either() -> None:
     """Behind a web server that hands a body on as it comes."""
-    with xswitch("time-limit = '2s'") as running, running.connect() as connection:
-        connection.send(running.script(name, text), None, CONTENT_LENGTH="600000")
+    python = f"import sys\nprint('{HEAD}')\nprint(len(sys.stdin.read()), end='')"
+    php = "<?php echo strlen(file_get_contents('php://input'));"
+    with xswitch("time-limit = '2s'") as running, running.connect() as one, running.connect() as other:
+        one.send(running.script("length.py", python), None, CONTENT_LENGTH="600000")
+        other.send(running.script("length.php", php), None, CONTENT_LENGTH="600000")
         for _ in range(6):
-            time.sleep(0.6)
-            connection.sock.sendall(connection.requester.input(b"x" * 100_000))
-        connection.sock.sendall(connection.requester.input(b""))
-        assert connection.read().text == "600000", running.log()
+            time.sleep(0.5)
+            for connection in (one, other):
+                connection.sock.sendall(connection.requester.input(b"x" * 100_000))
+        for connection in (one, other):
+            connection.sock.sendall(connection.requester.input(b""))
+            assert connection.read().text == "600000", running.log()
 
 
 @needs("php-cgi")
@@ -634,9 +633,9 @@ def test_what_a_script_takes_after_its_body_is_counted() -> None:
             connection.sock.sendall(
                 connection.requester.input(b"x" * 60)
             )  # the end comes with the answer, as Apache's
+            sleeps = running.script("sleep.py", "import time\nwhile True: time.sleep(1)")
+            assert running.ask(sleeps, b"x" * 3_000_000).status == 504
             assert connection.read().status in (0, 504)  # the connection itself gives up after 20 s
-        spins = running.script("spin.py", "import time\nwhile True: time.sleep(1)")
-        assert running.ask(spins, b"x" * 3_000_000).status == 504
 
 
 def test_a_client_that_leaves_frees_the_engine(running: XSwitch) -> None:
@@ -644,14 +643,14 @@ def test_a_client_that_leaves_frees_the_engine(running: XSwitch) -> None:
     for _ in range(3):
         with running.connect() as connection:
             connection.send(script, QUERY_STRING="t=70")
-            wait_until(lambda: any(engine["state"] == "busy" for engine in running.engines()), 5)
-    wait_until(lambda: not any(engine["state"] == "busy" for engine in running.engines()), 5)
+            wait_until(lambda: any(engine["state"] == "busy" for engine in running.engines()), 20)
+    wait_until(lambda: not any(engine["state"] == "busy" for engine in running.engines()), 20)
     assert running.ask(script, QUERY_STRING="t=0").status == 200
     with running.connect() as connection:
         connection.send(script, None, CONTENT_LENGTH="100000")
         connection.sock.sendall(connection.requester.input(b"a little"))
         time.sleep(0.3)
-    wait_until(lambda: not any(engine["state"] == "busy" for engine in running.engines()), 5)
+    wait_until(lambda: not any(engine["state"] == "busy" for engine in running.engines()), 20)
 
 
 def test_an_abort_is_answered_with_an_end(running: XSwitch) -> None:
@@ -680,15 +679,20 @@ def test_a_user_has_so_many_engines_and_the_rest_waits(running: XSwitch) -> None
 def test_no_patience_is_a_503_with_retry_after() -> None:
     with xswitch("max-engines-per-user = 1\npatience = '0.3s'\nmax-queue-per-user = 2") as running:
         script = running.script("sleep.py", SLEEP)
-        waits = [running.asking(script, QUERY_STRING="t=1.5")]
-        wait_until(lambda: bool(running.engines()), 5)
-        time.sleep(0.1)
+        go = running.site / "go"
+        holds = f"import os, time\nwhile not os.path.exists('{go}'): time.sleep(0.01)\nprint('{HEAD}')"
+        # From here on an engine is there: none has to start within the patience.
+        assert running.ask(script, QUERY_STRING="t=0").status == 200
+        waits = [running.asking(running.script("holds.py", holds))]
+        wait_until(lambda: busy(running) == 1, 20)
         reply = running.ask(script, QUERY_STRING="t=0")
         assert (reply.status, reply.fields.get("retry-after")) == (503, "5")
         running.wait_for_log("no engine was free for 0.3 s")
-        waits += [running.asking(script, QUERY_STRING="t=0") for _ in range(5)]
-        assert sorted(wait().status for wait in waits) == [200, 503, 503, 503, 503, 503]
+        more = [running.asking(script, QUERY_STRING="t=0") for _ in range(5)]
+        assert [wait().status for wait in more] == [503] * 5
         running.wait_for_log("no room for more")
+        go.touch()
+        assert [wait().status for wait in waits] == [200]
 
 
 def test_idle_engines_end_and_room_is_made() -> None:
@@ -702,7 +706,7 @@ def test_idle_engines_end_and_room_is_made() -> None:
             assert running.ask(script).text == "hello\n", running.log()
         assert len(running.engines()) == 2
         assert running.status()["counters"]["evicted"] == 4
-        wait_until(lambda: not running.engines(), 5)
+        wait_until(lambda: not running.engines(), 20)
         for _ in range(4):
             assert running.ask(scripts[0]).status == 200
         assert running.status()["counters"]["recycled"] == 1
@@ -720,7 +724,7 @@ while True: pass
         script = running.script("forged.py", text)
         assert running.ask(script).text == "the answer"
         running.wait_for_log("forged.py: it goes on after the end of its answer", 20)
-        wait_until(lambda: not running.engines(), 5)
+        wait_until(lambda: not running.engines(), 20)
 
 
 def test_an_engine_that_grows_is_recycled() -> None:
@@ -733,7 +737,7 @@ print("{HEAD}\\n", os.getpid())
         first = running.ask(script).text
         assert running.ask(script).text == first
         running.ask(script, QUERY_STRING="grow")
-        wait_until(lambda: not running.engines(), 5)
+        wait_until(lambda: not running.engines(), 20)
         assert running.ask(script).text != first
 
 
@@ -771,14 +775,14 @@ def test_slow_readers_hold_no_engine_within_the_spool(spool: str) -> None:
             assert files_without_name(main) > 100_000_000  # the rest is in sockets
             assert running.ask(hello).text == "hello\n"
         else:
-            wait_until(lambda: busy(running) == 2, 10)
+            wait_until(lambda: busy(running) == 2, 20)
             assert files_without_name(main) < 2 * 4_000_000
         assert resident_kilobytes(main) < 80_000
         for connection in connections:
             lines = connection.read().text.splitlines()
             assert lines[:300] == [f"{number:03}" * 33_333 for number in range(300)] and len(lines) == 301
             connection.sock.close()
-        wait_until(lambda: files_without_name(main) == 0, 5)
+        wait_until(lambda: files_without_name(main) == 0, 20)
         assert running.ask(hello).text == "hello\n"
 
 
@@ -789,10 +793,10 @@ def test_the_spool_has_an_end_and_a_client_that_leaves_frees_it() -> None:
         with running.connect() as first, running.connect() as second:
             first.send(script)
             second.send(script)
-            wait_until(lambda: busy(running) == 2, 10)
-            wait_until(lambda: files_without_name(main) >= 10 << 20, 10)
+            wait_until(lambda: busy(running) == 2, 20)
+            wait_until(lambda: files_without_name(main) >= 10 << 20, 20)
             assert files_without_name(main) < 12 << 20  # a quarter, since both are of one user
-        wait_until(lambda: files_without_name(main) == 0, 5)
+        wait_until(lambda: files_without_name(main) == 0, 20)
 
 
 def busy(running: XSwitch) -> int:
@@ -1004,7 +1008,7 @@ def test_a_file_in_the_place_of_a_socket_stays(tmp_path: Path) -> None:
 def test_a_stop_lets_requests_end_and_leaves_nothing(number: int) -> None:
     with xswitch() as running:
         wait = running.asking(running.script("sleep.py", SLEEP), QUERY_STRING="t=0.7")
-        wait_until(lambda: any(engine["state"] == "busy" for engine in running.engines()), 5)
+        wait_until(lambda: any(engine["state"] == "busy" for engine in running.engines()), 20)
         family = descendants(running.process.pid)
         began = time.monotonic()
         assert running.stop(number) == 0
@@ -1023,8 +1027,9 @@ def test_random_bytes_on_the_wire_do_no_harm(running: XSwitch) -> None:
         data = bytearray(good)
         for _ in range(chance.randrange(4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        with running.connect(timeout=0.01) as connection:
+        with running.connect() as connection:
             connection.sock.sendall(data[: chance.randrange(len(data) + 1)])
+            connection.sock.settimeout(0.01)  # it may be no whole request, and there is no answer to await
             try:
                 connection.requester.begin([])
                 connection.read()

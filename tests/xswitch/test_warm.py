@@ -144,7 +144,7 @@ print grep {{ /Mine/ }} map {{ readlink "/proc/$$/fd/$_" }} readdir $all;
         for connection in range(2):  # an engine that was there, and a new one
             assert running.ask(use).text == "changed", (connection, running.log())
             os.kill(int(running.engines()[0]["pid"]), signal.SIGKILL)
-            wait_until(lambda: not running.engines(), 5)
+            wait_until(lambda: not running.engines(), 20)
 
 
 class Forking:

@@ -107,7 +107,7 @@ def web_server(name: str, replacements: dict[str, str]) -> Iterator[str]:
         return "".join(path.read_text() for path in directory.glob("*o*") if path.is_file())
 
     try:
-        wait_until(lambda: listens(port) or process.poll() is not None, 10, told)
+        wait_until(lambda: listens(port) or process.poll() is not None, 20, told)
         assert process.poll() is None, told()
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -228,7 +228,7 @@ def test_across_two_network_namespaces(alice: User) -> None:
     holders = [subprocess.Popen(["unshare", "--net", "sleep", "60"]) for _ in range(2)]
     try:
         own = os.readlink("/proc/self/ns/net")
-        wait_until(lambda: all(os.readlink(f"/proc/{each.pid}/ns/net") != own for each in holders), 5)
+        wait_until(lambda: all(os.readlink(f"/proc/{each.pid}/ns/net") != own for each in holders), 20)
         back, front = (str(holder.pid) for holder in holders)
         subprocess.run(
             ["nsenter", f"--net=/proc/{back}/ns/net", "sh", "-c", NETWORK.replace("FRONT", front)], check=True
