@@ -9,16 +9,8 @@ import pytest
 
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.exchange import (
-    MAX_WAITING_BYTES,
-    TABLE,
-    Body,
-    Event,
-    Exchange,
-    IllegalEvent,
-    Runner,
-    State,
-)
+from ewe.xswitch.switch.exchange import MAX_WAITING_BYTES, Exchange, Runner
+from ewe.xswitch.switch.exchange_table import TABLE, Body, Event, IllegalEvent, State
 from ewe.xswitch.switch.response_head import MAX_HEAD_BYTES, NO_ENGINE, finished_head
 
 HEAD = b"Content-Type: text/plain\n\n"

@@ -14,7 +14,8 @@ from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine
-from ewe.xswitch.switch.exchange import Exchange, State
+from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import State
 from ewe.xswitch.switch.identify import Answer, Identified, own_variables
 from ewe.xswitch.switch.main import Switch
 from ewe.xswitch.switch.shared_engine import SharedEngine

@@ -23,7 +23,8 @@ from support.xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, xswi
 from ewe.gateway.records import FastCGIError, Requester
 from ewe.xswitch.settings import Settings, load
 from ewe.xswitch.switch.context import STALLED_SECONDS
-from ewe.xswitch.switch.engine import Engine, EngineState, ProtocolEngine
+from ewe.xswitch.switch.engine import Engine, EngineState
+from ewe.xswitch.switch.protocol_engine import ProtocolEngine
 from ewe.xswitch.switch.shared_engine import EngineConnection, SharedEngine
 from ewe.xswitch.switch.web_server_connection import LINGER_SECONDS
 

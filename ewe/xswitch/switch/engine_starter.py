@@ -15,10 +15,11 @@ from typing import Any
 
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import Engine, EngineState, ProtocolEngine
+from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.orders import Orders
+from ewe.xswitch.switch.protocol_engine import ProtocolEngine
 from ewe.xswitch.switch.shared_engine import SharedEngine
 
 Descriptors = Sequence[socket.socket | int]

@@ -32,7 +32,8 @@ from ewe.xswitch.settings import Settings, read_copy
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import Engine
 from ewe.xswitch.switch.engine_starter import EngineStarter
-from ewe.xswitch.switch.exchange import DONE, HAS_ENGINE, IDENTIFYING, Exchange
+from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import DONE, HAS_ENGINE, IDENTIFYING
 from ewe.xswitch.switch.identify import (
     Answer,
     Identified,

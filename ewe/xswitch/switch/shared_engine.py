@@ -23,7 +23,8 @@ import time
 
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import Engine, EngineState, how_it_ended
-from ewe.xswitch.switch.exchange import Exchange, State
+from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import State
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.scheduler import Key
 

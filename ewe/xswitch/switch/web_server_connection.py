@@ -20,7 +20,8 @@ from enum import Enum
 
 from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
 from ewe.xswitch.switch.context import STALLED_SECONDS, Context
-from ewe.xswitch.switch.exchange import DONE, Exchange
+from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import DONE
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.spool import SpoolingOutbox
 
