@@ -10,7 +10,7 @@ import pytest
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.exchange import MAX_WAITING_BYTES, Exchange, Runner
-from ewe.xswitch.switch.exchange_table import TABLE, Body, Event, IllegalEvent, State
+from ewe.xswitch.switch.exchange_table import TABLE, BodyState, Event, IllegalEvent, State
 from ewe.xswitch.switch.response_head import MAX_HEAD_BYTES, NO_ENGINE, finished_head
 
 HEAD = b"Content-Type: text/plain\n\n"
@@ -98,6 +98,7 @@ EFFECTS = {
     "send_error": "c.end_response",
     "break_off": "c.break_off",
     "log_failure": "",
+    "log_unseen_failure": "",
     "log_overdue": "",
     "let_engine_end": "e.client_left e.resume_output",
 }
@@ -145,7 +146,7 @@ def test_a_client_that_is_there_gets_exactly_one_end() -> None:
 def test_a_client_that_leaves_within_its_body_ends_the_engine(state: State) -> None:
     bench = Bench()
     exchange = bench.bring_to(state)
-    exchange.body = Body.COMING
+    exchange.body = BodyState.COMING
     exchange.client_left()
     assert exchange.state is State.ABANDONED
     assert bench.engine.calls == [("fail", "the client left within its body")]
@@ -178,10 +179,10 @@ def test_a_body_of_another_length_is_rejected(state: State, length: str, status:
     exchange = bench.exchange
     exchange.body_left = 0
     exchange = bench.bring_to(state)
-    exchange.body = Body.COMING
+    exchange.body = BodyState.COMING
     exchange.body_arrived(b"four")
     assert exchange.state is State.DONE
-    assert bench.services.counters[f"status_{status}"] == 1
+    assert bench.services.counters["cut" if state is State.RESPONDING else f"status_{status}"] == 1
     has_engine = state in (State.RUNNING, State.HEAD, State.RESPONDING)
     assert bench.engine.names() == (["discard"] if has_engine else [])
     assert bench.client.names() == (["break_off"] if state is State.RESPONDING else ["end_response"])
@@ -202,6 +203,19 @@ def test_a_safe_request_is_repeated_once(state: State) -> None:
     assert ("send_output", HEAD + b"whole") in bench.client.calls  # nothing of the first attempt
     exchange.engine_failed("ended by signal 9")
     assert exchange.state is State.DONE and bench.client.names()[-1] == "break_off"
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "counter"),
+    [
+        (State.RESPONDING, "/x.py: cut within its response, ended by signal 9", "cut"),
+        (State.ABANDONED, "/x.py: its client had left; ended by signal 9", "abandoned"),
+    ],
+)
+def test_a_status_that_was_not_sent_is_not_logged(state: State, said: str, counter: str) -> None:
+    bench = Bench()
+    bench.bring_to(state).engine_failed("ended by signal 9")
+    assert bench.services.said == [said] and bench.services.counters == {counter: 1}
 
 
 @pytest.mark.parametrize(

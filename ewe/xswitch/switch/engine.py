@@ -18,8 +18,9 @@ Failures. When an engine breaks the protocol or ends, close() does three things 
 have suexecme kill the process (Context.kill_engine) and have the scheduler forget the engine. The exchange is told
 last, since it may ask the scheduler for another engine.
 
-`Engine` is what all engines have in common. ProtocolEngine speaks the engine protocol of the X-Switch paper
-(section 3.2.1); fastcgi_engine.py and shared_engine.py hold the two that speak FastCGI.
+`Engine` is what all engines have in common. Read next: protocol_engine.py, an engine that speaks the engine
+protocol of the X-Switch paper (section 3.2.1). fastcgi_engine.py and shared_engine.py hold the two that speak
+FastCGI.
 """
 
 from __future__ import annotations
@@ -72,9 +73,8 @@ class Engine:
         self.since = self.used = time.monotonic()
         self.deadline = float("inf")
         self.left = 0.0  # seconds until the deadline, kept while the output is paused
-        self.awaits_body = (
-            False  # whether the deadline is for the client, which has yet to send more of the body
-        )
+        # Whether the deadline is for the client, which has yet to send more of the body.
+        self.awaits_body = False
         self.served = 0  # requests
         self.exit_status: int | None = None  # of its process, once that has ended
         self.script = ""  # the one that ran last
@@ -256,9 +256,9 @@ class Engine:
         self.errors.close()
         self.loop.remove_reader(self.data)
         self.close_sockets()
-        self.closed()
+        self.announce_close()
 
-    def closed(self) -> None:
+    def announce_close(self) -> None:
         """Tell suexecme and the scheduler that the engine is closed."""
         if self.pid:
             self.context.kill_engine(self.pid)

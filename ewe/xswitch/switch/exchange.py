@@ -1,44 +1,31 @@
 """One exchange: a request on its way from a web server to an engine, and the response on its way back.
 
-An exchange lies between two parties that may fail at any moment. The web server may close its connection because
-its client has left. The engine may crash, take too long, or break the protocol. X-Switch itself may refuse: the
-script is not allowed to run, the queue is full. What has to be done then depends on how far the exchange has come:
-before the first byte of a response an error page can be sent, after it the connection can only be broken off.
+    web server ── WebServerConnection ── Exchange ── Engine ── engine's process
+                                            │
+                                        Scheduler
 
-The position of an exchange is therefore one word, its state. TABLE has a row for every event that can happen there:
-the next state, and what is done. A pair that has no row is a mistake in our own code: it raises IllegalEvent.
+The state of the exchange says how far it has come, and exchange_table.py says what each event does in each state.
+Read that file first. This one has the methods, in three groups:
 
-                 IDENTIFIED          ASSIGNED           HELD            OUTPUT
-    IDENTIFYING ------------> WAITING --------> RUNNING -----> HEAD -----------> RESPONDING -+
-         |                     |  ^                | |          | |               |   |  ^   | OUTPUT
-         |                     |  |     RETRIED    | |          | |               |   |  +---+
-         |                     |  +----------------+-|----------+ |               |   |
-         |                     |                     | LEFT       | LEFT     LEFT |   |
-         |                     |                     +------------+---> ABANDONED <-+ |
-         | ANSWERED            | REFUSED             | COMPLETED  |       | COMPLETED | COMPLETED
-         | FAILED              | FAILED              | FAILED     |       | FAILED    | FAILED
-         | LEFT                | LEFT                |            |       | OVERDUE   |
-         +---------------------+------> DONE <-------+------------+-------+-----------+
+- The neighbours call the first: identified(), body_arrived(), output(), engine_failed(), ... Each turns what has
+  happened into one event, and handle() looks the event up in the table.
+- The table calls the second, the actions: send(), send_error(), let_engine_end(), ...
+- Two questions have answers that the table cannot hold: may_repeat(), reject_body().
 
-Not drawn: OUTPUT leads from RUNNING straight to RESPONDING if the first output holds the whole head.
+What can go wrong, and what is done:
 
-The state answers the questions that would otherwise be booleans. Is the client still there? Yes, except in
-ABANDONED and DONE. Has an engine been assigned? From RUNNING to ABANDONED. May the request be given to a second
-engine? In RUNNING and HEAD, where the web server has received nothing.
+- The engine dies. A request that is safe to repeat, and of whose response nothing was sent, gets a second engine.
+  Otherwise the web server gets 502, or sees the connection break off (engine_failed).
+- The client leaves. The script may end by itself, for `abandoned` seconds. If the body is not complete, the engine
+  is closed at once: the rest of the body will never come (let_engine_end).
+- The body is longer or shorter than CONTENT_LENGTH. The exchange ends with 400, or 411 without a CONTENT_LENGTH,
+  and its engine is closed: it would take the surplus for the next body (reject_body).
 
-Two automata, one for each direction. The one above is the response's. The request's body has its own, which is
-small: it is COMING until its end arrives, then COMPLETE. The two are independent: a script may respond before it
-has read the body, and a body may be complete long before an engine is free.
+A protocol describes each neighbour: Client (a connection of a web server), Runner (an engine), Queue (the
+scheduler) and Services (the rest of the main process). No method waits, and there is no socket here:
+tests/xswitch/test_exchange.py walks the whole table with fakes of a few lines.
 
-HEAD exists because the head of a response is held back until it is whole (response_head.py says why). ABANDONED
-exists because an engine cannot be interrupted: when a client leaves, the script may run on for a few seconds
-(setting `abandoned`), and the engine is used again if the script ends by then. If the client leaves before its body
-is complete, the engine is closed at once: the rest of the body will never come.
-
-Four sides call the methods of `Exchange`, and each method turns what has happened into one event. A protocol
-describes each side: Client (a connection of a web server), Runner (an engine), Queue (the scheduler) and Services
-(the rest of the main process). No method waits, and there is no socket here: tests/xswitch/test_exchange.py walks
-the whole table with fakes of a few lines. Read web_server_connection.py and engine.py next.
+Read next: web_server_connection.py and engine.py.
 """
 
 from __future__ import annotations
@@ -365,18 +352,24 @@ class Exchange:
         self.client.end_response(error_page(status, kind), 0)
 
     def break_off(self, status: int, cause: str, kind: str) -> None:
-        """Close the connection without an end: too late for an error page."""
-        self.log_failure(status, cause, kind)
+        """Close the connection without an end. It is too late for an error page with this status."""
+        self.services.counters["cut"] += 1
+        self.services.say(self.user, f"{self.script}: cut within its response, {cause}")
         self.client.break_off()
 
     def log_failure(self, status: int, cause: str, kind: str) -> None:
-        """Log and count an exchange without a whole response."""
+        """Log and count an exchange that ends with an error page."""
         if kind == NO_ENGINE:
             self.services.counters["no_engine"] += 1
             self.services.say(self.user, f"{self.script}: {cause}; the web server may run it itself", "info")
         else:
             self.services.counters[f"status_{status}"] += 1
             self.services.say(self.user, f"{self.script}: {status}, {cause}")
+
+    def log_unseen_failure(self, status: int, cause: str, kind: str) -> None:
+        """Log a failure after the client has left: there is nobody to send `status` to."""
+        self.services.counters["abandoned"] += 1
+        self.services.say(self.user, f"{self.script}: its client had left; {cause}", "info")
 
     def log_overdue(self) -> None:
         self.services.counters["abandoned"] += 1

@@ -1,4 +1,50 @@
-"""The states of an exchange, the events that can happen to it, and what is then done."""
+"""The states of an exchange, the events that can happen to it, and what is then done.
+
+An exchange lies between two parties that may fail at any moment. The web server may close its connection because
+its client has left. The engine may crash, take too long, or break the protocol. X-Switch itself may refuse: the
+script is not allowed to run, the queue is full. What has to be done then depends on how far the exchange has come:
+before the first byte of a response an error page can be sent, after it the connection can only be broken off.
+
+The position of an exchange is therefore one word, its state. TABLE has a row for every event that can happen there:
+the next state, and the method of Exchange (exchange.py) that is called. A pair that has no row is a mistake in our
+own code: it raises IllegalEvent.
+
+                 IDENTIFIED          ASSIGNED           HELD            OUTPUT
+    IDENTIFYING ------------> WAITING --------> RUNNING -----> HEAD -----------> RESPONDING -+
+         |                     |  ^                | |          | |               |   |  ^   | OUTPUT
+         |                     |  |     RETRIED    | |          | |               |   |  +---+
+         |                     |  +----------------+-|----------+ |               |   |
+         |                     |                     | LEFT       | LEFT     LEFT |   |
+         |                     |                     +------------+---> ABANDONED <-+ |
+         | ANSWERED            | REFUSED             | COMPLETED  |       | COMPLETED | COMPLETED
+         | FAILED              | FAILED              | FAILED     |       | FAILED    | FAILED
+         | LEFT                | LEFT                |            |       | OVERDUE   |
+         +---------------------+------> DONE <-------+------------+-------+-----------+
+
+Not drawn: OUTPUT leads from RUNNING straight to RESPONDING if the first output holds the whole head.
+
+The state answers the questions that would otherwise be booleans. Is the client still there? Yes, except in
+ABANDONED and DONE. Has an engine been assigned? From RUNNING to ABANDONED. May the request be given to a second
+engine? In RUNNING and HEAD, where the web server has received nothing.
+
+Three cases show how to read the table:
+
+    The engine is killed after part of the response was sent.   RESPONDING, FAILED: DONE, break_off(). Too late for
+                                                                a 502: the web server sees the connection close.
+    The engine is killed before that, and the method is GET.    RUNNING or HEAD, RETRIED: WAITING.
+    The client leaves while the script runs.                    RUNNING, LEFT: ABANDONED, let_engine_end(). Later
+                                                                output is dropped, until COMPLETED or OVERDUE.
+
+Two automata, one for each direction. The one above is the response's. The request's body has its own, which is
+small: it is COMING until its end arrives, then COMPLETE. The two are independent: a script may respond before it
+has read the body, and a body may be complete long before an engine is free.
+
+HEAD exists because the head of a response is held back until it is whole (response_head.py says why). ABANDONED
+exists because an engine cannot be interrupted: when a client leaves, the script may run on for a few seconds
+(setting `abandoned`), and the engine is used again if the script ends by then.
+
+Read next: exchange.py, the methods.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +115,7 @@ TABLE: dict[tuple[State, Event], tuple[State, str]] = {
     (RESPONDING, Event.LEFT): (ABANDONED, "let_engine_end"),
     (ABANDONED, Event.OUTPUT): (ABANDONED, "do_nothing"),
     (ABANDONED, Event.COMPLETED): (DONE, "do_nothing"),
-    (ABANDONED, Event.FAILED): (DONE, "log_failure"),
+    (ABANDONED, Event.FAILED): (DONE, "log_unseen_failure"),
     (ABANDONED, Event.OVERDUE): (DONE, "log_overdue"),
 }
 
@@ -78,18 +124,18 @@ HAS_ENGINE = (RUNNING, HEAD, RESPONDING, ABANDONED)
 HAS_CLIENT = tuple(state for state in State if state not in (ABANDONED, DONE))
 
 
-class Body(Enum):
+class BodyState(Enum):
     """How far the request's body has come."""
 
     COMING = "its end has not arrived"
     COMPLETE = "its end has arrived"
 
 
-COMING, COMPLETE = Body
+COMING, COMPLETE = BodyState
 
 
 class IllegalEvent(Exception):
     """Something happened to an exchange that cannot happen in its state: a mistake in our own code."""
 
-    def __init__(self, state: State | Body, event: str) -> None:
+    def __init__(self, state: State | BodyState, event: str) -> None:
         super().__init__(f"{event} in state {state.name}")

@@ -1,4 +1,22 @@
-"""The main process's end of an engine that speaks the engine protocol of the X-Switch paper (section 3.2.1)."""
+"""The main process's end of an engine that speaks the engine protocol of the X-Switch paper (section 3.2.1).
+
+    main process                                          engine
+    control socket  ── two lines: the request ─────────▶
+    data socket     ── the body ───────────────────────▶
+    data socket     ◀───────────────────── the output ──
+    control socket  ◀─── the end mark: exit status ─────  written after the output
+
+When has a response ended? Three signs arrive by three ways, in any order:
+
+- **The end mark.** The output was written before it, and is therefore in the data socket: read_mark() and finish()
+  take both. The engine is idle again, unless the data socket has ended too: then the engine is about to end.
+- **The end of the output without a mark.** The engine has become the script's process (run_cgi.py), or has died.
+- **The exit status**, in a message of suexecme. Processes that the script left behind may still hold the data
+  socket, and write.
+
+After the second or the third sign, settle() judges: by the exit status, whether the script has ended by itself, as
+a CGI script does, or was killed. An engine that dies while it is idle is closed when its sockets end.
+"""
 
 from __future__ import annotations
 

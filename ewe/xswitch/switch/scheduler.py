@@ -21,7 +21,7 @@ exchanges by two protocols only.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from ewe.xswitch.settings import Settings
@@ -228,7 +228,7 @@ class Scheduler(Generic[X, E]):
             while placed:
                 placed = False
                 for user in list(self.turns):
-                    exchange = next(self.placed(user), None)
+                    exchange = self.place_one(user)
                     if exchange is not None:
                         placed = True
                         self.turns.remove(user)
@@ -237,8 +237,8 @@ class Scheduler(Generic[X, E]):
         finally:
             self.dispatching = False
 
-    def placed(self, user: str) -> Iterator[X]:
-        """Place the first exchange of a user that can be placed, and yield it."""
+    def place_one(self, user: str) -> X | None:
+        """Place the first exchange of a user that can be placed, and return it; None if none can."""
         for queue in list(self.queues.get(user, {}).values()):
             exchange = queue.popleft()
             try:
@@ -249,9 +249,9 @@ class Scheduler(Generic[X, E]):
                 raise
             if settled:
                 self.waiting -= 1
-                yield exchange
-                return
+                return exchange
             queue.appendleft(exchange)
+        return None
 
     # Time
 

@@ -92,7 +92,7 @@ class EngineConnection(FastCGIEngine):
     def become_idle(self) -> None:
         self.engine.connection_free(self)
 
-    def closed(self) -> None:
+    def announce_close(self) -> None:
         self.engine.connection_closed(self)
 
     def client_left(self) -> None:
