@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
-from support.fork_server import Forked, ForkServer
-from support.proc import session_members
-from support.server import MODELS, ROOT, VARIANTS, Server, Start, wait_until
+from support.fork_server import ForkServer
+from support.server import MODELS, VARIANTS, WAYS_TO_WAIT, Server, Start, Starter
 
 # Quick tests start no process. A test starts processes if it uses one of these fixtures or bears the mark
 # `starts_processes`; a test that starts one without saying so fails, so that `make quick` stays quick.
-PROCESS_FIXTURES = {"start"}
+PROCESS_FIXTURES = {"start", "shared_server"}
 PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
 processes_started: list[str] = []
 
@@ -128,68 +123,33 @@ def fork_servers() -> Iterator[Callable[[str], ForkServer]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, fork_servers: Callable[[str], ForkServer]) -> Iterator[Start]:
-    """Return a function that starts ewe: start("thread", "--grace", "1s") -> Server.
+def start(tmp_path: Path, fork_servers: Callable[[str], ForkServer]) -> Iterator[Starter]:
+    """Return a function that starts ewe: start("thread", "--grace", "1s") -> Server. See Starter.
 
-    The model may bring options of its own ("pool --parking never"). Serves tmp_path/htdocs and
-    tmp_path/cgi-bin, which exist (a small index.html is there). Access log: tmp_path/access.log. The server
-    is forked from one that has imported ewe (support/fork_server.py); with `env`, even an empty one, it is
-    the command itself in a new Python. When the test ends every server is stopped, and must have left no
-    process behind.
+    When the test ends every server is stopped, and must have left no process behind.
     """
-    servers: list[Server] = []
-    (tmp_path / "htdocs").mkdir()
-    (tmp_path / "cgi-bin").mkdir()
-    (tmp_path / "htdocs" / "index.html").write_text("<!DOCTYPE html><title>ewe</title>welcome\n")
+    starter = Starter(tmp_path, fork_servers)
+    yield starter
+    starter.stop()
 
-    def start_one(model: str = "pool", *options: str, env: dict[str, str] | None = None) -> Server:
-        log = tmp_path / f"stderr.{len(servers)}"
-        arguments = [
-            "--model", *model.split(),
-            *(() if "--bind" in options else ("--port", "0")),
-            "--documentroot", str(tmp_path / "htdocs"), "--cgi-path", str(tmp_path / "cgi-bin"),
-            "--access-log", str(tmp_path / "access.log"), *options,
-        ]  # fmt: skip
-        process: Forked | subprocess.Popen[bytes]
-        with log.open("wb") as output:
-            if env is None:
-                process = fork_servers(model).start(arguments, tmp_path, log)
-            else:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "ewe", *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    cwd=tmp_path,
-                    env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-                    start_new_session=True,
-                )
-        server = Server(process, 0, log, tmp_path)
-        servers.append(server)
-        banner = re.compile(r"https?://127\.0\.0\.1:(\d+)/")
-        wait_until(
-            lambda: banner.search(server.log()) or process.poll() is not None,
-            30,
-            lambda: f"no banner; it said:\n{server.log()}",
-        )
-        found = banner.search(server.log())
-        assert found, f"it ended with {process.poll()}:\n{server.log()}"
-        server.port = int(found[1])
-        server.url = f"http://127.0.0.1:{server.port}/"
-        return server
 
-    yield start_one
-    for server in servers:
-        try:
-            server.stop(signal.SIGQUIT, 10)
-        finally:
-            end = time.monotonic() + 5
-            while (left := session_members(server.pid)) and time.monotonic() < end:
-                time.sleep(0.01)
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-            server.process.poll()
-        assert not left, f"processes outlived the server: {left}"
+@pytest.fixture(scope="module", params=VARIANTS)
+def shared_server(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    fork_servers: Callable[[str], ForkServer],
+) -> Iterator[Server]:
+    """A server of each variant in turn, with default settings, for all tests of a file that leave it as it was.
+
+    A test may add files, under names that no other test uses.
+    """
+    directory = tmp_path_factory.mktemp("shared")
+    directory.chmod(0o755)
+    starter = Starter(directory, fork_servers)
+    server = starter(str(request.param))
+    yield server
+    starter.stop()
+    assert "Traceback" not in server.log(), server.log()
 
 
 @pytest.fixture(params=MODELS)
@@ -201,6 +161,12 @@ def model(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=VARIANTS)
 def variant(request: pytest.FixtureRequest) -> str:
     """Each model in turn, and the ways in which it can be set."""
+    return str(request.param)
+
+
+@pytest.fixture(params=WAYS_TO_WAIT)
+def way_to_wait(request: pytest.FixtureRequest) -> str:
+    """One variant for each way to wait."""
     return str(request.param)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from support.server import Server
+from support import web
+from support.server import Start
 
 from ewe.http.conditional import outcome, range_applies, tags
 from ewe.http.dates import http_date
@@ -204,12 +204,13 @@ def test_if_range(lines: tuple[str, ...], age: float, expected: bool) -> None:
 # The same over a socket
 
 
-def test_conditions_of_a_file(server: Server) -> None:
+def test_conditions_of_a_file(start: Start, way_to_wait: str) -> None:
+    server = start(way_to_wait)
     small, large = bytes(range(256)) * 4, os.urandom(100_000)
     for name, content in (("small.bin", small), ("large.bin", large)):
         (server.root / name).write_bytes(content)
         os.utime(server.root / name, (MODIFIED, MODIFIED + 0.75))  # a part of a second is not compared
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         for path, content in (("/small.bin", small), ("/large.bin", large)):
             fresh = client.get(path)
             etag = fresh.headers["etag"]

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urljoin
 
-import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.server import Server, Start
+from support import web
+from support.server import Start
 
 from ewe.features import indexes
 from ewe.http.limits import Limits
@@ -521,29 +521,30 @@ def test_imports_are_few() -> None:
 # Over the wire
 
 
-def test_a_directory_is_listed(server: Server) -> None:
+def test_a_directory_is_listed(start: Start, way_to_wait: str) -> None:
+    server = start(way_to_wait)
     (server.root / "d").mkdir()
     make(server.root / "d", "ewe.txt", ".hidden", size=3)
-    page = httpx.get(server.url + "d/")
+    page = web.get(server.url + "d/")
     assert page.status_code == 200
     assert Page(page.text).names == ["ewe.txt"]
-    program = httpx.get(server.url + "d/?sort=size", headers={"Accept": "application/json"})
+    program = web.get(server.url + "d/?sort=size", headers={"Accept": "application/json"})
     assert [entry["name"] for entry in program.json()] == ["ewe.txt"]
-    head = httpx.head(server.url + "d/")
+    head = web.head(server.url + "d/")
     assert head.status_code == 200
     assert head.headers["content-length"] == page.headers["content-length"]
     assert head.content == b""
-    moved = httpx.get(server.url + "d?x=1")
+    moved = web.get(server.url + "d?x=1")
     assert moved.status_code == 301
     assert moved.headers["location"] == "/d/?x=1"
-    assert "welcome" in httpx.get(server.url).text  # an index file comes first
+    assert "welcome" in web.get(server.url).text  # an index file comes first
 
 
-def test_without_indexes(start: Start, variant: str) -> None:
-    server = start(variant, "--no-indexes")
+def test_without_indexes(start: Start) -> None:
+    server = start("pool", "--no-indexes")
     (server.root / "d").mkdir()
     make(server.root / "d", "secret.txt")
-    response = httpx.get(server.url + "d/")
+    response = web.get(server.url + "d/")
     assert response.status_code == 403
     assert "secret" not in response.text
 

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from support.server import Server
+from support import web
+from support.server import Start
 
 from ewe.http.ranges import MAX_RANGES, wanted
 
@@ -146,12 +147,13 @@ def parts_of(response: httpx.Response) -> list[tuple[dict[str, str], bytes]]:
     return found
 
 
-def test_parts_of_a_file(server: Server) -> None:
+def test_parts_of_a_file(start: Start, way_to_wait: str) -> None:
+    server = start(way_to_wait)
     content = random.Random(1).randbytes(300_000)
     (server.root / "small.txt").write_bytes(content[:1000])
     (server.root / "large.bin").write_bytes(content)
     (server.root / "empty.txt").write_bytes(b"")
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
 
         def get(path: str, value: str, **more: str) -> httpx.Response:
             return client.get(path, headers={"Range": value, **more})

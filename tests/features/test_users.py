@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
+from support import web
 from support.server import ROOT, Server, Start
 from support.xswitch_client import account
 
@@ -25,7 +25,7 @@ def me() -> pwd.struct_passwd:
     return pwd.getpwuid(os.geteuid())
 
 
-def test_files_of_a_user(start: Start, variant: str) -> None:
+def test_files_of_a_user(start: Start, model: str) -> None:
     name, home = me().pw_name, Path(me().pw_dir)
     directory = f"ewe-test-{os.getpid()}"
     root = home / directory
@@ -36,9 +36,9 @@ def test_files_of_a_user(start: Start, variant: str) -> None:
         (root / "sub" / "a.txt").write_text("a")
         (root / ".secret").write_text("no")
         (root / "out").symlink_to("/etc/passwd")
-        server = start(variant, "--userdir", directory, "--min-uid", "0", *AS_ROOT)
+        server = start(model, "--userdir", directory, "--min-uid", "0", *AS_ROOT)
         base = f"{server.url}~{name}"
-        with httpx.Client() as client:
+        with web.Client() as client:
             answer = client.get(base)
             assert (answer.status_code, answer.headers["location"]) == (301, f"/~{name}/")
             assert "mine" in client.get(f"{base}/").text and "mine" in client.get(f"{base}/index.html").text
@@ -58,10 +58,10 @@ def test_files_of_a_user(start: Start, variant: str) -> None:
         root.rmdir()
 
 
-def test_answers_do_not_tell_which_accounts_there_are(start: Start, model: str) -> None:
+def test_answers_do_not_tell_which_accounts_there_are(start: Start) -> None:
     """A system account, a user without a directory, a name that no account has: each method is answered alike."""
-    server = start(model, "--userdir", f"none-{os.getpid()}", *AS_ROOT)
-    with httpx.Client(base_url=server.url) as client:
+    server = start("pool", "--userdir", f"none-{os.getpid()}", *AS_ROOT)
+    with web.Client(base_url=server.url) as client:
         for method in ("GET", "POST", "OPTIONS"):
             for path in ("", "index.html", "cgi-bin/x"):
                 answers = [
@@ -74,7 +74,7 @@ def test_answers_do_not_tell_which_accounts_there_are(start: Start, model: str) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
-def test_a_directory_is_its_users_own(start: Start, model: str, site: Path) -> None:
+def test_a_directory_is_its_users_own(start: Start, way_to_wait: str, site: Path) -> None:
     """A link to what is not the user's publishes nothing; a file of another user's is not sent."""
     with account() as alice:
         home = Path(alice.pw_dir)
@@ -103,11 +103,11 @@ def test_a_directory_is_its_users_own(start: Start, model: str, site: Path) -> N
             paths = (
                 "mine.txt", "roots.txt", "others.txt", "secret.txt", "passwd", "private", "etc/passwd", "home/",
             )  # fmt: skip
-            with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
+            with web.Client(base_url=f"{server.url}~{alice.pw_name}/") as client:
                 return {path: client.get(path).status_code for path in paths}
 
         options = ("--userdir", "public_html", "--user", "nobody")
-        server = start(model, *options)
+        server = start(way_to_wait, *options)
         for target, owner in (
             ("/", alice.pw_uid),
             ("/", 0),
@@ -123,7 +123,7 @@ def test_a_directory_is_its_users_own(start: Start, model: str, site: Path) -> N
             "etc/passwd": 404, "home/": 404,
         }  # fmt: skip
         link("web", 0)
-        assert statuses(start(model, *options, "--symlinks", "follow")) == {
+        assert statuses(start(way_to_wait, *options, "--symlinks", "follow")) == {
             **inside,
             "private": 200,
             "passwd": 403,
@@ -185,4 +185,4 @@ def test_root_does_not_serve_them(tmp_path: Path) -> None:
 
 def test_without_the_setting_there_are_no_users(start: Start) -> None:
     server = start("pool")
-    assert httpx.get(f"{server.url}~{me().pw_name}/").status_code == 404
+    assert web.get(f"{server.url}~{me().pw_name}/").status_code == 404

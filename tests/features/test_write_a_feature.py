@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import httpx
 import pytest
+from support import web
 from support.server import ROOT, Start
 
 from ewe.config.settings import Config
@@ -32,7 +32,7 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
         (tmp_path / f"my_{name.lower()}.py").write_text(of_the_docs(name))
         mounts += ["--mount", f"/{name.lower()}=my_{name.lower()}:{name}"]
     server = start(model, *mounts)
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         assert client.get("/hello?name=Ada").text == "Hello, Ada!\n"
         assert client.get("/hello").text == "Hello, stranger!\n"
         assert client.head("/hello").headers["content-length"] == "17"
@@ -57,8 +57,8 @@ def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[ewe.features]\nhello = hello:Hello\n")
     server = start("thread", "--mount", "/=hello", env={"PYTHONPATH": f"{ROOT}:{package}"})
-    assert httpx.get(server.url).text == "Hello, stranger!\n"
-    assert "welcome" in httpx.get(server.url + "index.html").text
+    assert web.get(server.url).text == "Hello, stranger!\n"
+    assert "welcome" in web.get(server.url + "index.html").text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import socket
-import struct
 import threading
 import time
 import zlib
@@ -21,7 +20,7 @@ from pathlib import Path
 import pytest
 from support.proc import Process, children, command_line, look, open_files, session_members, state
 from support.server import MODELS, Server, Start, wait_until, write_program
-from support.wire import read_all, read_response
+from support.wire import read_all, read_response, reset
 
 from ewe import __version__
 from ewe.config.settings import Config
@@ -33,6 +32,16 @@ from ewe.http.parser import parse_request
 from ewe.streams.base import Stream
 
 Answer = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture
+def server(start: Start, way_to_wait: str) -> Server:
+    """A server for each way to wait: nothing else of a model has to do with what a program reads and writes.
+
+    `test_programs_under_every_model` has a short conversation with programs under each variant.
+    """
+    return start(way_to_wait)
+
 
 HEAD = "printf 'Content-Type: text/plain\\n\\n'"  # of a program
 SAY = "#!/bin/sh\nexec cat\n"
@@ -87,7 +96,7 @@ def is_closed(sock: socket.socket) -> bool:
 
 def pid_in(path: Path) -> int:
     """Return the process number that a program wrote into a file; wait for it."""
-    wait_until(lambda: path.exists() and path.read_text().endswith("\n"), 10, f"{path.name} did not come")
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"), 30, f"{path.name} did not come")
     return int(path.read_text())
 
 
@@ -99,13 +108,57 @@ def wait_until_gone(server: Server, *pids: int) -> None:
         found = [each for each in map(look, pids) if each]
         return {each.pid: each for each in found if not (each.state == "Z" and each.parent not in own)}
 
-    wait_until(lambda: not left(), 10, lambda: f"still there: {left()}")
+    wait_until(lambda: not left(), 30, lambda: f"still there: {left()}")
 
 
 def server_pids(server: Server) -> list[int]:
     """Return the processes that run ewe itself."""
     own = command_line(server.pid)
     return [pid for pid in (server.pid, *session_members(server.pid)) if command_line(pid) == own]
+
+
+# --- Every model ---------------------------------------------------------------------------------------
+
+
+def test_programs_under_every_model(start: Start, variant: str) -> None:
+    """What programs read, write and do wrong is the same whoever runs the conversation."""
+    server = start(variant)
+    write_program(server.cgi / "variables", VARIABLES)
+    write_program(server.cgi / "echo", ECHO)
+    write_program(server.cgi / "say", SAY)
+    write_program(server.cgi / "nph-say", SAY)
+    write_program(server.cgi / "fails", "#!/bin/sh\necho why >&2\nexit 3\n")
+    write_program(
+        server.cgi / "stream", f'#!/bin/sh\n{HEAD}\nprintf begun\nuntil [ -e "$0.go" ]; do sleep 0.02; done\n'
+    )
+    data = os.urandom(300_000)
+    with server.connect() as sock:
+        found = variables(ask(sock, "GET", "/cgi-bin/variables/info?query"))
+        assert (found["PATH_INFO"], found["QUERY_STRING"]) == ("/info", "query")
+        assert (found["SERVER_PORT"], found["REMOTE_PORT"]) == (str(server.port), str(sock.getsockname()[1]))
+        assert ask(sock, "POST", "/cgi-bin/echo", body=data)[2] == data
+        sock.sendall(
+            request("POST", "/cgi-bin/echo", "Transfer-Encoding: chunked") + chunked(data[:1000], data)
+        )
+        assert read_response(sock)[2] == data[:1000] + data
+        sock.sendall(request("POST", "/cgi-bin/echo", "Expect: 100-continue", "Content-Length: 5"))
+        assert read_response(sock)[0] == 100
+        sock.sendall(b"hello" + request("HEAD", "/cgi-bin/say", body=b"Content-Type: a/b\n\nx"))
+        assert read_response(sock)[2] == b"hello" and read_response(sock, "HEAD")[0] == 200
+        assert b"welcome" in say(sock, b"Location: /\n\n")[2]
+        status, fields, _ = say(sock, b"Location: http://a/\n\n")
+        assert (status, fields["location"]) == (302, "http://a/")
+        assert say(sock, b"Status: 404 No\nContent-Type: a/b\n\nno")[::2] == (404, b"no")
+        assert say(sock, b"no head")[0] == ask(sock, "GET", "/cgi-bin/fails")[0] == 502
+        sock.sendall(request("GET", "/cgi-bin/stream"))
+        assert receive_until(sock, b"begun").startswith(b"HTTP/1.1 200")  # and the program still runs
+        (server.cgi / "stream.go").touch()
+        assert receive_until(sock, b"0\r\n\r\n").endswith(b"0\r\n\r\n")
+        assert ask(sock, "GET", "/")[0] == 200
+    whole = b"HTTP/1.1 299 Mine\r\n\r\nmine"
+    assert ask_anew(server, "/cgi-bin/nph-say", body=whole) == whole
+    log = server.wait_for_log("it wrote nothing (exit status 3)")
+    assert "/cgi-bin/fails: why\n" in log and log.count(": 502, ") == 2 and "Traceback" not in log
 
 
 # --- The request: section 4 -----------------------------------------------------------------------------
@@ -229,10 +282,10 @@ def test_long_names_of_fields_are_not_remembered() -> None:
     assert cgi.remembered.cache_info().currsize <= before + 2
 
 
-def test_the_address_of_the_server(start: Start, variant: str) -> None:
+def test_the_address_of_the_server(start: Start, model: str) -> None:
     """SERVER_ADDR is that of the connection, also where ewe listens at every address of the machine."""
     as_root = ("--user", "root") if os.geteuid() == 0 else ()
-    server = start(variant, "--bind", "127.0.0.1:0", "--bind", "0.0.0.0:0", *as_root)
+    server = start(model, "--bind", "127.0.0.1:0", "--bind", "0.0.0.0:0", *as_root)
     write_program(server.cgi / "variables", VARIABLES)
     found = re.search(r"http://0\.0\.0\.0:(\d+)/", server.log())
     assert found, server.log()
@@ -265,11 +318,14 @@ def test_arguments_and_directory(server: Server) -> None:
         assert ask(sock, "GET", "/cgi-bin/linked")[2] == f"{server.cgi}\n".encode()
 
 
-def test_the_body_of_the_request(start: Start, variant: str, tmp_path: Path) -> None:
+def test_the_body_of_the_request(
+    start: Start, way_to_wait: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Standard input is the body, however it came and wherever it is kept; nothing is left of it."""
     spool = tmp_path / "spool"
     spool.mkdir()
-    server = start(variant, "--spool", "64k", env={"TMPDIR": str(spool)})
+    monkeypatch.setenv("TMPDIR", str(spool))
+    server = start(way_to_wait, "--spool", "64k")
     write_program(server.cgi / "size", f"#!/bin/sh\n{HEAD}\nwc -c\n")
     write_program(
         server.cgi / "echo",
@@ -292,7 +348,7 @@ def test_the_body_of_the_request(start: Start, variant: str, tmp_path: Path) -> 
 
         # While a large one comes there is no name either
         sock.sendall(request("POST", "/cgi-bin/size", "Content-Length: 300000") + b"x" * 200_000)
-        time.sleep(0.1)
+        wait_until(lambda: any(str(spool) in link for link in open_links(server)), 30, "it is not spooled")
         assert os.listdir(spool) == []
         sock.sendall(b"x" * 100_000)
         assert read_response(sock)[2].strip() == b"300000"
@@ -306,7 +362,6 @@ def test_the_body_of_the_request(start: Start, variant: str, tmp_path: Path) -> 
             assert sock.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
             for piece in (body[:5], body[5:]):
                 sock.sendall(piece)
-                time.sleep(0.02)
             status, _, echoed = read_response(sock)
             assert (status, echoed) == (200, b"abcde" * 2)
         # and none where the body is already there
@@ -339,23 +394,24 @@ def wait_for_no_deleted(server: Server) -> list[str]:
     found: list[str] = []
 
     def look() -> bool:
-        found.clear()
-        for pid in server_pids(server):
-            with contextlib.suppress(OSError):  # a child that has ended meanwhile, or has closed one
-                for entry in os.listdir(f"/proc/{pid}/fd"):
-                    with contextlib.suppress(OSError):
-                        found.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
+        found[:] = open_links(server)
         return not any("deleted" in link for link in found)
 
-    wait_until(look, 15, lambda: f"open: {found}")
+    wait_until(look, 30, lambda: f"open: {found}")
     return found
 
 
-def test_a_body_that_cannot_be_kept(start: Start, variant: str, tmp_path: Path) -> None:
-    """No room for it: 507, a line in the log, and the connection ends properly. A slow one: 408."""
-    server = start(
-        variant, "--spool", "1k", "--body-timeout", "400ms", env={"TMPDIR": str(tmp_path / "nowhere")}
-    )
+def open_links(server: Server) -> list[str]:
+    """Return what the processes of the server have open."""
+    return [link for pid in server_pids(server) for link in open_files(pid).values()]
+
+
+def test_a_body_that_cannot_be_kept(
+    start: Start, way_to_wait: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No room for it: 507, a line in the log, and the connection ends properly."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    server = start(way_to_wait, "--spool", "1k")
     write_program(server.cgi / "size", f"#!/bin/sh\n{HEAD}\nwc -c\n")
     with server.connect() as sock:
         assert ask(sock, "POST", "/cgi-bin/size", body=b"x" * 1000)[0] == 200
@@ -378,17 +434,26 @@ def test_a_body_that_cannot_be_kept(start: Start, variant: str, tmp_path: Path) 
     assert log.count("507, a request body cannot be spooled: No such file or directory") == 4
     assert "Traceback" not in log
 
+
+def test_a_body_that_does_not_come(start: Start, way_to_wait: str) -> None:
+    server = start(way_to_wait, "--body-timeout", "400ms")
+    write_program(server.cgi / "size", f"#!/bin/sh\n{HEAD}\nwc -c\n")
     with server.connect() as slow:
-        slow.sendall(request("POST", "/cgi-bin/size", "Content-Length: 10") + b"x")
         began = time.monotonic()
+        slow.sendall(request("POST", "/cgi-bin/size", "Content-Length: 10") + b"x")
         assert read_response(slow)[0] == 408
         assert is_closed(slow)
-        assert 0.2 < time.monotonic() - began < 20
+        assert time.monotonic() - began > 0.3
+    server.wait_for_log("408, the body")
+
+
+def test_a_client_that_ends_within_its_body(server: Server) -> None:
+    write_program(server.cgi / "size", f"#!/bin/sh\n{HEAD}\nwc -c\n")
     with server.connect() as leaves:
         leaves.sendall(request("POST", "/cgi-bin/size", "Content-Length: 10") + b"x")
         leaves.shutdown(socket.SHUT_WR)
         assert read_response(leaves)[0] == 400
-    assert "408, the body" in server.wait_for_log("400, the client ended within a body")
+    server.wait_for_log("400, the client ended within a body")
 
 
 # --- The response: section 6 ----------------------------------------------------------------------------
@@ -657,7 +722,7 @@ def test_bad_heads(server: Server) -> None:
 
 def next_line_of_log(server: Server, place: int) -> str:
     """Return what the log has from a place on, once that is a line."""
-    wait_until(lambda: server.log()[place:].endswith("\n"), 20)
+    wait_until(lambda: server.log()[place:].endswith("\n"), 30)
     return server.log()[place:]
 
 
@@ -708,7 +773,7 @@ def test_programs_that_fail(server: Server) -> None:
     with server.connect(20) as sock:
         assert ask(sock, "GET", "/cgi-bin/late")[::2] == (200, b"all\n")
         assert ask(sock, "GET", "/cgi-bin/early")[::2] == (200, b"all\n")
-        wait_until((server.root / "done").exists, 15)
+        wait_until((server.root / "done").exists, 30)
         assert ask(sock, "GET", "/")[0] == 200
         with pytest.raises(ConnectionError, match="ended after 0"):
             ask(sock, "GET", "/cgi-bin/crash")
@@ -769,6 +834,8 @@ def memory(server: Server) -> float:
 
 # --- Limits, and clients that leave ---------------------------------------------------------------------
 
+# The times that a program gets once its output has ended, or its client seems to have left: two seconds each.
+SOON = {"ewe.gateway.programs.EXIT": 0.5, "ewe.streams.poller.HALF_CLOSED": 0.5}
 FAMILY = """#!/bin/sh
 echo $$ > "$DOCUMENT_ROOT/$QUERY_STRING.pid"
 sleep 60 &
@@ -790,9 +857,9 @@ def family(server: Server, name: str) -> tuple[int, int, int]:
     )
 
 
-def test_silent_programs(start: Start, variant: str) -> None:
+def test_silent_programs(start: Start, model: str) -> None:
     """No answer in time: 504. Silence within an answer: it is cut. The program and its children end."""
-    server = start(variant, "--program-timeout", "1s")
+    server = start(model, "--program-timeout", "600ms", constants=SOON)
     write_program(server.cgi / "silent", FAMILY + "wait\n")
     write_program(server.cgi / "stops", FAMILY + f"{HEAD}\necho begins\nwait\n")
     write_program(server.cgi / "stubborn", FAMILY + "trap '' TERM\nwhile :; do sleep 1; done\n")
@@ -803,26 +870,22 @@ def test_silent_programs(start: Start, variant: str) -> None:
         f'#!/bin/sh\necho $$ > "$DOCUMENT_ROOT/stays.pid"\n{HEAD}\n'
         "echo all\nexec >&-\necho still here >&2\nexec sleep 60\n",
     )
-    write_program(server.cgi / "slow", f"#!/bin/sh\n{HEAD}\nfor i in 1 2 3; do sleep 0.5; echo $i; done\n")
     names = ("silent", "stops", "stubborn", "grumbles")
-    began = time.monotonic()
-    with connections(server, len(names) + 2) as socks:
-        for name, sock in zip((*names, "slow", "stays"), socks, strict=True):
+    with connections(server, len(names) + 1) as socks:
+        for name, sock in zip((*names, "stays"), socks, strict=True):
             sock.sendall(request("GET", f"/cgi-bin/{name}?{name}", "Connection: close"))
         assert read_response(socks[0])[0] == 504
         answer = read_all(socks[1])
         assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"begins\n\r\n")  # no last chunk
         assert read_response(socks[2])[0] == 504
         assert read_response(socks[3])[0] == 504
-        assert read_response(socks[4])[2] == b"1\n2\n3\n"  # longer than the limit, but never silent so long
-        assert read_response(socks[5])[::2] == (200, b"all\n")
-    assert time.monotonic() - began < 30
+        assert read_response(socks[4])[::2] == (200, b"all\n")
     for name in names:
         wait_until_gone(server, *family(server, name))
     wait_until_gone(server, pid_in(server.root / "stays.pid"))
-    log = server.wait_for_log("/cgi-bin/stops: silent for 1 s (program-timeout)")
+    log = server.wait_for_log("/cgi-bin/stops: silent for 0.6 s (program-timeout)")
     assert log.count("504, ") == 3 and "cut after 7 bytes" in log
-    assert "stays: still here" in log and "stays: ended 2 s after it closed its output" in log
+    assert "stays: still here" in log and "stays: ended 0.5 s after it closed its output" in log
     assert "Traceback" not in log
 
 
@@ -837,65 +900,51 @@ def connections(server: Server, count: int) -> Iterator[list[socket.socket]]:
             sock.close()
 
 
-def test_clients_that_leave_and_clients_that_wait(server: Server) -> None:
-    """Where the client resets, the program and its children end at once; where it only closes, soon.
-
-    A client that has closed just its sending side (at first sight the same) still gets its answer, as long
-    as the program writes something now and then.
-    """
+def test_clients_that_leave(start: Start, model: str) -> None:
+    """Where the client resets, the program and its children end at once; where it only closes, soon."""
+    server = start(model, constants=SOON)
     names = ("silent", "writes", "floods", "grumbles")
     write_program(server.cgi / "silent", FAMILY + "wait\n")
     write_program(server.cgi / "writes", FAMILY + f"{HEAD}\nwhile :; do echo line; sleep 0.1; done\n")
     write_program(server.cgi / "floods", FAMILY + f"{HEAD}\nexec cat /dev/zero\n")
     write_program(server.cgi / "grumbles", FAMILY + "while :; do echo still working >&2; sleep 0.2; done\n")
-    write_program(server.cgi / "slow", f"#!/bin/sh\nsleep 0.5\n{HEAD}\necho slept\n")
-    write_program(
-        server.cgi / "steady", f"#!/bin/sh\n{HEAD}\nfor i in 1 2 3 4 5; do echo $i; sleep 0.5; done\n"
-    )
-    is_serial = "serial" in server.log()
-    began = time.monotonic()
-    with connections(server, 2) as (waits, streams):
-        waits.sendall(request("GET", "/cgi-bin/slow"))
-        streams.sendall(request("GET", "/cgi-bin/steady") + request("GET", "/cgi-bin/slow"))
-        for sock in (waits, streams):
-            sock.shutdown(socket.SHUT_WR)
-        if is_serial:
-            assert read_response(waits)[2] == b"slept\n"
-            waits.close()
-            assert_streamed(streams)
-            streams.close()
+    for way in ("resets", "closes"):
         for name in names:
-            leave(server, name, resets=True)
-            wait_until_gone(server, *family(server, name + "-resets"))
+            leave(server, name, way)
+            if model == "serial":
+                wait_until_gone(server, *family(server, f"{name}-{way}"))
         for name in names:
-            leave(server, name, resets=False)
-            if is_serial:
-                wait_until_gone(server, *family(server, name + "-closes"))
-        if not is_serial:
-            assert read_response(waits)[2] == b"slept\n"
-            assert_streamed(streams)
-        for name in names:
-            wait_until_gone(server, *family(server, name + "-closes"))
-    assert time.monotonic() - began < 40
+            wait_until_gone(server, *family(server, f"{name}-{way}"))
     with server.connect() as sock:
         assert ask(sock, "GET", "/")[0] == 200
     assert "Traceback" not in server.log()
 
 
-def leave(server: Server, name: str, resets: bool) -> None:
-    """Ask for a program that begins as FAMILY, and leave once it runs."""
-    tag = f"{name}-{'resets' if resets else 'closes'}"
+def test_clients_that_wait(server: Server) -> None:
+    """A client that has closed just its sending side (at first sight it has left) still gets its answer.
+
+    The program writes something now and then: it is never silent for HALF_CLOSED seconds, and takes longer.
+    """
+    write_program(
+        server.cgi / "steady",
+        f"#!/bin/sh\n{HEAD}\nfor i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.25; done\n",
+    )
+    write_program(server.cgi / "slow", f"#!/bin/sh\nsleep 0.25\n{HEAD}\necho slept\n")
+    with server.connect() as sock:
+        sock.sendall(request("GET", "/cgi-bin/steady") + request("GET", "/cgi-bin/slow"))
+        sock.shutdown(socket.SHUT_WR)
+        assert read_response(sock)[2] == b"1\n2\n3\n4\n5\n6\n7\n8\n9\n"
+        assert read_response(sock)[2] == b"slept\n"
+
+
+def leave(server: Server, name: str, way: str) -> None:
+    """Ask for a program that begins as FAMILY, and leave once it runs; way: "resets" or "closes"."""
+    tag = f"{name}-{way}"
     with server.connect() as sock:
         sock.sendall(request("GET", f"/cgi-bin/{name}?{tag}"))
         family(server, tag)
-        if resets:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def assert_streamed(sock: socket.socket) -> None:
-    """Both programs answered in full."""
-    assert read_response(sock)[2] == b"1\n2\n3\n4\n5\n"
-    assert read_response(sock)[2] == b"slept\n"
+        if way == "resets":
+            reset(sock)
 
 
 # --- Streaming, and large answers and bodies ------------------------------------------------------------
@@ -962,11 +1011,11 @@ def receive_until(sock: socket.socket, end: bytes) -> bytes:
     return data
 
 
-LARGE = 200  # MB
+LARGE = 100  # MB
 
 
 def test_large(server: Server) -> None:
-    """200 MB down, up, and up and down: byte-exact, and the server's memory does not grow."""
+    """100 MB down, and up and down: byte-exact, and the server's memory does not grow."""
     write_program(server.cgi / "echo", ECHO)
     write_program(
         server.cgi / "zeros",
@@ -1022,7 +1071,7 @@ def test_a_large_answer_does_not_hold_up_others(start: Start, model: str) -> Non
     """One client that takes what it gets as fast as it can does not starve the next."""
     server = start(model)
     write_program(server.cgi / "zeros", f"#!/bin/sh\n{HEAD}\nexec cat /dev/zero\n")
-    stop = threading.Event()
+    stop = threading.Event()  # the answer has no end: without a turn of its own the other waits for ever
     took = 0
 
     def take() -> None:
@@ -1036,14 +1085,12 @@ def test_a_large_answer_does_not_hold_up_others(start: Start, model: str) -> Non
     taker = threading.Thread(target=take)
     taker.start()
     try:
-        wait_until(lambda: took > 10_000_000, 20)
-        times = []
+        wait_until(lambda: took > 10_000_000, 30)
         with server.connect(20) as sock:
             for _ in range(20):
-                began = time.monotonic()
                 assert ask(sock, "GET", "/")[0] == 200
-                times.append(time.monotonic() - began)
-        assert sorted(times)[15] < 1, times
+        before = took
+        wait_until(lambda: took > before, 30)  # and the first is not held up for good either
     finally:
         stop.set()
         taker.join(20)
@@ -1062,9 +1109,9 @@ def test_a_document_root_among_programs_is_warned_of(start: Start) -> None:
     start("pool", "--cgi-path", str(server.root)).wait_for_log(warning)
 
 
-def test_where_a_url_leads(start: Start, variant: str, tmp_path: Path) -> None:
+def test_where_a_url_leads(start: Start, way_to_wait: str, tmp_path: Path) -> None:
     """Only an executable file below cgi-path is run; what is not there may be a file of the document root."""
-    server = start(variant)
+    server = start(way_to_wait)
     outside = write_program(tmp_path / "outside" / "program", HELLO)
     write_program(server.cgi / "hello", HELLO)
     write_program(server.cgi / "sub" / "hello world", HELLO)
@@ -1116,7 +1163,7 @@ def test_where_a_url_leads(start: Start, variant: str, tmp_path: Path) -> None:
     write_program(inside / "hello", HELLO)
     (inside / "data").write_text("not a program\n")
     (inside / "escape").symlink_to(outside)
-    server = start(variant, "--cgi-path", str(inside), "--symlinks", "follow")
+    server = start(way_to_wait, "--cgi-path", str(inside), "--symlinks", "follow")
     with server.connect() as sock:
         assert ask(sock, "GET", "/cgi-bin/hello")[2] == b"hello\n"
         assert ask(sock, "GET", "/cgi-bin/escape")[2] == b"hello\n"
@@ -1124,8 +1171,9 @@ def test_where_a_url_leads(start: Start, variant: str, tmp_path: Path) -> None:
         assert ask(sock, "GET", "/cgi-bin/nothing")[0] == 404
 
 
-def test_nothing_is_left(server: Server) -> None:
+def test_nothing_is_left(start: Start, model: str) -> None:
     """After 50 programs: no zombie, no descriptor, no file."""
+    server = start(model)
     write_program(server.cgi / "hello", HELLO)
     write_program(server.cgi / "say", SAY)
 
@@ -1148,20 +1196,20 @@ def test_nothing_is_left(server: Server) -> None:
         assert descriptors() < before + 10  # workers of prefork may still have been starting
 
 
-def test_a_reason_of_its_own_and_what_is_left_behind(server: Server) -> None:
+def test_a_reason_of_its_own(server: Server) -> None:
     write_program(
         server.cgi / "pot", '#!/bin/sh\nprintf "Status: 418 I\'m a teapot\\nContent-Type: a/b\\n\\n"\n'
     )
-    assert server.ask(b"GET /cgi-bin/pot HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n").startswith(
-        b"HTTP/1.1 418 I'm a teapot\r\n"
-    )
-    # it exits, and what it started in the background keeps its output open: the answer ends all the same
-    left = "#!/bin/sh\nprintf 'Content-Type: a/b\\n\\nhello'\nsleep 50 &\necho $! > ../htdocs/left\n"
+    answer = ask_anew(server, "/cgi-bin/pot", "Connection: close")
+    assert answer.startswith(b"HTTP/1.1 418 I'm a teapot\r\n")
+
+
+def test_what_a_program_leaves_behind(start: Start, model: str) -> None:
+    """It exits, and what it started in the background keeps its output open: the answer ends all the same."""
+    server = start(model, constants=SOON)
+    left = "#!/bin/sh\nprintf 'Content-Type: a/b\\n\\nhello'\nsleep 100 &\necho $! > ../htdocs/left\n"
     write_program(server.cgi / "left", left)
-    began = time.monotonic()
-    with server.connect(20) as sock:
-        sock.sendall(b"GET /cgi-bin/left HTTP/1.1\r\nHost: ewe\r\n\r\n")
-        assert read_response(sock)[2] == b"hello"
-    assert time.monotonic() - began < 15
-    pid = int((server.root / "left").read_text())
-    wait_until(lambda: state(pid) in ("", "Z"), 15)
+    with server.connect() as sock:  # its 20 s are a fifth of that
+        assert ask(sock, "GET", "/cgi-bin/left")[2] == b"hello"
+    pid = pid_in(server.root / "left")
+    wait_until(lambda: state(pid) in ("", "Z"), 30)

@@ -7,8 +7,8 @@ import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
+from support import web
 from support.server import Server, Start, write_program
 from support.xswitch_client import account
 
@@ -28,7 +28,7 @@ AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
 
 def answers(server: Server, paths: dict[str, int], prefix: str = "") -> None:
     """Ask for each path; none may have a line of source in its answer."""
-    with httpx.Client(base_url=server.url + prefix, timeout=20) as client:
+    with web.Client(base_url=server.url + prefix) as client:
         for path, status in paths.items():
             answer = client.get(path)
             assert answer.status_code == status, (path, answer.status_code, server.log())
@@ -47,10 +47,10 @@ def test_is_in() -> None:
         assert is_in(path, directory) is expected, (path, directory)
 
 
-def test_extensions_of_a_responder(start: Start, model: str) -> None:
+def test_extensions_of_a_responder(start: Start, way_to_wait: str) -> None:
     """By a link, by another spelling, below a directory that another feature serves; the responder is not there."""
     server = start(
-        model, "--fastcgi", f".php={NOBODY}", "--fastcgi", f"/app={NOBODY}", "--symlinks", "follow"
+        way_to_wait, "--fastcgi", f".php={NOBODY}", "--fastcgi", f"/app={NOBODY}", "--symlinks", "follow"
     )
     root = server.root
     outside = root.parent / "outside.php"
@@ -82,7 +82,7 @@ def test_extensions_of_a_responder(start: Start, model: str) -> None:
         | dict.fromkeys(served, 200)
         | {"none.php": 404},
     )
-    with httpx.Client(base_url=server.url, headers={"Accept-Encoding": "gzip"}) as client:
+    with web.Client(base_url=server.url, headers={"Accept-Encoding": "gzip"}) as client:
         assert client.get("notes.txt").text == "notes"  # the variant beside it is a program's source
     assert "never sent as a file" in server.log()
 
@@ -117,21 +117,21 @@ def test_a_page_that_comes_between_two_looks(tmp_path: Path) -> None:
         assert refused.value.status == 403
 
 
-def test_what_lies_below_cgi_path(start: Start, model: str) -> None:
+def test_what_lies_below_cgi_path(start: Start, way_to_wait: str) -> None:
     """Also where the document root holds it under another name, and where it holds the document root."""
-    server = start(model)
+    server = start(way_to_wait)
     inside = server.root / "programs"
     write_program(inside / "hello.py", f"#!/usr/bin/env python3\n{SCRIPT}")
     (inside / "forgotten.py").write_text(SCRIPT)
     (server.root / "link.txt").symlink_to("programs/hello.py")
-    server = start(model, "--cgi-path", str(inside))
+    server = start(way_to_wait, "--cgi-path", str(inside))
     answers(
         server,
         {"programs/hello.py": 403, "programs/forgotten.py": 403, "programs/": 403, "link.txt": 403,
          "cgi-bin/forgotten.py": 403},
     )  # fmt: skip
     server.wait_for_log(f"forgotten.py is not executable: chmod +x {inside}/forgotten.py")
-    answers(start(model, "--cgi-path", str(server.root)), {"programs/hello.py": 403, "": 200})
+    answers(start(way_to_wait, "--cgi-path", str(server.root)), {"programs/hello.py": 403, "": 200})
 
 
 def test_private_directories_of_web_applications(start: Start) -> None:
@@ -157,7 +157,7 @@ def homely() -> Iterator[tuple[str, Path]]:
         root.rmdir()
 
 
-def test_programs_of_users(start: Start, model: str, homely: tuple[str, Path]) -> None:
+def test_programs_of_users(start: Start, way_to_wait: str, homely: tuple[str, Path]) -> None:
     """The site's responder is not asked for them, since it would run them as the site's user."""
     name, root = homely
     (root / "cgi-bin").mkdir()
@@ -168,8 +168,8 @@ def test_programs_of_users(start: Start, model: str, homely: tuple[str, Path]) -
     (root / "link").symlink_to("cgi-bin")
     (root / "notes.txt").write_text("notes")
     server = start(
-        model, "--userdir", root.name, "--min-uid", "0", "--fastcgi", f".php={NOBODY}", "--symlinks", "follow",
-        "--defaultindex", "index.php", *AS_ROOT,
+        way_to_wait, "--userdir", root.name, "--min-uid", "0", "--fastcgi", f".php={NOBODY}", "--symlinks",
+        "follow", "--defaultindex", "index.php", *AS_ROOT,
     )  # fmt: skip
     paths = {
         "config.php": 403, "sub/": 403, "link/hello.py": 403, "link/": 403, "cgi-bin/hello.py": 403,
@@ -190,7 +190,7 @@ def test_directories_that_x_switch_has_an_engine_for(start: Start, site: Path, t
         path.write_text(SCRIPT)
     (server.root / "link.txt").symlink_to("scripts/plain.txt")
     (server.root / "dir").symlink_to("scripts")
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with web.Client(base_url=server.url) as client:
         for path in (
             "scripts/hello.py",
             "scripts/plain.txt/info",
@@ -216,15 +216,15 @@ def test_a_directory_of_scripts_that_is_a_link_turned_to_another(
     link.symlink_to("one")
     server = start("xswitch", "--xswitch-config", str(settings))
     for release in ("two", "one"):
-        assert httpx.get(server.url + "live/s.txt", timeout=20).text == "ran secret\n", server.log()
+        assert web.get(server.url + "live/s.txt", timeout=20).text == "ran secret\n", server.log()
         link.unlink()
         link.symlink_to(release)
 
 
-def test_without_x_switch_its_scripts_are_503(start: Start, model: str, tmp_path: Path) -> None:
+def test_without_x_switch_its_scripts_are_503(start: Start, way_to_wait: str, tmp_path: Path) -> None:
     settings = tmp_path / "xswitch.toml"
     settings.write_text(f'[directories]\n"{tmp_path}/htdocs/scripts" = "python"\n')
-    server = start(model, "--xswitch", NOBODY, "--xswitch-config", str(settings))
+    server = start(way_to_wait, "--xswitch", NOBODY, "--xswitch-config", str(settings))
     (server.root / "scripts").mkdir()
     for name in ("scripts/hello.py", "page.php", "page.jsp"):
         (server.root / name).write_text(SOURCE)
@@ -235,7 +235,7 @@ def test_without_x_switch_its_scripts_are_503(start: Start, model: str, tmp_path
         dict.fromkeys(("scripts/hello.py", "page.php", "cgi-bin/hello.py", "link.txt"), 503)
         | {"page.jsp": 403},
     )
-    assert httpx.get(server.url + "page.php").headers["retry-after"]
+    assert web.get(server.url + "page.php").headers["retry-after"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")

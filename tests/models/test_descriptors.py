@@ -40,7 +40,7 @@ def speak(server: Server) -> socket.socket:
 def test_a_child_of_fork_holds_its_connection_alone(start: Start) -> None:
     server = start("fork", "--overload", "refuse", "--connections", "2")
     with speak(server), speak(server), server.connect() as refused:
-        wait_until(lambda: len(children(server.pid)) == 2, 15)
+        wait_until(lambda: len(children(server.pid)) == 2, 30)
         assert refused.recv(65536).startswith(b"HTTP/1.1 503")
         parent = set(open_files(server.pid).values())
         for child in children(server.pid):
@@ -56,7 +56,7 @@ def test_a_child_of_fork_holds_its_connection_alone(start: Start) -> None:
 def test_a_worker_of_prefork_shares_its_lifeline_and_the_listening_socket(start: Start) -> None:
     server = start("prefork", "--workers", "2")
     with speak(server):
-        wait_until(lambda: len(children(server.pid)) == 2, 15)
+        wait_until(lambda: len(children(server.pid)) == 2, 30)
         parent = open_files(server.pid)
         for child in children(server.pid):
             own = open_files(child)

@@ -34,7 +34,7 @@ def order(server: Server, first: bytes, count: int) -> int:
         for sock in (busy, other):  # both are known to the server, and it waits for both
             sock.sendall(b"HEAD /?known HTTP/1.1\r\nHost: ewe\r\n\r\n")
             assert sock.recv(1000).startswith(b"HTTP/1.1 200")
-        wait_until(lambda: len(lines(server)) == 2, 10)
+        wait_until(lambda: len(lines(server)) == 2, 30)
         os.kill(server.pid, signal.SIGSTOP)
         busy.sendall(first)
         other.sendall(OTHER)
@@ -80,5 +80,5 @@ def test_a_download_whose_client_left(start: Start, name: str, tmp_path: Path) -
         client.sendall(b"GET /large HTTP/1.1\r\nHost: ewe\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 200")
         client.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-    wait_until(lambda: lines(server), 20)
+    wait_until(lambda: lines(server), 30)
     assert str(1 << 32) not in lines(server)[0]

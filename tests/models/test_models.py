@@ -11,8 +11,8 @@ import socket
 import time
 from pathlib import Path
 
-import httpx
 import pytest
+from support import web
 from support.proc import children
 from support.server import ROOT, Server, Start, wait_until
 from support.wire import read_response
@@ -26,8 +26,8 @@ def get(sock: socket.socket) -> int:
     return read_response(sock)[0]
 
 
-def answers_within(server: Server, seconds: float) -> bool:
-    """Is a new client served in that time?"""
+def answers_within(server: Server, seconds: float = 20) -> bool:
+    """Is a new client served in that time? Few seconds are for clients that are not to be served."""
     with server.connect(seconds) as sock:
         try:
             return get(sock) == 200
@@ -43,13 +43,13 @@ def test_at_the_ceiling_connections_wait(start: Start, name: str) -> None:
     server = start(name, "--connections", "2", "--poolthreads", "4", "--idle", "30s")
     with server.connect() as one, server.connect() as two:
         assert get(one) == get(two) == 200
-        with server.connect(10) as waits:
+        with server.connect() as waits:
             waits.sendall(GET)
             waits.settimeout(0.4)
             with pytest.raises(TimeoutError):
                 waits.recv(1)
             one.close()
-            waits.settimeout(10)
+            waits.settimeout(20)
             assert read_response(waits)[0] == 200
 
 
@@ -64,7 +64,7 @@ def test_at_the_ceiling_connections_are_refused(start: Start, name: str) -> None
             status, fields, _ = read_response(refused)
             assert (status, fields["retry-after"], fields["connection"]) == (503, "1", "close")
         one.close()
-        wait_until(lambda: answers_within(server, 5), 15)
+        wait_until(lambda: answers_within(server), 30)
     assert "503" in server.log()
 
 
@@ -86,13 +86,13 @@ def test_a_burst_at_the_ceiling(start: Start, name: str) -> None:
         refused.extend(ready)
         return len(refused) >= 195
 
-    wait_until(all_refused, 20, lambda: f"{len(refused)} of 200 are refused")
+    wait_until(all_refused, 30, lambda: f"{len(refused)} of 200 are refused")
     for sock in socks:
         if sock not in refused:
             assert get(sock) == 200
     assert len(refused) == 195
     if name != "fork":  # whose children hold the connections
-        wait_until(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= before + 5 + 64, 15)
+        wait_until(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= before + 5 + 64, 30)
     assert server.log().count(": 503, ") == 1
     for sock in socks:
         sock.close()
@@ -103,8 +103,8 @@ def test_who_is_turned_away_takes_no_place(start: Start, name: str) -> None:
     options = ("--connections", "4", "--connections-per-client", "2", "--overload", "refuse")
     server = start(name, *options, "--poolthreads", "8")
     address = ("127.0.0.1", server.port)
-    many = [socket.create_connection(address, 10, ("127.0.0.2", 0)) for _ in range(20)]
-    wait_until(lambda: len(select.select(many, [], [], 0)[0]) >= 18, 10)
+    many = [socket.create_connection(address, 20, ("127.0.0.2", 0)) for _ in range(20)]
+    wait_until(lambda: len(select.select(many, [], [], 0)[0]) >= 18, 30)
     with server.connect() as one, server.connect() as two:
         assert get(one) == get(two) == 200
     for sock in many:
@@ -145,14 +145,14 @@ def test_the_system_has_no_more_threads(start: Start, tmp_path: Path) -> None:
 
 def test_a_pool_with_fewer_threads(start: Start, tmp_path: Path) -> None:
     server = start("few:Few", env=with_few_threads(tmp_path, "Pool", 2))
-    assert answers_within(server, 10)
+    assert answers_within(server)
     assert "2 of 5 threads run (poolthreads): can't start new thread" in server.log()
     assert server.stop() == 0
 
 
 def test_a_pool_without_threads(start: Start, tmp_path: Path) -> None:
     server = start("few:Few", env=with_few_threads(tmp_path, "Pool", 0))
-    assert server.process.wait(10) == 1
+    assert server.process.wait(30) == 1
     assert "0 of 5 threads run" in server.log() and "Traceback" not in server.log()
 
 
@@ -181,7 +181,7 @@ def test_an_expired_connection_goes_to_one_worker_only(start: Start, tmp_path: P
         with server.connect() as sock:
             sock.sendall(b"GET / HTTP/1.1\r\n")
             assert b" 408 " in sock.recv(4096)
-    assert answers_within(server, 10)
+    assert answers_within(server)
     assert "cannot be parked" not in server.log() and "Traceback" not in server.log()
 
 
@@ -199,7 +199,7 @@ class Early(Event):
 def test_a_stop_before_the_loop_runs(start: Start, tmp_path: Path, loop: str) -> None:
     (tmp_path / "early.py").write_text(EARLY)
     server = start("early:Early", "--loop", loop, env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
-    assert server.process.wait(10) == 0, server.log()
+    assert server.process.wait(30) == 0, server.log()
 
 
 def test_the_queue_of_the_pool_is_bounded(start: Start) -> None:
@@ -209,7 +209,6 @@ def test_the_queue_of_the_pool_is_bounded(start: Start) -> None:
         queued = [server.connect() for _ in range(2)]
         for sock in queued:
             sock.sendall(GET)
-        time.sleep(0.3)
         with server.connect() as refused:
             refused.sendall(GET)
             assert read_response(refused)[0] == 503
@@ -226,22 +225,20 @@ def test_never_parking_starves(start: Start) -> None:
     """As the EWE of 2006 (its section 4.1): as many silent clients as threads, and nobody else is served."""
     server = start("pool --parking never", "--poolthreads", "2", "--head-timeout", "20s")
     silent = [server.connect() for _ in range(2)]
-    time.sleep(0.2)
     assert not answers_within(server, 1.0)
     for sock in silent:
         sock.close()
-    assert answers_within(server, 10)
+    assert answers_within(server)
 
 
 def test_idle_parking_serves_others_between_requests_only(start: Start) -> None:
     server = start("pool --parking idle", "--poolthreads", "2")
     kept = [server.connect() for _ in range(20)]
     assert [get(sock) for sock in kept] == [200] * 20
-    assert answers_within(server, 5)
+    assert answers_within(server)
     for sock in kept[:2]:
         sock.sendall(GET[:10])  # half a request holds a worker
-    time.sleep(0.2)
-    assert not answers_within(server, 1.0)
+    wait_until(lambda: not answers_within(server, 1.0), 30)
     for sock in kept:
         sock.close()
 
@@ -257,8 +254,8 @@ def test_slow_clients_cost_no_worker(start: Start, name: str) -> None:
         sock.sendall(GET[:10])
     for sock in deaf:
         sock.sendall(b"GET /large HTTP/1.1\r\nHost: ewe\r\n\r\n")
-    time.sleep(0.3)
-    assert all(answers_within(server, 5) for _ in range(5))
+    wait_until(lambda: len(select.select(deaf, [], [], 0)[0]) == len(deaf), 30, "not all are answered")
+    assert all(answers_within(server) for _ in range(5))
     for sock in half:  # and each slow one is served in the end
         sock.sendall(GET[10:])
         assert read_response(sock)[0] == 200
@@ -293,7 +290,7 @@ def test_a_thread_per_connection(start: Start) -> None:
     assert threads(server.pid) == 11
     for sock in clients:
         sock.close()
-    wait_until(lambda: threads(server.pid) == 1, 15)
+    wait_until(lambda: threads(server.pid) == 1, 30)
 
 
 def test_serial_serves_one_at_a_time(start: Start) -> None:
@@ -301,7 +298,7 @@ def test_serial_serves_one_at_a_time(start: Start) -> None:
     with server.connect() as first:
         assert get(first) == 200
         assert not answers_within(server, 0.7)
-    assert answers_within(server, 5)
+    assert answers_within(server)
     assert threads(server.pid) == 1 and not children(server.pid)
 
 
@@ -321,8 +318,8 @@ def test_a_killed_worker_is_replaced(start: Start, name: str) -> None:
     time.sleep(1.2)  # a worker that dies younger than a second is replaced with a delay
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: len(worker_pids(server) - {victim}) == 3, 15, server.log)
-    assert all(answers_within(server, 5) for _ in range(5))
+    wait_until(lambda: len(worker_pids(server) - {victim}) == 3, 30, server.log)
+    assert all(answers_within(server) for _ in range(5))
     assert f"(pid {victim}) was ended by signal 9" in server.wait_for_log("was ended by signal 9")
 
 
@@ -334,20 +331,20 @@ def test_back_off_for_workers_that_die_at_once(start: Start) -> None:
         for pid in worker_pids(server):
             os.kill(pid, signal.SIGKILL)
             died.append(time.monotonic())
-            wait_until(lambda pid=pid: pid not in worker_pids(server), 15)
+            wait_until(lambda pid=pid: pid not in worker_pids(server), 30)
         time.sleep(0.01)
     gaps = [later - sooner for sooner, later in itertools.pairwise(died)]
     assert gaps and gaps == sorted(gaps) and len(gaps) < 8, gaps
-    wait_until(lambda: answers_within(server, 2), 20)
+    wait_until(lambda: answers_within(server), 30)
 
 
 def test_workers_retire(start: Start) -> None:
     server = start("prefork --workers 2", "--retire", "10")
     before = worker_pids(server)
-    with httpx.Client() as client:
+    with web.Client() as client:
         for _ in range(60):
             assert client.get(server.url, headers={"Connection": "close"}).status_code == 200
-    wait_until(lambda: not before & worker_pids(server) and len(worker_pids(server)) == 2, 15, server.log)
+    wait_until(lambda: not before & worker_pids(server) and len(worker_pids(server)) == 2, 30, server.log)
 
 
 @pytest.mark.parametrize(
@@ -377,8 +374,8 @@ def test_workers_end_when_their_supervisor_is_killed(start: Start, name: str) ->
     workers = worker_pids(server)
     assert len(workers) == 2
     server.process.kill()
-    server.process.wait(5)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 15)
+    server.process.wait(30)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 30)
 
 
 # --- How a model is found -----------------------------------------------------------------------------
@@ -423,7 +420,7 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, name: str) -> N
         assert get(socks[-1]) == 200
     for sock in socks:
         sock.close()
-    assert answers_within(server, 10)
+    assert answers_within(server)
     assert server.stop() == 0, server.log()
     assert "error" not in server.log()
 
@@ -433,7 +430,7 @@ def test_a_model_that_returns_too_early(start: Start, tmp_path: Path) -> None:
         EXERCISE.replace("for accepted in listener:", "for accepted in ():")
     )
     server = start("exercise:Mine", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
-    assert server.process.wait(10) == 1
+    assert server.process.wait(30) == 1
     assert "the exercise:Mine model ends though nobody stops it: its serve() has returned" in server.log()
 
 
@@ -441,7 +438,7 @@ def test_a_model_from_a_file(start: Start, tmp_path: Path) -> None:
     (tmp_path / "exercise.py").write_text(EXERCISE)
     server = start("exercise:Mine")
     assert "exercise:Mine" in server.log()
-    assert answers_within(server, 5)
+    assert answers_within(server)
     with server.connect() as idle:
         assert get(idle) == 200
         assert server.stop() == 0, server.log()
@@ -455,7 +452,7 @@ def test_a_model_of_another_package(start: Start, tmp_path: Path) -> None:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[ewe.processors]\nmine = mine:Mine\n")
     server = start("mine", env={"PYTHONPATH": f"{ROOT}:{package}"})
-    assert answers_within(server, 5)
+    assert answers_within(server)
 
 
 @pytest.mark.parametrize("file", ["serial", "thread", "prefork"])

@@ -13,10 +13,10 @@ import hashlib
 import os
 import select
 import socket
-import struct
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -206,7 +206,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         connection.client.close()
         connection.thread.join(20)
         assert not connection.thread.is_alive(), "the conversation does not end"
-    wait_until(lambda: descriptors() <= before, 15, lambda: f"left open: {descriptors() - before}")
+    wait_until(lambda: descriptors() <= before, 30, lambda: f"left open: {descriptors() - before}")
 
 
 def descriptors() -> set[str]:
@@ -231,7 +231,9 @@ def file_of(data: bytes) -> Iterator[int]:
 
 def pattern(size: int) -> bytes:
     """Return bytes that are different everywhere."""
-    return b"".join(struct.pack(">I", number) for number in range(size // 4))
+    numbers = array("I", range(size // 4))
+    numbers.byteswap()
+    return numbers.tobytes()
 
 
 async def read_to_end(stream: Stream) -> bytes:
@@ -293,7 +295,7 @@ def test_what_comes_early_waits_but_not_without_bound(connect: Connect) -> None:
     connection = connect(talk)
     sender = threading.Thread(target=lambda: (connection.client.sendall(data), connection.client.shutdown(1)))
     sender.start()
-    time.sleep(0.5)
+    sender.join(0.5)
     assert sender.is_alive()
     received = len(read_exactly(connection.client, 2_000_000))
     held, arrived = connection.result()
@@ -351,18 +353,21 @@ def test_a_trickle_does_not_move_the_deadline(connect: Connect) -> None:
 
 
 def test_each_allow_is_a_new_deadline(connect: Connect) -> None:
+    passed = threading.Event()
+
     async def talk(stream: Stream) -> bytes:
-        data = b""
-        for _ in range(3):
-            stream.set_deadline(0.9)
-            data += await stream.receive()
-        return data
+        stream.set_deadline(0.3)
+        with pytest.raises(Timeout):
+            await stream.receive()
+        stream.set_deadline(20)  # the one that has passed does not count any more
+        passed.set()
+        return await stream.receive()
 
     connection = connect(talk)
-    for _ in range(3):
-        time.sleep(0.4)
-        connection.client.sendall(b"x")
-    assert connection.result() == b"xxx"
+    assert passed.wait(20)
+    time.sleep(0.4)  # so that it waits for longer than the first deadline was away
+    connection.client.sendall(b"x")
+    assert connection.result() == b"x"
 
 
 # --- Waiting between requests ---------------------------------------------------------------------------------
@@ -474,13 +479,22 @@ def test_one_large_part_to_a_slow_reader(connect: Connect) -> None:
         await stream.send(data)
         return time.monotonic() - began
 
-    connection = connect(talk, write_timeout=0.5, min_rate=1000)
+    connection = connect(talk, write_timeout=SLOW / 2, min_rate=1000)
     digest = hashlib.sha256()
-    while piece := connection.client.recv(60_000):
+    for piece in read_slowly(connection.client):
         digest.update(piece)
-        time.sleep(0.03)
-    assert connection.result() > 0.7  # longer than any single wait may take
+    assert connection.result() > SLOW / 2  # longer than any single wait may take
     assert digest.digest() == hashlib.sha256(data).digest()
+
+
+SLOW = 3.0  # seconds that a slow reader takes for 2.4 MB; it may stand still for almost half of that
+
+
+def read_slowly(sock: socket.socket) -> Iterator[bytes]:
+    """Yield what comes, to its end, in so many small steps that 2.4 MB take SLOW seconds at least."""
+    while piece := sock.recv(60_000):
+        yield piece
+        time.sleep(SLOW / 40)
 
 
 class Endless(Source):
@@ -632,13 +646,9 @@ def test_a_file_to_a_slow_reader(connect: Connect) -> None:
             await stream.send_file(file, 0, len(data))
             return time.monotonic() - began
 
-        connection = connect(talk, write_timeout=0.5, min_rate=1000)
-        received = bytearray()
-        while piece := connection.client.recv(60_000):
-            received += piece
-            time.sleep(0.03)
-        assert connection.result() > 0.7
-        assert received == data
+        connection = connect(talk, write_timeout=SLOW / 2, min_rate=1000)
+        assert b"".join(read_slowly(connection.client)) == data
+        assert connection.result() > SLOW / 2
 
 
 def test_a_file_that_is_shorter_than_promised(connect: Connect) -> None:
@@ -714,7 +724,7 @@ def test_finish_ends_an_idle_connection(connect: Connect) -> None:
         return await stream.next_request(20), time.monotonic() - began
 
     connection = connect(talk)
-    wait_until(lambda: connection.stream.idle, 15)
+    wait_until(lambda: connection.stream.idle, 30)
     time.sleep(0.1)
     connection.stream.finish()
     data, took = connection.result()
@@ -968,7 +978,7 @@ def test_a_silent_program(connect: Connect) -> None:
 
     status, took, pid = connect(talk).result()
     assert status == 504 and 0.15 <= took < 0.4 + programs.FAREWELL + SLACK
-    wait_until(lambda: gone(pid), 5)  # it ended with its stream
+    wait_until(lambda: gone(pid), 30)  # it ended with its stream
 
 
 @pytest.mark.starts_processes
@@ -994,23 +1004,24 @@ def test_a_client_that_leaves_a_program(connect: Connect, leave: str) -> None:
         return time.monotonic() - began
 
     connection = connect(talk)
-    wait_until(lambda: pids, 15)
+    wait_until(lambda: pids, 30)
     time.sleep(0.1)
     if leave == "resets":
         reset(connection.client)
     else:
         connection.client.close()
     assert connection.result() < 0.5 + SLACK
-    wait_until(lambda: gone(pids[0]), 15)
+    wait_until(lambda: gone(pids[0]), 30)
 
 
 @pytest.mark.starts_processes
-def test_a_half_closed_client_hears_a_program_out(connect: Connect) -> None:
+def test_a_half_closed_client_hears_a_program_out(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for the answer all the same: only a program that falls silent is not waited for."""
+    monkeypatch.setattr(ewe.streams.poller, "HALF_CLOSED", 2.0)
 
     async def talk(stream: Stream) -> bytes:
         await read_to_end(stream)
-        program = await start(stream, "for i in 1 2 3 4 5; do sleep 0.25; printf $i; done")
+        program = await start(stream, "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.25; printf $i; done")
         output = b""
         while piece := await program.receive():
             output += piece
@@ -1019,8 +1030,22 @@ def test_a_half_closed_client_hears_a_program_out(connect: Connect) -> None:
 
     connection = connect(talk)
     connection.client.shutdown(socket.SHUT_WR)
-    assert read_all(connection.client) == b"12345"
-    assert connection.result() == b"12345"
+    assert read_all(connection.client) == b"123456789"
+    assert connection.result() == b"123456789"
+
+
+@pytest.mark.starts_processes
+def test_a_program_that_is_slow_and_never_silent(connect: Connect) -> None:
+    """Each piece of output begins a new wait: what the program takes in all is not limited."""
+
+    async def talk(stream: Stream) -> bytes:
+        program = await start(stream, "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.25; printf $i; done", 2)
+        output = b""
+        while piece := await program.receive():
+            output += piece
+        return output
+
+    assert connect(talk).result() == b"123456789"
 
 
 @pytest.mark.starts_processes
@@ -1029,7 +1054,7 @@ def test_two_programs(connect: Connect) -> None:
         return [(await start(stream, "sleep 60")).process.pid for _ in range(2)]
 
     pids = connect(talk).result()
-    wait_until(lambda: all(map(gone, pids)), 15)
+    wait_until(lambda: all(map(gone, pids)), 30)
 
 
 # --- What needs not wait --------------------------------------------------------------------------------------

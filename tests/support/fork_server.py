@@ -107,10 +107,18 @@ class ForkServer:
             raise RuntimeError("the fork server has ended")
         return json.loads(answer)
 
-    def start(self, arguments: list[str], directory: Path, log: Path) -> Forked:
-        """Start ewe with these arguments, in this directory, with its output in `log`."""
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        pid = self.order(arguments=arguments, directory=str(directory), log=str(log), environment=environment)
+    def start(self, arguments: list[str], directory: Path, log: Path, constants: dict[str, float]) -> Forked:
+        """Start ewe with these arguments, in this directory, with its output in `log`.
+
+        constants: "module.NAME" -> its value in this server.
+        """
+        pid = self.order(
+            arguments=arguments,
+            directory=str(directory),
+            log=str(log),
+            environment={**os.environ, "PYTHONPATH": str(ROOT)},
+            constants=constants,
+        )
         return Forked(self, pid)
 
     def close(self) -> None:
@@ -162,6 +170,11 @@ def become(what: dict[str, Any]) -> None:
     sys.path[0] = what["directory"]  # where `python -m` looks first
     os.environ.clear()
     os.environ.update(what["environment"])
+    for name, value in what["constants"].items():
+        module, _, constant = name.rpartition(".")
+        if not hasattr(sys.modules[module], constant):
+            sys.exit(f"there is no {name}")
+        setattr(sys.modules[module], constant, value)
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(what["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for source, target in ((null, 0), (log, 1), (log, 2)):

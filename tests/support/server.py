@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from support.fork_server import Forked
+from support.fork_server import Forked, ForkServer
+from support.proc import session_members
 from support.wire import read_all
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +33,9 @@ VARIANTS = (
     "thread --workers 2",
     "asyncio --workers 2",
 )
+# One variant for each way to wait: in the kernel, parked, and in each event loop. For what a conversation says and
+# reads, where it makes no difference who runs it.
+WAYS_TO_WAIT = ("thread", "pool", "asyncio", "asyncio --loop asyncio")
 
 
 class Server:
@@ -70,6 +76,82 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(seconds)
+
+
+class Starter:
+    """Starts servers that serve `directory`/htdocs and `directory`/cgi-bin, and stops them all at the end."""
+
+    def __init__(self, directory: Path, fork_servers: Callable[[str], ForkServer]) -> None:
+        self.directory = directory
+        self.fork_servers = fork_servers
+        self.servers: list[Server] = []
+        (directory / "htdocs").mkdir()
+        (directory / "cgi-bin").mkdir()
+        (directory / "htdocs" / "index.html").write_text("<!DOCTYPE html><title>ewe</title>welcome\n")
+
+    def __call__(
+        self,
+        model: str = "pool",
+        *options: str,
+        env: dict[str, str] | None = None,
+        constants: dict[str, float] | None = None,
+    ) -> Server:
+        """Start ewe and return once it listens.
+
+        The model may bring options of its own ("pool --parking never"). The server is forked from one that has
+        imported ewe (support/fork_server.py); with `env`, even an empty one, it is the command itself in a new
+        Python. constants: what the forked server has for constants of ewe, {"ewe.gateway.programs.EXIT": 0.3}:
+        only for tests that wait for that time to pass, and in which nothing has to be done within it.
+        """
+        log = self.directory / f"stderr.{len(self.servers)}"
+        arguments = [
+            "--model", *model.split(),
+            *(() if "--bind" in options else ("--port", "0")),
+            "--documentroot", str(self.directory / "htdocs"), "--cgi-path", str(self.directory / "cgi-bin"),
+            "--access-log", str(self.directory / "access.log"), *options,
+        ]  # fmt: skip
+        process: Forked | subprocess.Popen[bytes]
+        with log.open("wb") as output:
+            if env is None:
+                process = self.fork_servers(model).start(arguments, self.directory, log, constants or {})
+            else:
+                assert not constants
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "ewe", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=self.directory,
+                    env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+                    start_new_session=True,
+                )
+        server = Server(process, 0, log, self.directory)
+        self.servers.append(server)
+        banner = re.compile(r"https?://127\.0\.0\.1:(\d+)/")
+        wait_until(
+            lambda: banner.search(server.log()) or process.poll() is not None,
+            30,
+            lambda: f"no banner; it said:\n{server.log()}",
+        )
+        found = banner.search(server.log())
+        assert found, f"it ended with {process.poll()}:\n{server.log()}"
+        server.port = int(found[1])
+        server.url = f"http://127.0.0.1:{server.port}/"
+        return server
+
+    def stop(self) -> None:
+        """Stop every server; fail if one leaves a process behind."""
+        for server in self.servers:
+            try:
+                server.stop(signal.SIGQUIT, 10)
+            finally:
+                end = time.monotonic() + 5
+                while (left := session_members(server.pid)) and time.monotonic() < end:
+                    time.sleep(0.01)
+                for pid in left:
+                    os.kill(pid, signal.SIGKILL)
+                server.process.poll()
+            assert not left, f"processes outlived the server: {left}"
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: Callable[[], str] | str = "") -> None:

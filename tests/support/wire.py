@@ -7,6 +7,12 @@ import struct
 from typing import Any
 
 
+def request_head(line: str, *fields: str) -> bytes:
+    """Return the head of a request to ewe: "GET /" is one of HTTP/1.1."""
+    line = line if "HTTP/" in line else line + " HTTP/1.1"
+    return "\r\n".join((line, "Host: ewe", *fields, "", "")).encode("latin-1")
+
+
 def read_all(sock: socket.socket) -> bytes:
     """Return everything until the server closes."""
     data = b""
