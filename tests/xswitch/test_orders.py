@@ -6,9 +6,10 @@ import errno
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from support.server import wait_until
 from support.xswitch_client import PYTHON_HELLO, xswitch
 
 from ewe.xswitch import channel
+from ewe.xswitch.engine_kinds import WORK, EngineKind
 from ewe.xswitch.privileged import rules
+from ewe.xswitch.privileged import suexecme as suexecme_module
 from ewe.xswitch.privileged.rules import Refusal
 from ewe.xswitch.privileged.suexecme import Suexecme
+from ewe.xswitch.privileged.work import Works
+from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.loop import Loop
 from ewe.xswitch.switch.orders import IN_FLIGHT, SILENT_SECONDS, Orders
@@ -125,6 +130,27 @@ def test_an_engine_starts_only_as_the_user_it_was_asked_for() -> None:
         suexecme.warm = {}
         with pytest.raises(Refusal, match=r"its owner has changed to .* since it was identified"):
             suexecme.start(str(script), 4_000_000, "python", [])
+
+
+def test_an_engine_that_cannot_be_forked_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM's work directory is made before the fork, and nothing else would remove it."""
+    made = []
+
+    def start(command: Sequence[str], *_: Any) -> int:
+        made.append(command[-1])
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(suexecme_module, "start", start)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.settings, suexecme.works = Settings(), Works()
+    kind = EngineKind("java", command=("java", WORK), protocol="fastcgi")
+    account = Account("me", os.geteuid(), os.getegid(), (), "/")
+    with pytest.raises(BlockingIOError):
+        suexecme.start_cold(kind, account, [0, 2])
+    assert made[0].startswith(str(tmp_path)) and not os.listdir(tmp_path)
 
 
 def test_a_directory_that_vanishes_while_a_script_is_examined(

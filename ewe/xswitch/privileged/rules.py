@@ -168,7 +168,7 @@ def account_of(uid: int) -> Account:
     return Account(entry.pw_name, uid, entry.pw_gid, tuple(groups), entry.pw_dir)
 
 
-def owner_of(path: str, settings: Settings) -> Account | None:
+def account_to_notify(path: str, settings: Settings) -> Account | None:
     """Return the account to notify of a refusal: the owner of the path (of the link itself, if it is one).
 
     None for a system account.

@@ -60,7 +60,7 @@ class Strays:
             for pid in children_of(os.getpid())
             if pid not in spared
             and session_of(pid) not in spared
-            and (self.uids is None or owner_of(pid) in self.uids)
+            and (self.uids is None or uid_of(pid) in self.uids)
         ]
         found: set[int] = set()
         while rest:
@@ -124,7 +124,7 @@ def session_of(pid: int) -> int:
         return 0
 
 
-def owner_of(pid: int) -> int:
+def uid_of(pid: int) -> int:
     """Return the uid of a process, -1 if it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:

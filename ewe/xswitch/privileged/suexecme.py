@@ -61,7 +61,7 @@ from typing import Any
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import WORK, EngineKind
-from ewe.xswitch.privileged.rules import Refusal, examine, owner_of
+from ewe.xswitch.privileged.rules import Refusal, account_to_notify, examine
 from ewe.xswitch.privileged.strays import PAUSE_SECONDS, Strays
 from ewe.xswitch.privileged.warm import WarmParent
 from ewe.xswitch.privileged.work import Works
@@ -84,7 +84,7 @@ class Suexecme:
         self.supervisor = supervisor
         self.settings = settings
         self.log = log
-        self.log_directory = usable(settings)
+        self.log_directory = log_directory_of(settings)
         self.engines: dict[int, Account] = {}  # pid -> owner; each engine leads a session
         self.killed: set[int] = set()  # engines that were killed, and have not ended yet
         # pid -> uid of engines that ended by themselves, kept until the kill order for their strays comes
@@ -135,7 +135,7 @@ class Suexecme:
             os.dup2(descriptor, 2)
         else:
             self.settings = read_copy(descriptor)
-            self.log_directory = usable(self.settings)
+            self.log_directory = log_directory_of(self.settings)
             self.start_warm()
         self.tell(message, [descriptor])
         os.close(descriptor)
@@ -157,7 +157,7 @@ class Suexecme:
                 self.kill_engine(message["pid"])
         except Refusal as refusal:
             refused = {"id": message["id"], "refused": refusal.reason, "status": refusal.status}
-            self.tell_of(owner_of(message["path"], self.settings), refused)
+            self.tell_of(account_to_notify(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
             self.tell({"id": message["id"], "refused": str(reason.strerror), "status": 503})
@@ -228,7 +228,11 @@ class Suexecme:
         # An engine of ours adopts the processes that a script leaves behind, to find and reap them. php-cgi or a
         # JVM would never reap them, and its user could soon start no more processes.
         adopts = kind.protocol == "engine"
-        pid = start(command, environment, numbers, lambda: become(account, limits), adopts)
+        try:
+            pid = start(command, environment, numbers, lambda: become(account, limits), adopts)
+        except OSError:
+            self.works.remove_unused(work)
+            raise
         self.works.belongs(work, pid, account)
         return pid
 
@@ -335,7 +339,7 @@ def is_child(pid: int) -> bool:
     return True
 
 
-def usable(settings: Settings) -> str:
+def log_directory_of(settings: Settings) -> str:
     """Return the directory of the users' logs, "" if there is none, or if others may write into it."""
     return "" if settings.user_logs and doubt(settings.user_logs) else settings.user_logs
 

@@ -10,6 +10,7 @@ import os
 import stat
 import tempfile
 import time
+from contextlib import suppress
 
 from ewe.xswitch.process import Account, Limits, become, clean_environment, start
 
@@ -22,7 +23,7 @@ class Works:
     def __init__(self) -> None:
         # The supervisor's pid: the same when suexecme is started again.
         self.prefix = f"xswitch-work-{os.getppid()}-"
-        self.of: dict[int, tuple[str, Account]] = {}  # pid of an engine -> its directory
+        self.directories: dict[int, tuple[str, Account]] = {}  # pid of an engine -> its directory
         self.removers: set[int] = set()  # pids
         for entry in list(os.scandir(tempfile.gettempdir())):
             if entry.name.startswith(self.prefix):
@@ -43,15 +44,24 @@ class Works:
         os.chown(directory, account.uid, account.gid)
         return directory
 
+    def remove_unused(self, directory: str) -> None:
+        """Remove a directory whose engine could not be started; "": there is none.
+
+        It is empty. rmdir(2) follows no link, and leaves a directory into which its user has already written.
+        """
+        if directory:
+            with suppress(OSError):
+                os.rmdir(directory)
+
     def belongs(self, directory: str, pid: int, account: Account) -> None:
         """Note the engine that a directory belongs to; "": the engine has none."""
         if directory:
-            self.of[pid] = directory, account
+            self.directories[pid] = directory, account
 
     def ended(self, pid: int) -> None:
         """Remove the directory of an engine that has ended."""
-        if pid in self.of:
-            self.remove(*self.of.pop(pid))
+        if pid in self.directories:
+            self.remove(*self.directories.pop(pid))
 
     def remove(self, directory: str, account: Account) -> None:
         """Start the removal of a directory, as its user."""
@@ -73,7 +83,7 @@ class Works:
 
     def end(self) -> None:
         """Remove the directories of killed engines, and wait for PATIENCE seconds at most."""
-        for pid in list(self.of):
+        for pid in list(self.directories):
             reaped(pid, os.WNOHANG)
             self.ended(pid)
         end = time.monotonic() + PATIENCE

@@ -233,7 +233,7 @@ class Engine:
             exchange.timed_out(cause)
 
     def retire(self) -> None:
-        """Close an idle engine. A good one ends when its sockets close; suexecme kills the others."""
+        """Close an idle engine. suexecme kills its process at once."""
         self.close()
 
     def fail(self, cause: str) -> None:
