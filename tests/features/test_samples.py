@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support import web
-from support.server import MODELS, ROOT, Server, Start
+from support.server import MODELS, ROOT, Server, Start, needs
 from support.wire import read_response
 
 from ewe.config.settings import Config
@@ -30,11 +30,6 @@ TEXT = "text/plain; charset=utf-8"
 def sample(start: Start) -> Server:
     """A server of the samples as `make serve` starts one. What it says it says under each model: test_cgi.py."""
     return start("pool", "--documentroot", str(ROOT / "htdocs"), "--cgi-path", str(CGI))
-
-
-def needs(program: str) -> bool:
-    """Is the interpreter here?"""
-    return shutil.which(program) is not None
 
 
 def test_every_sample_is_tested() -> None:
@@ -87,7 +82,7 @@ def test_samples(sample: Server) -> None:
     with web.Client(base_url=sample.url, timeout=30) as client:
         # hello
         languages = {"hello.sh": "the shell", "hello.py": "Python"}
-        if needs("perl"):
+        if shutil.which("perl"):
             languages["hello.pl"] = "Perl"
         for name, language in languages.items():
             answer = client.get(f"/cgi-bin/{name}")
@@ -209,7 +204,7 @@ def echo(sock: socket.socket, framing: bytes, body: bytes) -> tuple[bytes, str]:
     return echoed, fields["content-type"]
 
 
-@pytest.mark.skipif(not needs("cc"), reason="no C compiler")
+@needs("cc")
 def test_hello_in_c(start: Start, tmp_path: Path) -> None:
     server = start("thread")
     subprocess.run(

@@ -18,11 +18,11 @@ from email.message import Message
 from pathlib import Path
 from urllib.parse import quote
 
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from support import web
+from support.proc import descendants, open_files, peak_memory
 from support.server import Server, Start, wait_until
 from support.wire import read_response
 
@@ -535,20 +535,9 @@ def test_what_may_not_be_read_is_403(public: Path) -> None:
 # Size
 
 
-def processes(server: Server) -> list[psutil.Process]:
-    """Return the server and all that it has started."""
-    main = psutil.Process(server.pid)
-    return [main, *main.children(recursive=True)]
-
-
 def resident(server: Server) -> int:
     """Return the most memory that one process of the server has taken so far, in bytes."""
-    peaks = [0]
-    for process in processes(server):
-        with contextlib.suppress(OSError):
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            peaks += [int(size) * 1024 for size in re.findall(r"VmHWM:\s+(\d+) kB", status)]
-    return max(peaks)
+    return peak_memory({server.pid, *descendants(server.pid)})
 
 
 @pytest.mark.timeout(120)
@@ -600,17 +589,13 @@ def test_a_file_that_shrinks_is_not_padded(server: Server) -> None:
     assert fetch(server, "/large.bin")[2] == b"x" * 1000
 
 
-def open_files(server: Server) -> int:
+def count_open(server: Server) -> int:
     """Return the number of descriptors of all processes."""
-    count = 0
-    for process in processes(server):
-        with contextlib.suppress(psutil.Error):
-            count += process.num_fds()
-    return count
+    return sum(len(open_files(pid)) for pid in descendants(server.pid))
 
 
 def test_no_descriptor_stays_open(start: Start, model: str) -> None:
-    server = start(model, "--idle", "0.3s")
+    server = start(model)
     content = os.urandom(SMALL * 20)
     for name in ("small.txt", "small.txt.gz", "large.bin", "large.bin.br", "other.bin"):
         (server.root / name).write_bytes(content if "l" in name[:2] or "o" in name[:1] else b"small")
@@ -632,14 +617,14 @@ def test_no_descriptor_stays_open(start: Start, model: str) -> None:
 
     all_once()
     before = []
-    wait_until(lambda: before.append(open_files(server)) or before[-1:] * 5 == before[-5:], 30)
+    wait_until(lambda: before.append(count_open(server)) or before[-1:] * 5 == before[-5:], 30)
     for _ in range(2):
         all_once()
     slack = 10  # connections that are about to be closed; a leak would be of dozens
     wait_until(
-        lambda: open_files(server) <= before[-1] + slack,
+        lambda: count_open(server) <= before[-1] + slack,
         30,
-        lambda: f"there were {before[-1]} descriptors, and now {open_files(server)}",
+        lambda: f"there were {before[-1]} descriptors, and now {count_open(server)}",
     )
 
 

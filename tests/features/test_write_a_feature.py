@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from support import web
+from support.exercises import of_the_docs
 from support.server import ROOT, Start
 
 from ewe.config.settings import Config
@@ -14,22 +14,12 @@ from ewe.features.base import FEATURES, UnknownFeature, make
 from ewe.registry import load
 from ewe.site import Site
 
-PAGE = (ROOT / "docs" / "write-a-feature.md").read_text(encoding="utf-8")
-
-
-def of_the_docs(name: str) -> str:
-    """Return the exercise of docs/write-a-feature.md that defines this class."""
-    [code] = [
-        block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if f"class {name}:" in block
-    ]
-    return code
-
 
 @pytest.mark.parametrize("model", ["fork", "thread", "pool", "asyncio"])
 def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> None:
     mounts: list[str] = []
     for name in ("Hello", "Words", "Countdown"):
-        (tmp_path / f"my_{name.lower()}.py").write_text(of_the_docs(name))
+        (tmp_path / f"my_{name.lower()}.py").write_text(of_the_docs("write-a-feature.md", name))
         mounts += ["--mount", f"/{name.lower()}=my_{name.lower()}:{name}"]
     server = start(model, *mounts)
     with web.Client(base_url=server.url) as client:
@@ -53,7 +43,7 @@ def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
     package = tmp_path / "packages"
     about = package / "hello-1.0.dist-info"
     about.mkdir(parents=True)
-    (package / "hello.py").write_text(of_the_docs("Hello"))
+    (package / "hello.py").write_text(of_the_docs("write-a-feature.md", "Hello"))
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[ewe.features]\nhello = hello:Hello\n")
     server = start("thread", "--mount", "/=hello", env={"PYTHONPATH": f"{ROOT}:{package}"})

@@ -18,9 +18,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.proc import Process, children, command_line, look, open_files, session_members, state
+from support.proc import (
+    Process,
+    children,
+    command_line,
+    look,
+    open_files,
+    peak_memory,
+    session_members,
+    state,
+)
 from support.server import MODELS, Server, Start, wait_until, write_program
-from support.wire import read_all, read_response, reset
+from support.wire import chunked, read_all, read_response, reset
 
 from ewe import __version__
 from ewe.config.settings import Config
@@ -79,11 +88,6 @@ def ask_anew(server: Server, target: str, *fields: str, **more: bytes | str) -> 
 def say(sock: socket.socket, text: bytes, method: str = "POST") -> Answer:
     """Have a program write text, over a kept connection."""
     return ask(sock, method, "/cgi-bin/say", body=text)
-
-
-def chunked(*pieces: bytes) -> bytes:
-    """Return a chunked body."""
-    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
 
 
 def is_closed(sock: socket.socket) -> bool:
@@ -826,10 +830,7 @@ def test_standard_error(server: Server) -> None:
 
 def memory(server: Server) -> float:
     """Return the most megabytes that any process of ewe itself ever held."""
-    most = 0
-    for pid in server_pids(server):
-        most = max(most, int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0]))
-    return most / 1024
+    return peak_memory(server_pids(server)) / 1e6
 
 
 # --- Limits, and clients that leave ---------------------------------------------------------------------
@@ -859,7 +860,7 @@ def family(server: Server, name: str) -> tuple[int, int, int]:
 
 def test_silent_programs(start: Start, model: str) -> None:
     """No answer in time: 504. Silence within an answer: it is cut. The program and its children end."""
-    server = start(model, "--program-timeout", "600ms", constants=SOON)
+    server = start(model, "--program-timeout", "2s", constants=SOON)
     write_program(server.cgi / "silent", FAMILY + "wait\n")
     write_program(server.cgi / "stops", FAMILY + f"{HEAD}\necho begins\nwait\n")
     write_program(server.cgi / "stubborn", FAMILY + "trap '' TERM\nwhile :; do sleep 1; done\n")
@@ -883,7 +884,7 @@ def test_silent_programs(start: Start, model: str) -> None:
     for name in names:
         wait_until_gone(server, *family(server, name))
     wait_until_gone(server, pid_in(server.root / "stays.pid"))
-    log = server.wait_for_log("/cgi-bin/stops: silent for 0.6 s (program-timeout)")
+    log = server.wait_for_log("/cgi-bin/stops: silent for 2 s (program-timeout)")
     assert log.count("504, ") == 3 and "cut after 7 bytes" in log
     assert "stays: still here" in log and "stays: ended 0.5 s after it closed its output" in log
     assert "Traceback" not in log

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 from support.server import Start, write_program
-from support.wire import read_response
+from support.wire import read_response, request_of
 
 from ewe.config.settings import Config
 from ewe.http.dates import parse_date
@@ -38,11 +38,6 @@ def site(tmp_path: Path) -> Site:
     return Site(Config(documentroot=str(tmp_path), cgi_path=str(tmp_path / "none")))
 
 
-def message(line: str, *fields: str, body: bytes = b"") -> bytes:
-    """Return a request; line: without the version."""
-    return "\r\n".join((f"{line} HTTP/1.1", "Host: ewe", *fields, "", "")).encode("latin-1") + body
-
-
 def one(site: object, data: bytes) -> tuple[Answer, MemoryStream]:
     """Return the only answer to these bytes, and the stream."""
     stream = talk(site, data)
@@ -56,7 +51,7 @@ def one(site: object, data: bytes) -> tuple[Answer, MemoryStream]:
 
 @pytest.mark.parametrize("lines", [0, 1, 2, 3])
 def test_one_empty_line_before_a_request_however_it_is_cut(lines: int) -> None:
-    data = b"\r\n" * lines + message("GET /")
+    data = b"\r\n" * lines + request_of("GET /")
     for pieces in ([data], *every_cut(data)):
         found = answers(talk(Echo(), *pieces).output())
         assert [answer.status for answer in found] == [200 if lines < 2 else 400]
@@ -93,27 +88,27 @@ def test_a_request_line_that_comes_bit_by_bit_is_waited_for(line: str) -> None:
 @pytest.mark.parametrize("target", ["https://ewe/file.txt", "HTTPS://ewe/file.txt", "https://ewe"])
 def test_an_https_url_needs_a_secured_connection(site: Site, target: str) -> None:
     """Section 7.4; 421 is section 15.5.20."""
-    answer, stream = one(site, message(f"GET {target}"))
+    answer, stream = one(site, request_of(f"GET {target}"))
     assert (answer.status, answer.fields["connection"]) == (421, "close")
     assert stream.lingered
     assert SecureStream.scheme == "https"  # what lets it pass there
 
 
 def test_an_http_url_is_served(site: Site) -> None:
-    assert one(site, message("GET http://other/file.txt"))[0].body == b"0123456789"
+    assert one(site, request_of("GET http://other/file.txt"))[0].body == b"0123456789"
 
 
 @pytest.mark.parametrize("fields", [("Connection: upgrade", "Upgrade: h2c"), ("Upgrade: websocket",)])
 def test_an_upgrade_is_ignored(site: Site, fields: tuple[str, ...]) -> None:
     """Section 7.8."""
-    answer, _ = one(site, message("GET /file.txt", *fields))
+    answer, _ = one(site, request_of("GET /file.txt", *fields))
     assert answer.status == 200 and "upgrade" not in answer.fields
 
 
 @pytest.mark.parametrize("name", ["Host", "Content-Length", "Transfer-Encoding", "Date", "Expect", "Cookie"])
 def test_connection_cannot_remove_a_field(site: Site, name: str) -> None:
     """Section 7.6.1 is about those who forward; nothing that frames is dropped here because it is named there."""
-    data = message("POST /file.txt", f"Connection: {name}", "Content-Length: 3", body=b"abc") + message(
+    data = request_of("POST /file.txt", f"Connection: {name}", "Content-Length: 3", body=b"abc") + request_of(
         "GET /x"
     )
     found = answers(talk(site, data).output())
@@ -125,7 +120,9 @@ def test_connection_cannot_remove_a_field(site: Site, name: str) -> None:
 
 @pytest.mark.parametrize("coding", [",chunked", "chunked,", ", chunked", "gzip,,chunked", ",", "chunked,,"])
 def test_an_empty_element_among_transfer_codings(coding: str) -> None:
-    data = message("POST /", f"Transfer-Encoding: {coding}", body=b"0\r\n\r\n" + message("GET /smuggled"))
+    data = request_of(
+        "POST /", f"Transfer-Encoding: {coding}", body=b"0\r\n\r\n" + request_of("GET /smuggled")
+    )
     answer, stream = one(Echo(), data)
     assert (answer.status, answer.fields["connection"]) == (400, "close")
     assert stream.lingered
@@ -145,7 +142,7 @@ BAD_CHUNKS = (
 @pytest.mark.parametrize("body", BAD_CHUNKS)
 def test_a_badly_chunked_request_is_refused_whatever_it_asks_for(site: Site, line: str, body: bytes) -> None:
     """Even if nothing wants its body: an answer would have told the client that it was understood."""
-    data = message(line, "Transfer-Encoding: chunked", body=body + message("GET /smuggled"))
+    data = request_of(line, "Transfer-Encoding: chunked", body=body + request_of("GET /smuggled"))
     for pieces in (
         [data],
         [data[:20], data[20:-50], data[-50:]],
@@ -159,21 +156,23 @@ def test_a_badly_chunked_request_is_refused_whatever_it_asks_for(site: Site, lin
 
 def test_a_well_chunked_request_is_read_before_it_is_answered(site: Site) -> None:
     body = b"3;a=b\r\nabc\r\n0\r\nContent-Length: 5\r\n\r\n"
-    data = message("GET /file.txt", "Transfer-Encoding: chunked", body=body) + message("GET /listed")
+    data = request_of("GET /file.txt", "Transfer-Encoding: chunked", body=body) + request_of("GET /listed")
     for pieces in ([data], *every_cut(data)):
         assert [answer.status for answer in answers(talk(site, *pieces).output())] == [200, 301]
 
 
 def test_a_client_that_waits_for_100_is_not_read_ahead(site: Site) -> None:
     """RFC 9110 section 10.1.1: the final status at once, where the body is not wanted."""
-    answer, stream = one(site, message("PUT /file.txt", "Transfer-Encoding: chunked", "Expect: 100-continue"))
+    answer, stream = one(
+        site, request_of("PUT /file.txt", "Transfer-Encoding: chunked", "Expect: 100-continue")
+    )
     assert (answer.status, answer.fields["connection"]) == (405, "close")
     assert b" 100 " not in stream.output() and "receive" not in stream.did
 
 
 def test_a_long_chunked_body_is_answered_with_a_close(site: Site) -> None:
     chunk = b"2000\r\n" + bytes(0x2000) + b"\r\n"
-    stream = talk(site, message("PUT /file.txt", "Transfer-Encoding: chunked"), *[chunk] * 40)
+    stream = talk(site, request_of("PUT /file.txt", "Transfer-Encoding: chunked"), *[chunk] * 40)
     (answer,) = answers(stream.output())
     assert (answer.status, answer.fields["connection"]) == (405, "close")
     assert len(stream.pieces) > 20 and stream.lingered
@@ -196,7 +195,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize(("line", "fields", "status"), REQUESTS)
 def test_what_every_response_has(site: Site, line: str, fields: tuple[str, ...], status: int) -> None:
-    answer, stream = one(site, message(line, *fields))
+    answer, stream = one(site, request_of(line, *fields))
     assert answer.status == status
     assert NOW.fullmatch(answer.fields["date"]) and parse_date(answer.fields["date"])  # section 6.6.1
     assert "transfer-encoding" not in answer.fields
@@ -215,8 +214,8 @@ def test_what_every_response_has(site: Site, line: str, fields: tuple[str, ...],
 @pytest.mark.parametrize(("line", "fields", "status"), [row for row in REQUESTS if row[0].startswith("GET")])
 def test_head_is_get_without_content(site: Site, line: str, fields: tuple[str, ...], status: int) -> None:
     """Section 9.3.2; Range is for GET alone: section 14.2."""
-    whole, _ = one(site, message(line, *fields))
-    answer, _ = one(site, message(line.replace("GET", "HEAD", 1), *fields))
+    whole, _ = one(site, request_of(line, *fields))
+    answer, _ = one(site, request_of(line.replace("GET", "HEAD", 1), *fields))
     if "range" in "".join(fields).lower():
         assert answer.status == 200 and "content-range" not in answer.fields
         return
@@ -229,7 +228,7 @@ def test_head_is_get_without_content(site: Site, line: str, fields: tuple[str, .
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "1.9"])
 def test_the_version_of_a_response_is_ours(site: Site, version: str) -> None:
     """Section 6.2: the highest this server speaks of the client's major version."""
-    data = message("GET /file.txt").replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+    data = request_of("GET /file.txt").replace(b"HTTP/1.1", f"HTTP/{version}".encode())
     assert talk(site, data).output().startswith(b"HTTP/1.1 200 OK\r\n")
 
 
@@ -237,9 +236,9 @@ def test_the_version_of_a_response_is_ours(site: Site, version: str) -> None:
 @pytest.mark.parametrize("field", ['If-Match: "x"', "If-None-Match: *", "Range: bytes=0-1"])
 def test_conditions_do_not_matter_where_the_method_is_refused(site: Site, method: str, field: str) -> None:
     """Section 13.2.1: only where the answer would be a 2xx or a 412."""
-    answer, _ = one(site, message(f"{method} /file.txt", field))
+    answer, _ = one(site, request_of(f"{method} /file.txt", field))
     assert answer.status == 405
-    assert one(site, message("GET /none", field))[0].status == 404
+    assert one(site, request_of("GET /none", field))[0].status == 404
 
 
 @pytest.mark.parametrize(
@@ -251,7 +250,7 @@ def test_conditions_do_not_matter_where_the_method_is_refused(site: Site, method
 )  # fmt: skip
 def test_what_is_not_understood_of_conditions_and_ranges_is_ignored(site: Site, field: str) -> None:
     """Sections 13.1.2 to 13.1.4, 14.1.1 and 14.2."""
-    answer, _ = one(site, message("GET /file.txt", field))
+    answer, _ = one(site, request_of("GET /file.txt", field))
     assert (answer.status, answer.body) == (200, b"0123456789")
 
 
@@ -265,7 +264,7 @@ def test_a_program_cannot_break_the_framing(start: Start) -> None:
     with server.connect() as sock:
 
         def say(text: bytes, method: str = "POST") -> tuple[int, dict[str, str], bytes]:
-            sock.sendall(message(f"{method} /cgi-bin/say", f"Content-Length: {len(text)}", body=text))
+            sock.sendall(request_of(f"{method} /cgi-bin/say", f"Content-Length: {len(text)}", body=text))
             return read_response(sock, method)
 
         # 205 has no content (RFC 9110 section 15.3.6), nor have 204 and 304; the connection stays in step
@@ -295,7 +294,7 @@ def test_framing_that_is_bad_starts_no_program(start: Start) -> None:
     mark = server.root.parent / "started"
     write_program(server.cgi / "mark", f"#!/bin/sh\ntouch {mark}\nprintf 'Content-Type: a/b\\n\\n'\n")
     for body in BAD_CHUNKS:
-        data = server.ask(message("POST /cgi-bin/mark", "Transfer-Encoding: chunked", body=body))
+        data = server.ask(request_of("POST /cgi-bin/mark", "Transfer-Encoding: chunked", body=body))
         assert [answer.status for answer in answers(data)] == [400], body
     assert not mark.exists()
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import random
 import re
-import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.memory import Echo, every_cut, talk
+from support.memory import Echo, every_cut, in_pieces, talk
 from support.server import Server, Start, wait_until, write_program
-from support.wire import read_all
 from test_corpus import ECHO, INVALID, LIMITS, OPTIONS, VALID
 
 from ewe import logger
@@ -93,12 +91,6 @@ class Refusing(Echo):
         """Answer, whatever is asked for."""
         self.seen.append(request)
         return Response(405)
-
-
-def in_pieces(message: bytes, cuts: list[int]) -> list[bytes]:
-    """Return a message cut at these places."""
-    places = sorted({cut for cut in cuts if 0 < cut < len(message)})
-    return [message[start:end] for start, end in zip([0, *places], [*places, len(message)], strict=True)]
 
 
 def ways(message: bytes, chance: random.Random) -> Iterator[list[bytes]]:
@@ -193,15 +185,7 @@ STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2}) [^\r]*\r\n")
 
 def heard(server: Server, pieces: list[bytes]) -> tuple[list[bytes], int]:
     """Send a message in segments; return the final statuses, and how many of them say that the connection ends."""
-    with server.connect() as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            for piece in pieces:
-                sock.sendall(piece)
-            sock.shutdown(socket.SHUT_WR)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it has refused what came first, and lingered over a megabyte or two seconds
-        data = read_all(sock)
+    data = server.ask_in_pieces(pieces)
     return STATUS.findall(data), data.count(b"Connection: close")
 
 

@@ -8,11 +8,12 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from support import web
 from support.server import Server, Start, write_program
-from support.wire import read_all, read_response, request_head
+from support.wire import chunked, read_all, read_response, request_of
 
 from ewe.body import SKIP
 from ewe.streams.base import LINGER_BYTES
@@ -20,7 +21,7 @@ from ewe.streams.base import LINGER_BYTES
 
 def ask(sock: socket.socket, line: str, *fields: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
     """Send one request on a connection and return the response."""
-    sock.sendall(request_head(line, *fields) + body)
+    sock.sendall(request_of(line, *fields, body=body))
     return read_response(sock, line.partition(" ")[0])
 
 
@@ -84,9 +85,7 @@ def test_persistence(server: Server) -> None:
 
 def test_a_client_that_has_sent_its_last_byte_is_answered(server: Server) -> None:
     """server.ask() ends its side at once."""
-    answer = server.ask(
-        request_head("GET /0.txt") + request_head("GET /large.bin") + request_head("GET /1.txt")
-    )
+    answer = server.ask(request_of("GET /0.txt") + request_of("GET /large.bin") + request_of("GET /1.txt"))
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"\r\n\r\nthis is 1\n")
     assert bytes(range(256)) * 1000 in answer
     assert server.ask(b"") == b""
@@ -102,7 +101,7 @@ def test_options_of_persistence(start: Start, variant: str) -> None:
         assert kept == [None, None, "close"]
         assert is_over(sock)
     with server.connect() as sock:  # ten at once: three are answered, and the client can read them
-        sock.sendall(b"".join(request_head(f"GET /{number}.txt") for number in range(10)))
+        sock.sendall(b"".join(request_of(f"GET /{number}.txt") for number in range(10)))
         bodies = [read_response(sock)[2] for _ in range(3)]
         assert bodies == [f"this is {number}\n".encode() for number in range(3)]
         assert is_over(sock)
@@ -122,8 +121,8 @@ def test_a_client_that_pipelines_past_the_limit_reads_all_answers(start: Start, 
     server = start(variant, "--requests", "3")
     make_files(server)
     write_program(server.cgi / "echo", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\ncat\n")
-    get = request_head("GET /small.txt", "X: " + "x" * 200)
-    post = request_head("POST /cgi-bin/echo", "Content-Length: 6") + b"small\n"
+    get = request_of("GET /small.txt", "X: " + "x" * 200)
+    post = request_of("POST /cgi-bin/echo", "Content-Length: 6") + b"small\n"
     for last in (get, get, post):
         with server.connect() as sock:
             sock.sendall(get * 2 + last + get * 1500)
@@ -136,7 +135,7 @@ def test_a_client_that_pipelines_past_the_limit_reads_all_answers(start: Start, 
 
 
 def test_pipelining(server: Server) -> None:
-    ten = b"".join(request_head(f"GET /{number}.txt") for number in range(10))
+    ten = b"".join(request_of(f"GET /{number}.txt") for number in range(10))
     expected = [f"this is {number}\n".encode() for number in range(10)]
     with server.connect() as sock:
         for _ in range(2):
@@ -144,21 +143,21 @@ def test_pipelining(server: Server) -> None:
             assert [read_response(sock)[2] for _ in range(10)] == expected
         # Large and small, errors, bodies by length and chunked in between, and one packet
         sock.sendall(
-            request_head("GET /0.txt")
-            + request_head("POST /1.txt", "Content-Length: 5")
+            request_of("GET /0.txt")
+            + request_of("POST /1.txt", "Content-Length: 5")
             + b"GET /"
-            + request_head("GET /large.bin")
-            + request_head("POST /1.txt", "Transfer-Encoding: chunked")
+            + request_of("GET /large.bin")
+            + request_of("POST /1.txt", "Transfer-Encoding: chunked")
             + b"5;x=y\r\nGET /\r\n003\r\nabc\r\n0\r\nTrailer: x\r\n\r\n"
-            + request_head("HEAD /large.bin")
-            + request_head("GET /missing")
-            + request_head("GET /2.txt", "Content-Length: 3")
+            + request_of("HEAD /large.bin")
+            + request_of("GET /missing")
+            + request_of("GET /2.txt", "Content-Length: 3")
             + b"xyz"
-            + request_head("GET /large.bin", "Range: bytes=0-4,9-9")
-            + request_head("POST /1.txt", "Content-Length: 0")
-            + request_head("OPTIONS *")
-            + request_head("GET /3.txt", "Connection: close")
-            + request_head("GET /4.txt")
+            + request_of("GET /large.bin", "Range: bytes=0-4,9-9")
+            + request_of("POST /1.txt", "Content-Length: 0")
+            + request_of("OPTIONS *")
+            + request_of("GET /3.txt", "Connection: close")
+            + request_of("GET /4.txt")
         )
         methods = ("GET", "POST", "GET", "POST", "HEAD", "GET", "GET", "GET", "POST", "OPTIONS", "GET")
         answers = [read_response(sock, method) for method in methods]
@@ -172,14 +171,14 @@ def test_pipelining(server: Server) -> None:
 def test_requests_in_small_pieces(server: Server) -> None:
     requests = (
         b"\r\n"  # an empty line before a request: RFC 9112 section 2.2
-        + request_head("GET /0.txt")
-        + request_head("POST /1.txt", "Transfer-Encoding: chunked")
+        + request_of("GET /0.txt")
+        + request_of("POST /1.txt", "Transfer-Encoding: chunked")
         + b"3\r\nabc\r\n0\r\n\r\n"
         + b"\r\n"
-        + request_head("GET /1.txt")
-        + request_head("POST /1.txt", "Content-Length: 3")
+        + request_of("GET /1.txt")
+        + request_of("POST /1.txt", "Content-Length: 3")
         + b"abc\r\n"
-        + request_head("GET /2.txt", "Connection: close")
+        + request_of("GET /2.txt", "Connection: close")
     )
     for size in (1, 7):
         with server.connect() as sock:
@@ -196,11 +195,6 @@ def test_requests_in_small_pieces(server: Server) -> None:
 # Bodies that nobody reads: EWE section 3.3
 
 
-def chunks(size: int) -> bytes:
-    """Return a chunked body of so many bytes."""
-    return b"%x\r\n" % size + b"x" * size + b"\r\n0\r\n\r\n"
-
-
 def test_a_small_body_to_a_file_leaves_the_connection_usable(server: Server) -> None:
     with server.connect() as sock:
         for size in (1, 1000, SKIP):
@@ -209,11 +203,11 @@ def test_a_small_body_to_a_file_leaves_the_connection_usable(server: Server) -> 
             assert ask(sock, "GET /small.txt", *fields, body=b"x" * size)[2] == b"small\n"
             assert ask(sock, "POST /missing", *fields, body=b"x" * size)[0] == 405
         for size in (1, 1000, SKIP - 100):
-            status, fields_, _ = ask(sock, "PUT /a", "Transfer-Encoding: chunked", body=chunks(size))
+            status, fields_, _ = ask(sock, "PUT /a", "Transfer-Encoding: chunked", body=chunked(b"x" * size))
             assert status == 405 and "connection" not in fields_
-        sock.sendall(request_head("POST /small.txt", "Content-Length: 4"))  # the answer comes before the body
+        sock.sendall(request_of("POST /small.txt", "Content-Length: 4"))  # the answer comes before the body
         assert read_response(sock)[0] == 405
-        sock.sendall(b"late" + request_head("GET /small.txt"))
+        sock.sendall(b"late" + request_of("GET /small.txt"))
         assert read_response(sock)[2] == b"small\n"
 
 
@@ -222,17 +216,17 @@ def test_a_large_body_to_a_file_ends_the_connection_cleanly(server: Server) -> N
     size = LINGER_BYTES // 2
     for fields, body in (
         (f"Content-Length: {size}", b"x" * size),
-        ("Transfer-Encoding: chunked", chunks(size)),
+        ("Transfer-Encoding: chunked", chunked(b"x" * size)),
     ):
         with server.connect() as sock:
-            sock.sendall(request_head("POST /index.html", fields) + body)  # all of it, before it reads
+            sock.sendall(request_of("POST /index.html", fields) + body)  # all of it, before it reads
             status, answered, page = read_response(sock)
             assert status == 405 and page
             if fields.startswith("Content"):
                 assert answered["connection"] == "close"
             assert is_over(sock)
     with server.connect() as sock:  # far too much: the client is stopped, but hears why
-        sock.sendall(request_head("POST /index.html", "Content-Length: 1000000000"))
+        sock.sendall(request_of("POST /index.html", "Content-Length: 1000000000"))
         with contextlib.suppress(ConnectionError):
             for _ in range(300):
                 sock.sendall(b"x" * 65536)
@@ -242,9 +236,7 @@ def test_a_large_body_to_a_file_ends_the_connection_cleanly(server: Server) -> N
 def test_a_body_with_bad_framing_is_not_taken_for_a_request(server: Server) -> None:
     with server.connect() as sock:
         sock.sendall(
-            request_head("POST /index.html", "Transfer-Encoding: chunked")
-            + b"xyz\r\n"
-            + request_head("GET /")
+            request_of("POST /index.html", "Transfer-Encoding: chunked") + b"xyz\r\n" + request_of("GET /")
         )
         assert read_response(sock)[0] == 400
         assert is_over(sock)
@@ -259,9 +251,9 @@ def test_expect_100_continue(server: Server) -> None:
         sock.shutdown(socket.SHUT_WR)
         assert is_over(sock)
     with server.connect() as sock:
-        sock.sendall(request_head("POST /cgi-bin/echo", *expect))
+        sock.sendall(request_of("POST /cgi-bin/echo", *expect))
         assert read_response(sock)[0] == 100
-        sock.sendall(b"hello" + request_head("GET /"))
+        sock.sendall(b"hello" + request_of("GET /"))
         assert read_response(sock)[::2] == (200, b"hello")
         assert b"welcome" in read_response(sock)[2]
         # A body that is there already was not waited with
@@ -271,78 +263,76 @@ def test_expect_100_continue(server: Server) -> None:
         status, fields, _ = ask(sock, "POST /index.html", *expect, body=b"hello")
         assert (status, fields["connection"]) == (405, "close")
     with server.connect() as sock:  # a 1.0 client does not know 100
-        sock.sendall(request_head("POST /cgi-bin/echo HTTP/1.0", *expect))
+        sock.sendall(request_of("POST /cgi-bin/echo HTTP/1.0", *expect))
         time.sleep(0.1)
         sock.sendall(b"hello")
         assert read_response(sock)[::2] == (200, b"hello")
-    assert server.ask(request_head("GET /", "Expect: a-miracle")).startswith(b"HTTP/1.1 417 ")
+    assert server.ask(request_of("GET /", "Expect: a-miracle")).startswith(b"HTTP/1.1 417 ")
 
 
 # Timeouts
 
 
 def test_timeouts(start: Start, variant: str) -> None:
-    """A head must come in time, a connection may be idle for so long, and both ends are quiet."""
+    """A head must come in time, a connection may be idle for so long, and both ends are quiet.
+
+    The server is held up while the clients send, so that none of them can be late.
+    """
     limit = "0.5s"
     server = start(variant, "--idle", limit, "--head-timeout", limit, "--body-timeout", limit)
-    page = request_head("GET /")
+    page = request_of("GET /")
+    post = request_of("POST /index.html", "Content-Length: 100")
+    with ExitStack() as ends:
+        with server.held_up():
+            idle, silent, half, second, body, drip = (
+                ends.enter_context(server.connect(40)) for _ in range(6)
+            )
+            idle.sendall(page * 2)
+            half.sendall(page[:-2])
+            second.sendall(page + page[:10])
+            body.sendall(post + b"12345")
+            drip.sendall(post)
+            began = time.monotonic()
 
-    def wait(sock: socket.socket) -> bytes:
-        """Return what comes until the server closes; it must not have been at once."""
-        began = time.monotonic()
-        data = read_all(sock)
-        assert time.monotonic() - began > 0.3
-        return data
+        def close(sock: socket.socket) -> None:
+            """The server closes the connection, but not at once, and without another byte."""
+            assert read_all(sock) == b""
+            assert time.monotonic() - began > 0.4
 
-    def idle() -> None:
-        with server.connect(30) as sock:
-            for _ in range(2):
-                sock.sendall(page)
-                assert read_response(sock)[0] == 200
-            assert wait(sock) == b""
+        def idles() -> None:
+            assert read_response(idle)[0] == read_response(idle)[0] == 200
+            close(idle)
 
-    def silent() -> None:
-        with server.connect(30) as sock:
-            assert wait(sock) == b""
-
-    def half(request: bytes, before: int) -> None:
-        with server.connect(30) as sock:
-            sock.sendall(request)
+        def has_no_end(sock: socket.socket, before: int) -> None:
             for _ in range(before):
                 assert read_response(sock)[0] == 200
-            data = wait(sock)
-            assert data.startswith(b"HTTP/1.1 408 ") and b"\r\nConnection: close\r\n" in data
+            status, fields, _ = read_response(sock)
+            assert (status, fields["connection"]) == (408, "close")
+            close(sock)
 
-    def body() -> None:
-        with server.connect(30) as sock:
-            sock.sendall(request_head("POST /index.html", "Content-Length: 10") + b"12345")
-            assert read_response(sock)[0] == 405
-            assert wait(sock) == b""
+        def has_no_rest() -> None:
+            assert read_response(body)[0] == 405
+            close(body)
 
-    def drip() -> None:
-        """A body that nobody wants may not take for ever, a byte now and then."""
-        with server.connect(30) as sock:
-            sock.sendall(request_head("POST /index.html", "Content-Length: 100"))
-            assert read_response(sock)[0] == 405
-            began = time.monotonic()
+        def drips() -> None:
+            """A body that nobody wants may not take for ever, a byte now and then."""
+            assert read_response(drip)[0] == 405
             with contextlib.suppress(ConnectionError):
-                while not select.select([sock], [], [], 0.2)[0]:
-                    sock.sendall(b"x")
-                    assert time.monotonic() < began + 10
-                assert is_over(sock)
+                while not select.select([drip], [], [], 0.2)[0]:
+                    drip.sendall(b"x")
+                    assert time.monotonic() < began + 40
+                assert is_over(drip)
 
-    # Each client at its own time, but for serial, where one waits for the other
-    with ThreadPoolExecutor(6) as pool:
-        clients = [
-            pool.submit(idle),
-            pool.submit(silent),
-            pool.submit(half, page[:-2], 0),
-            pool.submit(half, page + page[:10], 1),
-            pool.submit(body),
-            pool.submit(drip),
-        ]
-        for client in clients:
-            client.result(30)
+        with ThreadPoolExecutor(6) as pool:  # the serial model serves one after the other
+            for client in (
+                pool.submit(idles),
+                pool.submit(close, silent),
+                pool.submit(has_no_end, half, 0),
+                pool.submit(has_no_end, second, 1),
+                pool.submit(has_no_rest),
+                pool.submit(drips),
+            ):
+                client.result(50)
     server.wait_for_log("408, the head did not come in 0.5 s (head-timeout)")
 
 

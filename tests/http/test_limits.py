@@ -25,11 +25,13 @@ def test_a_body_that_trickles(start: Start, variant: str) -> None:
         status, fields, _ = read_response(sock)
         assert (status, fields["connection"]) == (408, "close")
     server.wait_for_log("slower than 10000 bytes a second (min-rate)")
-    with server.connect() as sock:  # a fast one of the same size passes
-        sock.sendall(
-            b"POST /cgi-bin/eat HTTP/1.1\r\nHost: ewe\r\nContent-Length: 100000\r\n\r\n" + bytes(100000)
+    with server.held_up():  # until the body of another is there
+        fast = server.connect()
+        fast.sendall(
+            b"POST /cgi-bin/eat HTTP/1.1\r\nHost: ewe\r\nContent-Length: 30000\r\n\r\n" + bytes(30000)
         )
-        assert read_response(sock)[0] == 200
+    with fast:
+        assert read_response(fast)[0] == 200
 
 
 def trickle(sock: socket.socket) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.memory import Answer, answers, talk
-from support.wire import request_head
+from support.wire import request_of
 
 from ewe.config.settings import Config
 from ewe.http.dates import parse_date
@@ -36,7 +36,7 @@ def small_site(tmp_path: Path) -> Site:
 
 def ask(site: Site, line: str, *fields: str) -> Answer:
     """Return the answer to one request."""
-    [answer] = answers(talk(site, request_head(line, *fields)).output(), line.partition(" ")[0])
+    [answer] = answers(talk(site, request_of(line, *fields)).output(), line.partition(" ")[0])
     return answer
 
 
@@ -143,7 +143,7 @@ def test_every_response(
         monkeypatch.setattr(f"ewe.logger.errors.{level}", reasons.append)
     site = make_site(tmp_path, max_body="1k", indexes=False)
     before = int(time.time())
-    output = talk(site, request_head(line, *fields)).output()
+    output = talk(site, request_of(line, *fields)).output()
     [answer] = answers(output, line.partition(" ")[0])
     assert answer.status == status
     top = output.partition(b"\r\n\r\n")[0]
@@ -173,20 +173,20 @@ SMALL = {"max_body": "1k", "max_target": 100, "max_field": 200, "max_fields": 5,
     ("data", "status"),
     [
         # 413 by length, before any of the body came; a length that no integer holds is 400; what fits is read off
-        (request_head("POST /small.txt", "Content-Length: 1025"), 413),
-        (request_head("POST /small.txt", "Content-Length: 1025", "Expect: 100-continue"), 413),
-        (request_head("POST /small.txt", "Content-Length: " + "9" * 30), 400),
-        (request_head("GET /small.txt", "Content-Length: 1024") + b"x" * 1024, 200),
+        (request_of("POST /small.txt", "Content-Length: 1025"), 413),
+        (request_of("POST /small.txt", "Content-Length: 1025", "Expect: 100-continue"), 413),
+        (request_of("POST /small.txt", "Content-Length: " + "9" * 30), 400),
+        (request_of("GET /small.txt", "Content-Length: 1024") + b"x" * 1024, 200),
         # 414, also while the line goes on for ever
-        (request_head("GET /small.txt?" + "x" * 89), 200),
-        (request_head("GET /small.txt?" + "x" * 90), 414),
+        (request_of("GET /small.txt?" + "x" * 89), 200),
+        (request_of("GET /small.txt?" + "x" * 90), 414),
         (b"GET /" + b"x" * 300, 414),
         # 431: a field, their number, all of them, and while they go on
-        (request_head("GET /small.txt", "X: " + "x" * 197), 200),
-        (request_head("GET /small.txt", "X: " + "x" * 198), 431),
-        (request_head("GET /small.txt", *["X: y"] * 4), 200),
-        (request_head("GET /small.txt", *["X: y"] * 5), 431),
-        (request_head("GET /small.txt", *["X: " + "x" * 150] * 3), 431),
+        (request_of("GET /small.txt", "X: " + "x" * 197), 200),
+        (request_of("GET /small.txt", "X: " + "x" * 198), 431),
+        (request_of("GET /small.txt", *["X: y"] * 4), 200),
+        (request_of("GET /small.txt", *["X: y"] * 5), 431),
+        (request_of("GET /small.txt", *["X: " + "x" * 150] * 3), 431),
         (b"GET / HTTP/1.1\r\nHost: ewe\r\n" + b"X: y\r\n" * 100, 431),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else value[-30:].decode(),

@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import socket
 
-from support.proc import children
+from support.proc import children, open_files
 from support.server import Server, Start, wait_until
 
 STANDARD = (0, 1, 2)
 
 
-def open_files(pid: int) -> dict[int, str]:
+def others(pid: int) -> dict[int, str]:
     """Return what a process has open beside its standard streams: descriptor -> "pipe:[123]", a path, ..."""
-    found = {}
-    for entry in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            found[int(entry)] = os.readlink(f"/proc/{pid}/fd/{entry}")
-        except FileNotFoundError:
-            continue  # closed since
-    return {number: name for number, name in found.items() if number not in STANDARD}
+    return {number: name for number, name in open_files(pid).items() if number not in STANDARD}
 
 
 def is_writable(pid: int, descriptor: int) -> bool:
@@ -42,13 +36,13 @@ def test_a_child_of_fork_holds_its_connection_alone(start: Start) -> None:
     with speak(server), speak(server), server.connect() as refused:
         wait_until(lambda: len(children(server.pid)) == 2, 30)
         assert refused.recv(65536).startswith(b"HTTP/1.1 503")
-        parent = set(open_files(server.pid).values())
+        parent = set(others(server.pid).values())
         for child in children(server.pid):
-            own = open_files(child)
+            own = others(child)
             shared = {
                 name for name in own.values() if name in parent and name.startswith(("pipe:", "socket:"))
             }
-            assert not shared, (own, open_files(server.pid))
+            assert not shared, (own, others(server.pid))
             assert not any("eventpoll" in name for name in own.values()), own
             assert sum(name.startswith("socket:") for name in own.values()) == 1, own
 
@@ -57,9 +51,9 @@ def test_a_worker_of_prefork_shares_its_lifeline_and_the_listening_socket(start:
     server = start("prefork", "--workers", "2")
     with speak(server):
         wait_until(lambda: len(children(server.pid)) == 2, 30)
-        parent = open_files(server.pid)
+        parent = others(server.pid)
         for child in children(server.pid):
-            own = open_files(child)
+            own = others(child)
             pipes = {number: name for number, name in own.items() if name.startswith("pipe:")}
             shared = [number for number, name in pipes.items() if name in parent.values()]
             assert len(shared) == 1, (own, parent)  # the lifeline

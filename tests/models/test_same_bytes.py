@@ -10,14 +10,11 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import socket
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
-from support.memory import talk
+from support.memory import in_pieces, talk
 from support.server import Server
-from support.wire import read_all
 
 from ewe.config.settings import Config
 from ewe.http.dates import http_date
@@ -107,25 +104,11 @@ def exchanges() -> Iterator[bytes]:
 EXCHANGES = [*dict.fromkeys(exchanges())]
 
 
-def ask(server: Server, pieces: list[bytes]) -> bytes:
-    """Send a client's bytes in segments, end our side, and return all that comes back."""
-    with server.connect() as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            for piece in pieces:
-                sock.sendall(piece)
-            sock.shutdown(socket.SHUT_WR)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it has answered, and closed the connection
-        return read_all(sock)
-
-
 def cut(data: bytes) -> Iterator[list[bytes]]:
     """Yield a client's bytes whole, then cut within the first line, at the end of the first head, and behind it."""
     yield [data]
     head = data.find(b"\r\n\r\n") + 4
-    places = [place for place in (9, head - 3, head, head + 2) if 0 < place < len(data)]
-    yield [data[start:end] for start, end in pairwise([0, *dict.fromkeys(places), len(data)])]
+    yield in_pieces(data, [9, head - 3, head, head + 2])
 
 
 def but_for_dates(data: bytes) -> bytes:
@@ -143,7 +126,7 @@ def test_the_same_bytes_under_every_model(shared_server: Server) -> None:
         expected = but_for_dates(talk(site, data).output())
         answered += expected.count(b"HTTP/1.1 ")
         for pieces in cut(data):
-            found = but_for_dates(ask(shared_server, pieces))
+            found = but_for_dates(shared_server.ask_in_pieces(pieces))
             if found != expected:
                 wrong.append(
                     f"{data[:80]!r} in {len(pieces)} pieces: {found[:300]!r}, expected {expected[:300]!r}"

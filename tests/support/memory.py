@@ -176,6 +176,12 @@ def body_of(fields: dict[str, str], data: bytes) -> tuple[bytes, bytes]:
     return data, b""
 
 
+def in_pieces(message: bytes, cuts: list[int]) -> list[bytes]:
+    """Return a message cut at these places."""
+    places = sorted({cut for cut in cuts if 0 < cut < len(message)})
+    return [message[start:end] for start, end in zip([0, *places], [*places, len(message)], strict=True)]
+
+
 def every_cut(message: bytes, most: int = 500) -> Iterator[list[bytes]]:
     """Yield a message in two pieces, cut at each place in turn, then byte by byte.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +66,16 @@ def descendants(pid: int) -> set[int]:
 def resident_kilobytes(pid: int) -> int:
     """Return how much memory a process has, what it shares included."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def peak_memory(pids: Iterable[int]) -> int:
+    """Return the most bytes that one of these processes has ever held; those that have gone do not count."""
+    peaks = [0]
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            peaks += [int(size) * 1024 for size in re.findall(r"VmHWM:\s+(\d+) kB", status)]
+    return max(peaks)
 
 
 def children(pid: int) -> dict[int, str]:

@@ -11,7 +11,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,18 @@ class Server:
             sock.shutdown(socket.SHUT_WR)
             return read_all(sock)
 
+    def ask_in_pieces(self, pieces: list[bytes]) -> bytes:
+        """Send these segments on a new connection, end our side, and return all that comes back."""
+        with self.connect() as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                for piece in pieces:
+                    sock.sendall(piece)
+                sock.shutdown(socket.SHUT_WR)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it has refused what came first, and has lingered for as long as it does
+            return read_all(sock)
+
     def log(self) -> str:
         """Return what was written to standard error: banner and error log."""
         return self.log_file.read_text(errors="replace")
@@ -70,6 +83,15 @@ class Server:
         """Return the log once it has text; fail after so many seconds."""
         wait_until(lambda: text in self.log(), seconds, lambda: f"{text!r} is not in the log:\n{self.log()}")
         return self.log()
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Let no process of the server run: what clients send meanwhile is there all at once."""
+        os.killpg(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.pid, signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 30) -> int:
         """Send a signal, and return the exit status."""

@@ -7,10 +7,15 @@ import struct
 from typing import Any
 
 
-def request_head(line: str, *fields: str) -> bytes:
-    """Return the head of a request to ewe: "GET /" is one of HTTP/1.1."""
+def request_of(line: str, *fields: str, body: bytes = b"") -> bytes:
+    """Return a request to the host ewe: "GET /" is one of HTTP/1.1."""
     line = line if "HTTP/" in line else line + " HTTP/1.1"
-    return "\r\n".join((line, "Host: ewe", *fields, "", "")).encode("latin-1")
+    return "\r\n".join((line, "Host: ewe", *fields, "", "")).encode("latin-1") + body
+
+
+def chunked(*pieces: bytes) -> bytes:
+    """Return a chunked body."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
 
 
 def read_all(sock: socket.socket) -> bytes:
