@@ -39,9 +39,8 @@ FRESH = 1.0  # seconds for which a cached file is not checked again
 # second change could go unnoticed.
 SETTLED = 0.05
 COST = 1024  # bytes that an entry of the cache takes besides the file
-OPEN = (
-    os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-)  # a FIFO or a terminal must not block the server
+# A FIFO or a terminal must not block the server.
+OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 HIDDEN = re.compile(r"/(?:\.|(?:WEB|META)-INF(?:/|\Z))", re.IGNORECASE)
 WEIGHT = re.compile(r"q=(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")  # RFC 9110 section 12.4.2
 CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
@@ -218,9 +217,8 @@ class Static:
             raise HTTPError(403, f"{real} belongs to a program, which is never sent as a file")
         if self.owner is not None:
             about = os.fstat(descriptor)
-            of_root = (
-                inside and about.st_uid == 0 and bool(about.st_mode & stat.S_IROTH)
-            )  # may be a hard link
+            # Root's file may be there as a hard link.
+            of_root = inside and about.st_uid == 0 and bool(about.st_mode & stat.S_IROTH)
             if about.st_uid != self.owner and not of_root and not (inside and stat.S_ISDIR(about.st_mode)):
                 cause = (
                     f"{real} belongs to uid {about.st_uid}: not to the user, nor is it root's for everybody"

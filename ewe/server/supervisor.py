@@ -223,9 +223,8 @@ class Supervisor:
 
     def be_worker(self, place: int) -> int:
         """Run a processor in this new process."""
-        signal.set_wakeup_fd(
-            -1
-        )  # first: no signal may be written to a descriptor that is reused for another file
+        # First: no signal may be written to a descriptor that is reused for another file.
+        signal.set_wakeup_fd(-1)
         for descriptor in (self.held, self.wake, self.wake_writer):
             os.close(descriptor)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -63,9 +63,8 @@ RECEIVE = 64 * 1024  # bytes asked of the kernel at once
 SENDFILE = 512 * 1024  # bytes to the kernel at once: a fast client must not hold an event loop or a worker
 LINGER = 2.0  # seconds to read on after our side is closed: RFC 9112 section 9.6
 LINGER_BYTES = 1024 * 1024  # bytes to read then, at most
-SHARE = (
-    256 * 1024
-)  # bytes that one conversation may handle without a pause, where conversations share a thread
+# Bytes that one conversation may handle without a pause, where conversations share a thread.
+SHARE = 256 * 1024
 CALL = 4096  # bytes added for each call: a call costs time however little it sends
 EVERY_ADDRESS = ("0.0.0.0", "::")  # what a socket is bound to that listens on all addresses of the machine
 

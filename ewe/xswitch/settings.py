@@ -112,9 +112,8 @@ class Settings:
                     return self.engines[name]
                 directory = os.path.dirname(directory)
         extension = os.path.splitext(path)[1]
-        kinds = list(self.engines.values())[
-            ::-1
-        ]  # those of a settings file come before those that are built in
+        # The kinds of a settings file come before those that are built in.
+        kinds = list(self.engines.values())[::-1]
         for kind in kinds:
             if extension and extension in kind.extensions:
                 return kind

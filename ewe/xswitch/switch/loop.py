@@ -99,9 +99,8 @@ class Loop:
             signal.set_wakeup_fd(self.waking[1], warn_on_full_buffer=False)
             self.add_reader(self.waking[0], self.on_signals)
         self.handlers[number] = callback
-        signal.signal(
-            number, lambda *_: None
-        )  # a handler that does nothing: Python writes the number to the pipe
+        # A handler that does nothing: Python writes the number to the pipe.
+        signal.signal(number, lambda *_: None)
 
     def on_signals(self) -> None:
         """Call the handlers of the signals in the pipe."""

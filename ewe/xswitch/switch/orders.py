@@ -73,9 +73,8 @@ class Orders:
         self.queues: dict[str, deque[Order]] = {}  # user -> orders; the user whose turn is next comes first
         # Pids of engines that suexecme is to kill. These orders come before all others.
         self.to_kill: deque[int] = deque()
-        self.flying: dict[
-            int, tuple[Order, float]
-        ] = {}  # id -> order, and when it was sent; the oldest first
+        # id -> order, and when it was sent; the oldest first
+        self.flying: dict[int, tuple[Order, float]] = {}
         self.sent = 0
 
     def ask(
