@@ -14,6 +14,11 @@ import pytest
 from support.fork_server import ForkServer
 from support.server import MODELS, VARIANTS, WAYS_TO_WAIT, Server, Start, Starter
 
+# Compiled modules are kept, also where the environment says otherwise. Tests start Python a thousand times: each
+# start would compile ewe again, and each process of pytest would rewrite the assertions of all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Quick tests start no process. A test starts processes if it uses one of these fixtures or bears the mark
 # `starts_processes`; a test that starts one without saying so fails, so that `make quick` stays quick.
 PROCESS_FIXTURES = {"start", "shared_server"}
