@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.engine import Engine
+from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
 from ewe.xswitch.switch.identify import Answer, Identified, own_variables
@@ -73,6 +74,14 @@ class Bench:
         self.switch.connections.add(client)  # type: ignore[arg-type]
         return client, exchange
 
+    def next_start(self) -> tuple[dict[str, Any], list[int]]:
+        """Read orders until one starts an engine; return it, and the descriptors of the engine."""
+        while True:
+            received = channel.receive(self.suexecme)
+            assert received is not None
+            if received[0]["order"] == "start":
+                return received
+
     def start_engine(self, pid: int) -> None:
         """Read the order that starts an engine, and answer it."""
         received = channel.receive(self.suexecme)
@@ -112,6 +121,26 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     _, exchange = bench.exchange("java")
     exchange.identified()
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
+
+
+def test_a_request_that_its_engine_never_got_is_given_to_another(bench: Bench) -> None:
+    """The engine died while it was idle, and the main process had not seen that. A POST is safe to repeat then."""
+    _, first = bench.exchange()
+    first.identified()
+    bench.start_engine(4_000_000)  # and it dies: no process holds its sockets
+    [dead] = bench.switch.scheduler.engines
+    dead.response_complete(HEAD, 0)
+    client, post = bench.exchange()
+    post.params[b"REQUEST_METHOD"] = b"POST"
+    post.pieces.insert(0, b"a=1")
+    post.make_lines()
+    post.identified()
+    assert dead.state is EngineState.CLOSED and dead not in bench.switch.scheduler.engines
+    assert post.state is State.RUNNING and not client.ended
+    message, ends = bench.next_start()
+    with socket.socket(fileno=ends[0]) as data, socket.socket(fileno=ends[2]) as control:
+        os.close(ends[1])
+        assert message["order"] == "start" and data.recv(9) == b"a=1" and control.recv(9000) == post.lines
 
 
 def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: Bench) -> None:

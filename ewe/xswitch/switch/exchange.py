@@ -15,7 +15,8 @@ Read that file first. This one has the methods, in three groups:
 What can go wrong, and what is done:
 
 - The engine dies. A request that is safe to repeat, and of whose response nothing was sent, gets a second engine.
-  Otherwise the web server gets 502, or sees the connection break off (engine_failed).
+  Otherwise the web server gets 502, or sees the connection break off (engine_failed). If the engine had died before
+  the request came, any request gets a second engine (engine_was_dead).
 - The client leaves. The script may end by itself, for `abandoned` seconds. If the body is not complete, the engine
   is closed at once: the rest of the body will never come (let_engine_end).
 - The body is longer or shorter than CONTENT_LENGTH. The exchange ends with 400, or 411 without a CONTENT_LENGTH,
@@ -293,6 +294,14 @@ class Exchange:
         else:
             self.fail(502, cause)
 
+    def engine_was_dead(self) -> None:
+        """Give the request to another engine, even a POST: this one had ended before the request came."""
+        cause = "its engine had ended while it was idle"
+        if self.attempts < MAX_ATTEMPTS and not self.services.stopping:
+            self.handle(Event.RETRIED, cause)
+        else:
+            self.fail(502, cause)
+
     def may_repeat(self) -> bool:
         """Return whether another engine may get the request: nothing was sent, and nothing is done twice."""
         return (
@@ -326,7 +335,9 @@ class Exchange:
         self.services.say(self.user, f"{self.script}: {cause}; trying once more on another engine")
         self.held = b""
         self.output_bytes = 0
-        self.pieces = [b""] if self.body is COMPLETE else []
+        # Pieces that no engine has taken are still there. Otherwise the request had no body (may_repeat).
+        if not self.pieces and self.body is COMPLETE:
+            self.pieces = [b""]
         self.services.scheduler.submit(self)
 
     def leave_queue(self) -> None:

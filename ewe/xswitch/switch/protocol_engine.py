@@ -15,7 +15,8 @@ When has a response ended? Three signs arrive by three ways, in any order:
   socket, and write.
 
 After the second or the third sign, settle() judges: by the exit status, whether the script has ended by itself, as
-a CGI script does, or was killed. An engine that dies while it is idle is closed when its sockets end.
+a CGI script does, or was killed. An engine that dies while it is idle is closed when its sockets end. If a request
+comes first, it cannot be written, and the exchange gets another engine: send_request().
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class ProtocolEngine(Engine):
 
     def send_request(self, exchange: Exchange) -> None:
         self.commands.send(exchange.lines)
+        if self.commands.failed:
+            self.take_exchange()
+            self.close()
+            exchange.engine_was_dead()
+            return
         for piece in exchange.take_body():
             self.send_body(piece)
 
