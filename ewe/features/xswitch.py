@@ -33,7 +33,7 @@ class XSwitch:
     def __init__(self, config: Config, limits: Limits) -> None:
         assert config.xswitch is not None
         try:
-            self.responder = Responder(config.xswitch, keeps=True, absent=503)
+            self.responder = Responder(config.xswitch, keeps=True)
         except ValueError as reason:
             raise ValueError(f"{reason} (xswitch)") from None
         self.config = config

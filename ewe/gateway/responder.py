@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
 IDLE = 32  # connections kept for later requests
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
+RETRY = (("Retry-After", "1"),)  # the field of a 503: the client may ask again after so many seconds
 PIECE = 32 * 1024  # bytes of a body made into records at once
 
 
@@ -41,11 +42,9 @@ class Responder:
     child of php-fpm does, is held by one that is kept, and others wait for it.
     """
 
-    def __init__(self, address: str, keeps: bool, absent: int = 502) -> None:
-        """absent: the status where nobody listens."""
+    def __init__(self, address: str, keeps: bool) -> None:
         self.place = Place(address)
         self.keeps = keeps
-        self.absent = absent
         self.idle: list[Upstream] = []  # append and pop are atomic: threads share it without a lock
 
     def kept(self) -> Upstream | None:
@@ -61,17 +60,14 @@ class Responder:
         return None
 
     async def connect(self, io: Stream) -> Upstream:
-        """Return a new connection. Raises HTTPError: 503 where nobody accepts it, `absent` where nobody listens."""
+        """Return a new connection. Raises HTTPError(503) if there is none: the responder may be back soon."""
         try:
             return await self.place.connect(io.poller(), CONNECTS_IN)
         except Timeout:
-            raise HTTPError(
-                503, f"{self.place.address} takes no connection in {CONNECTS_IN:g} s", (("Retry-After", "1"),)
-            ) from None
+            cause = f"{self.place.address} takes no connection in {CONNECTS_IN:g} s"
         except OSError as reason:
-            retry = (("Retry-After", "1"),) if self.absent == 503 else ()
             cause = f"{self.place.address} cannot be reached: {reason.strerror}"
-            raise HTTPError(self.absent, cause, retry) from None
+        raise HTTPError(503, cause, RETRY)
 
     def keep(self, upstream: Upstream) -> None:
         """Take a connection back whose request has ended."""
@@ -209,7 +205,7 @@ class ResponderSource(GatewaySource):
     def over(self, event: Ended) -> None:
         """The request has ended; the connection is free for another if all was sent."""
         if event.protocol_status == fastcgi.OVERLOADED:
-            raise HTTPError(503, f"{self.name}: the responder is overloaded", (("Retry-After", "1"),))
+            raise HTTPError(503, f"{self.name}: the responder is overloaded", RETRY)
         if event.protocol_status != fastcgi.REQUEST_COMPLETE:
             raise HTTPError(502, f"{self.name}: the responder refuses it (status {event.protocol_status})")
         self.finished = True

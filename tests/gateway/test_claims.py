@@ -78,7 +78,7 @@ def test_extensions_of_a_responder(start: Start, way_to_wait: str) -> None:
     answers(
         server,
         dict.fromkeys(refused, 403)
-        | dict.fromkeys(absent, 502)
+        | dict.fromkeys(absent, 503)
         | dict.fromkeys(served, 200)
         | {"none.php": 404},
     )
@@ -96,10 +96,10 @@ def test_the_first_index_that_is_there_answers(start: Start, order: str) -> None
         (server.root / name / "index.php").write_text(SOURCE)
     for name in ("both", "document"):
         (server.root / name / "index.html").write_text("a document")
-    first = 502 if order.startswith("index.php") else 200
+    first = 503 if order.startswith("index.php") else 200
     answers(
         server,
-        {"both/": first, "page/": 502, "document/": 200, "both/index.php": 502, "both/index.html": 200},
+        {"both/": first, "page/": 503, "document/": 200, "both/index.php": 503, "both/index.html": 200},
     )
 
 

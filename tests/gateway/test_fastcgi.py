@@ -191,7 +191,8 @@ def test_a_silent_responder(
 def test_what_goes_wrong(server: Server, application: Callable[[], Application]) -> None:
     """Each has its status, one line in the log, and the next request is served."""
     with web.Client(base_url=server.url) as client:
-        assert client.get("/app/").status_code == 502
+        unreached = client.get("/app/")
+        assert (unreached.status_code, unreached.headers["retry-after"]) == (503, "1")
         server.wait_for_log("cannot be reached: No such file or directory")
         application()
         for path, status, says in (

@@ -65,7 +65,8 @@ def test_every_model_before_one(start: Start, name: str, site: Path) -> None:
         with httpx.Client(base_url=server.url, timeout=20) as client:
             check(client)
             behind.stop()
-            assert client.get("/cgi-bin/hello.py").status_code == 503
+            unreached = client.get("/cgi-bin/hello.py")
+            assert (unreached.status_code, unreached.headers["retry-after"]) == (503, "1")
             assert "welcome" in client.get("/").text
 
 
