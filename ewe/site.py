@@ -75,10 +75,11 @@ class Site:
             from ewe.features.users import Users
 
             yield "/~", Users(config, switch, claims)
-        for responder in config.fastcgi:
-            from ewe.features.fastcgi import FastCGI
+        if config.fastcgi:
+            from ewe.features.fastcgi import features
 
-            yield "/", FastCGI(responder, config, self.static, self.limits)
+            for feature in features(config, self.static, self.limits):
+                yield "/", feature
         if switch is not None:
             from ewe.features.pages import SitePages
 

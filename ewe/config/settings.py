@@ -149,10 +149,12 @@ class Config:
     program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
                               group="programs")
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
-                      " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated",
-                      group="programs")
+                      " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated; the"
+                      " addresses of one extension or path are used in turn", group="programs")
     fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open for the next request: faster,"
                            " but each open connection holds a child of php-fpm", group="programs")
+    fastcgi_retry = Setting(10.0, duration(0), "how long an address of a FastCGI responder with several is left out"
+                            " once it cannot be reached", group="programs")
     xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
                       " HOST:PORT; empty: the xswitch model starts one, other models have none",
                       group="programs")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_responder
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.responder import Responder, ask
+from ewe.gateway.connections import Connections
+from ewe.gateway.responder import ask
 from ewe.gateway.scripts import Script
 from ewe.http.messages import Request, Response
 
@@ -18,16 +20,32 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 
+def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI]:
+    """Yield a feature for each extension and each path that config.fastcgi names, in this order.
+
+    An extension or a path that is named more than once has several addresses. Raises ValueError for an address that
+    is unknown.
+    """
+    addresses: dict[str, list[str]] = {}
+    for where, address in map(parse_responder, config.fastcgi):
+        addresses.setdefault(where.rstrip("/") or "/", []).append(address)
+    for where, several in addresses.items():
+        try:
+            connections = Connections(several, config.fastcgi_keep, config.fastcgi_retry)
+        except ValueError as reason:
+            raise ValueError(f"{reason} (fastcgi)") from None
+        yield FastCGI(where, connections, config, static, limits)
+
+
 class FastCGI:
     """The files of one extension, or all below one path, answered by a responder."""
 
-    def __init__(self, setting: str, config: Config, static: Static, limits: Limits) -> None:
-        """setting: as config.fastcgi has it. Raises ValueError where its address is unknown."""
-        self.where, address = parse_responder(setting)
-        try:
-            self.responder = Responder(address, config.fastcgi_keep)
-        except ValueError as reason:
-            raise ValueError(f"{reason} (fastcgi)") from None
+    def __init__(
+        self, where: str, connections: Connections, config: Config, static: Static, limits: Limits
+    ) -> None:
+        """where: the extension or the path, as config.fastcgi has it."""
+        self.where = where
+        self.connections = connections
         self.config = config
         self.static = static
         self.limits = limits
@@ -38,7 +56,7 @@ class FastCGI:
         if script is None:
             return None
         refuse_trace(request)
-        return await ask(self.responder, request, io, script, self.static.root, self.config, self.limits)
+        return await ask(self.connections, request, io, script, self.static.root, self.config, self.limits)
 
     def below(self, path: str) -> Script | None:
         """Return the one script that answers for all below a path."""

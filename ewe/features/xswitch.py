@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.gateway.cgi import is_nph, refuse_trace, response, variables
-from ewe.gateway.responder import Responder, ResponderSource
+from ewe.gateway.connections import Connections
+from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import Spooled, spooled
 from ewe.http.messages import Request, Response
@@ -33,7 +34,7 @@ class XSwitch:
     def __init__(self, config: Config, limits: Limits) -> None:
         assert config.xswitch is not None
         try:
-            self.responder = Responder(config.xswitch, keeps=True)
+            self.connections = Connections([config.xswitch], keeps=True)
         except ValueError as reason:
             raise ValueError(f"{reason} (xswitch)") from None
         self.config = config
@@ -60,7 +61,7 @@ class XSwitch:
         """
         params = variables(request, io, script, body.length, root)
         timeout = self.config.program_timeout
-        source = ResponderSource(self.responder, io, params, body.copy(), script.name, timeout)
+        source = ResponderSource(self.connections, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
             if is_nph(script) and (await source.first()).startswith(b"Status:"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ewe.gateway import records as fastcgi
 from ewe.gateway.cgi import GatewaySource, response, variables
+from ewe.gateway.connections import Connections
 from ewe.gateway.programs import ErrorLog
 from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester
 from ewe.gateway.scripts import Script
@@ -28,57 +29,12 @@ if TYPE_CHECKING:
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
-CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
-IDLE = 32  # connections kept for later requests
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
-RETRY = (("Retry-After", "1"),)  # the field of a 503: the client may ask again after so many seconds
 PIECE = 32 * 1024  # bytes of a body made into records at once
 
 
-class Responder:
-    """One responder, and the idle connections to it. Raises ValueError for an address that is none.
-
-    keeps: connections stay open for later requests. A responder that answers one connection at a time, as each
-    child of php-fpm does, is held by one that is kept, and others wait for it.
-    """
-
-    def __init__(self, address: str, keeps: bool) -> None:
-        self.place = Place(address)
-        self.keeps = keeps
-        self.idle: list[Upstream] = []  # append and pop are atomic: threads share it without a lock
-
-    def kept(self) -> Upstream | None:
-        """Return an idle connection that is still good."""
-        while self.idle:
-            try:
-                upstream = self.idle.pop()
-            except IndexError:
-                break
-            if upstream.is_open():
-                return upstream
-            upstream.close()
-        return None
-
-    async def connect(self, io: Stream) -> Upstream:
-        """Return a new connection. Raises HTTPError(503) if there is none: the responder may be back soon."""
-        try:
-            return await self.place.connect(io.poller(), CONNECTS_IN)
-        except Timeout:
-            cause = f"{self.place.address} takes no connection in {CONNECTS_IN:g} s"
-        except OSError as reason:
-            cause = f"{self.place.address} cannot be reached: {reason.strerror}"
-        raise HTTPError(503, cause, RETRY)
-
-    def keep(self, upstream: Upstream) -> None:
-        """Take a connection back whose request has ended."""
-        if self.keeps and len(self.idle) < IDLE:
-            self.idle.append(upstream)
-        else:
-            upstream.close()
-
-
 async def ask(
-    responder: Responder,
+    connections: Connections,
     request: Request,
     io: Stream,
     script: Script,
@@ -90,7 +46,7 @@ async def ask(
     body = await spooled(request.body, config.spool)
     params = variables(request, io, script, body.length, root)
     params[b"REDIRECT_STATUS"] = b"200"  # without it php-cgi thinks that it was called from outside
-    source = ResponderSource(responder, io, params, body, script.name, config.program_timeout)
+    source = ResponderSource(connections, io, params, body, script.name, config.program_timeout)
     try:
         await source.begin()
         return await response(request, script, source, limits)
@@ -104,7 +60,7 @@ class ResponderSource(GatewaySource):
 
     def __init__(
         self,
-        responder: Responder,
+        connections: Connections,
         io: Stream,
         params: dict[bytes, bytes],
         body: Spooled,
@@ -112,7 +68,7 @@ class ResponderSource(GatewaySource):
         timeout: float,
     ) -> None:
         super().__init__(name)
-        self.responder = responder
+        self.connections = connections
         self.io = io
         self.params = params
         self.body = body
@@ -120,24 +76,17 @@ class ResponderSource(GatewaySource):
         self.errors = ErrorLog(name)
         self.arrived = b""
         self.heard = False  # anything at all
+        self.answered = False  # output has come
+        self.refused = False  # unread, by this address
         self.status: int | None = None
         self.upstream: Upstream | None = None
         self.fresh = True
+        self.refused_by: set[Place] = set()
 
-    async def begin(self) -> None:
-        """Begin the request on a kept connection, or a new one. Raises HTTPError."""
-        self.upstream = self.responder.kept()
-        if self.upstream is not None:
-            self.fresh = False
-            self.upstream.poller = self.io.poller()
-            self.start()
-        else:
-            await self.begin_again()
-
-    async def begin_again(self) -> None:
-        """Begin it on a new connection. Raises HTTPError."""
-        self.fresh = True
-        self.upstream = await self.responder.connect(self.io)
+    async def begin(self, new: bool = False) -> None:
+        """Begin the request on a kept connection, unless it must be `new`, or on a new one. Raises HTTPError."""
+        self.upstream = await self.connections.open(self.io, self.refused_by, new)
+        self.fresh = not self.upstream.written
         self.start()
 
     def start(self) -> None:
@@ -147,7 +96,7 @@ class ResponderSource(GatewaySource):
         self.input_over = False
         assert self.upstream is not None
         self.written_before = self.upstream.written
-        begin = self.requester.begin(self.params.items(), self.responder.keeps)
+        begin = self.requester.begin(self.params.items(), self.connections.keeps)
         self.outgoing = memoryview(begin + self.next_input())
 
     async def receive(self) -> bytes:
@@ -168,6 +117,8 @@ class ResponderSource(GatewaySource):
             if data:
                 self.heard = True
                 self.take(data)
+                if self.refused:
+                    await self.go_elsewhere()
             elif data is not None:
                 await self.lost()
         arrived, self.arrived = self.arrived, b""
@@ -189,13 +140,14 @@ class ResponderSource(GatewaySource):
         return records + self.requester.input(b"") if self.input_over else records
 
     def take(self, data: bytes) -> None:
-        """Take records. Raises HTTPError(502, 503)."""
+        """Take records. Raises HTTPError(502)."""
         try:
             events = self.requester.feed(data)
         except FastCGIError as reason:
             raise HTTPError(502, f"{self.name}: {reason}") from None
         for event in events:
             if isinstance(event, Output):
+                self.answered = True
                 self.arrived += event.data
             elif isinstance(event, Errors):
                 self.errors.take(event.data)
@@ -204,14 +156,15 @@ class ResponderSource(GatewaySource):
 
     def over(self, event: Ended) -> None:
         """The request has ended; the connection is free for another if all was sent."""
-        if event.protocol_status == fastcgi.OVERLOADED:
-            raise HTTPError(503, f"{self.name}: the responder is overloaded", RETRY)
+        if event.protocol_status == fastcgi.OVERLOADED and not self.answered:
+            self.refused = True
+            return
         if event.protocol_status != fastcgi.REQUEST_COMPLETE:
             raise HTTPError(502, f"{self.name}: the responder refuses it (status {event.protocol_status})")
         self.finished = True
         self.status = event.app_status
         if self.upstream is not None and self.input_over and not self.outgoing:
-            self.responder.keep(self.upstream)
+            self.connections.release(self.upstream, reusable=True)
             self.upstream = None
         self.end()
 
@@ -227,8 +180,21 @@ class ResponderSource(GatewaySource):
         safe = self.params[b"REQUEST_METHOD"] in SAFE and not self.body.length
         if self.heard or self.fresh or not (untouched or safe):
             raise HTTPError(502, f"{self.name}: the responder closed the connection within the answer")
-        self.upstream.close()
         await self.begin_again()
+
+    async def go_elsewhere(self) -> None:
+        """Begin again at another address: this one has refused the request unread. Raises HTTPError(503)."""
+        assert self.upstream is not None
+        self.refused = self.heard = False
+        self.refused_by.add(self.upstream.place)
+        await self.begin_again()
+
+    async def begin_again(self) -> None:
+        """Give the connection up, and begin the request on a new one. Raises HTTPError."""
+        assert self.upstream is not None
+        upstream, self.upstream = self.upstream, None
+        self.connections.release(upstream)
+        await self.begin(new=True)
 
     def how_it_ended(self) -> str:
         return f"application status {self.status}"
@@ -236,7 +202,7 @@ class ResponderSource(GatewaySource):
     def end(self) -> None:
         """Let go of what is held; a responder that still works sees the connection close."""
         if self.upstream is not None:
-            self.upstream.close()
+            self.connections.release(self.upstream)
             self.upstream = None
         if not self.body.closed:
             self.errors.end()

@@ -7,7 +7,7 @@ The socket never blocks. When nothing can be sent or received, the poller of the
 of the model that runs the client's conversation, and notices if the client leaves. The same code therefore runs
 under every model. A connection can be kept for the next request, and then gets the poller of the next client.
 
-Read next: streams/poller.py; responder.py, which speaks over it.
+Read next: streams/poller.py; connections.py, which opens and keeps them; responder.py, which speaks over one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ CROWDED = (
 
 
 class Place:
-    """The address of a server, unix:PATH or HOST:PORT; the host is looked up once. Raises ValueError."""
+    """The address of a server, unix:PATH or HOST:PORT; the host is looked up once. Raises ValueError.
+
+    kept: idle connections to it. left_out_until: on time.monotonic(), 0 while it can be reached (connections.py).
+    """
 
     def __init__(self, address: str) -> None:
         family, host, port = parse_address(address)
         self.address = address
+        self.kept: list[Upstream] = []  # append and pop are atomic: threads share it without a lock
+        self.left_out_until = 0.0
         self.target: str | tuple[str, int]
         if family == "unix":
             self.family, self.target = socket.AF_UNIX, host
@@ -54,7 +59,7 @@ class Place:
         except BaseException:
             sock.close()
             raise
-        return Upstream(sock, poller)
+        return Upstream(sock, poller, self)
 
     async def connected(self, sock: socket.socket, poller: Poller, seconds: float) -> None:
         """Return once the socket is connected."""
@@ -79,9 +84,10 @@ class Place:
 
 
 class Upstream:
-    """One connection. poller: that of the client that it serves now."""
+    """One connection to a place. poller: that of the client that it serves now."""
 
-    def __init__(self, sock: socket.socket, poller: Poller) -> None:
+    def __init__(self, sock: socket.socket, poller: Poller, place: Place) -> None:
+        self.place = place
         self.socket = sock
         self.descriptor = sock.fileno()
         self.poller = poller

@@ -21,6 +21,7 @@ from support import web
 from support.server import MODELS, ROOT, Server, Start, wait_until
 
 from ewe.gateway import records
+from ewe.gateway.connections import Connections
 from ewe.gateway.records import Aborted, Began, Input
 
 LARGE = os.urandom(3_000_000)
@@ -38,6 +39,7 @@ class Application:
         self.seen: list[dict[bytes, bytes]] = []
         self.connections: list[socket.socket] = []
         self.aborted = threading.Event()
+        self.overloaded = False
         self.thread = threading.Thread(target=self.accept, daemon=True)
         self.thread.start()
 
@@ -90,7 +92,7 @@ class Application:
         if what == b"/garbage":
             sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             return False
-        if what == b"/full":
+        if what == b"/full" or self.overloaded:
             sock.sendall(records.end_record(responder.id, 0, records.OVERLOADED))
             return True
         if what == b"/complains":
@@ -117,12 +119,12 @@ class Application:
 
 
 @pytest.fixture
-def application(tmp_path: Path) -> Iterator[Callable[[], Application]]:
+def application(tmp_path: Path) -> Iterator[Callable[..., Application]]:
     made: list[Application] = []
 
-    def make() -> Application:
-        (tmp_path / "app.sock").unlink(missing_ok=True)
-        made.append(Application(str(tmp_path / "app.sock")))
+    def make(name: str = "app.sock") -> Application:
+        (tmp_path / name).unlink(missing_ok=True)
+        made.append(Application(str(tmp_path / name)))
         return made[-1]
 
     yield make
@@ -256,6 +258,86 @@ def test_a_responder_that_closes_connections_as_it_likes(
         for client in clients:
             client.close()
     assert "Traceback" not in server.log()
+
+
+# One client with one connection: under every model one process then has all its requests, and knows what it has
+# learned of the addresses.
+
+
+def two_addresses(start: Start, variant: str, tmp_path: Path, retry: str) -> Server:
+    addresses = (f"/app=unix:{tmp_path / name}" for name in ("app.sock", "other.sock"))
+    options = [option for address in addresses for option in ("--fastcgi", address)]
+    return start(variant, *options, "--fastcgi-retry", retry)
+
+
+def test_several_addresses_are_used_in_turn(
+    start: Start, variant: str, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    """Also by a request that one of them refuses unread; if all do, the answer is 503."""
+    one, other = application(), application("other.sock")
+    with httpx.Client(base_url=two_addresses(start, variant, tmp_path, "1d").url) as client:
+        for _ in range(10):
+            assert client.get("/app/good").content == b"/good"
+        assert (len(one.seen), len(other.seen)) == (5, 5)
+        one.overloaded = True
+        for _ in range(10):
+            assert client.post("/app/echo", content=LARGE).content == LARGE
+        assert len(other.seen) == 15
+        other.overloaded = True
+        full = client.post("/app/echo", content=b"abc")
+        assert (full.status_code, full.headers["retry-after"]) == (503, "1")
+
+
+def test_a_dead_address_is_left_out(
+    start: Start, variant: str, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    """Every request is answered, those with effects too, and once; the dead one is not asked again and again."""
+    other = application("other.sock")
+    server = two_addresses(start, variant, tmp_path, "1d")
+    with httpx.Client(base_url=server.url) as client:
+        for _ in range(10):
+            assert client.post("/app/echo", content=b"abc").content == b"abc"
+        assert len(other.seen) == 10
+        server.wait_for_log("app.sock cannot be reached: No such file or directory; left out for 86400 s")
+        one = application()
+        for _ in range(10):
+            assert client.get("/app/good").content == b"/good"
+        assert (len(one.seen), len(other.seen)) == (0, 20)
+        other.close()  # now both are left out, and both are tried
+        for _ in range(10):
+            assert client.get("/app/good").content == b"/good"
+        assert (len(one.seen), len(other.seen)) == (10, 20)
+        one.close()
+        unreached = client.get("/app/good")
+        assert (unreached.status_code, unreached.headers["retry-after"]) == (503, "1")
+        application("other.sock")
+        assert client.get("/app/good").content == b"/good"
+    assert server.log().count("left out") <= 5 and "Traceback" not in server.log()
+
+
+def test_a_dead_address_is_tried_again(
+    start: Start, variant: str, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    other = application("other.sock")
+    server = two_addresses(start, variant, tmp_path, "100ms")
+    with httpx.Client(base_url=server.url) as client:
+        wait_until(lambda: client.get("/app/good") and "left out" in server.log(), 20)
+        one = application()
+        wait_until(lambda: client.get("/app/good").status_code == 200 and one.seen, 20)
+        one.seen.clear(), other.seen.clear()
+        for _ in range(10):
+            assert client.get("/app/good").content == b"/good"
+        assert (len(one.seen), len(other.seen)) == (5, 5)
+
+
+def test_each_process_begins_anywhere_in_the_circle() -> None:
+    """A child of the fork model has what its parent knew, and answers perhaps one request."""
+    connections = Connections(["unix:/a", "unix:/b", "unix:/c"], keeps=False)
+    first = set()
+    for child in range(200):
+        connections.process, connections.turn = -child, 0  # as another process left it
+        first.add(connections.in_turn()[0])
+    assert first == set(connections.places)
 
 
 @pytest.mark.parametrize("model", ["asyncio", "asyncio --loop asyncio", "thread"])
