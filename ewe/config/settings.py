@@ -155,6 +155,10 @@ class Config:
                            " but each open connection holds a child of php-fpm", group="programs")
     fastcgi_retry = Setting(10.0, duration(0), "how long an address of a FastCGI responder with several is left out"
                             " once it cannot be reached", group="programs")
+    fastcgi_connections = Setting(0, COUNT_OR_0, "the largest number of connections that a process opens to one"
+                                  " address of a FastCGI responder; further requests wait in a queue; 0: no limit",
+                                  group="programs")
+    fastcgi_patience = Setting(10.0, WAIT, "how long a request waits in that queue (503)", group="programs")
     xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
                       " HOST:PORT; empty: the xswitch model starts one, other models have none",
                       group="programs")

@@ -23,18 +23,27 @@ if TYPE_CHECKING:
 def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI]:
     """Yield a feature for each extension and each path that config.fastcgi names, in this order.
 
-    An extension or a path that is named more than once has several addresses. Raises ValueError for an address that
-    is unknown.
+    An extension or a path that is named more than once has several addresses. Those that have the same addresses
+    share the connections, and so their limit. Raises ValueError for an address that is unknown.
     """
+    responders: dict[tuple[str, ...], Connections] = {}
     addresses: dict[str, list[str]] = {}
     for where, address in map(parse_responder, config.fastcgi):
         addresses.setdefault(where.rstrip("/") or "/", []).append(address)
     for where, several in addresses.items():
-        try:
-            connections = Connections(several, config.fastcgi_keep, config.fastcgi_retry)
-        except ValueError as reason:
-            raise ValueError(f"{reason} (fastcgi)") from None
-        yield FastCGI(where, connections, config, static, limits)
+        known = tuple(several)
+        if known not in responders:
+            try:
+                responders[known] = Connections(
+                    several,
+                    config.fastcgi_keep,
+                    config.fastcgi_retry,
+                    config.fastcgi_connections,
+                    config.fastcgi_patience,
+                )
+            except ValueError as reason:
+                raise ValueError(f"{reason} (fastcgi)") from None
+        yield FastCGI(where, responders[known], config, static, limits)
 
 
 class FastCGI:

@@ -1,4 +1,4 @@
-"""Connections: to which address of a responder a request goes, and which connections are kept for later ones.
+"""Connections: to which address of a responder a request goes, and when.
 
 A responder may run several times, on several machines. Its addresses are used in turn:
 
@@ -10,20 +10,34 @@ A responder may run several times, on several machines. Its addresses are used i
 An address that cannot be reached is left out for a while. Then one request tries it again; the others leave it out
 until that request has reached it. If every address is left out, each of them is tried: one may be back.
 
+A responder serves a certain number of requests at once. Further connections wait in its backlog, and ewe cannot see
+for how long. With a `limit`, ewe opens at most so many connections to each address. Further requests wait in a
+queue, first come, first served:
+
+    open() ── room? ──yes──▶ connection ──▶ request ──▶ release()
+                └──no──▶ queue ◀── the first in the queue gets the room ──┘
+                           └─ after `patience` seconds: 503
+
 What can go wrong:
 
 - A request runs twice. Only a request that reached no responder goes to the next address: the connection failed, or
   the responder refused the request unread (FCGI_OVERLOADED). Beyond that, ResponderSource.lost() decides.
+- A request overtakes the queue. While others wait, open() joins the queue even if there is room.
+- A client leaves just when its request gets room. leave() passes the room on.
 - The children of the fork model begin with the same state, and each would begin at the same address. A process
   therefore begins anywhere in the circle. What such a child learns of an address is lost with its connection.
+- Processes know nothing of each other: the limit is for each process. A process that has one conversation at a time
+  (serial, fork, prefork) has one connection at most, and its requests never wait.
 
-Read next: upstream.py (one connection), responder.py (what is said over it).
+Read next: streams/bells.py (how a request waits), upstream.py (one connection), responder.py (what it carries).
 """
 
 from __future__ import annotations
 
 import os
 import time
+from _thread import allocate_lock
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,10 +49,26 @@ from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
+    from ewe.streams.bells import Bell
 
 CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
 IDLE = 32  # connections to one address kept for later requests
 RETRY = (("Retry-After", "1"),)  # the field of a 503: the client may ask again after so many seconds
+
+# Room for one connection to a place: the kept connection to use, or None if one has to be made
+Room = tuple[Place, Upstream | None]
+
+
+class Waiting:
+    """A request in the queue. tried, new: as for open(). room: once it has got some."""
+
+    __slots__ = ("bell", "new", "room", "tried")
+
+    def __init__(self, bell: Bell, tried: Collection[Place], new: bool) -> None:
+        self.bell = bell
+        self.tried = tried
+        self.new = new
+        self.room: Room | None = None
 
 
 class Connections:
@@ -47,43 +77,148 @@ class Connections:
     keeps: connections stay open for later requests. A responder that answers one connection at a time, as each
     child of php-fpm does, is held by one that is kept, and others wait for it.
     retry: seconds for which an address that cannot be reached is left out, if there are others.
+    limit: open connections to each address, kept ones included; 0: no limit. patience: seconds that a request waits
+    for one of them.
     """
 
-    def __init__(self, addresses: Sequence[str], keeps: bool, retry: float = 0.0) -> None:
+    def __init__(
+        self, addresses: Sequence[str], keeps: bool, retry: float = 0.0, limit: int = 0, patience: float = 0.0
+    ) -> None:
         self.places = [Place(address) for address in addresses]
         self.keeps = keeps
         self.retry = retry
+        self.limit = limit
+        self.patience = patience
         self.process = 0  # the process that `turn` is for
         self.turn = 0
+        # For the queue, and for what is kept and counted of each place. No conversation pauses while it has it.
+        self.lock = allocate_lock()
+        self.queue: deque[Waiting] = deque()
 
-    async def open(self, io: Stream, tried: Collection[Place] = (), new: bool = False) -> Upstream:
+    async def open(self, io: Stream, refused_by: Collection[Place] = (), new: bool = False) -> Upstream:
         """Return a connection that carries no request: a kept one, unless it must be `new`, or one made now.
 
-        tried: places that have refused the request. Raises HTTPError(503) if no other place can be reached: the
-        responder may be back soon.
+        refused_by: places that have refused the request. Raises HTTPError(503) if no other place can be reached, or
+        has room within the patience: the responder may be back, or less busy, soon.
         """
+        tried = list(refused_by)
         cause = "the responder is overloaded"
-        for place in self.in_turn(tried):
-            upstream = None if new else self.kept(place)
-            if upstream is not None:
-                upstream.poller = io.poller()
-                return upstream
+        expires = 0.0
+        while len(tried) < len(self.places):
+            room = self.enter(tried, new)
+            if room is None:
+                expires = expires or time.monotonic() + self.patience
+                room = await self.wait(io, tried, new, expires)
+            place, upstream = room
             try:
-                upstream = await place.connect(io.poller(), CONNECTS_IN)
+                if upstream is None:
+                    upstream = await place.connect(io.poller(), CONNECTS_IN)
+                    place.left_out_until = 0.0
+                    return upstream
+                if upstream.is_open():
+                    upstream.poller = io.poller()
+                    return upstream
             except Timeout:
                 cause = f"{place.address} takes no connection in {CONNECTS_IN:g} s"
             except OSError as reason:
-                if reason.errno in EXHAUSTED:
-                    raise  # this process is at fault, not the responder
+                if reason.errno in EXHAUSTED:  # this process is at fault, not the responder
+                    self.leave(place)
+                    raise
                 cause = f"{place.address} cannot be reached: {reason.strerror}"
-            else:
-                place.left_out_until = 0.0
-                return upstream
+            except BaseException:
+                self.leave(place)
+                raise
+            else:  # the kept connection has ended
+                upstream.close()
+                self.leave(place)
+                continue
             self.leave_out(place, cause)
+            self.leave(place)
+            tried.append(place)
         raise HTTPError(503, cause, RETRY)
 
+    # Room, and the queue for it
+
+    def enter(self, tried: Collection[Place], new: bool) -> Room | None:
+        """Return room for a connection; None if there is none, or if others wait for it."""
+        with self.lock:
+            return None if self.queue and not tried else self.find(tried, new)
+
+    def find(self, tried: Collection[Place], new: bool) -> Room | None:
+        """Return room at the next place in turn that has some. The lock is held."""
+        for place in self.in_turn(tried):
+            if place.kept and not new:
+                return place, place.kept.pop()
+            if not self.limit or place.open < self.limit:
+                place.open += 1
+            elif place.kept:
+                place.kept.pop().close()  # a new connection takes its room
+            else:
+                continue
+            return place, None
+        return None
+
+    async def wait(self, io: Stream, tried: Collection[Place], new: bool, expires: float) -> Room:
+        """Return room once it is this request's turn. Raises HTTPError(503) after its patience, Disconnected."""
+        waiting = Waiting(io.bell(), tried, new)
+        try:
+            with self.lock:
+                # A request that waited before, and found a dead address, does not begin at the end again.
+                (self.queue.appendleft if tried else self.queue.append)(waiting)
+                self.admit()
+            try:
+                await waiting.bell.heard(max(expires - time.monotonic(), 0.0))
+            except BaseException:
+                self.give_up(waiting)
+                if waiting.room is not None:
+                    self.leave(*waiting.room)
+                raise
+            self.give_up(waiting)
+        finally:
+            waiting.bell.close()
+        if waiting.room is None:
+            cause = f"no connection to the responder was free for {self.patience:g} s (fastcgi-patience)"
+            raise HTTPError(503, cause, RETRY)
+        return waiting.room
+
+    def give_up(self, waiting: Waiting) -> None:
+        """Leave the queue, if the request is still in it: its bell is not rung any more."""
+        with self.lock:
+            if waiting.room is None:
+                self.queue.remove(waiting)
+
+    def admit(self) -> None:
+        """Give the room that there is to those who wait, first come, first served. The lock is held."""
+        while self.queue:
+            first = self.queue[0]
+            first.room = self.find(first.tried, first.new)
+            if first.room is None:
+                return
+            self.queue.popleft()
+            first.bell.ring()
+
+    def leave(self, place: Place, kept: Upstream | None = None) -> None:
+        """Give back room that is not needed any more. kept: the idle connection that it holds, if it does."""
+        with self.lock:
+            if kept is None:
+                place.open -= 1
+            else:
+                place.kept.append(kept)
+            if self.queue:
+                self.admit()
+
+    def release(self, upstream: Upstream, reusable: bool = False) -> None:
+        """Take a connection back. reusable: its request has ended as it should, and another may follow."""
+        if reusable and self.keeps and len(upstream.place.kept) < IDLE:
+            self.leave(upstream.place, upstream)
+        else:
+            upstream.close()
+            self.leave(upstream.place)
+
+    # Places
+
     def in_turn(self, tried: Collection[Place] = ()) -> list[Place]:
-        """Return the places to try, the next in turn first; those that are left out come last."""
+        """Return the places to try, the next in turn first. Those that are left out are only tried if all are."""
         if len(self.places) == 1:
             return [] if tried else self.places
         process = os.getpid()
@@ -94,32 +229,13 @@ class Connections:
         first = self.turn % len(self.places)
         now = time.monotonic()
         places = [place for place in self.places[first:] + self.places[:first] if place not in tried]
-        places.sort(key=lambda place: place.left_out_until if place.left_out_until > now else 0.0)
-        if places and 0.0 < places[0].left_out_until <= now:
-            places[0].left_out_until = now + self.retry  # this request tries it, and the others do not
-        return places
+        alive = [place for place in places if place.left_out_until <= now]
+        if alive and alive[0].left_out_until:
+            alive[0].left_out_until = now + self.retry  # this request tries it, and the others do not
+        return alive or places
 
     def leave_out(self, place: Place, cause: str) -> None:
         """Leave a place out for a while that cannot be reached, if there are others."""
         if len(self.places) > 1:
             place.left_out_until = time.monotonic() + self.retry
             logger.errors.warning(f"{cause}; left out for {self.retry:g} s (fastcgi-retry)")
-
-    def kept(self, place: Place) -> Upstream | None:
-        """Return an idle connection that is still good."""
-        while place.kept:
-            try:
-                upstream = place.kept.pop()
-            except IndexError:
-                break  # another thread took it
-            if upstream.is_open():
-                return upstream
-            upstream.close()
-        return None
-
-    def release(self, upstream: Upstream, reusable: bool = False) -> None:
-        """Take a connection back. reusable: its request has ended as it should, and another may follow."""
-        if reusable and self.keeps and len(upstream.place.kept) < IDLE:
-            upstream.place.kept.append(upstream)
-        else:
-            upstream.close()

@@ -29,13 +29,15 @@ CROWDED = (
 class Place:
     """The address of a server, unix:PATH or HOST:PORT; the host is looked up once. Raises ValueError.
 
-    kept: idle connections to it. left_out_until: on time.monotonic(), 0 while it can be reached (connections.py).
+    What connections.py knows of it: kept: idle connections. open: all connections, and those that are being made.
+    left_out_until: on time.monotonic(), 0 while the server can be reached.
     """
 
     def __init__(self, address: str) -> None:
         family, host, port = parse_address(address)
         self.address = address
-        self.kept: list[Upstream] = []  # append and pop are atomic: threads share it without a lock
+        self.kept: list[Upstream] = []
+        self.open = 0
         self.left_out_until = 0.0
         self.target: str | tuple[str, int]
         if family == "unix":

@@ -41,6 +41,7 @@ Read next: streams/pool.py for the stream that pauses; event.py, where one threa
 
 from __future__ import annotations
 
+import functools
 import time
 from _thread import start_new_thread
 from collections.abc import Coroutine
@@ -171,11 +172,23 @@ class Pool(Processor):
         """Queue the parked conversations that are past their deadline; Timeout is thrown into them."""
         for descriptor, task in list(self.parked.items()):
             if task.expires < now and self.parked.pop(descriptor, None) is not None:
-                # Else epoll could report it, too, while a worker runs the conversation.
-                self.listener.unwatch(descriptor)
-                task.watched = False
                 task.error = Timeout()
-                self.queue.put(task)
+                self.queue_unwatched(task)
+
+    def wake(self, task: Task) -> None:
+        """Queue a conversation whose bell has rung, if it is still parked; any thread may call this."""
+        other = self.parked.pop(task.descriptor, None)
+        if other is task:
+            self.queue_unwatched(task)
+        elif other is not None:  # as in park()
+            self.parked[task.descriptor] = other
+
+    def queue_unwatched(self, task: Task) -> None:
+        """Queue a conversation that is no longer parked, although its client did nothing."""
+        # Else epoll could report it, too, while a worker runs the conversation.
+        self.listener.unwatch(task.descriptor)
+        task.watched = False
+        self.queue.put(task)
 
     # The workers
 
@@ -212,10 +225,13 @@ class Pool(Processor):
     def park(self, task: Task, wait: Wait) -> None:
         """Have epoll watch the connection of a conversation that waits."""
         task.expires = wait.expires
+        bell = wait.bell
+        if bell is not None:
+            bell.wake = None
         self.parked[task.descriptor] = task  # before epoll knows: the connection may be ready at once
         try:
             again, task.watched = task.watched, True
-            self.listener.watch(task.descriptor, EVENTS[wait.want], again)
+            self.listener.watch(task.descriptor, bell.events() if bell else EVENTS[wait.want], again)
         except OSError:
             logger.errors.exception("a connection cannot be parked")
             other = self.parked.pop(task.descriptor, None)
@@ -223,3 +239,8 @@ class Pool(Processor):
                 self.release(task.stream)
             elif other is not None:  # our connection has ended, and a new one has its descriptor's number
                 self.parked[task.descriptor] = other
+            return
+        if bell is not None:
+            bell.wake = functools.partial(self.wake, task)
+            if bell.rung:  # checked last: it may ring at any point
+                self.wake(task)

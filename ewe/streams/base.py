@@ -18,6 +18,7 @@ The calls are the same for all of them:
     send(), send_file()
     share()          work was done without a wait; let the others have a turn when it was much
     poller()         wait for something else than the client: a program, another server (streams/poller.py)
+    bell()           wait for another conversation (streams/bells.py)
     linger(), close()   end the connection; linger() first lets the client read the response
     reset_at_close()    make close() a reset, by which the client sees that a response was cut
     finish(), abort()                 a stop, from another thread or from a signal handler
@@ -57,6 +58,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from ewe.streams.bells import Bell, ParkedBell
     from ewe.streams.poller import Poller
 
 RECEIVE = 64 * 1024  # bytes asked of the kernel at once
@@ -84,6 +86,7 @@ class Want(Enum):
     ROOM = "the client to read"
     PROGRAM = "a program to write or to end"
     TURN = "the others to have had their turn"
+    BELL = "another conversation to ring"
 
 
 class Timeouts(Protocol):
@@ -131,14 +134,15 @@ class Wait:
     """Pauses a conversation: `await Wait(...)` yields the Wait to the model that runs the conversation.
 
     want: the event that lets the conversation go on. expires: on time.monotonic(); then the model throws Timeout
-    into the conversation.
+    into the conversation. bell: what rings, if it waits for a bell.
     """
 
-    __slots__ = ("expires", "want")
+    __slots__ = ("bell", "expires", "want")
 
-    def __init__(self, want: Want, expires: float) -> None:
+    def __init__(self, want: Want, expires: float, bell: ParkedBell | None = None) -> None:
         self.want = want
         self.expires = expires
+        self.bell = bell
 
     def __await__(self) -> Generator[Wait, None, None]:
         yield self
@@ -237,6 +241,10 @@ class Stream:
 
     def poller(self) -> Poller:
         """Return how this stream's model waits for a program's pipes or another server's socket."""
+        raise NotImplementedError
+
+    def bell(self) -> Bell:
+        """Return a new bell, by which another conversation wakes this one. Raises OSError."""
         raise NotImplementedError
 
     def finish(self) -> None:

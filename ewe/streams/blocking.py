@@ -43,6 +43,7 @@ from ewe.streams.base import (
 from ewe.streams.poller import BlockingPoller
 
 if TYPE_CHECKING:
+    from ewe.streams.bells import Bell
     from ewe.streams.poller import Poller
 
 T = TypeVar("T")
@@ -184,6 +185,9 @@ class BlockingStream(Stream):
     def poller(self) -> Poller:
         return BlockingPoller(self.socket)
 
+    def bell(self) -> Bell:
+        return BlockingBell(self.poller())
+
     def finish(self) -> None:
         self.finishing = self.stopping = True
         if self.idle:
@@ -207,6 +211,23 @@ class BlockingStream(Stream):
     def close(self) -> None:
         self.reap_programs()
         self.socket.close()
+
+
+class BlockingBell:
+    """Wait with poll(2) for an eventfd(2), and for the client's end. Raises OSError if no descriptor is left."""
+
+    def __init__(self, poller: Poller) -> None:
+        self.poller = poller
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ring(self) -> None:
+        os.eventfd_write(self.descriptor, 1)
+
+    async def heard(self, seconds: float) -> bool:
+        return bool(await self.poller.wait([self.descriptor], time.monotonic(), seconds))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 def set_timeouts(sock: socket.socket, receive: float | None, send: float | None) -> None:

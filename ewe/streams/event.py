@@ -53,11 +53,12 @@ from ewe.streams.base import (
     Want,
     reset_at_close,
 )
-from ewe.streams.poller import EventPoller
+from ewe.streams.poller import HALF_CLOSED, EventPoller
 
 if TYPE_CHECKING:
     import asyncio
 
+    from ewe.streams.bells import Bell
     from ewe.streams.poller import Poller
 
 
@@ -348,6 +349,9 @@ class EventStream(Stream):
     def poller(self) -> Poller:
         return EventPoller(self)
 
+    def bell(self) -> Bell:
+        return EventBell(self)
+
     def finish(self) -> None:
         self.finishing = self.stopping = True
         self.soon(self.end_idle)
@@ -376,6 +380,36 @@ class EventStream(Stream):
         self.reap_programs()
         if not self.lost:
             self.transport.close()
+
+
+class EventBell:
+    """Pause; the loop resumes the conversation in its next round, not inside the one that rings."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self.stream = stream
+        self.rung = False
+
+    def ring(self) -> None:
+        self.rung = True
+        self.stream.loop.call_soon(self.stream.happened, Want.BELL)
+
+    async def heard(self, seconds: float) -> bool:
+        stream = self.stream
+        began = stream.clock.now
+        while not self.rung:
+            now = stream.clock.now
+            if stream.ended and now > max(began, stream.client_ended_at) + HALF_CLOSED:
+                raise Disconnected
+            if now > began + seconds:
+                return False
+            try:
+                await stream.wait(Want.BELL, min(began + seconds - now, HALF_CLOSED))
+            except Timeout:
+                continue
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class Clock:

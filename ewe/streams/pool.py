@@ -28,6 +28,9 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
+from select import EPOLLONESHOT, EPOLLRDHUP, POLLERR, POLLHUP, poll
+from typing import TYPE_CHECKING
 
 from ewe.streams.base import (
     CALL,
@@ -42,6 +45,10 @@ from ewe.streams.base import (
     Want,
 )
 from ewe.streams.blocking import BlockingStream
+from ewe.streams.poller import HALF_CLOSED
+
+if TYPE_CHECKING:
+    from ewe.streams.bells import Bell
 
 
 class PoolStream(BlockingStream):
@@ -120,6 +127,9 @@ class PoolStream(BlockingStream):
             if self.handled > SHARE:
                 await self.turn()
 
+    def bell(self) -> Bell:
+        return PoolBell(self) if self.parks_always else super().bell()
+
     async def share(self, size: int) -> None:
         self.handled += CALL + size
         if self.handled > SHARE and self.parks_always:
@@ -160,3 +170,49 @@ class PoolStream(BlockingStream):
             count -= sent
             pace.check(sent)
             await self.share(sent)
+
+
+class PoolBell:
+    """Park; the bell queues the conversation, and any worker resumes it. See ParkedBell."""
+
+    def __init__(self, stream: PoolStream) -> None:
+        self.stream = stream
+        self.rung = False
+        self.wake: Callable[[], None] | None = None
+        self.client_ended_at: float | None = None
+
+    def ring(self) -> None:
+        self.rung = True
+        if self.wake is not None:
+            self.wake()
+
+    async def heard(self, seconds: float) -> bool:
+        expires = time.monotonic() + seconds
+        while not self.rung:
+            now = time.monotonic()
+            gone_at = None if self.client_ended_at is None else self.client_ended_at + HALF_CLOSED
+            if gone_at is not None and now >= gone_at:
+                raise Disconnected
+            if now >= expires:
+                return False
+            try:
+                await Wait(Want.BELL, expires if gone_at is None else min(expires, gone_at), self)
+            except Timeout:
+                continue
+            if not self.rung:
+                self.look_at_client()
+        return True
+
+    def look_at_client(self) -> None:
+        """Find out what the client did: it has left, or closed its sending side. Raises Disconnected."""
+        watched = poll()
+        watched.register(self.stream.socket, 0)
+        if any(events & (POLLHUP | POLLERR) for _, events in watched.poll(0)):
+            raise Disconnected
+        self.client_ended_at = time.monotonic()
+
+    def events(self) -> int:
+        return EPOLLONESHOT if self.client_ended_at is not None else EPOLLRDHUP | EPOLLONESHOT
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -31,6 +31,7 @@ from ewe import logger
 from ewe.streams.base import RECEIVE, Disconnected, Stream, Timeout
 
 if TYPE_CHECKING:
+    from ewe.streams.bells import Bell
     from ewe.streams.poller import Poller
 
 PIECE = 64 * 1024  # bytes encrypted at once
@@ -282,3 +283,6 @@ class SecureStream(Stream):
 
     def poller(self) -> Poller:
         return self.below.poller()
+
+    def bell(self) -> Bell:
+        return self.below.bell()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -21,7 +22,6 @@ from support import web
 from support.server import MODELS, ROOT, Server, Start, wait_until
 
 from ewe.gateway import records
-from ewe.gateway.connections import Connections
 from ewe.gateway.records import Aborted, Began, Input
 
 LARGE = os.urandom(3_000_000)
@@ -40,6 +40,9 @@ class Application:
         self.connections: list[socket.socket] = []
         self.aborted = threading.Event()
         self.overloaded = False
+        self.gate = threading.Event()  # what holds a request to /gate
+        self.open: list[socket.socket] = []
+        self.most_open = 0
         self.thread = threading.Thread(target=self.accept, daemon=True)
         self.thread.start()
 
@@ -50,6 +53,12 @@ class Application:
             except OSError:
                 return
             self.connections.append(sock)
+            # Duplicates, which no other thread closes while they are looked at
+            for each in [each for each in self.open if has_ended(each)]:
+                self.open.remove(each)
+                each.close()
+            self.open.append(sock.dup())
+            self.most_open = max(self.most_open, len(self.open))
             threading.Thread(target=self.talk, args=(sock,), daemon=True).start()
 
     def talk(self, sock: socket.socket) -> None:
@@ -74,6 +83,7 @@ class Application:
         except OSError:
             self.aborted.set()
         finally:
+            shut_down(sock)
             sock.close()
 
     def answer(
@@ -84,6 +94,8 @@ class Application:
         head = b"Content-Type: a/b\n\n"
         if what == b"/silent":
             return True
+        if what == b"/gate":
+            self.gate.wait(60)
         if what == b"/dies":
             sock.sendall(responder.output(head + b"beginning"))
             return False
@@ -109,13 +121,29 @@ class Application:
 
     def close(self) -> None:
         """Stop listening, and drop every connection."""
+        self.gate.set()
         self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
         for sock in self.connections:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            shut_down(sock)
+        self.thread.join(20)
+        for sock in self.open:
+            sock.close()
+
+
+def shut_down(sock: socket.socket) -> None:
+    """End a connection, whoever has it open."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+def has_ended(sock: socket.socket) -> bool:
+    """Return whether a connection is shut down here or closed at the other end."""
+    watched = select.poll()
+    watched.register(sock, 0)
+    return bool(watched.poll(0))
 
 
 @pytest.fixture
@@ -245,7 +273,7 @@ def test_a_responder_that_closes_connections_as_it_likes(
     """Their descriptors are soon others': nobody may wait at the old ones."""
     application()
 
-    def ask(client: httpx.Client) -> None:
+    def ask(client: web.Client) -> None:
         for number in range(30):
             path = "/leaves" if number % 3 else "/stays"
             assert client.get("/app" + path).content == path.encode()
@@ -264,18 +292,18 @@ def test_a_responder_that_closes_connections_as_it_likes(
 # learned of the addresses.
 
 
-def two_addresses(start: Start, variant: str, tmp_path: Path, retry: str) -> Server:
+def two_addresses(start: Start, caller: str, tmp_path: Path, retry: str) -> Server:
     addresses = (f"/app=unix:{tmp_path / name}" for name in ("app.sock", "other.sock"))
     options = [option for address in addresses for option in ("--fastcgi", address)]
-    return start(variant, *options, "--fastcgi-retry", retry)
+    return start(caller, *options, "--fastcgi-retry", retry)
 
 
 def test_several_addresses_are_used_in_turn(
-    start: Start, variant: str, application: Callable[..., Application], tmp_path: Path
+    start: Start, caller: str, application: Callable[..., Application], tmp_path: Path
 ) -> None:
     """Also by a request that one of them refuses unread; if all do, the answer is 503."""
     one, other = application(), application("other.sock")
-    with httpx.Client(base_url=two_addresses(start, variant, tmp_path, "1d").url) as client:
+    with web.Client(base_url=two_addresses(start, caller, tmp_path, "1d").url) as client:
         for _ in range(10):
             assert client.get("/app/good").content == b"/good"
         assert (len(one.seen), len(other.seen)) == (5, 5)
@@ -289,12 +317,12 @@ def test_several_addresses_are_used_in_turn(
 
 
 def test_a_dead_address_is_left_out(
-    start: Start, variant: str, application: Callable[..., Application], tmp_path: Path
+    start: Start, caller: str, application: Callable[..., Application], tmp_path: Path
 ) -> None:
     """Every request is answered, those with effects too, and once; the dead one is not asked again and again."""
     other = application("other.sock")
-    server = two_addresses(start, variant, tmp_path, "1d")
-    with httpx.Client(base_url=server.url) as client:
+    server = two_addresses(start, caller, tmp_path, "1d")
+    with web.Client(base_url=server.url) as client:
         for _ in range(10):
             assert client.post("/app/echo", content=b"abc").content == b"abc"
         assert len(other.seen) == 10
@@ -316,11 +344,11 @@ def test_a_dead_address_is_left_out(
 
 
 def test_a_dead_address_is_tried_again(
-    start: Start, variant: str, application: Callable[..., Application], tmp_path: Path
+    start: Start, caller: str, application: Callable[..., Application], tmp_path: Path
 ) -> None:
     other = application("other.sock")
-    server = two_addresses(start, variant, tmp_path, "100ms")
-    with httpx.Client(base_url=server.url) as client:
+    server = two_addresses(start, caller, tmp_path, "100ms")
+    with web.Client(base_url=server.url) as client:
         wait_until(lambda: client.get("/app/good") and "left out" in server.log(), 20)
         one = application()
         wait_until(lambda: client.get("/app/good").status_code == 200 and one.seen, 20)
@@ -330,14 +358,76 @@ def test_a_dead_address_is_tried_again(
         assert (len(one.seen), len(other.seen)) == (5, 5)
 
 
-def test_each_process_begins_anywhere_in_the_circle() -> None:
-    """A child of the fork model has what its parent knew, and answers perhaps one request."""
-    connections = Connections(["unix:/a", "unix:/b", "unix:/c"], keeps=False)
-    first = set()
-    for child in range(200):
-        connections.process, connections.turn = -child, 0  # as another process left it
-        first.add(connections.in_turn()[0])
-    assert first == set(connections.places)
+# Models that run conversations at once in one process, and so can have many connections to a responder
+MANY = ("thread", "pool", "pool --parking idle", "asyncio", "asyncio --loop asyncio")
+
+
+def test_at_most_so_many_connections(
+    start: Start, caller: str, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    """Whatever the number of clients, and every request is answered."""
+    app = application()
+    options = ("--fastcgi-keep", "--fastcgi-connections", "2", "--fastcgi-patience", "1h")
+    server = start(caller, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
+
+    def ask(number: int) -> None:
+        with web.Client(base_url=server.url, timeout=60, headers={"Connection": "close"}) as client:
+            for path in ("/app/good", "/app/leaves", "/app/good"):
+                assert client.get(path).content == path[4:].encode()
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(ask, range(24)))
+    if caller in MANY:
+        assert app.most_open <= 2
+
+
+@pytest.mark.parametrize("model", MANY)
+def test_a_request_that_finds_no_room(
+    start: Start, model: str, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    """It waits; after the patience it is answered 503. One whose client has left is not asked for."""
+    app = application()
+    options = ("--fastcgi-connections", "1", "--fastcgi-patience", "5s", "--program-timeout", "1h")
+    server = start(model, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
+
+    def ask(path: str) -> httpx.Response:
+        return web.get(server.url + path, timeout=60, headers={"Connection": "close"})
+
+    with ThreadPoolExecutor(3) as threads:
+        held = threads.submit(ask, "app/gate")
+        wait_until(lambda: app.seen, 20)
+        with server.connect() as half_closed:
+            half_closed.sendall(b"GET /app/left HTTP/1.1\r\nHost: ewe\r\n\r\n")
+            half_closed.shutdown(socket.SHUT_WR)
+            refused = threads.submit(ask, "app/refused").result()
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            server.wait_for_log("no connection to the responder was free for 5 s (fastcgi-patience)")
+            wait_until(lambda: '/app/left HTTP/1.1" 499' in server.access_file.read_text(), 20)
+        waiting = threads.submit(ask, "app/waits")
+        assert ask("").status_code == 200  # it holds nothing but a worker
+        app.gate.set()
+        assert held.result().content == b"/gate" and waiting.result().content == b"/waits"
+    assert [params[b"PATH_INFO"] for params in app.seen] == [b"/gate", b"/waits"]
+
+
+def test_a_pool_whose_workers_all_wait_for_one_that_is_parked(
+    start: Start, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    """A client that reads slowly has the only connection, and parks. Who waits for room must not hold a worker."""
+    application()
+    options = ("--poolthreads", "2", "--fastcgi-connections", "1", "--fastcgi-patience", "1h")
+    server = start("pool", "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
+    with server.connect() as slow, ThreadPoolExecutor(5) as threads:
+        slow.sendall(
+            b"PUT /app/early HTTP/1.1\r\nHost: ewe\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
+        )
+        assert slow.recv(100).startswith(b"HTTP/1.1 200 ")
+        waiting = [threads.submit(web.get, server.url + "app/good", timeout=60) for _ in range(5)]
+        rest = b""
+        while data := slow.recv(65536):
+            rest += data
+        assert rest.endswith(b"\r\n0\r\n\r\n") and len(rest) > len(LARGE)
+        assert [each.result().content for each in waiting] == [b"/good"] * 5
 
 
 @pytest.mark.parametrize("model", ["asyncio", "asyncio --loop asyncio", "thread"])

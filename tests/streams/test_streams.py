@@ -32,7 +32,7 @@ from ewe.config.settings import Config
 from ewe.gateway import programs
 from ewe.gateway.programs import Program
 from ewe.gateway.scripts import Script
-from ewe.gateway.upstream import Upstream
+from ewe.gateway.upstream import Place, Upstream
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.response_writer import send_response
@@ -174,6 +174,11 @@ def run_parked(stream: PoolStream, conversation: Coroutine[Any, Any, None]) -> N
         if wait.want is Want.TURN:
             continue
         poller = select.poll()
+        if wait.bell is not None:
+            poller.register(stream.socket, wait.bell.events() & ~select.EPOLLONESHOT)
+            while not (wait.bell.rung or poller.poll(10) or error):
+                error = Timeout() if time.monotonic() > wait.expires else None
+            continue
         poller.register(stream.socket, select.POLLIN if wait.want is Want.BYTES else select.POLLOUT)
         error = None if poller.poll(max(0, wait.expires - time.monotonic()) * 1000) else Timeout()
 
@@ -1102,7 +1107,7 @@ async def write_piecewise(stream: Stream) -> int:
     """Write to a server behind this one that has room for all of it."""
     here, there = socket.socketpair()
     here.setblocking(False)
-    upstream = Upstream(here, stream.poller())
+    upstream = Upstream(here, stream.poller(), Place("unix:/nowhere"))
     for _ in range(200):
         left, _ = await upstream.exchange(memoryview(b"piece"), 10)
         assert not left
@@ -1157,3 +1162,53 @@ def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> 
     connection.client.sendall(b"go")
     reset(connection.client)
     connection.result()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Bells
+
+
+def test_a_bell_that_rings_and_one_that_does_not(connect: Connect) -> None:
+    """A bell that was rung before it is waited for counts."""
+    bells: list[Any] = []
+
+    async def talk(stream: Stream) -> list[bool]:
+        silent = stream.bell()
+        heard = [await silent.heard(0.1)]
+        silent.close()
+        bells.append(stream.bell())
+        heard.append(await bells[0].heard(20))
+        bells[0].close()
+        last = stream.bell()
+        last.ring()
+        heard.append(await last.heard(20))
+        last.close()
+        return heard
+
+    connection = connect(talk)
+    wait_until(lambda: bells, 20)
+    if isinstance(connection.stream, EventStream):
+        connection.stream.loop.call_soon_threadsafe(bells[0].ring)
+    else:
+        bells[0].ring()
+    assert connection.result() == [False, True, True]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_who_waits_for_a_bell_notices_that_the_client_left(connect: Connect, leaves: bool) -> None:
+    """It has left, or has closed its sending side and is not believed to be there for long."""
+
+    async def talk(stream: Stream) -> None:
+        bell = stream.bell()
+        try:
+            await bell.heard(600)
+        finally:
+            bell.close()
+
+    connection = connect(talk)
+    if leaves:
+        reset(connection.client)
+    else:
+        connection.client.shutdown(socket.SHUT_WR)
+    with pytest.raises(Disconnected):
+        connection.result()

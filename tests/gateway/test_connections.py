@@ -1,0 +1,226 @@
+"""The connections to a responder: their limit, and the queue for room. The models are in test_fastcgi.py."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Coroutine, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.memory import MemoryStream
+
+from ewe.gateway.connections import Connections
+from ewe.gateway.upstream import Upstream
+from ewe.http.status import HTTPError
+from ewe.streams.base import Disconnected
+from ewe.streams.blocking import run
+
+
+class Pause:
+    """`await Pause()` gives control back to the test."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class Client(MemoryStream):
+    """A client whose bell pauses, until the test resumes its request. upstream: what the request got."""
+
+    def __init__(self, connections: Connections, **how: Any) -> None:
+        super().__init__([])
+        self.rung = False
+        self.upstream: Upstream | None = None
+        self.opening: Coroutine[Any, Any, Upstream] = connections.open(self, **how)
+        made.append(self)
+        self.resume()
+
+    def resume(self) -> None:
+        """Run the request up to its next wait."""
+        try:
+            self.opening.send(None)
+        except StopIteration as done:
+            self.upstream = done.value
+
+    def poller(self) -> Any:
+        return self
+
+    def forget(self, descriptor: int) -> None:
+        """As a poller that watches nothing."""
+
+    def bell(self) -> Client:  # type: ignore[override]
+        return self
+
+    def ring(self) -> None:
+        assert not self.rung
+        self.rung = True
+
+    async def heard(self, seconds: float) -> bool:
+        await Pause()
+        return self.rung
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+made: list[Client] = []
+
+
+@pytest.fixture(autouse=True)
+def close_connections() -> Iterator[None]:
+    """Close what the requests of a test got, or still wait for."""
+    yield
+    for client in made:
+        client.opening.close()
+        if client.upstream is not None:
+            client.upstream.close()
+    made.clear()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Iterator[list[str]]:
+    """Two addresses at which a server listens."""
+    listening = []
+    for name in ("a", "b"):
+        listening.append(socket.socket(socket.AF_UNIX))
+        listening[-1].bind(str(tmp_path / name))
+        listening[-1].listen(50)
+    yield [f"unix:{tmp_path / name}" for name in ("a", "b")]
+    for each in listening:
+        each.close()
+
+
+def limited(addresses: list[str], limit: int = 1, keeps: bool = False) -> Connections:
+    return Connections(addresses, keeps, retry=1000, limit=limit, patience=1000)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_first_come_first_served(paths: list[str], keeps: bool) -> None:
+    connections = limited(paths[:1], 2, keeps)
+    clients = [Client(connections) for _ in range(6)]
+    assert [bool(client.upstream) for client in clients] == [True, True] + [False] * 4
+    order = []
+    for number in range(4):
+        upstream = clients[number].upstream
+        assert upstream is not None
+        connections.release(upstream, reusable=True)
+        late = Client(connections)  # it comes when there is room, but others came before it
+        assert late.upstream is None
+        order += [each for each in range(2, 6) if clients[each].rung and each not in order]
+        clients[order[-1]].resume()
+        kept = clients[order[-1]].upstream is upstream
+        assert kept is keeps
+    assert order == [2, 3, 4, 5] and connections.places[0].open == 2
+
+
+def test_without_a_limit_nobody_waits(paths: list[str]) -> None:
+    connections = Connections(paths[:1], keeps=False)
+    assert all(Client(connections).upstream for _ in range(40))
+
+
+def test_a_limit_is_for_each_address(paths: list[str]) -> None:
+    connections = limited(paths)
+    first, second, third = (Client(connections) for _ in range(3))
+    assert first.upstream and second.upstream and third.upstream is None
+    assert first.upstream.place is not second.upstream.place
+    connections.release(second.upstream)
+    third.resume()
+    assert third.upstream and third.upstream.place is second.upstream.place
+
+
+def test_who_comes_later_does_not_overtake(paths: list[str]) -> None:
+    """As when an address that was left out may be tried again."""
+    connections = limited(paths)
+    connections.places[0].left_out_until = math.inf
+    first, second = (Client(connections) for _ in range(2))
+    assert first.upstream and second.upstream is None
+    connections.places[0].left_out_until = 0.0
+    late = Client(connections)
+    assert second.rung and late.upstream is None
+    second.resume()
+    assert second.upstream and second.upstream.place is connections.places[0]
+
+
+def test_patience_ends(paths: list[str]) -> None:
+    connections = limited(paths[:1])
+    first, second, third = (Client(connections) for _ in range(3))
+    with pytest.raises(HTTPError, match="no connection to the responder was free for 1000 s") as refused:
+        second.resume()
+    assert (refused.value.status, refused.value.fields) == (503, (("Retry-After", "1"),))
+    assert first.upstream
+    connections.release(first.upstream)
+    third.resume()
+    assert third.upstream and not connections.queue
+
+
+@pytest.mark.parametrize("rung", [False, True])
+def test_a_client_that_leaves_passes_its_room_on(paths: list[str], rung: bool) -> None:
+    """Also if it got the room just before."""
+    connections = limited(paths[:1], keeps=True)
+    first, second, third = (Client(connections) for _ in range(3))
+    assert first.upstream
+    if rung:
+        connections.release(first.upstream, reusable=True)
+    with pytest.raises(Disconnected):
+        second.opening.throw(Disconnected())
+    assert second.rung is rung
+    if not rung:
+        connections.release(first.upstream, reusable=True)
+    third.resume()
+    assert third.upstream is first.upstream and connections.places[0].open == 1
+
+
+def test_room_at_an_address_that_has_died_meanwhile(paths: list[str]) -> None:
+    """The request goes to the other address, before those that came later; the dead one's room is not lost."""
+    connections = limited(paths)
+    first, second, third, fourth = (Client(connections) for _ in range(4))
+    assert first.upstream and second.upstream
+    dead = first.upstream.place
+    Path(dead.address.removeprefix("unix:")).unlink()
+    connections.release(first.upstream)
+    third.resume()
+    assert third.upstream is None and dead.left_out_until and dead.open == 0
+    third.rung = False
+    connections.release(second.upstream)
+    assert third.rung and not fourth.rung
+    third.resume()
+    assert third.upstream and third.upstream.place is second.upstream.place
+
+
+def test_nobody_waits_where_nothing_can_be_reached(tmp_path: Path) -> None:
+    connections = limited([f"unix:{tmp_path / name}" for name in ("none", "neither")])
+    for _ in range(3):
+        with pytest.raises(HTTPError, match="cannot be reached") as refused:
+            Client(connections)
+        assert refused.value.status == 503
+    assert [place.open for place in connections.places] == [0, 0]
+
+
+def test_a_kept_connection_that_has_ended_leaves_its_room(paths: list[str]) -> None:
+    connections = limited(paths[:1], keeps=True)
+    first = Client(connections)
+    assert first.upstream
+    connections.release(first.upstream, reusable=True)
+    first.upstream.socket.shutdown(socket.SHUT_RDWR)
+    second = Client(connections)
+    assert second.upstream and second.upstream is not first.upstream and connections.places[0].open == 1
+    connections.release(second.upstream, reusable=True)
+    third = Client(connections, new=True)  # the kept one gives its room to a new one
+    assert third.upstream and third.upstream is not second.upstream and connections.places[0].open == 1
+
+
+def test_each_process_begins_anywhere_in_the_circle() -> None:
+    """A child of the fork model has what its parent knew, and answers perhaps one request."""
+    connections = Connections(["unix:/a", "unix:/b", "unix:/c"], keeps=False)
+    first = set()
+    for child in range(200):
+        connections.process, connections.turn = -child, 0  # as another process left it
+        first.add(connections.in_turn()[0])
+    assert first == set(connections.places)
+
+
+def test_one_place_that_has_refused_is_not_asked_again() -> None:
+    connections = Connections(["unix:/a"], keeps=False)
+    with pytest.raises(HTTPError, match="overloaded"):
+        run(connections.open(MemoryStream([]), connections.places))
