@@ -6,27 +6,15 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import httpx
 import pytest
-from support.server import ROOT, Start
+from support.server import ROOT, Start, run_command
 from support.wire import read_response
 
 from ewe.server.run import banner
-
-
-def ewe(*arguments: str, cwd: Path, seconds: float = 20) -> tuple[int, str, float]:
-    """Run the command to its end; return exit status, standard error, seconds."""
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "ewe", *arguments],
-        cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=seconds,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return done.returncode, done.stderr, time.monotonic() - began
 
 
 @pytest.fixture
@@ -39,10 +27,10 @@ def site(tmp_path: Path) -> Path:
 def test_a_taken_port_is_one_line(site: Path, model: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, error, _ = ewe("--model", model, str(port), cwd=site)
-    assert code == 1
+        done = run_command(site, "--model", model, str(port))
+    assert done.returncode == 1
     assert (
-        error
+        done.stderr
         == f"ewe: 127.0.0.1:{port} is in use by another server; choose another port, or 0 for a free one\n"
     )
 
@@ -61,16 +49,18 @@ def test_a_taken_port_is_one_line(site: Path, model: str) -> None:
     ],
 )
 def test_a_bad_start_is_one_line(site: Path, arguments: list[str], says: str) -> None:
-    code, error, _ = ewe(*arguments, cwd=site)
-    assert code in (1, 2)
-    assert error.startswith("ewe: ") and says in error and error.count("\n") == 1, error
+    done = run_command(site, *arguments)
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("ewe: ") and says in done.stderr and done.stderr.count("\n") == 1, (
+        done.stderr
+    )
 
 
 @pytest.mark.starts_processes
 def test_an_unknown_model_names_the_nearest(site: Path) -> None:
-    code, error, _ = ewe("--model", "thred", cwd=site)
-    assert code == 2
-    assert "thread" in error and error.count("\n") == 1
+    done = run_command(site, "--model", "thred")
+    assert done.returncode == 2
+    assert "thread" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_the_banner(start: Start, model: str) -> None:
@@ -97,7 +87,7 @@ def test_many_addresses(start: Start, variant: str, tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o666  # so that a proxy that runs as somebody else may connect
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(str(path))
-            sock.settimeout(10)
+            sock.settimeout(20)
             for _ in range(2):
                 sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n")
                 assert read_response(sock)[0] == 200
@@ -129,8 +119,8 @@ def test_a_socket_file_of_a_dead_server_is_taken_over(start: Start, tmp_path: Pa
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     start("thread", "--bind", f"unix:{path}", "--bind", "127.0.0.1:0")
-    code, error, _ = ewe("--bind", f"unix:{path}", cwd=tmp_path)
-    assert code == 1 and "in use" in error
+    done = run_command(tmp_path, "--bind", f"unix:{path}")
+    assert done.returncode == 1 and "in use" in done.stderr
 
 
 @pytest.mark.starts_processes

@@ -32,7 +32,7 @@ def ask_for(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: ewe\r\n\r\n".encode()
 
 
-def assert_calm(server: Server, seconds: float = 5) -> None:
+def assert_calm(server: Server, seconds: float = 20) -> None:
     """A new client is served, and nothing went wrong within the server itself."""
     with server.connect(seconds) as sock:
         sock.sendall(GET)
@@ -45,11 +45,6 @@ def waits_for_connections(pid: int) -> bool:
     return state(pid) == "S" and any("eventpoll" in link for link in open_files(pid).values())
 
 
-def processes(server: Server) -> list[int]:
-    """Return the server's processes: its first, and its workers."""
-    return [server.pid, *children(server.pid)]
-
-
 # --- Connections --------------------------------------------------------------------------------------
 
 
@@ -59,7 +54,7 @@ def test_resets_at_every_stage(start: Start, variant: str) -> None:
     write_program(server.cgi / "echo", PLAIN + "exec cat\n")
     write_program(server.cgi / "slow", "#!/bin/sh\necho $$ > ../htdocs/slow\nexec sleep 60\n")
     assert_calm(server)
-    before = sum(len(open_files(pid)) for pid in processes(server))
+    before = sum(len(open_files(pid)) for pid in server.processes())
     for _ in range(3):
         reset(server.connect())  # before a byte
         for request, answer in (
@@ -79,13 +74,13 @@ def test_resets_at_every_stage(start: Start, variant: str) -> None:
             reset(sock)
     sock = server.connect()
     sock.sendall(ask_for("/cgi-bin/slow"))  # during a program
-    wait_until(lambda: (server.root / "slow").exists() and (server.root / "slow").read_text(), 15, server.log)
+    wait_until(lambda: (server.root / "slow").exists() and (server.root / "slow").read_text(), 20, server.log)
     reset(sock)
     program = int((server.root / "slow").read_text())
-    wait_until(lambda: is_gone(program), 15, "the program lives on")
+    wait_until(lambda: is_gone(program), 20, "the program lives on")
     assert_calm(server)
     wait_until(
-        lambda: sum(len(open_files(pid)) for pid in processes(server)) <= before, 10, "descriptors are left"
+        lambda: sum(len(open_files(pid)) for pid in server.processes()) <= before, 20, "descriptors are left"
     )
 
 
@@ -144,7 +139,7 @@ def test_a_full_backlog(start: Start, name: str) -> None:
         os.killpg(server.pid, signal.SIGCONT)
     for sock in clients:
         sock.settimeout(15)
-        wait_until(lambda sock=sock: is_connected(sock), 15, "it does not connect")
+        wait_until(lambda sock=sock: is_connected(sock), 20, "it does not connect")
         sock.sendall(GET.replace(b"Host", b"Connection: close\r\nHost"))
         assert read_response(sock)[0] == 200
         sock.close()
@@ -170,7 +165,7 @@ def test_out_of_descriptors(start: Start, name: str) -> None:
     assert read_response(kept)[0] == 200
     serving = sorted(children(server.pid)) if "prefork" in name else [server.pid]
     for pid in serving:  # a worker that has not opened all that it needs would end
-        wait_until(lambda pid=pid: waits_for_connections(pid), 10, server.log)  # type: ignore[misc]
+        wait_until(lambda pid=pid: waits_for_connections(pid), 20, server.log)  # type: ignore[misc]
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in serving}
     for pid, (_, hard) in limits.items():
         # The limit is about numbers: none above those in use now is to be had.
@@ -239,7 +234,7 @@ def test_a_deep_pipeline_read_slowly(server: Server) -> None:
     count = 1000
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(10)
+        sock.settimeout(20)
         sock.connect(("127.0.0.1", server.port))
         sock.sendall(GET * (count - 1) + b"GET / HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n")
         data = b""
@@ -363,14 +358,14 @@ def test_a_kill_takes_only_what_it_held(start: Start, name: str) -> None:
     victim.close()
     assert_calm(server)
     if name != "fork":
-        wait_until(lambda: set(children(server.pid)) - before, 10, "no new worker")
+        wait_until(lambda: set(children(server.pid)) - before, 20, "no new worker")
     time.sleep(0.3)
     for other in others:
         other.over = True
     for other in others:
         other.join(20)
         assert other.pid == killed or (other.answered and not other.failed), other.failed
-    wait_until(lambda: "Z" not in children(server.pid).values(), 15, "a zombie is left")
+    wait_until(lambda: "Z" not in children(server.pid).values(), 20, "a zombie is left")
 
 
 # --- Programs -----------------------------------------------------------------------------------------
@@ -420,8 +415,8 @@ def test_bad_programs(start: Start, name: str) -> None:
         assert isinstance(found[file], tuple) and found[file][0] == 502, found[file]  # type: ignore[index]
     for file in BAD:
         pid = int((server.root / f"{file}.pid").read_text())
-        wait_until(lambda pid=pid: is_gone(pid), 10, f"{file} lives on")
-        wait_until(lambda pid=pid: not group_members(pid), 15, f"what {file} started lives on")
+        wait_until(lambda pid=pid: is_gone(pid), 20, f"{file} lives on")
+        wait_until(lambda pid=pid: not group_members(pid), 20, f"what {file} started lives on")
     assert_calm(server)
     assert len(server.log().splitlines()) < 1100  # a thousand lines of a program's, and how many more
     server.wait_for_log("999000 more lines of standard error")

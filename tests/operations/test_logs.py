@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.proc import children, open_files, session_members
-from support.server import ROOT, Server, Start, wait_until, write_program
+from support.proc import children, open_files
+from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_all, read_response, reset
 
 COMBINED = re.compile(
@@ -45,11 +45,6 @@ def lines(file: Path, count: int) -> list[str]:
     assert len(read()) == count, read()
     wait_until(lambda: file.read_bytes().endswith(b"\n"), 20, "the last line does not end")
     return read()
-
-
-def processes(server: Server) -> list[int]:
-    """Return the processes of the server."""
-    return [server.pid, *session_members(server.pid)]
 
 
 def has_old_log(pid: int) -> bool:
@@ -129,7 +124,7 @@ def test_a_format_of_ones_own(start: Start, variant: str, tmp_path: Path) -> Non
         variant.split()[0], "%",
         "GET /a%20%C3%A9%E9%22b?c=%41 HTTP/1.1", "é",
     ]  # fmt: skip
-    assert int(first[23]) in processes(server) or "fork" in variant
+    assert int(first[23]) in server.processes() or "fork" in variant
     assert first[24].isdigit() and first[25].isdigit() and first[26].startswith("[")
     assert second[9] == "200" and second[16] == "-"
 
@@ -249,7 +244,7 @@ def test_reopening(start: Start, variant: str, tmp_path: Path) -> None:
         old_access = server.access_file.rename(tmp_path / "access.log.1")
         old_errors = errors.rename(tmp_path / "error.log.1")
         server.process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: not any(map(has_old_log, processes(server))), 20)
+        wait_until(lambda: not any(map(has_old_log, server.processes())), 20)
         kept.sendall(GET % (b"?after", b""))
         assert read_response(kept)[0] == 200
         kept.sendall(GET % (b"missing-after", b"Connection: close\r\n"))
@@ -374,31 +369,6 @@ def test_levels_of_the_error_log(start: Start, model: str, tmp_path: Path) -> No
     assert "502, " in told["debug"] and "404, " in told["debug"]
 
 
-def ewe(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with options it cannot use."""
-    (tmp_path / "htdocs").mkdir(exist_ok=True)
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "ewe",
-            "-t",
-            "--port",
-            "0",
-            "--documentroot",
-            str(tmp_path / "htdocs"),
-            *options,
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-
-
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
     ("options", "says"),
@@ -415,7 +385,8 @@ def ewe(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
 )
 def test_settings_that_cannot_be_used(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
     """One line that says what is wrong, at once."""
-    ended = ewe(tmp_path, *options)
+    (tmp_path / "htdocs").mkdir()
+    ended = run_command(tmp_path, "-t", "--port", "0", *options)
     assert ended.returncode in (1, 2)
     assert ended.stdout == "" and ended.stderr.count("\n") == 1 and says in ended.stderr, ended.stderr
     assert "Traceback" not in ended.stderr

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.proc import children
-from support.server import ROOT, Server, Start, wait_until, write_program
+from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_response
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
@@ -102,7 +102,7 @@ def test_reload_fails_no_request(start: Start, variant: str, tmp_path: Path) -> 
         reload()
     else:
         under_load(server, reload)
-    wait_until(lambda: "another page" in httpx.get(server.url).text, 15, server.log)
+    wait_until(lambda: "another page" in httpx.get(server.url).text, 20, server.log)
     if "workers" in variant or variant == "prefork":
         wait_until(lambda: not before & set(children(server.pid)), 20, server.log)
     assert server.stop() == 0, server.log()
@@ -138,7 +138,7 @@ def test_a_reload_may_change_the_log_format(start: Start, variant: str, tmp_path
     """Requests are remembered with what the log writes of them: never in the format of before."""
     (tmp_path / "ewe.toml").write_text("log-format = '%s %b %{model}n'\n")
     server = start(variant)
-    wait_until(lambda: httpx.get(server.url).status_code == 200, 15)
+    wait_until(lambda: httpx.get(server.url).status_code == 200, 20)
     (tmp_path / "ewe.toml").write_text("log-format = 'anew %{model}n %U'\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_for_log("configuration was read again")
@@ -147,7 +147,7 @@ def test_a_reload_may_change_the_log_format(start: Start, variant: str, tmp_path
         assert httpx.get(server.url).status_code == 200
         return "anew " in (tmp_path / "access.log").read_text()
 
-    wait_until(is_renewed, 10)
+    wait_until(is_renewed, 20)
     lines = (tmp_path / "access.log").read_text().splitlines()
     name = "asyncio" if "asyncio" in variant else variant.split()[0]
     assert set(lines) <= {f"200 41 {name}", f"anew {name} /"}, lines
@@ -202,7 +202,7 @@ def test_status(start: Start, variant: str) -> None:
         server.process.send_signal(signal.SIGUSR2)
         server.wait_for_log("status: thread")
         assert "connections" in server.log()
-        wait_until(lambda: ", in serve" in server.log(), 15, server.log)
+        wait_until(lambda: ", in serve" in server.log(), 20, server.log)
     wait_until(lambda: httpx.get(server.url).status_code == 200, 20)
     assert "Traceback" not in server.log()
 
@@ -242,10 +242,7 @@ def test_the_pid_file(start: Start, model: str, tmp_path: Path) -> None:
     path.write_text(f"{os.getpid()}\n")  # of a server that died, whose number another process has by now
     server = start(model, "--pid-file", str(path))
     assert path.read_text() == f"{server.pid}\n"
-    other = subprocess.run(
-        [sys.executable, "-m", "ewe", "0", "--pid-file", str(path)],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
+    other = run_command(tmp_path, "0", "--pid-file", str(path))
     assert other.returncode == 1 and f"names process {server.pid}, which runs" in other.stderr
     assert path.read_text() == f"{server.pid}\n"
     server.stop(signal.SIGKILL)
@@ -321,10 +318,7 @@ def test_root_runs_no_programs(start: Start, model: str, tmp_path: Path) -> None
 @pytest.mark.starts_processes
 def test_an_unknown_user_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "htdocs").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "ewe", "0", "--user", "no-such-user"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
+    done = run_command(tmp_path, "0", "--user", "no-such-user")
     assert done.returncode == 1
     assert done.stderr.startswith("ewe: ") and done.stderr.count("\n") == 1 and "user" in done.stderr
 

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.server import ROOT, Start
+from support.server import Start, run_command
 from support.wire import read_all
 
 pytestmark = pytest.mark.starts_processes
 
 KEY = "-----BEGIN PRIVATE KEY-----\nnone\n-----END PRIVATE KEY-----\n"
-
-
-def run(directory: Path, *options: str, module: str = "ewe") -> subprocess.CompletedProcess[str]:
-    """Run the command in a directory."""
-    return subprocess.run(
-        [sys.executable, "-m", module, *options],
-        cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -59,23 +49,23 @@ def test_what_would_stop_a_start(site: Path, options: tuple[str, ...], said: str
     """Each is one line, and the start itself fails too."""
     if not {"--bind", "--host"} & {*options}:
         options = (*options, "0")
-    done = run(site, "--check-config", *options)
+    done = run_command(site, "--check-config", *options)
     assert done.returncode == 1 and done.stdout == ""
     assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    started = run(site, *options)
+    started = run_command(site, *options)
     assert started.returncode == 1, started.stderr
 
 
 def test_all_failures_at_once(site: Path) -> None:
     bad = ("--documentroot", "nowhere", "--log-format", "%Q", "--tls-cert", "bad.pem")
-    done = run(site, "--check-config", "0", *bad)
+    done = run_command(site, "--check-config", "0", *bad)
     assert done.returncode == 1 and done.stderr.count("\n") == 3, done.stderr
 
 
 def test_nothing_is_made(site: Path) -> None:
     before = sorted(site.iterdir())
     options = ("--logfile", "log", "--access-log", "access", "--pid-file", "pid", "--bind", "unix:socket")
-    done = run(site, "--check-config", *options)
+    done = run_command(site, "--check-config", *options)
     assert (done.returncode, done.stdout, done.stderr) == (0, "configuration ok (no file)\n", "")
     assert sorted(site.iterdir()) == before
 
@@ -87,7 +77,7 @@ def test_beside_the_server(start: Start, model: str, tmp_path: Path) -> None:
     server = start(model, "--pid-file", pid)
     with server.connect() as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\n")
-        done = run(
+        done = run_command(
             tmp_path, "--check-config", "--model", model, "--port", str(server.port), "--pid-file", pid
         )
         assert (done.returncode, done.stdout) == (0, "configuration ok (no file)\n"), done.stderr
@@ -103,7 +93,7 @@ def test_a_unix_socket_is_left_alone(site: Path) -> None:
         listening.bind(str(site / "socket"))
         listening.listen()
         listening.setblocking(False)
-        done = run(site, "--check-config", "--bind", "unix:socket")
+        done = run_command(site, "--check-config", "--bind", "unix:socket")
         assert done.returncode == 0 and "note: unix:socket is there" in done.stderr
         with pytest.raises(BlockingIOError):
             listening.accept()
@@ -114,11 +104,13 @@ def test_xswitch(site: Path) -> None:
         ("192.0.2.1:80", "is not an address"),
         ("unix:nowhere/socket", "there is no directory"),
     ):
-        done = run(site, "--check-config", "--listen", address, module="ewe.xswitch")
+        done = run_command(site, "--check-config", "--listen", address, module="ewe.xswitch")
         assert done.returncode == 2 and "listen:" in done.stderr and said in done.stderr, done.stderr
-    done = run(site, "--check-config", "--log", "nowhere/log", module="ewe.xswitch")
+    done = run_command(site, "--check-config", "--log", "nowhere/log", module="ewe.xswitch")
     assert done.returncode == 2 and "--log nowhere/log" in done.stderr
-    done = run(site, "--check-config", "--listen", "unix:socket", "--log", "log", module="ewe.xswitch")
+    done = run_command(
+        site, "--check-config", "--listen", "unix:socket", "--log", "log", module="ewe.xswitch"
+    )
     assert done.returncode == 0 and not (site / "socket").exists() and not (site / "log").exists()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from support.fork_server import Forked, ForkServer
-from support.proc import session_members
+from support.proc import children, session_members
 from support.wire import read_all
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +83,10 @@ class Server:
         """Return the log once it has text; fail after so many seconds."""
         wait_until(lambda: text in self.log(), seconds, lambda: f"{text!r} is not in the log:\n{self.log()}")
         return self.log()
+
+    def processes(self) -> list[int]:
+        """Return the server's processes: its first, and its workers or the children that hold conversations."""
+        return [self.pid, *children(self.pid)]
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
@@ -174,6 +178,17 @@ class Starter:
                     os.kill(pid, signal.SIGKILL)
                 server.process.poll()
             assert not left, f"processes outlived the server: {left}"
+
+
+def run_command(
+    directory: Path, *arguments: str, module: str = "ewe", seconds: float = 30
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a directory to its end: a start that fails, or a question."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: Callable[[], str] | str = "") -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from support.proc import alive, children_of, descendants, resident_kilobytes
+from support.proc import alive, children_of, descendants, is_gone, resident_kilobytes
 from support.server import ROOT, needs, wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, xswitch
 
@@ -29,10 +29,6 @@ from ewe.xswitch.switch.shared_engine import EngineConnection, SharedEngine
 from ewe.xswitch.switch.web_server_connection import LINGER_SECONDS
 
 pytestmark = pytest.mark.starts_processes
-
-
-def has_ended(pid: int) -> bool:
-    return not alive({pid})
 
 
 SLEEP = f"""import os, sys, time
@@ -500,7 +496,7 @@ def test_what_an_engine_has_in_other_sessions_ends_with_it() -> None:
                 client.send(script)
                 wait_until(file.read_text, 20, running.log)
             pid = int(file.read_text())
-            wait_until(partial(has_ended, pid), 20, running.log)
+            wait_until(partial(is_gone, pid), 20, running.log)
 
 
 @needs("php-cgi")
