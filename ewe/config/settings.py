@@ -122,6 +122,8 @@ class Config:
                      group="model")
     loop = Setting("auto", choice("auto", "uvloop", "asyncio"), "the event loop; auto: uvloop if it is"
                    " installed, else asyncio", group="model")
+    call_threads = Setting(16, COUNT, "how many calls that may block, such as those of WSGI applications, an event"
+                           " loop makes at once, each in a thread; other models make them in place", group="model")
     grace = Setting(10.0, duration(0), "how long requests in progress may go on after a stop", group="model")
 
     pid_file = Setting(None, unset(PATH), "a file that holds the process number while the server runs",

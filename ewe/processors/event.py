@@ -44,6 +44,7 @@ from ewe import logger
 from ewe.conversation import BUSY
 from ewe.processors.base import Processor
 from ewe.streams.base import Stream
+from ewe.streams.calls import CallThreads
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.event import TICK, Clock, EventStream
 from ewe.streams.listener import ACCEPTS, KEEPS_NAME
@@ -72,6 +73,7 @@ class Event(Processor):
         self.loop = loop_maker(config.loop)[0]()
         self.loop.set_exception_handler(self.complain)
         self.clock = Clock()
+        self.calls = CallThreads(self.loop, config.call_threads)
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
         # How many connections are accepted whose connection_made() the loop has not called yet
@@ -98,6 +100,7 @@ class Event(Processor):
                 self.loop.run_forever()
         finally:
             self.running = False
+            self.calls.close()
             self.loop.close()
 
     def settle(self, servers: list[asyncio.Server]) -> None:
@@ -143,8 +146,9 @@ class Event(Processor):
             return Refusal(self, "connections")
         self.coming += 1
         return EventStream(
-            self.loop, self.clock, self.converse, server, self.config, self.admit, self.connection_lost
-        )
+            self.loop, self.clock, self.converse, server, self.config, self.admit, self.connection_lost,
+            self.calls,
+        )  # fmt: skip
 
     def has_room(self) -> bool:
         return len(self.streams) + self.coming < self.ceiling

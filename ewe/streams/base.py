@@ -19,6 +19,7 @@ The calls are the same for all of them:
     share()          work was done without a wait; let the others have a turn when it was much
     poller()         wait for something else than the client: a program, another server (streams/poller.py)
     bell()           wait for another conversation (streams/bells.py)
+    call()           call a function that may block: in place, or in a thread beside the loop (streams/calls.py)
     linger(), close()   end the connection; linger() first lets the client read the response
     reset_at_close()    make close() a reset, by which the client sees that a response was cut
     finish(), abort()                 a stop, from another thread or from a signal handler
@@ -33,6 +34,8 @@ What every stream promises (tests/streams/test_streams.py checks each promise ov
 - A connection that is gone raises Disconnected, from any call. After it the stream is only good for close().
 - Where conversations share a thread (EventStream; PoolStream with parking = always), one that never needs to wait
   pauses after SHARE bytes.
+- call() returns what the function returned, and raises what it raised. A function that takes longer than its
+  deadline raises Timeout, and `abandoned` is called after it.
 - finish() lets the exchange in progress end, and ends an idle connection now. abort() ends both now, and kills the
   connection's programs. close() may be called twice.
 
@@ -50,16 +53,19 @@ Read next: streams/blocking.py, the shortest kind; then conversation.py, which a
 
 from __future__ import annotations
 
+import math
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from enum import Enum
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell, ParkedBell
     from ewe.streams.poller import Poller
+
+T = TypeVar("T")
 
 RECEIVE = 64 * 1024  # bytes asked of the kernel at once
 SENDFILE = 512 * 1024  # bytes to the kernel at once: a fast client must not hold an event loop or a worker
@@ -87,6 +93,7 @@ class Want(Enum):
     PROGRAM = "a program to write or to end"
     TURN = "the others to have had their turn"
     BELL = "another conversation to ring"
+    CALL = "a function that may block to return"
 
 
 class Timeouts(Protocol):
@@ -207,6 +214,41 @@ class Stream:
 
         This default does nothing: where each conversation has its own thread or process, the kernel schedules them.
         """
+
+    async def call(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        seconds: float = math.inf,
+        abandoned: Callable[[], None] | None = None,
+    ) -> T:
+        """Return function(*arguments). The function may block, and may run in another thread.
+
+        This default calls it in place: the model has given the connection a thread or a process, which may wait.
+        Beside an event loop another thread makes the call (streams/calls.py), and the loop serves others.
+
+        seconds: the deadline. abandoned: called, without arguments, if the call raises Timeout or Disconnected;
+        always after the function has returned, or in place of it if it had not begun. It may block, too, and
+        should undo what the function has done: nobody gets its result.
+
+        Raises what the function raises (not StopIteration, which no coroutine can raise); Timeout if it takes
+        longer than `seconds`, in place only when it has returned; Disconnected if the connection is lost
+        meanwhile and the model can see that.
+        """
+        if seconds == math.inf:
+            return function(*arguments)
+        expires = time.monotonic() + seconds
+        try:
+            value = function(*arguments)
+        except Exception:
+            if time.monotonic() <= expires:
+                raise
+        else:
+            if time.monotonic() <= expires:
+                return value
+        if abandoned is not None:
+            abandoned()
+        raise Timeout
 
     async def linger(self) -> None:
         """Close our sending side, then read and drop for a moment what the client still sends.

@@ -37,7 +37,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from socket import AF_UNIX
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
 from ewe.streams.base import (
@@ -53,6 +53,7 @@ from ewe.streams.base import (
     Want,
     reset_at_close,
 )
+from ewe.streams.calls import Call, CallThreads
 from ewe.streams.poller import HALF_CLOSED, EventPoller
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
 
     from ewe.streams.bells import Bell
     from ewe.streams.poller import Poller
+
+
+T = TypeVar("T")
 
 
 class EventStream(Stream):
@@ -70,7 +74,7 @@ class EventStream(Stream):
 
     admit(stream): registers the connection; False if it is refused. start(stream): makes the conversation.
     on_lost(stream): called when the connection has ended. clock: the model sets clock.now every TICK seconds, and
-    then calls check_deadline(now).
+    then calls check_deadline(now). calls: the threads of this loop, for call().
     """
 
     HIGH = 64 * 1024  # bytes that may wait for the conversation before reading pauses
@@ -84,6 +88,7 @@ class EventStream(Stream):
         timeouts: Timeouts,
         admit: Callable[[EventStream], bool],
         on_lost: Callable[[Stream], None],
+        calls: CallThreads,
     ) -> None:
         super().__init__(("", 0), server, timeouts)
         self.loop = loop
@@ -91,6 +96,7 @@ class EventStream(Stream):
         self.start = start
         self.admit = admit
         self.on_lost = on_lost
+        self.calls = calls
         self.arrived = b""
         self.ended = False  # the client has closed its sending side
         self.lost = False
@@ -327,6 +333,27 @@ class EventStream(Stream):
             await self.wait(Want.ROOM, self.timeouts.write_timeout)
         finally:
             self.loop.remove_writer(target)
+
+    async def call(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        seconds: float = math.inf,
+        abandoned: Callable[[], None] | None = None,
+    ) -> T:
+        call = Call(function, arguments, self.call_ended, abandoned)
+        self.calls.put(call)
+        try:
+            await self.wait(Want.CALL, seconds)
+        except BaseException:
+            call.dropped = True
+            raise
+        value: T = call.result()
+        return value
+
+    def call_ended(self) -> None:
+        """Resume the conversation: the call that it waits for has ended."""
+        self.happened(Want.CALL)
 
     def happened(self, want: Want) -> None:
         """Resume the conversation if it waits for this."""

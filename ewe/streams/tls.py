@@ -23,9 +23,11 @@ Source: RFC 8446. Read next: streams/base.py for what all streams promise.
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
 from ewe.streams.base import RECEIVE, Disconnected, Stream, Timeout
@@ -33,6 +35,8 @@ from ewe.streams.base import RECEIVE, Disconnected, Stream, Timeout
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell
     from ewe.streams.poller import Poller
+
+T = TypeVar("T")
 
 PIECE = 64 * 1024  # bytes encrypted at once
 RECORD = 16 * 1024  # bytes decrypted at once, about what a record holds
@@ -286,3 +290,12 @@ class SecureStream(Stream):
 
     def bell(self) -> Bell:
         return self.below.bell()
+
+    async def call(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        seconds: float = math.inf,
+        abandoned: Callable[[], None] | None = None,
+    ) -> T:
+        return await self.below.call(function, *arguments, seconds=seconds, abandoned=abandoned)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import select
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -45,6 +46,7 @@ from ewe.streams.base import (
     Want,
 )
 from ewe.streams.blocking import BlockingStream, run, set_timeouts
+from ewe.streams.calls import Call, CallThreads
 from ewe.streams.event import Clock, EventStream
 from ewe.streams.pool import PoolStream
 
@@ -119,13 +121,14 @@ class Connection:
         """Run an event loop with one connection, and the look at deadlines of the asyncio model."""
         loop = asyncio.new_event_loop() if self.kind == "asyncio" else uvloop.new_event_loop()
         clock = Clock()
+        calls = CallThreads(loop, self.timeouts.call_threads)
 
         def start(stream: Stream) -> Coroutine[Any, Any, None]:
             begun.set()
             return self.converse(stream)
 
         stream = EventStream(
-            loop, clock, start, ("here", 2), self.timeouts, lambda stream: True, lambda _: loop.stop()
+            loop, clock, start, ("here", 2), self.timeouts, lambda stream: True, lambda _: loop.stop(), calls
         )
         self.stream = stream
 
@@ -138,6 +141,7 @@ class Connection:
         loop.run_until_complete(loop.connect_accepted_socket(lambda: stream, self.server))
         if not stream.lost:
             loop.run_forever()
+        calls.close()
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
@@ -1212,3 +1216,219 @@ def test_who_waits_for_a_bell_notices_that_the_client_left(connect: Connect, lea
         connection.client.shutdown(socket.SHUT_WR)
     with pytest.raises(Disconnected):
         connection.result()
+
+
+# --- call() ---------------------------------------------------------------------------------------------------
+
+
+def in_place(connection: Connection) -> bool:
+    """Does this kind of stream make a call in the thread of its conversation?"""
+    return connection.kind not in ("asyncio", "uvloop")
+
+
+def test_call_returns_what_the_function_returns(connect: Connect) -> None:
+    async def talk(stream: Stream) -> tuple[int, int, int]:
+        sum_of_two = await stream.call(lambda one, two: one + two, 3, 4)
+        return sum_of_two, threading.get_ident(), await stream.call(threading.get_ident)
+
+    connection = connect(talk)
+    result, thread, thread_of_call = connection.result()
+    assert result == 7
+    assert (thread == thread_of_call) == in_place(connection)
+
+
+def test_call_raises_what_the_function_raises(connect: Connect) -> None:
+    async def talk(stream: Stream) -> str:
+        with pytest.raises(ZeroDivisionError):
+            await stream.call(lambda: 1 // 0)
+        with pytest.raises(SystemExit):
+            await stream.call(sys.exit, 3)
+        return await stream.call(str.upper, "as good as before")
+
+    assert connect(talk).result() == "AS GOOD AS BEFORE"
+
+
+def test_a_call_has_a_deadline(connect: Connect) -> None:
+    """The function is never stopped: `abandoned` comes after it."""
+    events: list[str] = []
+    raised = threading.Event()
+
+    def late(stream: Stream) -> str:
+        if isinstance(stream, EventStream):
+            assert raised.wait(20)
+        else:
+            time.sleep(0.3)
+        events.append("returned")
+        return "late"
+
+    async def talk(stream: Stream) -> str:
+        with pytest.raises(Timeout):
+            await stream.call(late, stream, seconds=0.1, abandoned=lambda: events.append("abandoned"))
+        events.append("raised")
+        raised.set()
+        return await stream.call(str, "next", seconds=20, abandoned=lambda: events.append("wrong"))
+
+    connection = connect(talk)
+    assert connection.result() == "next"
+    expected = ["returned", "abandoned", "raised"]
+    if not in_place(connection):
+        expected = ["raised", "returned", "abandoned"]
+    wait_until(lambda: len(events) == 3, 20)
+    assert events == expected
+
+
+def test_a_late_fault_is_a_timeout(connect: Connect) -> None:
+    abandoned, raised = threading.Event(), threading.Event()
+
+    def fail(stream: Stream) -> None:
+        if isinstance(stream, EventStream):
+            assert raised.wait(20)
+        else:
+            time.sleep(0.3)
+        raise ValueError
+
+    async def talk(stream: Stream) -> None:
+        with pytest.raises(Timeout):
+            await stream.call(fail, stream, seconds=0.1, abandoned=abandoned.set)
+        raised.set()
+
+    connect(talk).result()
+    assert abandoned.wait(20)
+
+
+def test_a_call_whose_client_leaves(connect: Connect) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    events: list[str] = []
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(20)
+        events.append("returned")
+
+    def abandoned() -> None:
+        events.append("abandoned")
+        ended.set()
+
+    async def talk(stream: Stream) -> None:
+        try:
+            await stream.call(wait, abandoned=abandoned)
+            for _ in range(100):  # in place nobody sees the client leave before something is sent
+                await stream.send(b"x")
+                time.sleep(0.01)
+        except Disconnected:
+            events.append("left")
+            raise
+
+    connection = connect(talk)
+    assert begun.wait(20)
+    reset(connection.client)
+    if not in_place(connection):
+        wait_until(lambda: events == ["left"], 20)  # while the function still runs
+    go_on.set()
+    with pytest.raises(Disconnected):
+        connection.result()
+    if in_place(connection):
+        assert events == ["returned", "left"]
+    else:
+        assert ended.wait(20)
+        assert events == ["left", "returned", "abandoned"]
+
+
+class Calls:
+    """An event loop in a thread, with call threads. put(call) may come from any thread."""
+
+    def __init__(self, most: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.threads = CallThreads(self.loop, most)
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def put(self, function: Callable[[], Any], abandoned: Callable[[], None] | None = None) -> Call:
+        """Have a call made, and return it; its `value` comes."""
+        call = Call(function, (), lambda: None, abandoned)
+        self.loop.call_soon_threadsafe(self.threads.put, call)
+        return call
+
+    def close(self) -> None:
+        """Stop the loop, then the threads."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(20)
+        self.threads.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    made = Calls(3)
+    yield made
+    if not made.loop.is_closed():
+        made.close()
+
+
+def test_calls_that_block_get_threads_up_to_the_limit(calls: Calls) -> None:
+    barrier = threading.Barrier(4)  # three calls and the test
+    running: list[int] = []
+    most: list[int] = []
+
+    def block() -> None:
+        running.append(1)
+        most.append(len(running))
+        barrier.wait(20)
+        running.pop()
+
+    made = [calls.put(block) for _ in range(9)]
+    for _ in range(3):
+        barrier.wait(20)
+    calls.close()
+    assert [call.error for call in made] == [None] * 9
+    assert max(most) == 3 == calls.threads.count
+
+
+def test_short_calls_need_one_thread(calls: Calls) -> None:
+    """A thread that is awake takes the next call, too; another one is woken only for calls that wait."""
+    made = [calls.put(threading.get_ident)]
+    wait_until(lambda: made[-1].value is not None, 20)
+    for _ in range(50):
+        wait_until(lambda: len(calls.threads.sleeping) == calls.threads.count, 20)
+        made.append(calls.put(threading.get_ident))
+        wait_until(lambda: made[-1].value is not None, 20)
+    assert len({call.value for call in made}) == 1
+
+
+def test_no_call_is_lost_between_threads_that_fall_asleep(calls: Calls) -> None:
+    count = 20_000
+    made: list[int] = []
+    for number in range(count):
+        calls.put(lambda number=number: made.append(number))  # type: ignore[misc]
+    wait_until(lambda: len(made) == count, 40, lambda: f"{len(made)} calls of {count} were made")
+    assert sorted(made) == list(range(count))
+
+
+def test_a_dropped_call_that_has_not_begun_is_never_made(calls: Calls) -> None:
+    go_on = threading.Event()
+    events: list[str] = []
+    blocking = [calls.put(lambda: go_on.wait(20)) for _ in range(3)]
+    wait_until(lambda: len(calls.threads.waiting) == 0 and calls.threads.count == 3, 20)
+    dropped = calls.put(lambda: events.append("made"), lambda: events.append("abandoned"))
+    wait_until(lambda: len(calls.threads.waiting) == 1, 20)
+    dropped.dropped = True
+    go_on.set()
+    wait_until(lambda: events == ["abandoned"], 20, lambda: f"{events}")
+    assert all(call.value for call in blocking)
+
+
+def test_a_stop_waits_for_calls_and_cleans_up_after_those_that_were_dropped(calls: Calls) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    events: list[str] = []
+
+    def function() -> None:
+        begun.set()
+        assert go_on.wait(20)
+        events.append("returned")
+
+    call = calls.put(function, lambda: events.append("abandoned"))
+    assert begun.wait(20)
+    call.dropped = True
+    threading.Timer(0.3, go_on.set).start()
+    calls.close()
+    assert events == ["returned", "abandoned"]
