@@ -21,6 +21,39 @@ def load(where: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+def load_application(where: str, setting: str) -> Any:
+    """Import an application, "module:name": an object, or with "()" at the end what a function returns.
+
+    Without a name it is called `application`. Raises ValueError: one line that says what failed, in which line of
+    which file. setting: the one to name there.
+    """
+    module, _, name = where.partition(":")
+    name = name or "application"
+    try:
+        first, *rest = name.removesuffix("()").split(".")
+        found = load(f"{module}:{first}")
+        for attribute in rest:
+            found = getattr(found, attribute)
+        found = found() if name.endswith("()") else found
+    except (Exception, SystemExit) as reason:
+        words = " ".join(f"{type(reason).__name__}: {reason}".split())
+        raise ValueError(
+            f"application {where!r} cannot be imported: {words}{place(reason)} ({setting})"
+        ) from None
+    if not callable(found):
+        raise ValueError(f"application {where!r} is not callable, but {type(found).__name__} ({setting})")
+    return found
+
+
+def place(reason: BaseException) -> str:
+    """Return the line that raised an exception, in words; "" if the line is of the import system or of ewe."""
+    import traceback
+
+    last = traceback.extract_tb(reason.__traceback__)[-1]
+    ours = last.filename.startswith("<frozen") or last.filename == __file__
+    return "" if ours else f", in {last.filename} line {last.lineno}"
+
+
 def entry_points(group: str) -> dict[str, Any]:
     """Return what other packages register in a group: name -> entry point."""
     from importlib.metadata import entry_points as registered

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
-from ewe.config.setting_types import parse_mount, parse_responder
+from ewe.config.setting_types import parse_application, parse_mount, parse_responder
 from ewe.features.static import Static
 from ewe.gateway.claims import Claims, is_in
 from ewe.http.error_pages import error_page
@@ -30,9 +30,21 @@ MAX_REDIRECTS = 10  # local redirects of one request, RFC 3875 section 6.2.2
 class Site:
     """All that one server offers; the same under every model."""
 
-    def __init__(self, config: Config, *, holds_idle: bool = False) -> None:
-        """holds_idle: an idle connection occupies a worker, so it is kept for a shorter time."""
+    def __init__(
+        self,
+        config: Config,
+        *,
+        holds_idle: bool = False,
+        many_calls: bool = False,
+        many_processes: bool = False,
+    ) -> None:
+        """holds_idle: an idle connection occupies a worker, so it is kept for a shorter time.
+
+        many_calls, many_processes: several threads of a process, or several processes, call an application at once.
+        """
         self.config = config
+        self.many_calls = many_calls
+        self.many_processes = many_processes
         self.persistent = config.persistent
         # Heads seen before. ewe.conversation fills it; it is the site's because the limits are.
         self.heads: dict[bytes, Request] = {}
@@ -65,6 +77,11 @@ class Site:
             from ewe.features.base import Mounted, make
 
             yield path, Mounted(make(name, config, path), path)
+        # The longest path first, so that an application at / leaves the others theirs.
+        for path, name in sorted(map(parse_application, config.wsgi), key=lambda found: -len(found[0])):
+            from ewe.features.wsgi import WSGI
+
+            yield path, WSGI(config, path, name, threads=self.many_calls, processes=self.many_processes)
         if switch is not None and config.xswitch_status:
             yield XSWITCH_STATUS_PATH, switch
         if os.path.isdir(config.cgi_path):

@@ -226,6 +226,21 @@ def _mounts(raw: object) -> tuple[str, ...]:
     return items
 
 
+def parse_application(text: str) -> tuple[str, str]:
+    """Return the path and the name of an application: ("/wiki", "wiki:app"). Raises ValueError."""
+    match = re.fullmatch(r"(/[\w./~-]*)=(\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?)", text)
+    if match is None:
+        raise ValueError(text)
+    return match[1], match[2]
+
+
+def _applications(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    for item in items:
+        parse_application(item)
+    return items
+
+
 def auto(kind: Kind[T]) -> Kind[T | None]:
     """Return a kind with one more value: None, which is written ``auto``."""
 
@@ -267,6 +282,10 @@ RESPONDERS = Kind(
 )
 
 MOUNTS = Kind("PATH=NAME", "a path, = and the name of a feature, or module:Class", _mounts, ", ".join)
+
+APPLICATIONS = Kind(
+    "PATH=MODULE:APP", "a path, = and an application as module:name", _applications, ", ".join
+)
 
 
 def is_local(address: str) -> bool:

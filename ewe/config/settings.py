@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.setting_types import (
     ADDRESSES,
+    APPLICATIONS,
     BOOL,
     COUNT,
     COUNT_OR_0,
@@ -172,6 +173,10 @@ class Config:
     mount = Setting((), MOUNTS, "a feature of another package or of your own, and the path below which it is asked"
                     " first: /hello=module:Class, or /hello=NAME as a package registers it; may be repeated",
                     group="programs")
+    wsgi = Setting((), APPLICATIONS, "a WSGI application and the path below which it answers: /wiki=module:app, or"
+                   " /=module:create() for what a function returns; may be repeated", group="programs")
+    development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
+                          " machine only", group="programs")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
                     " unnamed temporary file", group="programs")
 

@@ -22,6 +22,7 @@ h1 {{ font-size: 1.5rem }} h1 span {{ opacity: .55; font-weight: 400 }}
 </html>
 """
 
+PAGE_FIELDS = (("Content-Type", "text/html; charset=utf-8"), ("X-Content-Type-Options", "nosniff"))
 TEXTS = {
     400: "The server could not understand this request. Please check the address for typing errors.",
     403: "This address exists, but the server may not show it to you. If you expected a page here, "
@@ -52,10 +53,18 @@ def error_page(status: int, cause: str, fields: Iterable[tuple[str, str]] = ()) 
     page = PAGE.format(status=status, reason=reason, text=TEXTS.get(status, reason + "."))
     return Response(
         status,
-        (("Content-Type", "text/html; charset=utf-8"), ("X-Content-Type-Options", "nosniff"), *fields),
+        (*PAGE_FIELDS, *fields),
         page.encode(),
         cause=cause,
     )
+
+
+def fault_page(traceback: str) -> Response:
+    """Return the page of a 500 with a traceback, for the developer of an application alone."""
+    page = error_page(500, "").body
+    assert isinstance(page, bytes)
+    shown = f"<pre>{html_escape(traceback)}</pre>\n</html>\n".encode("utf-8", "replace")
+    return Response(500, PAGE_FIELDS, page.replace(b"</html>\n", shown))
 
 
 def html_escape(text: str) -> str:

@@ -107,6 +107,18 @@ class Processor:
         return cls.holds_idle
 
     @classmethod
+    def calls_at_once(cls, config: Config) -> bool:
+        """Return whether two conversations of one process may be in Stream.call() at once."""
+        return cls.many_threads
+
+    @classmethod
+    def processes_at_once(cls, config: Config) -> bool:
+        """Return whether several processes run conversations under this configuration."""
+        if cls.supervised:
+            return (config.workers or cls.workers) > 1
+        return cls.many_processes
+
+    @classmethod
     def words(cls, config: Config) -> str:
         """Return the model's description for the banner."""
         return cls.name

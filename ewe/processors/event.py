@@ -65,6 +65,10 @@ class Event(Processor):
     ceiling = 10_000
 
     @classmethod
+    def calls_at_once(cls, config: Config) -> bool:
+        return config.call_threads > 1
+
+    @classmethod
     def words(cls, config: Config) -> str:
         return f"an event loop ({loop_maker(config.loop)[1]})"
 

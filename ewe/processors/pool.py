@@ -98,6 +98,10 @@ class Pool(Processor):
         return config.parking == "never"
 
     @classmethod
+    def calls_at_once(cls, config: Config) -> bool:
+        return config.poolthreads > 1
+
+    @classmethod
     def words(cls, config: Config) -> str:
         return f"a pool of {config.poolthreads} threads, parking {config.parking}"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RESERVE = 64  # descriptors that are not for connections
 # Settings that only a restart can change; those of the second line only if there is a single process.
 FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config")
-FIXED_IN_ONE = ("workers", "poolthreads", "parking", "loop", "connections")
+FIXED_IN_ONE = ("workers", "poolthreads", "parking", "loop", "connections", "call_threads")
 
 
 class ProcessorFactory:
@@ -54,8 +54,13 @@ class ProcessorFactory:
         except ValueError as reason:
             raise StartError(str(reason)) from None
         try:  # built once: workers inherit the site, and the modules that it needs
-            self.site = Site(config, holds_idle=self.model.idle_holds(config))
-        except ValueError as reason:  # a certificate
+            self.site = Site(
+                config,
+                holds_idle=self.model.idle_holds(config),
+                many_calls=self.model.calls_at_once(config),
+                many_processes=self.model.processes_at_once(config),
+            )
+        except ValueError as reason:  # a certificate, a feature, an application
             raise StartError(str(reason)) from None
         self.config = config
 

@@ -1,0 +1,456 @@
+"""WSGI (PEP 3333): what an application gets of a request, and how its answer becomes a response.
+
+CGI is a contract between two programs. WSGI is the same contract between two parts of one Python program: the
+variables come in a dictionary, the body as a file object, and the answer as an iterable of blocks. Nothing is
+started for the request, so a call costs microseconds where a program costs milliseconds:
+
+    server                                       application
+    ------                                       -----------
+    application(environ, start_response) ──▶     reads environ["wsgi.input"]
+                        head ◀────────────────   start_response("200 OK", [("Content-Type", "text/plain")])
+                    iterable ◀────────────────   return [b"hello"]
+    next(iterator), again and again ──▶          blocks of the body
+    iterable.close()                ──▶          always, however the response ended
+
+Each arrow to the right runs the application's code, which may block. Invocation has a method for each: begin(),
+more(), finish(). features/wsgi.py awaits them through the stream's call(), so nothing here knows of models.
+
+**The body of a response** is sent in the cheapest way that the application allows: a list of small blocks in one
+piece with its length, a file (FileWrapper) by sendfile(2), anything else block by block. PEP 3333 forbids a server
+to hold a block back until the next one is there, so each next() of a generator is a separate call.
+
+**write()**, which start_response() returns, is there for old programs. Its bytes are collected, and sent in front
+of the blocks once the application has returned.
+
+What can go wrong:
+
+- The application raises. Before the first block the client gets a 500; later the response is cut. The error log has
+  the traceback in both cases.
+- It says what the server has to say: fields that concern the connection are refused, and so is what could split the
+  head (checked_head). Content-Length becomes the length of the response.
+- It keeps what must be closed. finish() is called when the response has been sent, when it was cut, and when the
+  client has left.
+
+Read next: features/wsgi.py; cgi.py, whose grammar of heads this module shares.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import stat
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from io import BufferedRandom, BufferedReader, FileIO
+from typing import IO, TYPE_CHECKING, Any
+
+from ewe import __version__, logger
+from ewe.gateway.cgi import (
+    MAX_REMEMBERED,
+    NOT_PASSED_ON,
+    Head,
+    content_length,
+    response_status,
+    split_host,
+    variable_of,
+)
+from ewe.gateway.spool import temporary_file
+from ewe.http.fields import FIELD_LINE
+from ewe.http.messages import Region, Request, body_size
+from ewe.http.status import BODILESS, HTTPError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ewe.streams.base import Stream
+
+    ErrorTriple = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+SMALL = 64 * 1024  # bytes: a list of blocks up to this size is sent in one piece
+# Fields that concern one connection, which is the server's: PEP 3333, "Other HTTP Features".
+HOP_BY_HOP = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "trailers",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The request
+
+
+def constants(path: str, threads: bool, processes: bool) -> dict[str, Any]:
+    """Return the part of environ that is the same for all requests of one application.
+
+    path: where it is mounted. threads: another thread of this process may call it at the same time. processes:
+    another process may.
+    """
+    return {
+        "SCRIPT_NAME": as_native(path),
+        "SERVER_SOFTWARE": f"ewe/{__version__}",
+        "wsgi.version": (1, 0),
+        "wsgi.multithread": threads,
+        "wsgi.multiprocess": processes,
+        "wsgi.run_once": False,
+        "wsgi.input_terminated": True,  # wsgi.input ends where the body ends, also without CONTENT_LENGTH
+        "wsgi.file_wrapper": FileWrapper,
+    }
+
+
+def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info: str, length: int) -> None:
+    """Add to environ what a request brings. length: of its body, in bytes."""
+    host, port = split_host(request.host)
+    environ["REQUEST_METHOD"] = request.method
+    environ["PATH_INFO"] = as_native(path_info)
+    environ["QUERY_STRING"] = request.query or ""
+    environ["REQUEST_URI"] = request.target
+    environ["SERVER_NAME"] = host or io.server[0]
+    environ["SERVER_PORT"] = str(io.server[1] or port or 80)
+    environ["SERVER_PROTOCOL"] = request.protocol
+    environ["REMOTE_ADDR"] = io.client[0]
+    environ["REMOTE_PORT"] = str(io.client[1])
+    environ["wsgi.url_scheme"] = io.scheme
+    if io.scheme == "https":
+        environ["HTTPS"] = "on"
+    for field, value in request.values.items():
+        if variable := remembered(field) if len(field) <= MAX_REMEMBERED else variable_name(field):
+            environ[variable] = value
+    if request.host:  # the target's, where it has one: RFC 9112 section 3.2.2
+        environ["HTTP_HOST"] = request.host
+    if request.body.length != 0 or "content-length" in request.values:
+        environ["CONTENT_LENGTH"] = str(length)
+
+
+def as_native(path: str) -> str:
+    """Return a path as PEP 3333 wants text: each character stands for one byte."""
+    return path if path.isascii() else os.fsencode(path).decode("latin-1")
+
+
+def variable_name(field: str) -> str:
+    """Return the name that a field has in environ; "" for a field that no application sees.
+
+    Unlike a CGI program an application sees Authorization: it runs in this process, and no other user can read its
+    variables.
+    """
+    if field in ("content-type", "authorization"):
+        return "CONTENT_TYPE" if field == "content-type" else "HTTP_AUTHORIZATION"
+    return variable_of(field).decode()
+
+
+remembered = functools.lru_cache(maxsize=1024)(variable_name)
+
+
+class Errors:
+    """wsgi.errors: a text file whose lines go to the error log. name: the application's, in front of each."""
+
+    __slots__ = ("name", "pending")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pending = ""
+
+    def write(self, text: str) -> int:
+        """Write text; a line is logged when it is complete."""
+        *lines, self.pending = (self.pending + text).split("\n")
+        for line in lines:
+            logger.errors.error(f"{self.name}: {line}")
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Log a line that is not complete."""
+        if self.pending:
+            self.write("\n")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The answer
+
+
+def checked_head(status: object, fields: object) -> Head:
+    """Return the head that start_response() was given, parsed. Raises TypeError or ValueError, with the remedy."""
+    if type(status) is not str:
+        raise TypeError(f"the status must be a str such as '200 OK', not {status!r}")
+    if type(fields) is not list:
+        raise TypeError(f"the headers must be a list of (name, value), not {type(fields).__name__}")
+    for field in fields:
+        if (
+            type(field) is not tuple
+            or len(field) != 2
+            or type(field[0]) is not str
+            or type(field[1]) is not str
+        ):
+            raise TypeError(f"a header must be a tuple of two str, not {field!r}")
+    return remembered_head(status, tuple(fields))
+
+
+@functools.lru_cache(maxsize=128)  # most applications send few different heads
+def remembered_head(status: str, fields: tuple[tuple[str, str], ...]) -> Head:
+    """Parse a head whose parts have the right types. Raises ValueError."""
+    length = None
+    passed: list[tuple[str, str]] = []
+    try:
+        number, reason = response_status(status, None)
+        for name, value in fields:
+            own = name.lower()
+            if FIELD_LINE.fullmatch(f"{name}: {value}") is None:
+                raise ValueError(
+                    f"header {name[:40]!r}: {value[:80]!r} has characters that no header may have"
+                )
+            if own in HOP_BY_HOP:
+                raise ValueError(
+                    f"header {name!r} is the server's: an application must not set it (PEP 3333)"
+                )
+            if own == "content-length":
+                if length is not None:
+                    raise ValueError("Content-Length stands there more than once")
+                length = content_length(value)
+            elif own not in NOT_PASSED_ON:
+                passed.append((name, value))
+    except HTTPError as refused:
+        raise ValueError(refused.cause) from None
+    return Head(number, reason, None, length, tuple(passed))
+
+
+class FileWrapper:
+    """wsgi.file_wrapper: an iterable over a file. An ordinary file is sent by sendfile(2), not by iterating."""
+
+    def __init__(self, filelike: IO[bytes], block_size: int = SMALL) -> None:
+        self.filelike = filelike
+        self.block_size = block_size
+        if hasattr(filelike, "close"):
+            self.close = filelike.close
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        block = self.filelike.read(self.block_size)
+        if not block:
+            raise StopIteration
+        return block
+
+    def region(self) -> Region | None:
+        """Return the rest of the file, from where it stands; None unless the kernel has the bytes as they are.
+
+        A GzipFile has a descriptor, too, whose bytes are compressed. Only the types of open() are certain.
+        """
+        file = self.filelike
+        raw = file.raw if isinstance(file, BufferedReader | BufferedRandom) else file
+        if type(raw) is not FileIO:
+            return None
+        if isinstance(file, BufferedRandom):
+            file.flush()
+        descriptor = raw.fileno()
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            return None
+        begin = file.tell()
+        return Region(descriptor, begin, max(about.st_size - begin, 0))
+
+
+class Invocation:
+    """One call of an application. The methods begin(), more() and finish() may block; no two run at once.
+
+    After begin() either `fault` is set, or `head`, and `body` with the whole body, or else None: more() then
+    returns its blocks. length: for the response's Content-Length, None if it has none.
+
+    fault: the traceback of what went wrong; the error log has it already. finished: finish() was called.
+    """
+
+    __slots__ = (
+        "application", "begun", "blocks", "body", "environ", "errors", "fault", "file", "file_size", "finished",
+        "head", "input", "iterable", "length", "name", "spool", "without_body", "written",
+    )  # fmt: skip
+
+    def __init__(self, application: Application, environ: dict[str, Any], name: str, spool: int) -> None:
+        """name: of the request, for the log. spool: how many bytes of write() may stay in memory."""
+        self.application = application
+        self.environ = environ
+        # Kept apart from environ, which the application may change.
+        self.input: IO[bytes] = environ["wsgi.input"]
+        self.errors: Errors = environ["wsgi.errors"]
+        self.without_body = environ["REQUEST_METHOD"] == "HEAD"
+        self.name = name
+        self.spool = spool
+        self.head: Head | None = None
+        self.begun = False  # there are bytes of the body, so the head can no longer be replaced
+        self.iterable: Any = None
+        self.blocks: Iterator[bytes] = iter(())
+        self.body: bytes | tuple[bytes | Region, ...] | None = None
+        self.length: int | None = None
+        self.written = b""  # by write(); in the file once there are too many for memory
+        self.file = -1
+        self.file_size = 0
+        self.fault = ""
+        self.finished = False
+
+    # What the application calls
+
+    def start_response(
+        self, status: str, headers: list[tuple[str, str]], exc_info: ErrorTriple | None = None
+    ) -> Callable[[bytes], None]:
+        """Take the head of the response; return write(). Raises what exc_info has, if the body has begun."""
+        if exc_info is not None:
+            try:
+                if self.begun and exc_info[1] is not None:
+                    raise exc_info[1].with_traceback(exc_info[2])
+            finally:
+                exc_info = None  # its traceback holds this frame, which would hold it
+        elif self.head is not None:
+            raise AssertionError(
+                "start_response() was called twice; the second call needs exc_info (PEP 3333)"
+            )
+        self.head = checked_head(status, headers)
+        return self.write
+
+    def write(self, data: bytes) -> None:
+        """Collect bytes that go in front of the blocks: in memory, and in a file when they are many."""
+        self.check(data)
+        self.begun = self.begun or bool(data)
+        if self.file < 0:
+            self.written += data
+            if len(self.written) <= self.spool:
+                return
+            self.file = temporary_file()
+            data, self.written = self.written, b""
+        self.file_size += len(data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.file, view) :]
+
+    # What the server calls
+
+    def begin(self) -> None:
+        """Call the application, and iterate to the first block that is not empty."""
+        try:
+            self.iterable = self.application(self.environ, self.start_response)
+            pieces = self.whole_body()
+            if self.head is None:
+                raise AssertionError("the application has not called start_response() (PEP 3333)")
+            self.length = self.head.length
+            if pieces is not None:
+                self.body = self.framed(pieces, self.head)
+        except BaseException:  # SystemExit, too: an application must not end the server
+            self.fail()
+        else:
+            if type(self.body) is bytes and not hasattr(self.iterable, "close"):
+                self.finish()
+
+    def whole_body(self) -> list[bytes | Region] | None:
+        """Return the parts of the body if all are there already; else None, and `blocks` yields them."""
+        iterable = self.iterable
+        pieces: list[bytes | Region] = []
+        if self.file >= 0:
+            pieces.append(Region(self.file, 0, self.file_size))
+        elif self.written:
+            pieces.append(self.written)
+        if type(iterable) is list or type(iterable) is tuple:
+            for block in iterable:
+                self.check(block)
+            return [*pieces, *iterable]
+        if type(iterable) is FileWrapper and (region := iterable.region()) is not None:
+            return [*pieces, region]
+        self.blocks = iter(iterable)
+        block = self.next_block()
+        if not block or length_of(iterable) == 1:
+            return [*pieces, block]
+        before = file_blocks(self.file, self.file_size) if self.file >= 0 else (self.written,)
+        self.blocks = itertools.chain(before, (block,), self.blocks)
+        return None
+
+    def framed(self, pieces: list[bytes | Region], head: Head) -> bytes | tuple[bytes | Region, ...]:
+        """Return the whole body, and set `length`. Raises ValueError if Content-Length promises more."""
+        if head.status == 205:  # it has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
+            self.length = 0
+            return b""
+        size = body_size(tuple(pieces)) or 0
+        without_body = self.without_body or head.status in BODILESS
+        if self.length is None:
+            # To HEAD many applications answer with an empty body, which says nothing about that of GET.
+            self.length = size if size or not without_body else None
+        elif size < self.length and not without_body:
+            raise ValueError(f"Content-Length is {self.length}, but the body has {size} bytes")
+        elif size > self.length:
+            logger.errors.warning(f"{self.name}: the body has {size} bytes, Content-Length is {self.length}")
+            pieces, size = first_bytes(pieces, self.length), self.length
+        regions = any(type(piece) is Region for piece in pieces)
+        if not regions and (size <= SMALL or len(pieces) == 1):
+            return b"".join(pieces)  # type: ignore[arg-type]
+        return tuple(piece for piece in pieces if piece != b"")
+
+    def more(self) -> bytes:
+        """Return the next block that is not empty, b"" at the end. A fault ends the blocks, too."""
+        try:
+            return self.next_block()
+        except BaseException:
+            self.fail()
+            return b""
+
+    def next_block(self) -> bytes:
+        """Return the next block that is not empty, b"" at the end; raises what the application raises."""
+        for block in self.blocks:
+            self.check(block)
+            if block:
+                self.begun = True
+                return block
+        return b""
+
+    def check(self, block: object) -> None:
+        """Raise TypeError for a block that is not bytes."""
+        if type(block) is not bytes:
+            raise TypeError(f"the body must come as bytes, not as {type(block).__name__} (PEP 3333)")
+
+    def fail(self) -> None:
+        """Log the exception that is being handled, and end."""
+        self.fault = traceback.format_exc()
+        logger.errors.exception(f"{self.name} failed")
+        self.finish()
+
+    def finish(self) -> None:
+        """Call close() of what the application returned, once; close what the server has opened for it."""
+        if self.finished:
+            return
+        self.finished = True
+        try:
+            if hasattr(self.iterable, "close"):
+                self.iterable.close()
+        except BaseException:
+            logger.errors.exception(f"close() after {self.name} failed")
+        self.input.close()
+        self.errors.flush()
+        if self.file >= 0:
+            os.close(self.file)
+
+
+def length_of(iterable: object) -> int | None:
+    """Return how many blocks an iterable has, None if it does not say."""
+    try:
+        return len(iterable)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def file_blocks(file: int, size: int) -> Iterator[bytes]:
+    """Yield the content of a file in blocks."""
+    for offset in range(0, size, SMALL):
+        yield os.pread(file, min(SMALL, size - offset), offset)
+
+
+def first_bytes(pieces: list[bytes | Region], size: int) -> list[bytes | Region]:
+    """Return the first `size` bytes of a body."""
+    first: list[bytes | Region] = []
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            piece = piece[:size]
+            size -= len(piece)
+        else:
+            piece = Region(piece.file, piece.offset, min(piece.count, size))
+            size -= piece.count
+        first.append(piece)
+    return first

@@ -1,0 +1,395 @@
+"""WSGI applications in the server: PEP 3333 under every model, faults, clients that leave, large bodies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from support.server import ROOT, Server, Start, wait_until
+from support.wire import read_all, read_response, reset
+from support.wsgi_apps import FAULTS, MEGABYTE
+
+from ewe.config.settings import Config
+from ewe.gateway.wsgi import Errors, FileWrapper, Invocation, checked_head, constants
+from ewe.site import Site
+
+APPLICATIONS = ROOT / "tests" / "support" / "wsgi_apps.py"
+StartApps = Callable[..., Server]
+
+
+@pytest.fixture
+def start_apps(start: Start, tmp_path: Path) -> StartApps:
+    """Return a function that starts ewe with applications: start_apps(model, "hello", "/there=echo", "--grace 1s").
+
+    "hello" is mounted at /hello.
+    """
+    shutil.copy(APPLICATIONS, tmp_path / "apps.py")
+
+    def start_with(model: str, *what: str) -> Server:
+        options: list[str] = []
+        for each in what:
+            if each.startswith("--"):
+                options += each.split()
+            else:
+                path, _, name = each.rpartition("=")
+                options += ["--wsgi", f"{path or '/' + name}=apps:{name}"]
+        return start(model, *options)
+
+    return start_with
+
+
+def closed(server: Server) -> list[str]:
+    """Return what was noted."""
+    file = server.root.parent / "closed.log"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_the_contract(start_apps: StartApps, model: str) -> None:
+    names = ("hello", "echo", "generator", "closing", "recovering", "no_body", "logging", "validated")
+    server = start_apps(model, *names, "validated_blocks", "/made=make()")
+    with httpx.Client(base_url=server.url) as client:
+        answer = client.get("/hello")
+        assert (answer.text, answer.headers["content-length"]) == ("Hello, world\n", "13")
+        assert client.get("/made").text == "Hello, world\n"
+        assert client.get("/hello/below").status_code == 200
+        assert client.get("/hellos").status_code == 404
+        assert client.get("/other").status_code == 404
+        assert "welcome" in client.get("/").text
+        assert client.request("TRACE", "/hello").status_code == 405
+        head = client.head("/hello")
+        assert (head.content, head.headers["content-length"]) == (b"", "13")
+
+        answer = client.post("/echo", content=b"one\ntwo")
+        assert (answer.text, answer.headers["x-length"]) == ("one\ntwo", "7")
+        answer = client.post("/echo", content=iter([b"one\n", b"two"]))
+        assert (answer.text, answer.headers["x-length"]) == ("one\ntwo", "7")
+        body = os.urandom(3_000_000)
+        assert client.put("/echo", content=body).content == body
+        assert client.get("/echo").headers["x-length"] == "none"
+
+        answer = client.get("/generator")
+        assert (answer.text, answer.headers["transfer-encoding"]) == ("one\ntwo\nthree\n", "chunked")
+        answer = client.get("/closing")
+        assert (answer.text, "content-length" in answer.headers) == ("short\n", False)
+        answer = client.get("/recovering")
+        assert (answer.status_code, answer.headers["x-error"]) == (500, "yes")
+        assert (answer.text, answer.reason_phrase) == ("recovered\n", "Oops")
+
+        answer = client.head("/no_body")
+        assert (answer.status_code, answer.headers["content-length"]) == (200, "1234")
+        for status in ("304 Not Modified", "204 No Content", "205 Reset Content"):
+            answer = client.get(f"/no_body?{status}")
+            assert (answer.status_code, answer.content) == (int(status[:3]), b"")
+        assert client.get("/no_body?201 Created").text == "not to be sent"
+
+        for method in ("GET", "HEAD"):
+            assert client.request(method, "/validated").status_code == 200
+        assert client.post("/validated", content=b"one\ntwo\n\nthree").text == "one|\n|two\n|\n|three"
+        assert client.get("/validated_blocks").text == "written\none\ntwo\n"
+        client.get("/logging")
+    log = server.wait_for_log("not complete")
+    lines = re.findall(r"error: apps:logging: (.*)", log)
+    assert lines == ["a line, whole", "two", "more", "not complete"]
+    assert log.count("error: ") == 4 + 3, log  # and a word of each `validated`
+    wait_until(lambda: len(closed(server)) == 2, 20, lambda: f"{closed(server)}")
+    assert closed(server) == ["closed generator", "closed short"]
+    assert server.stop() == 0, server.log()
+
+
+def test_http_1_0_gets_a_body_whose_end_is_the_close(start_apps: StartApps, model: str) -> None:
+    server = start_apps(model, "generator", "hello")
+    head, _, body = server.ask(b"GET /generator HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    assert body == b"one\ntwo\nthree\n" and b"chunked" not in head and b"Content-Length" not in head
+    head, _, body = server.ask(b"GET /hello HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    assert body == b"Hello, world\n" and b"Content-Length: 13\r\n" in head
+
+
+@pytest.mark.parametrize(
+    ("options", "threads", "processes"),
+    [
+        ("serial", False, False),
+        ("fork", False, True),
+        ("prefork", False, True),
+        ("prefork --workers 1", False, False),
+        ("thread", True, False),
+        ("thread --workers 2", True, True),
+        ("pool", True, False),
+        ("pool --threads 1", False, False),
+        ("asyncio", True, False),
+        ("asyncio --call-threads 1", False, False),
+        ("asyncio --workers 2", True, True),
+    ],
+)
+def test_environ(start_apps: StartApps, options: str, threads: bool, processes: bool) -> None:
+    server = start_apps(options, "/a b=variables".replace(" ", "~"), "/=variables")
+    request = (
+        b"POST /a~b/%C3%A9t%C3%A9//x/?q=%20+1 HTTP/1.1\r\nHost: example.org:8000\r\nContent-Type: text/x\r\n"
+        b"Content-Length: 2\r\nAuthorization: Basic abc\r\nProxy: evil\r\nX_Y: no\r\nX-Two: 1\r\nX-Two: 2\r\n"
+        b"Cookie: a=1\r\nCookie: b=2\r\nConnection: close\r\n\r\nab"
+    )
+    text = server.ask(request).partition(b"\r\n\r\n")[2].decode()
+    found = dict(line.split("=", 1) for line in text.splitlines())
+    for name, value in {
+        "REQUEST_METHOD": "POST", "SCRIPT_NAME": "/a~b", "PATH_INFO": "/\xc3\xa9t\xc3\xa9/x/",
+        "QUERY_STRING": "q=%20+1", "SERVER_NAME": "example.org", "SERVER_PORT": str(server.port),
+        "SERVER_PROTOCOL": "HTTP/1.1", "HTTP_HOST": "example.org:8000", "CONTENT_TYPE": "text/x",
+        "CONTENT_LENGTH": "2", "REMOTE_ADDR": "127.0.0.1", "HTTP_AUTHORIZATION": "Basic abc",
+        "HTTP_X_TWO": "1, 2", "HTTP_COOKIE": "a=1; b=2", "wsgi.url_scheme": "http", "wsgi.version": (1, 0),
+        "wsgi.multithread": threads, "wsgi.multiprocess": processes, "wsgi.run_once": False,
+    }.items():  # fmt: skip
+        assert found[name] == repr(value), name
+    assert not {"HTTP_PROXY", "HTTP_X_Y", "HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"} & found.keys()
+    text = server.ask(b"GET /else HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")[2].decode()
+    found = dict(line.split("=", 1) for line in text.splitlines())
+    assert (found["SCRIPT_NAME"], found["PATH_INFO"]) == ("''", "'/else'")
+    assert not {"CONTENT_TYPE", "CONTENT_LENGTH", "HTTP_HOST"} & found.keys()
+
+
+def test_faults(start_apps: StartApps, model: str) -> None:
+    server = start_apps(model, "fault", "hello")
+    with httpx.Client(base_url=server.url) as client:
+        for count, kind in enumerate(FAULTS, 1):
+            answer = client.get(f"/fault/{kind}")
+            assert answer.status_code == 500, kind
+            assert "on purpose" not in answer.text and "Traceback" not in answer.text
+            assert server.log().count("Traceback (most recent call last)") == count, kind
+        assert client.get("/fault/empty").text == ""
+        assert client.get("/hello").text == "Hello, world\n"
+    assert "'GET /fault/raise HTTP/1.1' from 127.0.0.1 failed" in server.log()
+    assert "ZeroDivisionError: <on purpose>" in server.log()
+    assert server.stop() == 0
+
+
+def test_a_fault_is_shown_to_its_developer(start_apps: StartApps, model: str) -> None:
+    server = start_apps(model, "fault", "--development")
+    answer = httpx.get(server.url + "fault/raise")
+    assert answer.status_code == 500
+    assert "ZeroDivisionError: &lt;on purpose&gt;" in answer.text and "apps.py" in answer.text
+
+
+@pytest.mark.parametrize("application", ["failing_later", "too_late"])
+def test_a_fault_after_the_first_block_cuts_the_response(
+    start_apps: StartApps, model: str, application: str
+) -> None:
+    server = start_apps(model, application, "hello")
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.get(server.url + application)
+    log = server.wait_for_log("cut after 6 bytes")
+    assert "Traceback" in log
+    assert httpx.get(server.url + "hello").text == "Hello, world\n"
+    if application == "failing_later":
+        wait_until(lambda: closed(server) == ["closed failing"], 20)
+
+
+def test_each_block_is_sent_before_the_next_one_is_there(
+    start_apps: StartApps, model: str, tmp_path: Path
+) -> None:
+    server = start_apps(model, "stepwise")
+    go_on = tmp_path / "go-on"
+    with server.connect() as sock:
+        sock.sendall(f"GET /stepwise?{go_on} HTTP/1.0\r\n\r\n".encode())
+        data = b""
+        while b"first\n" not in data:
+            data += sock.recv(1000)
+        assert b"second" not in data
+        go_on.touch()
+        assert read_all(sock) == b"second\n"
+
+
+@pytest.mark.parametrize("leave", [reset, socket.socket.close])
+def test_close_is_called_when_the_client_leaves(
+    start_apps: StartApps, model: str, leave: Callable[[socket.socket], None]
+) -> None:
+    server = start_apps(model, "endless", "hello")
+    sock = server.connect()
+    sock.sendall(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert sock.recv(1000)
+    leave(sock)
+    wait_until(lambda: closed(server) == ["closed endless"], 20)
+    assert httpx.get(server.url + "hello").text == "Hello, world\n"
+    assert server.stop() == 0, server.log()
+
+
+def test_a_silent_application(start_apps: StartApps, model: str, tmp_path: Path) -> None:
+    """An event loop answers while the application still runs, other models when it has returned."""
+    server = start_apps(model, "waiting", "hello", "--program-timeout 100ms")
+    go_on = tmp_path / "go-on"
+    with server.connect(40) as sock:
+        sock.sendall(f"GET /waiting?{go_on} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        if model != "asyncio":
+            wait_until(lambda: closed(server) == ["begun"], 20)
+            time.sleep(0.3)
+            go_on.touch()
+        assert read_response(sock)[0] == 504
+        go_on.touch()
+    server.wait_for_log("apps:waiting was silent for 0.1 s (program-timeout)")
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("count", [0, 3, 200_000])
+def test_write(start_apps: StartApps, model: str, count: int) -> None:
+    server = start_apps(model, "writing", "writing_then_yielding", "--spool 64k")
+    written = b"written: \n" * count
+    answer = httpx.get(f"{server.url}writing?{count}")
+    assert answer.content == written + b"returned\n"
+    assert answer.headers["content-length"] == str(len(answer.content))
+    assert httpx.get(f"{server.url}writing_then_yielding?{count}").content == written + b"yielded\nagain\n"
+
+
+def test_files(start_apps: StartApps, model: str, tmp_path: Path) -> None:
+    server = start_apps(model, "big_file", "gzip_file")
+    file = tmp_path / "big"
+    file.write_bytes(MEGABYTE * 5)
+    with httpx.Client(base_url=server.url) as client:
+        answer = client.get(f"/big_file?{file}")
+        assert answer.content == (MEGABYTE * 5)[7:]
+        assert answer.headers["content-length"] == str(len(answer.content))
+        wait_until(lambda: closed(server) == ["closed FileWrapper"], 20)
+        assert client.head(f"/big_file?{file}").headers["content-length"] == str(5 * len(MEGABYTE) - 7)
+        wait_until(lambda: len(closed(server)) == 2, 20)
+        assert client.get("/gzip_file").text == "plain text\n"
+    assert server.stop() == 0, server.log()
+
+
+def test_large_bodies_take_constant_memory(start_apps: StartApps, model: str) -> None:
+    """100 MB in and out; the process that has served them never had more than a few MB more."""
+    server = start_apps(model, "sums", "much")
+    size, check, before = map(int, httpx.post(server.url + "sums", content=b"x").text.split())
+    assert (size, check) == (1, zlib.crc32(b"x"))
+    check = 0
+    for _ in range(100):
+        check = zlib.crc32(MEGABYTE, check)
+    with httpx.stream("GET", server.url + "much") as answer:
+        received = out = 0
+        for piece in answer.iter_raw():
+            received += len(piece)
+            out = zlib.crc32(piece, out)
+    assert (received, out) == (100 * len(MEGABYTE), check)
+    for length in (str(100 * len(MEGABYTE)), None):
+        headers = {"Content-Length": length} if length else {}
+        answer = httpx.post(server.url + "sums", content=(MEGABYTE for _ in range(100)), headers=headers)
+        found = [int(word) for word in answer.text.split()]
+        assert found[:2] == [100 * len(MEGABYTE), check]
+        assert found[2] - before < 30_000
+
+
+def test_applications_beside_others(start_apps: StartApps, model: str, tmp_path: Path) -> None:
+    """A shorter path leaves a longer one its requests, in any order; the working directory is on the path."""
+    (tmp_path / "ewe.toml").write_text('wsgi = ["/=apps:hello", "/tools/echo=apps:echo"]\n')
+    server = start_apps(model)
+    with httpx.Client(base_url=server.url) as client:
+        assert client.post("/tools/echo/x", content=b"sent").text == "sent"
+        assert client.post("/tools/echoes", content=b"sent").text == "Hello, world\n"
+        assert client.get("/").text == client.get("/any/where").text == "Hello, world\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "reason"),
+    [
+        ("no_such:app", "", "ModuleNotFoundError: No module named 'no_such' (wsgi)"),
+        ("broken:app", "x = 1\n1 / 0\n", "ZeroDivisionError: division by zero, in {} line 2 (wsgi)"),
+        ("broken:app", "import no_such\n", "No module named 'no_such', in {} line 1 (wsgi)"),
+        ("broken:app", "def\n", "SyntaxError: invalid syntax"),
+        ("broken:app", "raise SystemExit(4)\n", "SystemExit: 4, in {} line 1 (wsgi)"),
+        ("broken:app", "", "AttributeError: module 'broken' has no attribute 'app' (wsgi)"),
+        ("broken", "", "AttributeError: module 'broken' has no attribute 'application' (wsgi)"),
+        ("broken:app", "app = 5\n", "is not callable, but int (wsgi)"),
+        ("broken:app()", "def app(): raise OSError('a\\nb')\n", "OSError: a b, in {} line 1 (wsgi)"),
+    ],
+)
+def test_an_application_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, reason: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "broken", raising=False)
+    with pytest.raises(ValueError) as caught:
+        Site(Config(documentroot=str(tmp_path), wsgi=[f"/a={name}"]))
+    message = str(caught.value)
+    assert reason.format(tmp_path / "broken.py") in message and message.endswith("(wsgi)")
+    assert message.startswith(f"application {name!r} ") and "\n" not in message
+
+
+def test_the_start_fails_with_one_line(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(
+        AssertionError, match=r"it ended with 1:\s+ewe: application 'no_such:app' .*\(wsgi\)\s"
+    ):
+        start("thread", "--wsgi", "/=no_such:app")
+
+
+@pytest.mark.parametrize(
+    "text", ["app:a", "/a", "/a=", "/a=:b", "/a=b:", "/a=b:c(1)", "/a b=c:d", "/a=b-c:d"]
+)
+def test_a_setting_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a path, = and an application"):
+        Config(wsgi=[text])
+
+
+def test_without_applications_nothing_is_loaded(start: Start) -> None:
+    server = start("asyncio", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    log = server.log()
+    assert "ewe.features.static" in log
+    assert "ewe.features.wsgi" not in log and "ewe.gateway.wsgi" not in log
+
+
+def test_a_head_is_checked() -> None:
+    assert checked_head("200 OK", [("A", "b"), ("content-length", "3"), ("Date", "x")])[2:] == (
+        None, 3, (("A", "b"),),
+    )  # fmt: skip
+    assert checked_head("404", []).status == 404
+
+
+def test_a_file_that_is_not_an_ordinary_one_is_iterated(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        assert FileWrapper(pipe).region() is None
+    (tmp_path / "file").write_bytes(b"0123456789")
+    with open(tmp_path / "file", "r+b") as file:
+        file.seek(4)
+        found = FileWrapper(file).region()
+        assert found is not None and (found.offset, found.count) == (4, 6)
+        assert list(FileWrapper(file, 4)) == [b"4567", b"89"]
+
+
+def test_finish_is_called_once() -> None:
+    count: list[int] = []
+
+    class Blocks(list):  # type: ignore[type-arg]
+        def close(self) -> None:
+            count.append(1)
+
+    def application(environ: object, start_response: Callable[..., object]) -> Blocks:
+        start_response("200 OK", [])
+        return Blocks([b"a"])
+
+    environ = {
+        **constants("", False, False),
+        "wsgi.input": open(os.devnull, "rb"),
+        "wsgi.errors": Errors("a"),
+    }
+    run = Invocation(application, {**environ, "REQUEST_METHOD": "GET"}, "a", 10)
+    run.begin()
+    assert (run.body, run.finished, count) == (b"a", False, [])
+    run.finish()
+    run.finish()
+    assert count == [1] and run.input.closed
+
+
+def test_pipelined_requests_keep_their_order(start_apps: StartApps, model: str) -> None:
+    server = start_apps(model, "echo", "closing")
+    with server.connect() as sock:
+        post = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n%d"
+        get = b"GET /closing HTTP/1.1\r\nHost: a\r\n\r\n"
+        sock.sendall(b"".join(post % number + get for number in range(9)))
+        for number in range(9):
+            assert read_response(sock)[-1] == b"%d" % number
+            assert read_response(sock)[-1] == b"short\n"
