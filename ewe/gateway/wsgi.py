@@ -49,6 +49,7 @@ from ewe import __version__, logger
 from ewe.gateway.cgi import (
     MAX_REMEMBERED,
     NOT_PASSED_ON,
+    SHORT_HEAD,
     Head,
     content_length,
     response_status,
@@ -178,6 +179,7 @@ def checked_head(status: object, fields: object) -> Head:
         raise TypeError(f"the status must be a str such as '200 OK', not {status!r}")
     if type(fields) is not list:
         raise TypeError(f"the headers must be a list of (name, value), not {type(fields).__name__}")
+    size = len(status)
     for field in fields:
         if (
             type(field) is not tuple
@@ -186,11 +188,12 @@ def checked_head(status: object, fields: object) -> Head:
             or type(field[1]) is not str
         ):
             raise TypeError(f"a header must be a tuple of two str, not {field!r}")
-    return remembered_head(status, tuple(fields))
+        size += len(field[0]) + len(field[1])
+    return (parsed_head if size <= SHORT_HEAD else parsed_head.__wrapped__)(status, tuple(fields))
 
 
-@functools.lru_cache(maxsize=128)  # most applications send few different heads
-def remembered_head(status: str, fields: tuple[tuple[str, str], ...]) -> Head:
+@functools.lru_cache(maxsize=512)  # most applications send few different heads
+def parsed_head(status: str, fields: tuple[tuple[str, str], ...]) -> Head:
     """Parse a head whose parts have the right types. Raises ValueError."""
     length = None
     passed: list[tuple[str, str]] = []

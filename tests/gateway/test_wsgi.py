@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import time
 import zlib
@@ -393,3 +394,26 @@ def test_pipelined_requests_keep_their_order(start_apps: StartApps, model: str) 
         for number in range(9):
             assert read_response(sock)[-1] == b"%d" % number
             assert read_response(sock)[-1] == b"short\n"
+
+
+def test_a_stop_lets_a_call_end(start_apps: StartApps, model: str, tmp_path: Path) -> None:
+    server = start_apps(model, "waiting")
+    go_on = tmp_path / "go-on"
+    with server.connect(40) as sock:
+        sock.sendall(f"GET /waiting?{go_on} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        wait_until(lambda: closed(server) == ["begun"], 20)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(OSError):  # it accepts no more, so the stop has begun
+            while True:
+                server.connect(1).close()
+        go_on.touch()
+        assert read_response(sock)[-1] == b"late\n"
+    assert server.process.wait(30) == 0, server.log()
+
+
+def test_a_stop_ends_a_call_that_does_not_end(start_apps: StartApps, model: str, tmp_path: Path) -> None:
+    server = start_apps(model, "waiting", "--grace 300ms")
+    with server.connect(40) as sock:
+        sock.sendall(f"GET /waiting?{tmp_path / 'never'} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        wait_until(lambda: closed(server) == ["begun"], 20)
+        assert server.stop() == 4, server.log()
