@@ -287,7 +287,7 @@ class Invocation:
         self.blocks: Iterator[bytes] = iter(())
         self.body: bytes | tuple[bytes | Region, ...] | None = None
         self.length: int | None = None
-        self.written = b""  # by write(); in the file once there are too many for memory
+        self.written = bytearray()  # by write(); in the file once there are too many for memory
         self.file = -1
         self.file_size = 0
         self.fault = ""
@@ -321,7 +321,7 @@ class Invocation:
             if len(self.written) <= self.spool:
                 return
             self.file = temporary_file()
-            data, self.written = self.written, b""
+            data, self.written = bytes(self.written), bytearray()
         self.file_size += len(data)
         view = memoryview(data)
         while view:
@@ -352,7 +352,7 @@ class Invocation:
         if self.file >= 0:
             pieces.append(Region(self.file, 0, self.file_size))
         elif self.written:
-            pieces.append(self.written)
+            pieces.append(bytes(self.written))
         if type(iterable) is list or type(iterable) is tuple:
             for block in iterable:
                 self.check(block)
@@ -363,7 +363,7 @@ class Invocation:
         block = self.next_block()
         if not block or length_of(iterable) == 1:
             return [*pieces, block]
-        before = file_blocks(self.file, self.file_size) if self.file >= 0 else (self.written,)
+        before = file_blocks(self.file, self.file_size) if self.file >= 0 else (bytes(self.written),)
         self.blocks = itertools.chain(before, (block,), self.blocks)
         return None
 

@@ -104,14 +104,16 @@ class CallThreads:
         self.count = 0  # threads that were started
         self.ended: deque[None] = deque()  # one entry for each thread that has ended
         self.sleeping: list[LockType] = []
-        self.taken = 0.0  # when a thread last took a call
+        self.taken = 0.0  # when a thread last took a call, or was woken for one
         self.watching = False  # the loop is going to call look()
         self.first: Call | None = None  # the call that had waited longest at the last look
 
     def put(self, call: Call) -> None:
         """Have a thread make a call."""
         self.waiting.append(call)
-        if len(self.sleeping) == self.count or time.monotonic() - self.taken > PATIENCE:
+        now = time.monotonic()
+        if len(self.sleeping) == self.count or now - self.taken > PATIENCE:
+            self.taken = now  # by the thread that wakes; else each call that comes now would wake one more
             self.wake()
         elif not self.watching:
             self.watching = True

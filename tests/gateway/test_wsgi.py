@@ -237,7 +237,7 @@ def test_a_silent_application(start_apps: StartApps, model: str, tmp_path: Path)
 
 @pytest.mark.parametrize("count", [0, 3, 200_000])
 def test_write(start_apps: StartApps, model: str, count: int) -> None:
-    server = start_apps(model, "writing", "writing_then_yielding", "--spool 64k")
+    server = start_apps(model, "writing", "writing_then_yielding")
     written = b"written: \n" * count
     answer = httpx.get(f"{server.url}writing?{count}")
     assert answer.content == written + b"returned\n"
@@ -361,6 +361,43 @@ def test_a_file_that_is_not_an_ordinary_one_is_iterated(tmp_path: Path) -> None:
         assert list(FileWrapper(file, 4)) == [b"4567", b"89"]
 
 
+def invocation(application: Callable[..., object], method: str = "GET") -> Invocation:
+    """Return an invocation that has begun."""
+    environ = {
+        **constants("", False, False),
+        "wsgi.input": open(os.devnull, "rb"),
+        "wsgi.errors": Errors("a"),
+    }
+    run = Invocation(application, {**environ, "REQUEST_METHOD": method}, "a", 10)  # type: ignore[arg-type]
+    run.begin()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("length", "method", "body"),
+    [("3", "GET", b"abc"), ("0", "GET", b""), ("9", "HEAD", b"abcd"), ("4", "GET", b"abcd")],
+)
+def test_a_body_is_as_long_as_its_content_length(length: str, method: str, body: bytes) -> None:
+    def application(environ: object, start_response: Callable[..., object]) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", length)])
+        return [b"ab", b"cd"]
+
+    run = invocation(application, method)
+    assert (run.body, run.length, run.fault) == (body, int(length), "")
+
+
+def test_a_part_of_a_file_is_as_long_as_its_content_length(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+
+    def application(environ: dict[str, object], start_response: Callable[..., object]) -> FileWrapper:
+        start_response("200 OK", [("Content-Length", "6")])
+        return FileWrapper(open(tmp_path / "file", "rb"))
+
+    run = invocation(application)
+    assert isinstance(run.body, tuple) and [piece.count for piece in run.body] == [6]  # type: ignore[union-attr]
+    run.finish()
+
+
 def test_finish_is_called_once() -> None:
     count: list[int] = []
 
@@ -372,13 +409,7 @@ def test_finish_is_called_once() -> None:
         start_response("200 OK", [])
         return Blocks([b"a"])
 
-    environ = {
-        **constants("", False, False),
-        "wsgi.input": open(os.devnull, "rb"),
-        "wsgi.errors": Errors("a"),
-    }
-    run = Invocation(application, {**environ, "REQUEST_METHOD": "GET"}, "a", 10)
-    run.begin()
+    run = invocation(application)
     assert (run.body, run.finished, count) == (b"a", False, [])
     run.finish()
     run.finish()

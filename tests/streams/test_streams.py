@@ -1365,6 +1365,19 @@ def calls() -> Iterator[Calls]:
         made.close()
 
 
+def test_calls_that_come_at_once_and_block_get_threads(calls: Calls) -> None:
+    """One thread is woken for all of them, and others only because the calls wait."""
+    barrier = threading.Barrier(3)
+    made = [Call(barrier.wait, (20,), lambda: None) for _ in range(3)]
+
+    def put_all() -> None:
+        for call in made:
+            calls.threads.put(call)
+
+    calls.loop.call_soon_threadsafe(put_all)
+    wait_until(lambda: all(call.value is not None for call in made), 20)
+
+
 def test_calls_that_block_get_threads_up_to_the_limit(calls: Calls) -> None:
     barrier = threading.Barrier(4)  # three calls and the test
     running: list[int] = []
