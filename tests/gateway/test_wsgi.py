@@ -442,6 +442,25 @@ def test_a_stop_lets_a_call_end(start_apps: StartApps, model: str, tmp_path: Pat
     assert server.process.wait(30) == 0, server.log()
 
 
+def test_a_stop_waits_for_a_call_whose_client_has_left(
+    start_apps: StartApps, model: str, tmp_path: Path
+) -> None:
+    server = start_apps(model, "waiting")
+    go_on = tmp_path / "go-on"
+    sock = server.connect()
+    sock.sendall(f"GET /waiting?{go_on} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    wait_until(lambda: closed(server) == ["begun"], 20)
+    reset(sock)
+    server.process.send_signal(signal.SIGTERM)
+    with pytest.raises(OSError):
+        while True:
+            server.connect(1).close()
+    time.sleep(0.3)
+    go_on.touch()
+    assert server.process.wait(30) == 0, server.log()
+    assert closed(server) == ["begun", "closed waiting"]
+
+
 def test_a_stop_ends_a_call_that_does_not_end(start_apps: StartApps, model: str, tmp_path: Path) -> None:
     server = start_apps(model, "waiting", "--grace 300ms")
     with server.connect(40) as sock:

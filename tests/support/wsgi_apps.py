@@ -160,13 +160,13 @@ def no_body(environ: Environ, start_response: Callable[..., Any]) -> list[bytes]
     return [b"not to be sent"]
 
 
-def waiting(environ: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+def waiting(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Wait until the file in the query is there."""
     note("begun")
     while not os.path.exists(environ["QUERY_STRING"]):
         time.sleep(0.01)
     start_response("200 OK", TEXT)
-    return [b"late\n"]
+    return Noted([b"late\n"], "waiting")
 
 
 def logging(environ: Environ, start_response: Callable[..., Any]) -> list[bytes]:
