@@ -337,7 +337,11 @@ class Invocation:
             if self.head is None:
                 raise AssertionError("the application has not called start_response() (PEP 3333)")
             self.length = self.head.length
-            if pieces is not None:
+            if (
+                self.head.status == 205
+            ):  # it has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
+                self.body, self.length = b"", 0
+            elif pieces is not None:
                 self.body = self.framed(pieces, self.head)
         except BaseException:  # SystemExit, too: an application must not end the server
             self.fail()
@@ -369,9 +373,6 @@ class Invocation:
 
     def framed(self, pieces: list[bytes | Region], head: Head) -> bytes | tuple[bytes | Region, ...]:
         """Return the whole body, and set `length`. Raises ValueError if Content-Length promises more."""
-        if head.status == 205:  # it has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
-            self.length = 0
-            return b""
         size = body_size(tuple(pieces)) or 0
         without_body = self.without_body or head.status in BODILESS
         if self.length is None:

@@ -9,12 +9,13 @@ import signal
 import socket
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from support.server import ROOT, Server, Start, wait_until
+from support import web
+from support.server import ROOT, Server, Start, needs, wait_until
 from support.wire import read_all, read_response, reset
 from support.wsgi_apps import FAULTS, MEGABYTE
 
@@ -56,7 +57,7 @@ def closed(server: Server) -> list[str]:
 def test_the_contract(start_apps: StartApps, model: str) -> None:
     names = ("hello", "echo", "generator", "closing", "recovering", "no_body", "logging", "validated")
     server = start_apps(model, *names, "validated_blocks", "/made=make()")
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         answer = client.get("/hello")
         assert (answer.text, answer.headers["content-length"]) == ("Hello, world\n", "13")
         assert client.get("/made").text == "Hello, world\n"
@@ -113,6 +114,16 @@ def test_http_1_0_gets_a_body_whose_end_is_the_close(start_apps: StartApps, mode
     assert body == b"Hello, world\n" and b"Content-Length: 13\r\n" in head
 
 
+@needs("openssl")
+def test_over_tls(start_apps: StartApps, model: str) -> None:
+    server = start_apps(model, "variables", "echo", "much", "--tls self")
+    with httpx.Client(timeout=20, base_url=f"https://127.0.0.1:{server.port}", verify=False) as client:
+        text = client.get("/variables").text
+        assert "HTTPS='on'\n" in text and "wsgi.url_scheme='https'\n" in text
+        assert client.post("/echo", content=b"one\ntwo").text == "one\ntwo"
+        assert len(client.get("/much").content) == 100 * len(MEGABYTE)
+
+
 @pytest.mark.parametrize(
     ("options", "threads", "processes"),
     [
@@ -156,7 +167,7 @@ def test_environ(start_apps: StartApps, options: str, threads: bool, processes: 
 
 def test_faults(start_apps: StartApps, model: str) -> None:
     server = start_apps(model, "fault", "hello")
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         for count, kind in enumerate(FAULTS, 1):
             answer = client.get(f"/fault/{kind}")
             assert answer.status_code == 500, kind
@@ -171,7 +182,7 @@ def test_faults(start_apps: StartApps, model: str) -> None:
 
 def test_a_fault_is_shown_to_its_developer(start_apps: StartApps, model: str) -> None:
     server = start_apps(model, "fault", "--development")
-    answer = httpx.get(server.url + "fault/raise")
+    answer = web.get(server.url + "fault/raise")
     assert answer.status_code == 500
     assert "ZeroDivisionError: &lt;on purpose&gt;" in answer.text and "apps.py" in answer.text
 
@@ -182,10 +193,10 @@ def test_a_fault_after_the_first_block_cuts_the_response(
 ) -> None:
     server = start_apps(model, application, "hello")
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(server.url + application)
+        web.get(server.url + application)
     log = server.wait_for_log("cut after 6 bytes")
     assert "Traceback" in log
-    assert httpx.get(server.url + "hello").text == "Hello, world\n"
+    assert web.get(server.url + "hello").text == "Hello, world\n"
     if application == "failing_later":
         wait_until(lambda: closed(server) == ["closed failing"], 20)
 
@@ -215,7 +226,7 @@ def test_close_is_called_when_the_client_leaves(
     assert sock.recv(1000)
     leave(sock)
     wait_until(lambda: closed(server) == ["closed endless"], 20)
-    assert httpx.get(server.url + "hello").text == "Hello, world\n"
+    assert web.get(server.url + "hello").text == "Hello, world\n"
     assert server.stop() == 0, server.log()
 
 
@@ -239,17 +250,17 @@ def test_a_silent_application(start_apps: StartApps, model: str, tmp_path: Path)
 def test_write(start_apps: StartApps, model: str, count: int) -> None:
     server = start_apps(model, "writing", "writing_then_yielding")
     written = b"written: \n" * count
-    answer = httpx.get(f"{server.url}writing?{count}")
+    answer = web.get(f"{server.url}writing?{count}")
     assert answer.content == written + b"returned\n"
     assert answer.headers["content-length"] == str(len(answer.content))
-    assert httpx.get(f"{server.url}writing_then_yielding?{count}").content == written + b"yielded\nagain\n"
+    assert web.get(f"{server.url}writing_then_yielding?{count}").content == written + b"yielded\nagain\n"
 
 
 def test_files(start_apps: StartApps, model: str, tmp_path: Path) -> None:
     server = start_apps(model, "big_file", "gzip_file")
     file = tmp_path / "big"
     file.write_bytes(MEGABYTE * 5)
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         answer = client.get(f"/big_file?{file}")
         assert answer.content == (MEGABYTE * 5)[7:]
         assert answer.headers["content-length"] == str(len(answer.content))
@@ -263,12 +274,12 @@ def test_files(start_apps: StartApps, model: str, tmp_path: Path) -> None:
 def test_large_bodies_take_constant_memory(start_apps: StartApps, model: str) -> None:
     """100 MB in and out; the process that has served them never had more than a few MB more."""
     server = start_apps(model, "sums", "much")
-    size, check, before = map(int, httpx.post(server.url + "sums", content=b"x").text.split())
+    size, check, before = map(int, web.post(server.url + "sums", content=b"x").text.split())
     assert (size, check) == (1, zlib.crc32(b"x"))
     check = 0
     for _ in range(100):
         check = zlib.crc32(MEGABYTE, check)
-    with httpx.stream("GET", server.url + "much") as answer:
+    with httpx.stream("GET", server.url + "much", timeout=20) as answer:
         received = out = 0
         for piece in answer.iter_raw():
             received += len(piece)
@@ -276,7 +287,7 @@ def test_large_bodies_take_constant_memory(start_apps: StartApps, model: str) ->
     assert (received, out) == (100 * len(MEGABYTE), check)
     for length in (str(100 * len(MEGABYTE)), None):
         headers = {"Content-Length": length} if length else {}
-        answer = httpx.post(server.url + "sums", content=(MEGABYTE for _ in range(100)), headers=headers)
+        answer = web.post(server.url + "sums", content=(MEGABYTE for _ in range(100)), headers=headers)
         found = [int(word) for word in answer.text.split()]
         assert found[:2] == [100 * len(MEGABYTE), check]
         assert found[2] - before < 30_000
@@ -286,7 +297,7 @@ def test_applications_beside_others(start_apps: StartApps, model: str, tmp_path:
     """A shorter path leaves a longer one its requests, in any order; the working directory is on the path."""
     (tmp_path / "ewe.toml").write_text('wsgi = ["/=apps:hello", "/tools/echo=apps:echo"]\n')
     server = start_apps(model)
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         assert client.post("/tools/echo/x", content=b"sent").text == "sent"
         assert client.post("/tools/echoes", content=b"sent").text == "Hello, world\n"
         assert client.get("/").text == client.get("/any/where").text == "Hello, world\n"
@@ -384,6 +395,15 @@ def test_a_body_is_as_long_as_its_content_length(length: str, method: str, body:
 
     run = invocation(application, method)
     assert (run.body, run.length, run.fault) == (body, int(length), "")
+
+
+def test_a_205_has_no_content() -> None:
+    def application(environ: object, start_response: Callable[..., object]) -> Iterator[bytes]:
+        start_response("205 Reset Content", [])
+        return iter([b"ab", b"cd"])
+
+    run = invocation(application)
+    assert (run.body, run.length) == (b"", 0)
 
 
 def test_a_part_of_a_file_is_as_long_as_its_content_length(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import web
 from support.server import ROOT, Start
 
 SOURCE = ROOT / "tests" / "support" / "wsgi_frameworks.py"
@@ -38,7 +39,7 @@ def check_upload(client: httpx.Client, path: str) -> None:
 @pytest.mark.usefixtures("frameworks")
 def test_flask(start: Start, model: str) -> None:
     server = start(model, "--wsgi", "/shop=frameworks:flask_app()")
-    with httpx.Client(base_url=server.url + "shop/", follow_redirects=True) as client:
+    with web.Client(base_url=server.url + "shop/", follow_redirects=True) as client:
         assert client.get("?name=Ada").text == "<p>Hello, Ada"
         assert client.get("login").text == "Ada"
         check_upload(client, "upload")
@@ -58,7 +59,7 @@ def test_flask(start: Start, model: str) -> None:
 @pytest.mark.usefixtures("frameworks")
 def test_bottle(start: Start, model: str) -> None:
     server = start(model, "--wsgi", "/=frameworks:bottle_app()")
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         assert client.get("hello/Ada").text == "<b>Hello Ada</b>!"
         check_upload(client, "upload")
         assert client.get("file").content == UPLOAD
@@ -71,7 +72,7 @@ def test_bottle(start: Start, model: str) -> None:
 @pytest.mark.usefixtures("frameworks")
 def test_django(start: Start, model: str) -> None:
     server = start(model, "--wsgi", "/site=frameworks:django_app()")
-    with httpx.Client(base_url=server.url + "site/", follow_redirects=True) as client:
+    with web.Client(base_url=server.url + "site/", follow_redirects=True) as client:
         page = client.get("admin/")
         assert page.url.path == "/site/admin/login/"
         token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)
