@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
-LISTS = ("bind", "defaultindex", "fastcgi", "mount", "wsgi")  # settings that may be repeated
+LISTS = ("asgi", "bind", "defaultindex", "fastcgi", "mount", "wsgi")  # settings that may be repeated
 
 
 NOT_HERE = (

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Feature
     from ewe.features.xswitch import XSwitch
+    from ewe.gateway.asgi import Application
     from ewe.streams.base import Stream
 
 IDLE_SOCKET = 75.0  # seconds that a connection may be idle where it costs only a socket
@@ -64,6 +65,7 @@ class Site:
             switch = XSwitch(config, self.limits)
         claims = self.claims(switch)
         self.static = Static(config, claims=claims)
+        self.applications: list[Application] = []  # those of ASGI, which are started before the first request
         self.mounts = list(self.features(switch, claims))
 
     def features(self, switch: XSwitch | None, claims: Claims) -> Iterator[tuple[str, Feature]]:
@@ -77,11 +79,7 @@ class Site:
             from ewe.features.base import Mounted, make
 
             yield path, Mounted(make(name, config, path), path)
-        # The longest path first, so that an application at / leaves the others theirs.
-        for path, name in sorted(map(parse_application, config.wsgi), key=lambda found: -len(found[0])):
-            from ewe.features.wsgi import WSGI
-
-            yield path, WSGI(config, path, name, threads=self.many_calls, processes=self.many_processes)
+        yield from self.applications_of(config)
         if switch is not None and config.xswitch_status:
             yield XSWITCH_STATUS_PATH, switch
         if os.path.isdir(config.cgi_path):
@@ -101,6 +99,22 @@ class Site:
             from ewe.features.pages import SitePages
 
             yield "/", SitePages(switch, self.static.root, config.defaultindex)
+
+    def applications_of(self, config: Config) -> Iterator[tuple[str, Feature]]:
+        """Yield the applications, the longest path first: one at / leaves the others theirs."""
+        named = [(*parse_application(each), "wsgi") for each in config.wsgi]
+        named += [(*parse_application(each), "asgi") for each in config.asgi]
+        for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
+            if kind == "wsgi":
+                from ewe.features.wsgi import WSGI
+
+                yield path, WSGI(config, path, name, threads=self.many_calls, processes=self.many_processes)
+            else:
+                from ewe.features.asgi import ASGI
+
+                asgi = ASGI(config, path, name)
+                self.applications.append(asgi.application)
+                yield path, asgi
 
     def claims(self, switch: XSwitch | None) -> Claims:
         """Return which files of the document root are programs and therefore never sent."""

@@ -175,6 +175,8 @@ class Config:
                     group="programs")
     wsgi = Setting((), APPLICATIONS, "a WSGI application and the path below which it answers: /wiki=module:app, or"
                    " /=module:create() for what a function returns; may be repeated", group="programs")
+    asgi = Setting((), APPLICATIONS, "an ASGI application (Starlette, FastAPI, ...) and the path below which it"
+                   " answers: /blog=module:app; may be repeated", group="programs")
     development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
                           " machine only", group="programs")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"

@@ -25,6 +25,7 @@ Read next: serial.py; docs/write-a-model.md leads through a model of your own.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Coroutine
@@ -91,6 +92,7 @@ class Processor:
         self.live: set[Stream] = set()
         self.listener: Listener
         self.stopping = self.finishing = False  # as in Stream
+        self.aborting = False  # abort() was called
         self.cut = 0  # conversations that were aborted
         self.served = 0  # requests answered on connections that have ended
         self.retire_at = 0.0  # requests after which this process retires; 0: never
@@ -195,6 +197,30 @@ class Processor:
         most = self.config.connections_per_client
         return bool(most) and self.clients[client] >= most
 
+    # Applications (ASGI): on the event loop of a separate thread, unless the model has a loop
+
+    def start_applications(self) -> bool:
+        """Start the site's applications, before the first connection; return False if one cannot start."""
+        if not self.site.applications:
+            return True
+        from ewe.gateway.asgi import start_all
+        from ewe.streams.loops import LoopThread
+
+        loop = LoopThread.of_this_process(self.config.loop)
+        return loop.run(start_all(self.site.applications, lambda: self.stopping))
+
+    def stop_applications(self) -> None:
+        """Stop the applications that were started in this process, after the last connection."""
+        if "ewe.gateway.asgi" not in sys.modules:
+            return
+        from ewe.gateway.asgi import stop_all
+        from ewe.streams.loops import LoopThread
+
+        loop = LoopThread.existing()
+        if loop is not None:
+            loop.run(stop_all(self.config.grace, lambda: self.aborting))
+            loop.close()
+
     def next(self, listener: Listener) -> Accepted | None:
         """Return the next connection, or None if the wait was ended or the connection refused.
 
@@ -291,6 +317,7 @@ class Processor:
     def abort(self) -> None:
         """End every conversation and its programs now."""
         self.finish()
+        self.aborting = True
         for stream in list(self.live):
             stream.abort()
 

@@ -35,6 +35,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -48,6 +49,7 @@ from ewe.streams.calls import CallThreads
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.event import TICK, Clock, EventStream
 from ewe.streams.listener import ACCEPTS, KEEPS_NAME
+from ewe.streams.loops import loop_maker
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -105,7 +107,22 @@ class Event(Processor):
         finally:
             self.running = False
             self.calls.close()
+            self.stop_applications()
             self.loop.close()
+
+    def start_applications(self) -> bool:
+        if not self.site.applications:
+            return True
+        from ewe.gateway.asgi import start_all
+
+        return self.loop.run_until_complete(start_all(self.site.applications, lambda: self.stopping))
+
+    def stop_applications(self) -> None:
+        # serve() calls this before it closes the loop; the server calls it again, since serve() may not have run.
+        if "ewe.gateway.asgi" in sys.modules and not self.loop.is_closed():
+            from ewe.gateway.asgi import stop_all
+
+            self.loop.run_until_complete(stop_all(self.config.grace, lambda: self.aborting))
 
     def settle(self, servers: list[asyncio.Server]) -> None:
         """Stop accepting, and let the connections begin that the loop has accepted already.
@@ -217,6 +234,7 @@ class Event(Processor):
             stream.finish()
 
     def abort(self) -> None:
+        self.aborting = True
         self.finish()
         self.call(self.let_abort)
 
@@ -256,19 +274,3 @@ class Refusal(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Let the transport close: the client has closed its side."""
         return False
-
-
-def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:
-    """Return the function that makes the loop of a choice (auto, uvloop, asyncio), and the loop's name.
-
-    Raises ImportError if the choice is uvloop and uvloop is not installed.
-    """
-    if choice != "asyncio":
-        try:
-            import uvloop
-        except ImportError:
-            if choice == "uvloop":
-                raise
-        else:
-            return uvloop.new_event_loop, "uvloop"
-    return asyncio.new_event_loop, "asyncio"

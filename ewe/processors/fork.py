@@ -120,7 +120,14 @@ class Fork(Processor):
         stream = self.meet(accepted)
         signal.signal(signal.SIGHUP, lambda *_: self.mark_last())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
-        self.hold(stream)
+        try:
+            self.hold(stream)
+        finally:
+            self.stop_applications()
+
+    def start_applications(self) -> bool:
+        """Start nothing: the thread of the applications would not be in the children. Each child starts its own."""
+        return True
 
     def reap(self) -> None:
         """Read the exit status of each child that has ended."""

@@ -29,7 +29,7 @@ from ewe import logger
 from ewe.gateway import orphans
 from ewe.server import systemd
 from ewe.server.privileges import become
-from ewe.server.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, Worker, ignore_stops
+from ewe.server.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, UNUSABLE, Worker, ignore_stops
 
 if TYPE_CHECKING:
     import socket
@@ -57,6 +57,7 @@ class Supervisor:
         self.interrupts = 0
         self.stopping = False
         self.xswitch_told = False
+        self.first: set[int] = set()  # the workers that the server began with
         self.deadline = 0.0
         self.status = STOPPED
 
@@ -79,6 +80,7 @@ class Supervisor:
             self.start(COMPANION)
         for place in range(self.count):
             self.start(place)
+        self.first = set(self.workers)
         ready()
         while self.workers or not self.stopping:
             self.wait()
@@ -248,6 +250,9 @@ class Supervisor:
                 orphans.end(self.workers)
             if self.stopping:
                 self.status = self.status or (CUT if code else STOPPED)
+            elif code == UNUSABLE and pid in self.first:  # it has said why
+                self.status = FAILED
+                self.stop(signal.SIGTERM)
             elif place != LEAVING:
                 self.replace(place, pid, code, time.monotonic() - born < YOUNG)
 

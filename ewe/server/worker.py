@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ewe.server.processor_factory import ProcessorFactory
 
 STOPPED, FAILED, CUT = 0, 1, 4  # exit statuses: stopped as asked; a fault of ewe; requests were cut
+UNUSABLE = 3  # of a worker alone: an application's startup failed
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 LAST_MOMENT = 2.0  # seconds between abort() and the end of a process that hangs
 
@@ -70,6 +71,7 @@ class Worker:
         self.began = time.monotonic()
         self.interrupts = 0
         self.stopping = self.aborted = False
+        self.last_moment = 0.0  # an alarm before it is not the one that ends the process
         logger.access.name_worker(self.processor.name, name)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
@@ -85,8 +87,10 @@ class Worker:
             signal.signal(number, self.on_count)
         signal.set_wakeup_fd(self.listener.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
-        ready()
         try:
+            if not self.processor.start_applications():
+                return UNUSABLE if self.supervised else FAILED
+            ready()
             self.processor.serve(self.listener)
             if not self.listener.closed:
                 logger.errors.error(
@@ -97,6 +101,7 @@ class Worker:
             logger.errors.exception(f"the {self.processor.name} model failed")
             return FAILED
         finally:
+            self.processor.stop_applications()  # before the alarm is switched off, which bounds it
             signal.setitimer(signal.ITIMER_REAL, 0)
             ignore_stops()
             self.processor.cut += kill_programs()
@@ -124,6 +129,7 @@ class Worker:
     def on_quit(self, number: int, frame: object) -> None:
         """QUIT, second INT: end everything now."""
         self.aborted = True
+        self.last_moment = time.monotonic() + LAST_MOMENT / 2
         self.processor.abort()
         signal.setitimer(signal.ITIMER_REAL, LAST_MOMENT)
 
@@ -136,6 +142,8 @@ class Worker:
             )
             self.on_quit(number, frame)
             return
+        if time.monotonic() < self.last_moment:
+            return  # the alarm of `grace` came together with QUIT, whose handler ran first
         kill_programs()
         os._exit(CUT)
 

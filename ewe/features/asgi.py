@@ -1,0 +1,202 @@
+"""ASGI: an application of Starlette, FastAPI, Django or of your own answers below a path (setting `asgi`).
+
+    request ──▶ respond(): scope ──▶ Call (ewe.gateway.asgi) ──▶ the application, on its loop
+    client  ◀── Response or Pieces ◀──── Head, pieces ◀────────┘
+
+The feature translates: a Request into a scope, and what the application sends into a Response. A response that is
+complete in its first piece becomes bytes. The body of any other is a Source (Pieces), and the conversation pulls
+the pieces out of the application. If the application names a file as its body (http.response.pathsend), the kernel
+sends the file.
+
+Read next: ewe/gateway/asgi.py.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from ewe.gateway.asgi import FAULT, Application, Call, Head
+from ewe.gateway.cgi import refuse_trace
+from ewe.http.error_pages import error_page, fault_page
+from ewe.http.messages import NO_BODY, Region, Request, Response, Source
+from ewe.http.status import BODILESS, HTTPError
+from ewe.registry import load_application
+from ewe.streams.base import CALL, Timeout
+from ewe.streams.loops import meet
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.streams.base import Stream
+
+MAX_KNOWN = 1024  # requests whose part of the scope is remembered
+JOINED = 64 * 1024  # bytes of small pieces that go out together
+
+
+class ASGI:
+    """Answers below one path with an application."""
+
+    def __init__(self, config: Config, path: str, text: str) -> None:
+        """Import the application that `text` names: module:app. Raises ValueError, in one line."""
+        self.application = Application.of(text, load_application(text, "asgi"), config.program_timeout)
+        self.config = config
+        self.root_path = path.rstrip("/")
+        # Equal requests without a body share one Request, and so one part of the scope.
+        self.known: dict[Request, dict[str, Any]] = {}
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with what the application sends, below its path. Raises HTTPError, Disconnected."""
+        path, root = request.path, self.root_path
+        if root and path != root and not path.startswith(root + "/"):
+            return None
+        refuse_trace(request)
+        call = Call(self.application, request, self.scope(request, io), meet(io, self.config.loop))
+        try:
+            call.meeting.call(call.start)
+            head = await call.next()
+            if head is FAULT:
+                return self.fault(call)
+            return self.response(call, head)
+        except Timeout:
+            call.give_up(cancel=True)
+            raise HTTPError(504, self.silence()) from None
+        except BaseException:
+            call.give_up()
+            raise
+
+    def silence(self) -> str:
+        """Return why an answer ends, when the application sends nothing more."""
+        application = self.application
+        return f"{application.text} was silent for {application.timeout_s:g} s (program-timeout)"
+
+    def fault(self, call: Call) -> Response:
+        """Return the page of a fault."""
+        call.meeting.close()
+        if self.config.development and call.fault:
+            return fault_page(call.fault)
+        return error_page(500, f"{self.application.text} failed")
+
+    def response(self, call: Call, head: Head) -> Response:
+        """Return the response that begins with this head. Raises HTTPError."""
+        if not head.more:
+            call.meeting.close()
+            if head.path is not None:
+                return file_response(head, self.application.text)
+            if head.length is None or head.length == len(head.piece):
+                return Response(head.status, head.fields, head.piece)
+        return Response(head.status, head.fields, Pieces(self, call, head))
+
+    def scope(self, request: Request, io: Stream) -> dict[str, Any]:
+        """Return the scope of a request (ASGI, HTTP connection scope)."""
+        known = self.known.get(request)
+        if known is None:
+            known = of_request(request)
+            if request.body is NO_BODY:
+                if len(self.known) >= MAX_KNOWN:
+                    self.known.clear()
+                self.known[request] = known
+        address = io.server_address()
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            **known,
+            "headers": list(known["headers"]),
+            "scheme": io.scheme,
+            "root_path": self.root_path,
+            "client": None if io.client[0] == "unix:" else io.client,
+            "server": (io.server[0], None) if address == "unix:" else (address, io.server[1]),
+            "state": dict(self.application.state),
+            "extensions": {"http.response.pathsend": {}},
+        }
+
+
+def of_request(request: Request) -> dict[str, Any]:
+    """Return the part of a scope that depends on the request alone."""
+    target = request.target
+    if not target.startswith("/"):  # the absolute form, http://host/path
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    return {
+        "http_version": "1.1" if request.version == (1, 1) else "1.0",
+        "method": request.method,
+        "path": request.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+        "raw_path": target.partition("?")[0].encode("latin-1"),
+        "query_string": (request.query or "").encode("latin-1"),
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields],
+    }
+
+
+def file_response(head: Head, text: str) -> Response:
+    """Return a response whose body is a file that the application names. Raises HTTPError."""
+    assert head.path is not None
+    try:
+        file = os.open(head.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as reason:
+        raise HTTPError(500, f"{text}: pathsend of {head.path!r}: {reason.strerror}") from None
+    size, mode = os.fstat(file).st_size, os.fstat(file).st_mode
+    if not stat.S_ISREG(mode) or head.length not in (None, size):
+        os.close(file)
+        raise HTTPError(500, f"{text}: pathsend of {head.path!r}: no file of Content-Length bytes")
+    return Response(head.status, head.fields, (Region(file, 0, size),), release=lambda: os.close(file))
+
+
+class Pieces(Source):
+    """The body of a response, as the application sends it."""
+
+    def __init__(self, feature: ASGI, call: Call, head: Head) -> None:
+        self.feature = feature
+        self.call = call
+        self.length = head.length
+        self.status = head.status
+        self.piece = head.piece
+        self.more = head.more
+        self.size = len(head.piece) + CALL  # taken, and the application has not been told
+
+    async def receive(self) -> bytes:
+        """Return the next piece. Raises HTTPError if the application fails, Disconnected."""
+        call = self.call
+        while True:
+            piece, self.piece = self.piece, b""
+            if piece:
+                return piece
+            if not self.more:
+                return b""
+            if self.size:
+                call.meeting.call(call.taken, self.size)
+                self.size = 0
+            await self.next()
+
+    async def next(self) -> None:
+        """Wait for the next piece, and take those that follow it already."""
+        try:
+            item = await self.call.next()
+        except Timeout:
+            self.call.give_up(cancel=True)
+            raise HTTPError(504, self.feature.silence()) from None
+        if item is FAULT:
+            self.more = False
+            raise HTTPError(500, f"{self.feature.application.text} failed")
+        piece, self.more = item
+        self.size += len(piece) + CALL
+        items = self.call.meeting.items
+        if self.more and items and type(items[0]) is tuple:
+            pieces = [piece]
+            total = len(piece)
+            while self.more and items and type(items[0]) is tuple and total < JOINED:
+                piece, self.more = items.popleft()
+                pieces.append(piece)
+                total += len(piece)
+                self.size += len(piece) + CALL
+            piece = b"".join(pieces)
+        self.piece = piece
+
+    async def close(self) -> None:
+        """Tell the application that its response has ended, if it does not know."""
+        call = self.call
+        if not self.more:
+            call.meeting.close()
+        elif call.request.method == "HEAD" or self.status in BODILESS:
+            call.meeting.call(call.send_no_body)
+            call.meeting.close()
+        else:
+            call.give_up()

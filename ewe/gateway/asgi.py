@@ -1,0 +1,494 @@
+"""ASGI 3: an application in this process, as Starlette, FastAPI and Django offer one.
+
+An application is a coroutine function that the server calls once for each request:
+
+    async def app(scope, receive, send):
+        message = await receive()                                             the request's body, piece by piece
+        await send({"type": "http.response.start", "status": 200, ...})       the head of the response
+        await send({"type": "http.response.body", "body": b"hello"})          its body, piece by piece
+
+It awaits asyncio's futures, and so it runs as a Task of an event loop. The conversation awaits its stream. A Call
+is one request to the application; its two halves work through a Meeting (ewe.streams.loops), and touch nothing
+else of each other:
+
+    application ── receive() ──▶ post(ASK)       ─▶ conversation reads the client's next piece ─▶ call(deliver)
+                ── send()    ──▶ post(Head)      ─▶ conversation makes a Response of it
+                             ──▶ post((piece, more)) ─▶ conversation sends it to the client     ─▶ call(taken)
+                ── raises    ──▶ post(FAULT)     ─▶ conversation answers 500, or cuts the response
+                                                    the client has left                         ─▶ call(leave)
+
+- **The head waits for the first piece.** A response that is complete in one piece becomes bytes with a known
+  length: one system call, and no chunks. A fault before the first piece is still a 500.
+- **Back-pressure, both ways.** The client's next piece is read when the application asks. send() waits while more
+  than HIGH bytes are on their way to the client. Neither direction fills memory.
+- **The client leaves.** receive() returns http.disconnect, and send() raises ClientLeft, an OSError (ASGI 2.4).
+- **After the response** the application may go on (background tasks); the conversation does not wait for it.
+
+Lifespan: one more call of the application in each process, for as long as the process answers. It is told to start
+before the first request, and to stop after the last. An application that does not know lifespan raises an exception
+at once; that is no fault. What it notes in scope["state"] is in the scope of each request.
+
+What can go wrong: an application that is silent longer than program-timeout (504, or the response is cut); one that
+returns without a complete response (500, or cut); a piece longer or shorter than Content-Length promised (the
+conversation checks it, as for every feature). While an application waits in receive() for the client's next piece,
+what it sends from another task goes out after that piece.
+
+Source: https://asgi.readthedocs.io/en/latest/specs/ (HTTP 2.4, lifespan 2.0).
+Read next: ewe/features/asgi.py, which makes the Response; ewe/streams/loops.py.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from ewe import logger
+from ewe.http.messages import NO_BODY
+from ewe.streams.base import CALL
+from ewe.streams.loops import Cancelled, Event, get_running_loop, start_task, unless, until
+
+if TYPE_CHECKING:
+    from ewe.http.messages import Request
+    from ewe.streams.loops import Meeting
+
+Message = dict[str, Any]
+Scope = dict[str, Any]
+Program = Callable[
+    [Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+HIGH = (
+    64 * 1024
+)  # bytes that may be on their way from the application to the conversation; CALL more for each piece
+LAST_SECONDS = 0.5  # that calls may take to end once they are cancelled
+DISCARDED = 64 * 1024  # bytes that an application may send for a response without a body
+ASK = object()  # the application asks for the next piece of the request's body
+FAULT = object()  # the application failed before its response was complete
+DISCONNECT: Message = {"type": "http.disconnect"}
+# Fields that the server answers for
+SERVERS = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
+     b"date", b"server")
+)  # fmt: skip
+
+
+class ClientLeft(OSError):
+    """The client has left: raised by send(), as ASGI 2.4 wants it."""
+
+
+class NotStarted(Exception):
+    """The application's startup failed. The text is one line."""
+
+
+class Head:
+    """The head of a response, and what was sent together with it.
+
+    length: the application's Content-Length, None without one. more: pieces follow. path: of a file that is the
+    whole body (the extension http.response.pathsend).
+    """
+
+    __slots__ = ("fields", "length", "more", "path", "piece", "status")
+
+    def __init__(self, message: Message) -> None:
+        """Raises ValueError for a message that cannot be a head."""
+        self.status = message["status"]
+        if not (isinstance(self.status, int) and 200 <= self.status <= 599):
+            raise ValueError(f"status {self.status!r} is not in 200 to 599")
+        self.length: int | None = None
+        self.more = False
+        self.piece = b""
+        self.path: str | None = None
+        fields: list[tuple[str, str]] = []
+        for name, value in message.get("headers", ()):
+            lower = name.lower()
+            if lower == b"content-length":
+                if not value.isdigit():
+                    raise ValueError(f"Content-Length is {value!r}")
+                self.length = int(value)
+            elif lower not in SERVERS:
+                fields.append((name.decode("latin-1"), value.decode("latin-1")))
+        self.fields = fields
+
+
+class Call:
+    """One request to an application. receive() and send() are the application's, on the loop.
+
+    request: whose body the conversation reads. meeting: where both halves meet.
+    """
+
+    __slots__ = (
+        "application", "asked", "bodiless", "complete", "discarded", "fault", "head", "incoming", "left",
+        "meeting", "read_to_end", "request", "room", "scope", "sending", "task", "unsent", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, application: Application, request: Request, scope: Scope, meeting: Meeting) -> None:
+        self.application = application
+        self.request = request
+        self.scope = scope
+        self.meeting = meeting
+        self.task: Any = None
+        self.head: Head | None = None  # sent by the application, and not posted yet
+        self.sending = False  # the head is posted
+        self.complete = False  # the application has sent all of its response
+        self.left = False  # the client has left
+        self.bodiless = False  # the head alone goes to the client
+        self.discarded = 0
+        self.fault = ""  # the traceback of a fault before the response was complete
+        self.read_to_end = request.body is NO_BODY
+        self.incoming: Message | None = None
+        if self.read_to_end:
+            self.incoming = {"type": "http.request", "body": b"", "more_body": False}
+        self.asked = False  # ASK is posted, and no piece has come yet
+        self.waiting: Any = None  # the future of a receive() that waits
+        self.room: Any = None  # the future of a send() that waits
+        self.unsent = 0
+
+    # The application's half: all of it runs on the loop
+
+    def start(self) -> None:
+        """Start the application."""
+        self.application.calls.add(self)
+        task = start_task(self.meeting.loop, self.run(), self.application.context.copy())
+        if self in self.application.calls:
+            self.task = task
+
+    async def run(self) -> None:
+        """Run the application to its end."""
+        application = self.application
+        try:
+            if application.process != os.getpid():
+                await application.start()
+                self.scope["state"] = dict(application.state)
+            await application.program(self.scope, self.receive, self.send)
+            if not self.complete and not self.left:
+                raise RuntimeError("the application returned without a complete response")
+        except BaseException as reason:
+            self.failed(reason)
+        finally:
+            application.calls.discard(self)
+
+    def failed(self, reason: BaseException) -> None:
+        """Log a fault, and have the conversation answer 500 or cut the response."""
+        stops = isinstance(reason, Cancelled) and self.left
+        if not stops and not (self.left and is_because_client_left(reason)):
+            if isinstance(reason, NotStarted):
+                logger.errors.error(str(reason))
+            else:
+                logger.errors.exception(f"{self.request.line[:200]!r}: {self.application.text} failed")
+        if not self.complete:
+            if not isinstance(reason, NotStarted):
+                self.fault = traceback.format_exc()
+            self.complete = True
+            self.meeting.post(FAULT)
+
+    async def receive(self) -> Message:
+        """Return the next message about the request: http.request, or http.disconnect when the exchange is over."""
+        while True:
+            if self.incoming is not None:
+                message, self.incoming = self.incoming, None
+                return message
+            if self.left or self.complete:
+                return dict(DISCONNECT)
+            if not self.read_to_end and not self.asked:
+                self.asked = True
+                self.meeting.post(ASK)
+                continue  # the piece may have come already
+            if self.waiting is None or self.waiting.done():
+                self.waiting = self.meeting.loop.create_future()
+            await self.waiting
+
+    async def send(self, message: Message) -> None:
+        """Take a message of the response. Raises ClientLeft; ValueError, RuntimeError for a wrong message."""
+        kind = message["type"]
+        if kind == "http.response.start":
+            if self.head is not None or self.sending or self.complete:
+                raise RuntimeError("http.response.start was sent twice")
+            self.head = Head(message)
+        elif kind == "http.response.body":
+            await self.send_piece(bytes(message.get("body", b"")), message.get("more_body", False))
+        elif kind == "http.response.pathsend":
+            if self.head is None:
+                raise RuntimeError("http.response.pathsend comes directly after http.response.start")
+            self.head.path = os.fspath(message["path"])
+            await self.send_piece(b"", False)
+        else:
+            raise RuntimeError(f"{kind!r} is no message of a response")
+
+    async def send_piece(self, piece: bytes, more: bool) -> None:
+        """Take a piece of the response's body, and wait while too much is on its way."""
+        if self.left:
+            raise ClientLeft("the client has left")
+        if self.complete:
+            raise RuntimeError("http.response.body was sent after the response was complete")
+        if not more:
+            self.complete = True
+            wake(self.waiting)
+        if (head := self.head) is not None:
+            self.head = None
+            self.sending = True
+            head.piece = piece
+            head.more = more
+            if not more:
+                self.meeting.post(head)
+                return
+            item: Any = head
+        elif not self.sending:
+            self.complete = False
+            raise RuntimeError("http.response.body was sent before http.response.start")
+        elif self.bodiless:
+            await self.discard(piece)
+            return
+        else:
+            item = piece, more
+        self.unsent += len(piece) + CALL
+        self.meeting.post_soon(item)
+        while more and self.unsent > HIGH and not self.bodiless:
+            self.room = self.meeting.loop.create_future()
+            await self.room
+            if self.left:
+                raise ClientLeft("the client has left")
+
+    async def discard(self, piece: bytes) -> None:
+        """Drop a piece of a body that no client gets. An endless body ends here."""
+        self.discarded += len(piece) + CALL
+        if self.discarded > DISCARDED:
+            self.left = True
+            wake(self.waiting)
+            raise ClientLeft("the response has no body")
+
+    # What the conversation calls, by the meeting
+
+    def deliver(self, piece: bytes, more: bool) -> None:
+        """Give the application a piece of the request's body."""
+        self.asked = False
+        self.read_to_end = not more
+        self.incoming = {"type": "http.request", "body": piece, "more_body": more}
+        wake(self.waiting)
+
+    def taken(self, size: int) -> None:
+        """Note that pieces were taken."""
+        self.unsent -= size
+        if self.unsent <= HIGH:
+            wake(self.room)
+
+    def send_no_body(self) -> None:
+        """Note that the client gets the head alone."""
+        self.bodiless = True
+        wake(self.room)
+
+    def leave(self, cancel: bool = False) -> None:
+        """Note that the client has left, or that the conversation gives up; cancel: end the application, too."""
+        self.left = True
+        wake(self.waiting)
+        wake(self.room)
+        if cancel and self.task is not None:
+            self.task.cancel()
+
+    # The conversation's half
+
+    async def next(self) -> Any:
+        """Return what the application sends next: a Head, (piece, more) or FAULT. Serves its receive() meanwhile.
+
+        Raises Timeout, Disconnected, and HTTPError for a request's body that cannot be read.
+        """
+        meeting, seconds = self.meeting, self.application.timeout_s
+        while (item := await meeting.take(seconds)) is ASK:
+            body = self.request.body
+            piece = await body.receive()
+            meeting.call(self.deliver, piece, not body.finished)
+        return item
+
+    def give_up(self, cancel: bool = False) -> None:
+        """Tell the application that the client has left; cancel: end it, too."""
+        self.meeting.call(self.leave, cancel)
+        self.meeting.close()
+
+
+def wake(future: Any) -> None:
+    """Wake the coroutine that waits for a future, if there is one."""
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def is_because_client_left(reason: BaseException | None) -> bool:
+    """Return whether an exception is ClientLeft, or follows from one."""
+    seen = 0
+    while reason is not None and seen < 100:
+        if isinstance(reason, ClientLeft):
+            return True
+        reason = reason.__cause__ or reason.__context__
+        seen += 1
+    return False
+
+
+class Application:
+    """One application. In each process it starts once, and answers then.
+
+    text: "module:app", from the setting. timeout_s: how long it may be silent. process: the process in which
+    it has started, 0 before. state: what its lifespan noted for the requests. calls: the requests that run.
+    """
+
+    # An application is the same under two paths, and after the settings were read again.
+    known: dict[str, Application] = {}
+
+    def __init__(self, text: str, program: Program, timeout_s: float) -> None:
+        self.text = text
+        self.program = program
+        self.timeout_s = timeout_s
+        self.process = 0
+        self.context = Context()
+        self.state: dict[str, Any] = {}
+        self.calls: set[Call] = set()
+        self.lifespan: Lifespan | None = None
+        # Which of several workers says that the startup failed: the first one that reads this counter.
+        self.says_failure = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @classmethod
+    def of(cls, text: str, program: Program, timeout_s: float) -> Application:
+        """Return the application of this name."""
+        found = cls.known.get(text)
+        if found is None or found.program is not program:
+            found = cls.known[text] = cls(text, program, timeout_s)
+        found.timeout_s = timeout_s
+        return found
+
+    async def start(self) -> None:
+        """Start the application in this process, if it has not started; on its loop. Raises NotStarted."""
+        process = os.getpid()
+        if self.process == process:
+            return
+        if self.lifespan is None or self.lifespan.process != process:
+            self.context = copy_context()
+            self.state = {}
+            self.lifespan = Lifespan(self, process)
+        lifespan = self.lifespan
+        await lifespan.started.wait()
+        if lifespan.failure:
+            self.lifespan = None  # the next request tries again
+            raise NotStarted(f"application {self.text!r} cannot start: {lifespan.failure} (asgi)")
+        self.process = process
+
+    async def stop(self, seconds: float, aborting: Callable[[], bool]) -> None:
+        """Stop the application: let its calls end, cancel those that do not, and end its lifespan.
+
+        seconds: for the calls, and again for the lifespan. aborting: is it time to end at once?
+        """
+        lifespan, self.lifespan = self.lifespan, None
+        if lifespan is None or lifespan.process != os.getpid():
+            return
+        if not await until(lambda: not self.calls, seconds, aborting):
+            logger.errors.warning(f"application {self.text!r}: {len(self.calls)} calls are cut by the stop")
+            for call in list(self.calls):
+                call.leave(cancel=True)
+            await until(lambda: not self.calls, LAST_SECONDS, lambda: False)
+        self.process = 0
+        await lifespan.stop(seconds, aborting)
+
+
+class Lifespan:
+    """The call of an application that lasts as long as its process answers. Made on the loop; it begins at once.
+
+    started: an asyncio.Event, set when the startup is over. failure: why it failed, "" if it did not.
+    """
+
+    def __init__(self, application: Application, process: int) -> None:
+        self.application = application
+        self.process = process
+        self.failure = ""
+        self.started = Event()
+        self.stopping = Event()
+        self.over = False  # the application has answered the shutdown, or has ended
+        self.asked = 0
+        self.task = start_task(get_running_loop(), self.run(), application.context)
+
+    async def run(self) -> None:
+        """Call the application."""
+        text = self.application.text
+        scope = {
+            "type": "lifespan",
+            "asgi": {"version": "3.0", "spec_version": "2.0"},
+            "state": self.application.state,
+        }
+        try:
+            await self.application.program(scope, self.receive, self.send)
+        except BaseException as reason:
+            if self.started.is_set():
+                if not isinstance(reason, Cancelled):
+                    logger.errors.exception(f"application {text!r}: its lifespan failed")
+            elif isinstance(reason, Exception):
+                logger.errors.info(f"application {text!r} has no lifespan: {one_line(reason)}")
+            else:
+                self.failure = one_line(reason)
+        finally:
+            self.over = True
+            self.started.set()
+
+    async def receive(self) -> Message:
+        """Return the next message: startup, then shutdown once the server stops."""
+        self.asked += 1
+        if self.asked == 1:
+            return {"type": "lifespan.startup"}
+        await self.stopping.wait()
+        return {"type": "lifespan.shutdown"}
+
+    async def send(self, message: Message) -> None:
+        """Take the application's answer to a startup or a shutdown."""
+        kind = message["type"]
+        said = str(message.get("message", ""))
+        if kind == "lifespan.startup.complete":
+            self.started.set()
+        elif kind == "lifespan.startup.failed":
+            self.failure = last_line(said) or "it does not say why"
+            logger.errors.debug(f"application {self.application.text!r}: {said}")
+            self.started.set()
+        elif kind in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            if kind.endswith("failed"):
+                logger.errors.error(
+                    f"application {self.application.text!r}: its shutdown failed: {last_line(said)}"
+                )
+            self.over = True
+        else:
+            raise RuntimeError(f"{kind!r} is no message of a lifespan")
+
+    async def stop(self, seconds: float, aborting: Callable[[], bool]) -> None:
+        """Tell the application to stop, and wait until it has."""
+        self.stopping.set()
+        if not await until(lambda: self.over, seconds, aborting):
+            logger.errors.warning(f"application {self.application.text!r}: its shutdown is cut by the stop")
+        if not self.task.done():
+            self.task.cancel()
+
+
+def one_line(reason: BaseException) -> str:
+    """Return an exception in one line."""
+    return last_line("".join(traceback.format_exception_only(reason)))
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a text that is not empty."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+async def start_all(applications: Iterable[Application], given_up: Callable[[], bool]) -> bool:
+    """Start applications in this process, on their loop; return False, and log one line, if one cannot start."""
+    try:
+        for application in applications:
+            await unless(application.start(), given_up)
+    except NotStarted as reason:
+        try:
+            os.eventfd_read(application.says_failure)
+        except BlockingIOError:
+            return False  # another worker has said it
+        logger.errors.error(str(reason))
+        return False
+    return True
+
+
+async def stop_all(seconds: float, aborting: Callable[[], bool]) -> None:
+    """Stop all applications that have started in this process; on their loop."""
+    for application in list(Application.known.values()):
+        await application.stop(seconds, aborting)
