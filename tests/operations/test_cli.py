@@ -161,7 +161,12 @@ def test_a_registry_may_suggest_a_model_by_itself(
     assert complaint(capsys, "--model=frok") == 'frok is no model; did you mean "fork"? (command line)'
 
 
-EXAMPLES = {"fastcgi": ".php=localhost:1", "mount": "/hello=hello:Hello", "wsgi": "/wiki=wiki:app"}
+EXAMPLES = {
+    "asgi": "/blog=blog:app",
+    "fastcgi": ".php=localhost:1",
+    "mount": "/hello=hello:Hello",
+    "wsgi": "/wiki=wiki:app",
+}
 
 
 def test_every_setting_has_its_flags(server: Server) -> None:

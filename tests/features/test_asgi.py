@@ -1,0 +1,439 @@
+"""ASGI: applications in this process, under every model (setting `asgi`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from support.server import MODELS, ROOT, Server, Start, wait_until
+from support.wire import read_all
+
+from ewe.config.settings import Config
+
+SUPPORT = ROOT / "tests" / "support"
+LIVE = [model for model in MODELS if model != "fork"]  # their processes outlive a connection
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Callable[[], list[str]]:
+    """Return a function that returns the lines that the applications noted."""
+    file = tmp_path / "notes"
+    return lambda: file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def bare(start: Start, tmp_path: Path) -> Callable[..., Server]:
+    """Return a function that serves the applications of support/asgi_apps.py below /bare."""
+    shutil.copy(SUPPORT / "asgi_apps.py", tmp_path)
+
+    def serve(model: str, *options: str) -> Server:
+        return start(model, "--asgi", "/bare=asgi_apps:bare", *options)
+
+    return serve
+
+
+def get(path: str, method: str = "GET", fields: str = "") -> bytes:
+    """Return a request for a page of the application."""
+    return f"{method} /bare/{path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n".encode()
+
+
+def test_a_scope_says_all_of_a_request(bare: Callable[..., Server], variant: str) -> None:
+    server = bare(variant)
+    with httpx.Client(base_url=server.url) as client:
+        scope = client.get("bare/show/a%20b%C3%A9?x=%20&y", headers={"X-Two": "é".encode("latin-1")}).json()
+        assert scope["path"] == "/bare/show/a bé"
+        assert scope["raw_path"] == "/bare/show/a%20b%C3%A9"
+        assert scope["query_string"] == "x=%20&y"
+        assert scope["root_path"] == "/bare"
+        assert (scope["type"], scope["method"], scope["scheme"]) == ("http", "GET", "http")
+        assert scope["http_version"] == "1.1"
+        assert scope["asgi"] == {"version": "3.0", "spec_version": "2.4"}
+        assert ["x-two", "é"] in scope["headers"] and ["host", f"127.0.0.1:{server.port}"] in scope["headers"]
+        assert scope["server"] == ["127.0.0.1", server.port]
+        assert scope["client"][0] == "127.0.0.1" and scope["client"][1] > 0
+        assert "http.response.pathsend" in scope["extensions"]
+        assert client.get("bare/show").json()["query_string"] == ""
+        assert client.get("barely/show").status_code == 404
+        assert "welcome" in client.get("").text
+    for target, raw in ((b"http://h/bare/show?q", "/bare/show"), (b"/bare/show/%ff", "/bare/show/%ff")):
+        said = server.ask(b"GET " + target + b" HTTP/1.0\r\nHost: h\r\n\r\n").partition(b"\r\n\r\n")[2]
+        shown = httpx.Response(200, content=said).json()
+        assert (shown["raw_path"], shown["http_version"]) == (raw, "1.0")
+        assert shown["path"] in ("/bare/show", "/bare/show/\N{REPLACEMENT CHARACTER}")
+
+
+def test_bodies_in_and_out(bare: Callable[..., Server], variant: str) -> None:
+    server = bare(variant)
+    body = bytes(range(256)) * 4000
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        for _ in range(2):  # on one connection
+            answer = client.post("bare/echo", content=body[:50_000])
+            assert answer.content == body[:50_000]
+            answer = client.post("bare/echo", content=iter([body[:7], body[7:70_000], body[70_000:]]))
+            assert answer.content == body
+            answer = client.post("bare/echo", content=body)
+            assert answer.content == body and answer.headers["transfer-encoding"] == "chunked"
+            assert client.post("bare/echo", content=b"").content == b""
+            assert client.get("bare/echo").content == b""
+        head = client.head("bare/show")
+        assert (head.content, head.headers["content-length"]) == (
+            b"", str(len(client.get("bare/show").content) + 1),
+        )  # fmt: skip
+        assert client.head("bare/pour?3").headers["content-length"] == str(3 << 20)
+        assert client.head("bare/pour?-1").status_code == 200
+        assert len(client.get("bare/pour?3").content) == 3 << 20
+        assert client.get("bare/empty").status_code == 204
+        assert client.get("bare/twice").text == "RuntimeError RuntimeError ValueError taken RuntimeError"
+    asked = get("echo", "POST", "Expect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n")
+    with server.connect() as sock:
+        sock.sendall(asked)
+        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(b"ab")
+        assert read_all(sock).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_pipelined_requests_are_answered_in_order(bare: Callable[..., Server], variant: str) -> None:
+    server = bare(variant)
+    many = b"".join(get(f"show/{number}") for number in range(300)) + get(
+        "show/end", "GET", "Connection: close\r\n"
+    )
+    with server.connect(60) as sock:
+        sock.sendall(many)
+        said = read_all(sock)
+    assert [said.find(b'"/bare/show/%d"' % number) for number in range(300)] == sorted(
+        said.find(b'"/bare/show/%d"' % number) for number in range(300)
+    )
+    assert said.count(b"HTTP/1.1 200 OK") == 301
+
+
+def test_a_piece_reaches_the_client_before_the_next_is_made(
+    bare: Callable[..., Server], tmp_path: Path, variant: str
+) -> None:
+    with bare(variant).connect() as sock:
+        sock.sendall(get("trickle", "GET", "Connection: close\r\n"))
+        said = b""
+        while b"first\n" not in said:
+            said += sock.recv(1000)
+        assert b"second" not in said
+        (tmp_path / "go").touch()
+        assert b"second\n" in read_all(sock)
+
+
+def test_a_client_sends_piece_by_piece_and_reads_the_echo(bare: Callable[..., Server], variant: str) -> None:
+    with bare(variant).connect() as sock:
+        sock.sendall(get("echo", "POST", "Content-Length: 5\r\nConnection: close\r\n"))
+        said = b""
+        for letter in (b"A", b"B", b"C", b"D"):
+            sock.sendall(letter)
+            while b"1\r\n" + letter not in said:
+                said += sock.recv(1000)
+        sock.sendall(b"E")
+        assert read_all(sock).endswith(b"E\r\n0\r\n\r\n")
+
+
+def test_a_client_that_leaves_is_reported(
+    bare: Callable[..., Server], notes: Callable[[], list[str]], variant: str
+) -> None:
+    server = bare(variant)
+    with server.connect() as sock:
+        sock.sendall(get("silent"))
+        wait_until(lambda: "waits" in notes(), 20)
+    wait_until(lambda: "disconnect" in notes(), 20)
+    with server.connect() as sock:
+        sock.sendall(get("pour?64"))
+        sock.recv(1 << 20)
+    wait_until(lambda: any(line.startswith("left ") for line in notes()), 20, lambda: f"{notes()}")
+    [left] = [int(line.split()[1]) for line in notes() if line.startswith("left ")]
+    assert left < 48 << 20, "a client that does not read slows the application down"
+    assert b"200 OK" in server.ask(get("show"))
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_large_bodies_need_little_memory(bare: Callable[..., Server], model: str) -> None:
+    size = 192  # MB
+    server = bare(model)
+    piece = bytes(1 << 20)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        before = int(client.post("bare/count", content=b"x").text.split()[1])
+        answer = client.post("bare/count", content=(piece for _ in range(size)))
+        counted, after = map(int, answer.text.split())
+        assert counted == size << 20
+        with client.stream("GET", f"bare/pour?-{size}") as stream:
+            assert sum(len(part) for part in stream.iter_raw(1 << 20)) == size << 20
+        last = int(client.post("bare/count", content=b"x").text.split()[1])
+    assert max(after, last) - before < 64 << 10, "kilobytes"
+
+
+@pytest.mark.parametrize("model", ["asyncio", "asyncio --loop asyncio", "thread"])
+def test_fifty_requests_at_once(bare: Callable[..., Server], model: str) -> None:
+    server = bare(model)
+    socks = [server.connect(60) for _ in range(50)]
+    try:
+        for sock in socks:
+            sock.sendall(get("sleep?50", "GET", "Connection: close\r\n"))
+        assert all(read_all(sock).endswith(b"slept") for sock in socks)
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+def test_faults(bare: Callable[..., Server], variant: str) -> None:
+    server = bare(variant)
+    for page in ("before", "head", "nothing", "split", "exit"):
+        said = server.ask(get(page))
+        assert said.startswith(b"HTTP/1.1 500 ") and b"Traceback" not in said, page
+    within = server.ask(get("within"))
+    assert b"200 OK" in within and within.endswith(b"4\r\nhalf\r\n"), "cut: the last chunk is missing"
+    log = server.wait_for_log("cut after 4 bytes")
+    for text in ("a fault <before> the head", "a fault at the head", "a fault within the body",
+                 "without a complete response", "may not end the server"):  # fmt: skip
+        assert text in log
+    assert b"200 OK" in server.ask(get("show"))
+
+
+def test_lengths_are_checked(bare: Callable[..., Server], variant: str) -> None:
+    server = bare(variant)
+    assert server.ask(get("wrong?4")).endswith(b"\r\n\r\nfour")
+    for query in ("3", "3-"):
+        assert server.ask(get(f"wrong?{query}")).endswith(b"\r\n\r\nfou")
+    for query in ("9", "9-"):
+        said = server.ask(get(f"wrong?{query}"))
+        assert b"Content-Length: 9\r\n" in said and said.endswith(b"\r\n\r\nfour")
+    assert server.ask(get("wrong?9", "HEAD")).endswith(b"\r\n\r\n")
+    assert server.ask(get("wrong?x")).startswith(b"HTTP/1.1 500 ")
+    log = server.wait_for_log("Content-Length is 9")
+    assert "more than the 3 bytes of its Content-Length" in log
+
+
+def test_a_traceback_in_the_page(bare: Callable[..., Server], model: str) -> None:
+    server = bare(model, "--development")
+    said = server.ask(get("before"))
+    assert (
+        b"500" in said and b"ValueError: a fault &lt;before&gt; the head" in said and b"asgi_apps.py" in said
+    )
+    assert server.ask(get("within")).endswith(b"4\r\nhalf\r\n")
+
+
+def test_an_application_that_is_silent(
+    bare: Callable[..., Server], notes: Callable[[], list[str]], model: str
+) -> None:
+    server = bare(model, "--program-timeout", "0.3s")
+    with server.connect() as sock:  # open, so that the wait is for the application
+        sock.sendall(get("silent", "GET", "Connection: close\r\n"))
+        assert b" 504 " in read_all(sock)
+    with server.connect() as sock:
+        sock.sendall(get("trickle"))
+        said = read_all(sock)
+        assert b"first" in said and not said.endswith(b"0\r\n\r\n")
+
+
+def test_a_file_that_the_application_names(bare: Callable[..., Server], tmp_path: Path, variant: str) -> None:
+    body = os.urandom(3 << 20)
+    server = bare(variant)
+    assert server.ask(get("file")).startswith(b"HTTP/1.1 500 ")
+    (tmp_path / "big").write_bytes(body)
+    answer = httpx.get(server.url + "bare/file")
+    assert answer.content == body and answer.headers["content-length"] == str(len(body))
+    assert httpx.head(server.url + "bare/file").headers["content-length"] == str(len(body))
+
+
+def test_work_after_the_response(
+    bare: Callable[..., Server], notes: Callable[[], list[str]], variant: str
+) -> None:
+    server = bare(variant)
+    assert server.ask(get("later")).endswith(b"now")
+    assert server.stop() == 0, server.log()  # it is not cut by a stop
+    assert "later" in notes()
+
+
+@pytest.mark.parametrize("variant", [*LIVE, "thread --workers 2", "asyncio --workers 2"])
+def test_lifespan(bare: Callable[..., Server], notes: Callable[[], list[str]], variant: str) -> None:
+    server = bare(variant, "--asgi", "/again=asgi_apps:bare")
+    workers = 8 if variant == "prefork" else 2 if "2" in variant else 1
+    wait_until(lambda: len(notes()) == workers, 20)
+    assert all(line.startswith("up ") for line in notes()), "once in each process, before the first request"
+    seen = [server.ask(get("state")).partition(b"\r\n\r\n")[2].split() for _ in range(3)]
+    assert all(same == b"True" and mine == b"1" for same, _, mine in seen), "a copy of the state each"
+    if workers == 1:
+        assert [total for _, total, _ in seen] == [b"1", b"2", b"3"]
+    assert server.stop() == 0, server.log()
+    assert sorted(line.replace("down", "up") for line in notes()[workers:]) == sorted(notes()[:workers])
+    assert len(notes()) == 2 * workers
+
+
+def test_lifespan_under_fork(bare: Callable[..., Server], notes: Callable[[], list[str]]) -> None:
+    server = bare("fork")
+    assert notes() == []
+    for number in (1, 2):
+        assert b"True 1 1" in server.ask(get("state"))
+        wait_until(lambda number=number: len(notes()) == 2 * number, 20)  # type: ignore[misc]
+    up, down, up_again, _ = notes()
+    assert up.replace("up", "down") == down and up_again.startswith("up ") and up_again != up
+
+
+def test_the_settings_are_read_again(
+    bare: Callable[..., Server], notes: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "ewe.toml").write_text("idle = 9\n")
+    for model in ("asyncio", "thread"):
+        (tmp_path / "notes").unlink(missing_ok=True)
+        server = bare(model, "--config", str(tmp_path / "ewe.toml"))
+        assert b"True 1 1" in server.ask(get("state"))
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("the configuration was read again")
+        assert b"True 2 1" in server.ask(get("state")), "the application goes on"
+        assert server.stop() == 0
+        assert [line.split()[0] for line in notes()] == ["up", "down"]
+
+
+def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Start ewe in the test's directory; return once it has ended."""
+    (tmp_path / "htdocs").mkdir(exist_ok=True)
+    shutil.copy(SUPPORT / "asgi_apps.py", tmp_path)
+    return subprocess.run(
+        [sys.executable, "-m", "ewe", "--port", "0", "--documentroot", "htdocs", *options],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=50,
+    )  # fmt: skip
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("model", LIVE)
+def test_a_startup_that_fails_ends_the_server(tmp_path: Path, model: str) -> None:
+    ended = run(tmp_path, "--model", model, "--asgi", "/=asgi_apps:failing")
+    lines = [line for line in ended.stderr.splitlines() if "Ctrl-C" not in line]
+    assert ended.returncode == 1, ended.stderr
+    assert len(lines) == 1 and "'asgi_apps:failing' cannot start: OSError: no database (asgi)" in lines[0], (
+        lines
+    )
+
+
+def test_a_startup_that_fails_under_fork(start: Start, tmp_path: Path) -> None:
+    shutil.copy(SUPPORT / "asgi_apps.py", tmp_path)
+    server = start("fork", "--asgi", "/=asgi_apps:failing")
+    assert server.ask(b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 500 ")
+    server.wait_for_log("cannot start: OSError: no database (asgi)")
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("no_such:app", "ModuleNotFoundError: No module named 'no_such'"),
+        ("asgi_apps:no_such", "AttributeError: module 'asgi_apps' has no attribute 'no_such'"),
+        ("broken:app", "ZeroDivisionError: division by zero"),
+        ("asgi_apps:TEXT", "is not callable, but list"),
+    ],
+)
+def test_a_program_that_cannot_be_imported(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    ended = run(tmp_path, "--asgi", f"/={name}")
+    assert ended.returncode == 1
+    [line] = ended.stderr.splitlines()
+    assert reason in line and name in line and line.endswith("(asgi)")
+
+
+@pytest.mark.parametrize("text", ["app", "/app", "/app=a:", "app=a:b"])
+def test_a_setting_that_names_no_program(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a path, = and an application"):
+        Config(asgi=[text])
+
+
+@pytest.mark.parametrize("model", ["asyncio", "thread", "prefork"])
+def test_a_stop_during_the_startup(
+    tmp_path: Path, start: Start, notes: Callable[[], list[str]], model: str
+) -> None:
+    shutil.copy(SUPPORT / "asgi_apps.py", tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ewe", "--model", model, "--port", "0", "--documentroot", "htdocs",
+         "--asgi", "/=asgi_apps:hanging", "--grace", "5s"],
+        stderr=subprocess.DEVNULL, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    try:
+        wait_until(lambda: "starts" in notes(), 30)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_shutdown_that_does_not_end(
+    start: Start, tmp_path: Path, notes: Callable[[], list[str]], model: str
+) -> None:
+    shutil.copy(SUPPORT / "asgi_apps.py", tmp_path)
+    server = start(model, "--asgi", "/=asgi_apps:stubborn", "--grace", "0.3s")
+    assert server.ask(b"GET / HTTP/1.0\r\n\r\n").endswith(b"here")
+    server.stop(seconds=30)
+    assert "stays" in notes()
+    assert "its shutdown is cut by the stop" in server.log()
+
+
+def test_over_tls(bare: Callable[..., Server], model: str) -> None:
+    server = bare(model, "--tls", "self")
+    with httpx.Client(base_url=server.url.replace("http:", "https:"), verify=False) as client:
+        assert client.get("bare/show").json()["scheme"] == "https"
+        assert client.post("bare/echo", content=bytes(100_000)).content == bytes(100_000)
+
+
+def test_over_a_unix_socket(bare: Callable[..., Server], tmp_path: Path, model: str) -> None:
+    path = tmp_path / "s"
+    bare(model, "--bind", f"unix:{path}", "--bind", "127.0.0.1:0")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(path))
+        sock.sendall(get("show", "GET", "Connection: close\r\n"))
+        said = read_all(sock)
+    assert b'"client": null' in said and b", null]" in said.partition(b'"server": [')[2]
+
+
+@pytest.mark.parametrize("model", [*MODELS, "asyncio --loop asyncio", "pool --parking never"])
+def test_starlette_and_fastapi(start: Start, tmp_path: Path, model: str) -> None:
+    shutil.copy(SUPPORT / "framework_apps.py", tmp_path)
+    server = start(model, "--asgi", "/star=framework_apps:star", "--asgi", "/fast=framework_apps:fast")
+    base = server.url
+    with httpx.Client(base_url=base, timeout=30) as client:
+        home = client.get("star/")
+        assert home.json() == {"user": f"{base}star/user/ada", "row": "row", "at": "/star/"}, home.text
+        assert home.headers["x-middleware"] == "was here"
+        assert client.get("star/user/bob").text == "hello bob"
+        assert client.get("star/numbers").text == "0\n1\n2\n3\n4\n"
+        assert client.post("star/upload", content=bytes(300_000), headers={"content-type": "a/b"}).json() == {
+            "size": 300_000, "type": "a/b",
+        }  # fmt: skip
+        form = client.post("star/form", json={"a": 1}, headers={"cookie": "name=bob"})
+        assert (form.status_code, form.json()) == (201, {"sent": {"a": 1}, "cookie": "bob"})
+        assert dict(form.cookies) == {"name": "ada", "again": "two"}
+        code = (SUPPORT / "framework_apps.py").read_bytes()
+        assert (
+            client.get("star/source").content == client.get("star/static/framework_apps.py").content == code
+        )
+        part = client.get("star/source", headers={"range": "bytes=3-9"})
+        assert (part.status_code, part.content) == (206, code[3:10])
+        assert client.get("star/task").text == "soon"
+        wait_until((tmp_path / "done").exists, 20)
+        assert client.get("star/move").headers["location"] == f"{base}star/"
+        assert client.get("star/nowhere").status_code == 404
+        assert client.put("star/form").status_code == 405
+        assert client.get("star/fault").status_code == 500
+        assert client.get("fast/items/5?q=x").json() == {"number": 5, "q": "x", "row": "row"}
+        assert client.get("fast/items/404").json() == {"detail": "no such item"}
+        assert client.get("fast/items/five").status_code == 422
+        made = client.post("fast/items", json={"name": "tea", "price": 2.5})
+        assert (made.status_code, made.json()) == (201, {"name": "tea", "price": 2.5, "session": "session"})
+        assert client.post("fast/items", json={"name": "tea"}).status_code == 422
+        assert client.get("fast/openapi.json").json()["servers"] == [{"url": "/fast"}]
+        assert "swagger" in client.get("fast/docs").text
+        assert client.get("fast/fault").status_code == 500
+    server.wait_for_log("ValueError: a fault in Starlette")
+    server.wait_for_log("ValueError: a fault in FastAPI")
+    assert server.stop() == 0, server.log()
+    assert (tmp_path / "closed").exists()
