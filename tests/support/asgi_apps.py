@@ -135,7 +135,7 @@ async def later(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Answer, and work on after the response."""
     await answer(send, b"now")
     assert (await receive())["type"] in ("http.request", "http.disconnect")
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
     note("later")
 
 
