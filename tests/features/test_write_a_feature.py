@@ -86,3 +86,12 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
     site = Site(config)
     classes = [type(feature) for _, feature in site.mounts] + [type(site.static)]
     assert list(dict.fromkeys(classes)) == [load(where) for where in FEATURES.values()]
+
+
+def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path) -> None:
+    demo = "wsgiref.simple_server:demo_app"
+    config = Config(
+        documentroot=str(tmp_path), wsgi=[f"/={demo}", f"/a/long/one={demo}"], asgi=["/api=json:loads"]
+    )
+    paths = [path for path, feature in Site(config).mounts if type(feature).__name__ in ("WSGI", "ASGI")]
+    assert paths == ["/a/long/one", "/api", "/"]
