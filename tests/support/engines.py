@@ -30,6 +30,20 @@ def isolated(isolation: str, lang: str = "C.UTF-8") -> dict[str, str]:
     return {"PATH": PATH, "XSWITCH_ISOLATION": isolation, **language}
 
 
+class PatientDriver(Driver):
+    """A driver that waits longer for an answer than the checker of engines does: the machine may be busy."""
+
+    def ask(
+        self,
+        file: str,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        seconds: float = 30,
+    ) -> Answer:
+        return super().ask(file, arguments, environment, body, seconds)
+
+
 class Engines:
     """One engine for each isolation, which many tests share: what one leaves behind, the next would meet."""
 
@@ -43,7 +57,7 @@ class Engines:
         if engine is None or engine.pid == 0 or engine.ending or select.select([engine.exited], [], [], 0)[0]:
             if engine is not None:
                 engine.close()
-            engine = self.running[isolation] = Driver(self.command, isolated(isolation))
+            engine = self.running[isolation] = PatientDriver(self.command, isolated(isolation))
         return engine
 
     def close(self) -> None:

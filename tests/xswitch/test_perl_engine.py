@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.engines import PERL, PERL_HEAD, isolated, without_times
-
-from ewe.xswitch.tools.driver import Driver
+from support.engines import PERL, PERL_HEAD, PatientDriver, isolated, without_times
 
 pytestmark = pytest.mark.starts_processes
 
@@ -132,10 +130,10 @@ def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path, isolatio
             files[name].write_text(text.replace("%H", PERL_HEAD))
     fresh = {}
     for name, file in files.items():
-        with Driver(PERL, variables) as engine:
+        with PatientDriver(PERL, variables) as engine:
             fresh[name] = without_times(engine.ask(str(file), environment=VARIABLES))
         assert fresh[name].output, (name, fresh[name])
-    engine = Driver(PERL, variables)
+    engine = PatientDriver(PERL, variables)
     for number in range(2):
         for name, file in files.items():
             for _ in range(times):
@@ -143,14 +141,14 @@ def test_a_script_finds_nothing_of_another_or_of_itself(tmp_path: Path, isolatio
                 assert answer == fresh[name], (number, name)
                 if fresh[name].status is None:  # it has ended, as the script's own process would
                     engine.close()
-                    engine = Driver(PERL, variables)
+                    engine = PatientDriver(PERL, variables)
     engine.close()
 
 
 def test_a_forked_child_does_not_answer(tmp_path: Path) -> None:
     """Also where it dies, or comes to the script's end, within what would be the engine's code."""
     file = tmp_path / "fork.pl"
-    with Driver(PERL) as engine:
+    with PatientDriver(PERL) as engine:
         for last in ("die 'mine'", "print 'child'", "exit 3"):
             file.write_text(f"$| = 1; {PERL_HEAD} if (!fork) {{ {last} }} else {{ wait; print $? >> 8 }}")
             for _ in range(3):
@@ -172,23 +170,23 @@ def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     order = [("not", b""), ("read", b"two"), ("not", b"left"), ("read", b"two\nthree"), ("read", b"one")]
-    with Driver(PERL) as engine:
+    with PatientDriver(PERL) as engine:
         for name, body in order * 2:
-            answer = engine.ask(str(tmp_path / f"{name}.pl"), body=body, seconds=3)
+            answer = engine.ask(str(tmp_path / f"{name}.pl"), body=body, seconds=30)
             said = answer.output.partition(b"\n\n")[2]
             assert (said, answer.errors) == (b"no" if name == "not" else body, b"")
-    with Driver(PERL) as engine:
+    with PatientDriver(PERL) as engine:
         for _ in range(3):
             assert engine.ask(str(tmp_path / "handles.pl")).status == 0
-        assert engine.ask(str(tmp_path / "pipe.pl"), seconds=3).output.endswith(b"through")
+        assert engine.ask(str(tmp_path / "pipe.pl"), seconds=30).output.endswith(b"through")
         # a handle that nobody can reach keeps its descriptor: the engine ends after that answer
-        assert engine.ask(str(tmp_path / "cycle.pl"), seconds=3).status is None
+        assert engine.ask(str(tmp_path / "cycle.pl"), seconds=30).status is None
 
 
 def test_a_module_beside_the_script_by_a_relative_path(tmp_path: Path) -> None:
     use = tmp_path / "use.pl"
     use.write_text(f"use lib '.'; use Own; {PERL_HEAD} print Own::up();")
-    with Driver(PERL) as engine:
+    with PatientDriver(PERL) as engine:
         for value in ("one", "six"):
             (tmp_path / "Own.pm").write_text(
                 f"package Own; my $n = '{value}'; our $o = bless []; sub up {{ our $m; $n . ++$m }}"
@@ -223,7 +221,7 @@ def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
     """Whose caller is, then, a sub."""
     file = tmp_path / "usual.pl"
     file.write_text(f"{text}; {PERL_HEAD} print ((CORE::caller(0))[3]);")
-    with Driver(PERL, isolated("none", lang="")) as engine:
+    with PatientDriver(PERL, isolated("none", lang="")) as engine:
         said = [engine.ask(str(file)).output.rpartition(b"\n")[2] for _ in range(4)]
         assert said == [b"(eval)", *[b"XSwitch::State::script" if stays else b"(eval)"] * 3]
         file.write_text(f"{PERL_HEAD} print 'changed'")
@@ -240,7 +238,7 @@ def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None
     use.write_text(
         f"use strict; use Installed; {PERL_HEAD} print Installed::value(), ' ', <STDIN>, \" @ARGV $$\";"
     )
-    with Driver(PERL, {**isolated("none", lang=""), "PERL5LIB": str(library)}) as engine:
+    with PatientDriver(PERL, {**isolated("none", lang=""), "PERL5LIB": str(library)}) as engine:
         for count in (1, 2, 3):
             said = engine.ask(str(use), ["a b"], body=b"kept").output
             assert said.endswith(f"\n\none{count} kept a b {engine.pid}".encode())
@@ -260,7 +258,7 @@ def test_uploads_are_let_go(tmp_path: Path) -> None:
     body = b'--B\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n123\r\n--B--\r\n'
     variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "multipart/form-data; boundary=B"}
     variables["TMPDIR"] = str(tmp_path)  # the driver may end the engine before it has removed its last file
-    with Driver(PERL) as engine:
+    with PatientDriver(PERL) as engine:
         for _ in range(4):
             answer = engine.ask(str(file), environment=variables, body=body)
             assert (answer.output[-1:], answer.errors) == (b"3", b"")
