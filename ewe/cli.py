@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from ewe import __version__
 from ewe.config.messages import ConfigError, nearest, one_line, quoted
 from ewe.config.setting_types import BOOL
-from ewe.config.settings import Config, Setting, groups
+from ewe.config.settings import SETTINGS, Config, Setting, groups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
-LISTS = ("asgi", "bind", "defaultindex", "fastcgi", "mount", "wsgi")  # settings that may be repeated
+# Settings that may be repeated on the command line
+LISTS = tuple(name for name, setting in SETTINGS.items() if isinstance(setting.default, tuple))
 
 
 NOT_HERE = (
