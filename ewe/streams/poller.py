@@ -16,7 +16,7 @@ something every HALF_CLOSED seconds.
 
 What can go wrong: a descriptor that is closed while a poller watches it. Its number is given to the next file that
 is opened, and the poller would wake the wrong conversation. wait() therefore watches only until it returns; a
-caller that asks for `stays` (it saves an event loop six system calls per wait) must call forget() before it closes.
+caller that asks for `stays` (it saves an event loop system calls in each wait) must call forget() before it closes.
 
 Read next: gateway/programs.py, gateway/upstream.py.
 """
@@ -26,7 +26,9 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
+from select import EPOLLIN, epoll
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from ewe.streams.base import Disconnected, Timeout, Want
 
@@ -140,19 +142,50 @@ class BlockingPoller:
         function()
 
 
-# Descriptors that an event loop watches also between two waits (to add and remove one costs uvloop six system
-# calls), and the function to call when one can be read: None while no conversation waits for it.
-WATCHED: dict[int, Callable[[int], None] | None] = {}
+class Watcher:
+    """The descriptors that an event loop watches also between two waits, in one epoll(7) that the loop watches.
+
+    To add one to the loop itself and to remove it costs uvloop seven system calls; here it costs two. waiting: the
+    function to call when a descriptor can be read, None while no conversation waits for it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.epoll = epoll()
+        self.waiting: dict[int, Callable[[int], None] | None] = {}
+        loop.add_reader(self.epoll.fileno(), self.ready)
+
+    def watch(self, descriptor: int, possible: Callable[[int], None]) -> None:
+        """Call `possible` when the descriptor can be read, or its other end has closed it."""
+        if descriptor not in self.waiting:
+            self.epoll.register(descriptor, EPOLLIN)
+        self.waiting[descriptor] = possible
+
+    def ready(self) -> None:
+        """Wake the conversations whose descriptors can be read."""
+        for descriptor, _ in self.epoll.poll(0):
+            possible = self.waiting.get(descriptor)
+            if possible is not None:
+                possible(descriptor)
+            else:  # the loop would call again and again for bytes that no conversation reads
+                self.forget(descriptor)
+
+    def pause(self, descriptor: int) -> None:
+        """Note that no conversation waits for the descriptor now."""
+        if descriptor in self.waiting:
+            self.waiting[descriptor] = None
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching a descriptor; it is about to be closed."""
+        if descriptor in self.waiting:
+            del self.waiting[descriptor]
+            try:
+                self.epoll.unregister(descriptor)
+            except OSError:
+                pass  # the garbage collector has just closed the socket, and the kernel has forgotten it
 
 
-def readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-    """Wake the conversation that waits for a watched descriptor: it can be read, or its other end has closed it."""
-    possible = WATCHED[descriptor]
-    if possible is not None:
-        possible(descriptor)
-    else:  # the loop would call again and again for bytes that no conversation reads
-        del WATCHED[descriptor]
-        loop.remove_reader(descriptor)
+# One for each loop that needs one; it ends with its loop.
+WATCHERS: WeakKeyDictionary[asyncio.AbstractEventLoop, Watcher] = WeakKeyDictionary()
 
 
 class EventPoller:
@@ -180,9 +213,7 @@ class EventPoller:
             if not stays:
                 loop.add_reader(descriptor, possible, descriptor)
                 continue
-            if descriptor not in WATCHED:
-                loop.add_reader(descriptor, readable, loop, descriptor)
-            WATCHED[descriptor] = possible
+            self.watcher().watch(descriptor, possible)
         if writable >= 0:
             loop.add_writer(writable, possible, writable)
         expires = stream.clock.now + seconds
@@ -201,8 +232,8 @@ class EventPoller:
             for descriptor in descriptors:
                 if not stays:
                     loop.remove_reader(descriptor)
-                elif descriptor in WATCHED:
-                    WATCHED[descriptor] = None
+                else:
+                    self.watcher().pause(descriptor)
             if writable >= 0:
                 loop.remove_writer(writable)
         return ready
@@ -211,9 +242,17 @@ class EventPoller:
         await self.stream.share(size)
 
     def forget(self, descriptor: int) -> None:
-        if descriptor in WATCHED:
-            del WATCHED[descriptor]
-            self.stream.loop.remove_reader(descriptor)
+        watcher = WATCHERS.get(self.stream.loop)
+        if watcher is not None:
+            watcher.forget(descriptor)
+
+    def watcher(self) -> Watcher:
+        """Return the loop's watcher, which is made when it is first needed."""
+        loop = self.stream.loop
+        watcher = WATCHERS.get(loop)
+        if watcher is None:
+            watcher = WATCHERS[loop] = Watcher(loop)
+        return watcher
 
     def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
         """Have the loop call function after `seconds`."""
