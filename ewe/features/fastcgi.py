@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from ewe.features.static import Static
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
+
+
+BELIEVED = 1.0  # seconds that a script is remembered; the responder opens it by its name, and looks itself
+MOST = 1000  # paths remembered; then all are forgotten at once
+NOT_KNOWN: tuple[float, Script | None] = (0.0, None)
 
 
 def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI]:
@@ -55,13 +61,14 @@ class FastCGI:
         """where: the extension or the path, as config.fastcgi has it."""
         self.where = where
         self.connections = connections
+        self.known: dict[str, tuple[float, Script]] = {}
         self.config = config
         self.static = static
         self.limits = limits
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the responder says; None if it is not asked for this. Raises HTTPError."""
-        script = self.extended(request.path) if self.where[0] == "." else self.below(request.path)
+        script = self.known_or_found(request.path) if self.where[0] == "." else self.below(request.path)
         if script is None:
             return None
         refuse_trace(request)
@@ -73,6 +80,21 @@ class FastCGI:
         if path != name and not path.startswith(name + "/"):
             return None
         return Script(self.static.root + name, name, path[len(name) :])
+
+    def known_or_found(self, path: str) -> Script | None:
+        """Return what extended() found for the path, a second ago at most. Raises HTTPError(403, 404).
+
+        A path that leads to no script is not remembered: a script that has just come must not be taken for a file.
+        """
+        until, script = self.known.get(path, NOT_KNOWN)
+        now = time.monotonic()
+        if until < now:
+            script = self.extended(path)
+            if script is not None:
+                if len(self.known) >= MOST:
+                    self.known.clear()
+                self.known[path] = (now + BELIEVED, script)
+        return script
 
     def extended(self, path: str) -> Script | None:
         """Return the script with our extension that a path leads to: a file, what follows it, or an index."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
-from ewe.gateway.cgi import is_nph, refuse_trace, response, variables
+from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
-from ewe.gateway.responder import ResponderSource
+from ewe.gateway.responder import ResponderSource, parameters
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import Spooled, spooled
 from ewe.http.messages import Request, Response
@@ -59,9 +59,9 @@ class XSwitch:
         Raises HTTPError: 503 if it cannot be reached, 502 if it breaks off, 504 if it is silent, or the status with
         which it refuses.
         """
-        params = variables(request, io, script, body.length, root)
+        params = parameters(request, io, script, body.length, root)
         timeout = self.config.program_timeout
-        source = ResponderSource(self.connections, io, params, body.copy(), script.name, timeout)
+        source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
             if is_nph(script) and (await source.first()).startswith(b"Status:"):

@@ -90,23 +90,37 @@ def variables(
 
     length: of the body, in bytes; without a body the variable is not set.
     """
+    return of_request(request, io.server, io.scheme, script, length, document_root) | of_connection(io)
+
+
+def of_connection(io: Stream) -> dict[bytes, bytes]:
+    """Return the meta-variables that depend on the client's connection alone."""
+    client = io.client[0].encode("latin-1", "replace")
+    return {
+        b"SERVER_ADDR": io.server_address().encode("latin-1", "replace"),
+        b"REMOTE_ADDR": client,
+        b"REMOTE_HOST": client,
+        b"REMOTE_PORT": b"%d" % io.client[1],
+    }
+
+
+def of_request(
+    request: Request, server: tuple[str, int], scheme: str, script: Script, length: int, document_root: str
+) -> dict[bytes, bytes]:
+    """Return all other meta-variables: those of the request, its script, and the server."""
     host, port = split_host(request.host)
     values = {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "SERVER_SOFTWARE": f"ewe/{__version__}",
-        "SERVER_NAME": host or io.server[0],
-        "SERVER_ADDR": io.server_address(),
-        "SERVER_PORT": str(io.server[1] or port or 80),
+        "SERVER_NAME": host or server[0],
+        "SERVER_PORT": str(server[1] or port or 80),
         "SERVER_PROTOCOL": request.protocol,
         "REQUEST_METHOD": request.method,
-        "REQUEST_SCHEME": io.scheme,
+        "REQUEST_SCHEME": scheme,
         "REQUEST_URI": request.target,
         "QUERY_STRING": request.query or "",
-        "REMOTE_ADDR": io.client[0],
-        "REMOTE_HOST": io.client[0],
-        "REMOTE_PORT": str(io.client[1]),
     }
-    if io.scheme == "https":
+    if scheme == "https":
         values["HTTPS"] = "on"
     if request.body.length != 0:
         values["CONTENT_LENGTH"] = str(length)

@@ -333,12 +333,16 @@ class Requester:
 
     def begin(self, params: Iterable[tuple[bytes, bytes]], keep: bool = False) -> bytes:
         """Return the records that begin a request: role, flag and all parameters."""
+        return self.begin_with(encode_pairs(params), keep)
+
+    def begin_with(self, pairs: bytes, keep: bool) -> bytes:
+        """Return the records that begin a request whose parameters are encoded already."""
         # One request at a time, but each with another id: late records of one are not taken for those of the next.
         self.id = self.id % MAX_ID + 1
         self.running = True
         return b"".join((
             record(BEGIN_REQUEST, self.id, BEGIN_BODY.pack(RESPONDER, KEEP_CONN if keep else 0)),
-            stream(PARAMS, self.id, encode_pairs(params)),
+            stream(PARAMS, self.id, pairs),
             record(PARAMS, self.id),
         ))  # fmt: skip
 

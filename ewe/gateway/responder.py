@@ -13,14 +13,14 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.gateway import records as fastcgi
-from ewe.gateway.cgi import GatewaySource, response, variables
+from ewe.gateway.cgi import GatewaySource, of_connection, of_request, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.programs import ErrorLog
-from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester
+from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester, encode_pairs
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import Spooled, spooled
 from ewe.gateway.upstream import Place, Upstream
-from ewe.http.messages import Request, Response
+from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
-SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
 PIECE = 32 * 1024  # bytes of a body made into records at once
 
 
@@ -44,9 +44,9 @@ async def ask(
 ) -> Response:
     """Return a responder's answer. Raises HTTPError: 502, 503, 504, and what reading the body raises."""
     body = await spooled(request.body, config.spool)
-    params = variables(request, io, script, body.length, root)
-    params[b"REDIRECT_STATUS"] = b"200"  # without it php-cgi thinks that it was called from outside
-    source = ResponderSource(connections, io, params, body, script.name, config.program_timeout)
+    # Without REDIRECT_STATUS php-cgi thinks that it was called from outside.
+    params = parameters(request, io, script, body.length, root, ((b"REDIRECT_STATUS", b"200"),))
+    source = ResponderSource(connections, request, io, params, body, script.name, config.program_timeout)
     try:
         await source.begin()
         return await response(request, script, source, limits)
@@ -55,14 +55,38 @@ async def ask(
         raise
 
 
+def parameters(
+    request: Request,
+    io: Stream,
+    script: Script,
+    length: int,
+    root: str,
+    more: tuple[tuple[bytes, bytes], ...] = (),
+) -> bytes:
+    """Return the meta-variables of a request, encoded; `more` are added.
+
+    Clients repeat their heads, and equal heads without a body share one Request. What does not depend on the
+    client's connection is therefore remembered with the Request.
+    """
+    key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more)
+    known, encoded = request.asked
+    if known != key:
+        found = of_request(request, io.server, io.scheme, script, length, root)
+        encoded = encode_pairs((*found.items(), *more))
+        if request.body is NO_BODY:
+            request.asked = (key, encoded)  # one assignment, since threads share the Request
+    return encoded + encode_pairs(of_connection(io).items())
+
+
 class ResponderSource(GatewaySource):
     """What a responder answers to one request. timeout: how long it may do nothing, in seconds."""
 
     def __init__(
         self,
         connections: Connections,
+        request: Request,
         io: Stream,
-        params: dict[bytes, bytes],
+        params: bytes,
         body: Spooled,
         name: str,
         timeout: float,
@@ -70,6 +94,7 @@ class ResponderSource(GatewaySource):
         super().__init__(name)
         self.connections = connections
         self.io = io
+        self.safe = request.method in SAFE and not body.length
         self.params = params
         self.body = body
         self.timeout = timeout
@@ -96,7 +121,7 @@ class ResponderSource(GatewaySource):
         self.input_over = False
         assert self.upstream is not None
         self.written_before = self.upstream.written
-        begin = self.requester.begin(self.params.items(), self.connections.keeps)
+        begin = self.requester.begin_with(self.params, self.connections.keeps)
         self.outgoing = memoryview(begin + self.next_input())
 
     async def receive(self) -> bytes:
@@ -177,8 +202,7 @@ class ResponderSource(GatewaySource):
         """
         assert self.upstream is not None
         untouched = self.upstream.written == self.written_before
-        safe = self.params[b"REQUEST_METHOD"] in SAFE and not self.body.length
-        if self.heard or self.fresh or not (untouched or safe):
+        if self.heard or self.fresh or not (untouched or self.safe):
             raise HTTPError(502, f"{self.name}: the responder closed the connection within the answer")
         await self.begin_again()
 

@@ -61,6 +61,7 @@ class NoBody(BodyReader):
 
 NO_BODY = NoBody()
 NOT_NOTED = (None, "")
+NOT_ASKED = (None, b"")
 
 
 class Request:
@@ -74,12 +75,12 @@ class Request:
     length: the body's, in bytes; 0 without a body, None if it is chunked. keep_alive: the client lets the
     connection stay open. expects: the client waits for "100 Continue". conditional: one of CONDITIONS is present.
     redirects: local redirects so far. line: the request line. noted: the part of the access log's line that
-    depends on the request alone, for the next time.
+    depends on the request alone, for the next time. asked: what a responder is told of it, for the next time.
     """
 
     __slots__ = (
-        "body", "conditional", "expects", "fields", "host", "keep_alive", "length", "line", "method", "noted",
-        "path", "protocol", "query", "redirects", "target", "values", "version",
+        "asked", "body", "conditional", "expects", "fields", "host", "keep_alive", "length", "line", "method",
+        "noted", "path", "protocol", "query", "redirects", "target", "values", "version",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +111,7 @@ class Request:
         self.protocol = f"HTTP/{version[0]}.{version[1]}"
         self.line = f"{method} {target} {self.protocol}"
         self.noted: tuple[object, str] = NOT_NOTED
+        self.asked: tuple[object, bytes] = NOT_ASKED
 
     def get(self, name: str) -> str | None:
         """Return the value of a field, by its name in lower case; None if there is no such field."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -20,6 +21,7 @@ import httpx
 import pytest
 from support import web
 from support.server import MODELS, ROOT, Server, Start, wait_until
+from support.wire import read_all
 
 from ewe.gateway import records
 from ewe.gateway.records import Aborted, Began, Input
@@ -510,6 +512,39 @@ def test_extensions(start: Start, application: Callable[[], Application], tmp_pa
     for path in ("/none.php", "/sub/.php", "/.hidden.php"):
         assert web.get(server.url.rstrip("/") + path).status_code == 404
     assert web.get(server.url + "sub").status_code == 301 and len(app.seen) == count
+
+
+def test_equal_heads_of_two_clients(
+    start: Start, application: Callable[[], Application], tmp_path: Path, model: str
+) -> None:
+    """What is remembered of the first must not be told of the second: its address and its port."""
+    app = application()
+    listening = [option for port in (0, 0) for option in ("--bind", f"127.0.0.1:{port}")]
+    server = start(model, *listening, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}")
+    ports = {int(port) for port in re.findall(r"http://127.0.0.1:(\d+)/", server.log())}
+    assert len(ports) == 2
+    head = b"GET /app/good?%s HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n"
+    one, other = ports
+    for query in (b"a", b"b"):
+        for port in (one, one, other, other, one):
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.sendall(head % query)
+                assert b"/good" in read_all(sock)
+                params = app.seen[-1]
+                assert params[b"REMOTE_PORT"] == str(sock.getsockname()[1]).encode()
+                assert (params[b"SERVER_PORT"], params[b"QUERY_STRING"]) == (str(port).encode(), query)
+
+
+def test_scripts_come_and_go(start: Start, application: Callable[[], Application], tmp_path: Path) -> None:
+    """One that comes is found at once; one that goes is believed to be there for a second at most."""
+    application()
+    server = start("pool", "--fastcgi", f".php=unix:{tmp_path / 'app.sock'}")
+    with web.Client(base_url=server.url) as client:
+        assert client.get("/new.php").status_code == 404
+        (server.root / "new.php").write_text("<?php secret();")
+        assert client.get("/new.php").status_code == 200
+        (server.root / "new.php").unlink()
+        wait_until(lambda: client.get("/new.php").status_code == 404, 20)
 
 
 @pytest.mark.starts_processes
