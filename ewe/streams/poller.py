@@ -26,7 +26,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from select import EPOLLIN, epoll
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
@@ -150,14 +149,17 @@ class Watcher:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        from select import EPOLLIN, epoll
+
         self.epoll = epoll()
+        self.readable = EPOLLIN
         self.waiting: dict[int, Callable[[int], None] | None] = {}
         loop.add_reader(self.epoll.fileno(), self.ready)
 
     def watch(self, descriptor: int, possible: Callable[[int], None]) -> None:
         """Call `possible` when the descriptor can be read, or its other end has closed it."""
         if descriptor not in self.waiting:
-            self.epoll.register(descriptor, EPOLLIN)
+            self.epoll.register(descriptor, self.readable)
         self.waiting[descriptor] = possible
 
     def ready(self) -> None:
