@@ -31,7 +31,7 @@ What can go wrong, and where it is prevented:
 - Two workers run one conversation. A parked connection is watched with EPOLLONESHOT, so that it is reported
   once; and only the thread that removes it from `parked` may queue it.
 - The client is ready before its connection is recorded as parked. park() therefore records it first and then tells
-  epoll.
+  epoll. In between the deadline does not count (Wait.watched).
 - A few fast clients never wait and keep all workers. With parking = always, a conversation that has handled SHARE
   bytes joins the end of the queue.
 - A program of a CGI request holds its worker: parking is for clients only.
@@ -64,16 +64,20 @@ EVENTS = {Want.BYTES: EPOLLIN | EPOLLONESHOT, Want.ROOM: EPOLLOUT | EPOLLONESHOT
 
 
 class Task:
-    """A conversation of the pool: it is with a worker, in the queue, or parked."""
+    """A conversation of the pool: it is with a worker, in the queue, or parked.
 
-    __slots__ = ("conversation", "descriptor", "error", "expires", "stream", "watched")
+    wait: the one that it is parked for, or was the last time. watched: epoll knows the descriptor. error: to be
+    thrown into the conversation.
+    """
+
+    __slots__ = ("conversation", "descriptor", "error", "stream", "wait", "watched")
 
     def __init__(self, stream: PoolStream, conversation: Coroutine[Any, Any, None]) -> None:
         self.stream = stream
         self.conversation = conversation
         self.descriptor = stream.socket.fileno()
-        self.watched = False  # epoll knows the descriptor
-        self.expires = 0.0
+        self.watched = False
+        self.wait: Wait | None = None
         self.error: Exception | None = None
 
 
@@ -175,7 +179,10 @@ class Pool(Processor):
     def expire(self, now: float) -> None:
         """Queue the parked conversations that are past their deadline; Timeout is thrown into them."""
         for descriptor, task in list(self.parked.items()):
-            if task.expires < now and self.parked.pop(descriptor, None) is not None:
+            wait = task.wait
+            assert wait is not None
+            # One that is only recorded yet is still with the worker that parks it
+            if wait.expires < now and wait.watched and self.parked.pop(descriptor, None) is not None:
                 task.error = Timeout()
                 self.queue_unwatched(task)
 
@@ -228,7 +235,7 @@ class Pool(Processor):
 
     def park(self, task: Task, wait: Wait) -> None:
         """Have epoll watch the connection of a conversation that waits."""
-        task.expires = wait.expires
+        task.wait = wait
         bell = wait.bell
         if bell is not None:
             bell.wake = None
@@ -244,6 +251,8 @@ class Pool(Processor):
             elif other is not None:  # our connection has ended, and a new one has its descriptor's number
                 self.parked[task.descriptor] = other
             return
+        # The conversation may be with another worker by now, in another wait: only this one's deadline may count
+        wait.watched = True
         if bell is not None:
             bell.wake = functools.partial(self.wake, task)
             if bell.rung:  # checked last: it may ring at any point

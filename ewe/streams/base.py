@@ -141,15 +141,16 @@ class Wait:
     """Pauses a conversation: `await Wait(...)` yields the Wait to the model that runs the conversation.
 
     want: the event that lets the conversation go on. expires: on time.monotonic(); then the model throws Timeout
-    into the conversation. bell: what rings, if it waits for a bell.
+    into the conversation. bell: what rings, if it waits for a bell. watched: for the model's use.
     """
 
-    __slots__ = ("bell", "expires", "want")
+    __slots__ = ("bell", "expires", "want", "watched")
 
     def __init__(self, want: Want, expires: float, bell: ParkedBell | None = None) -> None:
         self.want = want
         self.expires = expires
         self.bell = bell
+        self.watched = False
 
     def __await__(self) -> Generator[Wait, None, None]:
         yield self

@@ -162,10 +162,9 @@ from ewe.processors.pool import Pool
 class Parked(dict):
     def __setitem__(self, descriptor, task):
         super().__setitem__(descriptor, task)
-        if task.watched or task.stream.requests:
-            time.sleep(0.5)
-        elif task.expires:
-            task.stream.requests = 1
+        if task.stream.requests:
+            time.sleep(1)
+        task.stream.requests = 1
 class Late(Pool):
     name = "late"
     def __init__(self, site, config):
@@ -175,12 +174,14 @@ class Late(Pool):
 
 
 def test_an_expired_connection_goes_to_one_worker_only(start: Start, tmp_path: Path) -> None:
-    """It speaks while a worker parks it once more: the selector must not know of it before it is parked."""
+    """Its deadline passes, and it speaks, while a worker parks it once more, before the selector knows of it."""
     (tmp_path / "late.py").write_text(LATE)
-    server = start("late:Late", "--head-timeout", "500ms", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
-    for _ in range(3):
+    server = start("late:Late", "--head-timeout", "300ms", env={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    for more in (b"", b"Host: a\r\n"):
         with server.connect() as sock:
             sock.sendall(b"GET / HTTP/1.1\r\n")
+            time.sleep(0.2)
+            sock.sendall(more)
             assert b" 408 " in sock.recv(4096)
     assert answers_within(server)
     assert "cannot be parked" not in server.log() and "Traceback" not in server.log()
