@@ -597,7 +597,7 @@ def log_directory() -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_directory: Path) -> None:
     alice, bob = users
-    with xswitch(f'user-logs = "{log_directory}"\ntime-limit = "1s"') as running:
+    with xswitch(f'user-logs = "{log_directory}"\ntime-limit = "4s"') as running:
         fault = alice.write("fault.py", "import no_such_module\n")
         open_to_all = alice.write("open.py", PYTHON_HELLO, 0o777)
         assert running.ask(fault).status == 502
@@ -610,7 +610,7 @@ def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_di
             == 200
         )
         log = log_directory / f"{alice.name}.log"
-        wait_until(lambda: "spin.py: 504, ended after 1 s (time-limit)" in log.read_text(), 20, log.read_text)
+        wait_until(lambda: "spin.py: 504, ended after 4 s (time-limit)" in log.read_text(), 20, log.read_text)
         said = log.read_text()
         assert f"{fault}: ModuleNotFoundError: No module named 'no_such_module'" in said
         assert (

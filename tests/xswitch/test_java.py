@@ -207,7 +207,7 @@ def test_a_new_application(running: XSwitch, classes: tuple[Path, Path]) -> None
 
 
 def test_what_ends_is_back(classes: tuple[Path, Path]) -> None:
-    with xswitch(f"{AS}time-limit = '4s'") as running:
+    with xswitch(f"{AS}time-limit = '15s'") as running:
         write_application(running.site / "shop", classes[0])
         assert ask(running, "shop/plain").status == 200, running.log()
         pid = running.engines()[0]["pid"]

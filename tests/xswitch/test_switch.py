@@ -596,11 +596,11 @@ def test_a_body_that_stops_coming_is_not_the_scripts_fault(monkeypatch: pytest.M
 
 
 def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
-    with xswitch("time-limit = '1s'\nspool = '0'") as running, running.connect() as connection:
+    with xswitch("time-limit = '3s'\nspool = '0'") as running, running.connect() as connection:
         connection.send(
             running.script("large.py", f"print('{HEAD}')\nfor _ in range(60): print('x' * 100_000)")
         )
-        time.sleep(2)
+        time.sleep(4)
         assert len(connection.read().body) == 60 * 100_001
 
 
@@ -609,11 +609,11 @@ def test_a_client_that_sends_slowly_does_not_either() -> None:
     """Behind a web server that hands a body on as it comes."""
     python = f"import sys\nprint('{HEAD}')\nprint(len(sys.stdin.read()), end='')"
     php = "<?php echo strlen(file_get_contents('php://input'));"
-    with xswitch("time-limit = '2s'") as running, running.connect() as one, running.connect() as other:
+    with xswitch("time-limit = '4s'") as running, running.connect() as one, running.connect() as other:
         one.send(running.script("length.py", python), None, CONTENT_LENGTH="600000")
         other.send(running.script("length.php", php), None, CONTENT_LENGTH="600000")
         for _ in range(6):
-            time.sleep(0.5)
+            time.sleep(0.8)
             for connection in (one, other):
                 connection.sock.sendall(connection.requester.input(b"x" * 100_000))
         for connection in (one, other):
@@ -1063,7 +1063,7 @@ while True:
 
 
 def test_slow_clients_do_not_use_up_the_time_limit_of_an_engine_that_they_share() -> None:
-    with xswitch("time-limit = '1s'\nspool = '0'") as running:
+    with xswitch("time-limit = '3s'\nspool = '0'") as running:
         engine = running.script("engine.py", SHARED)
         text = (running.directory / "xswitch.toml").read_text()
         table = (
@@ -1076,7 +1076,7 @@ def test_slow_clients_do_not_use_up_the_time_limit_of_an_engine_that_they_share(
         script = running.script("a.shared", "")
         with running.connect() as slow:
             slow.send(script)
-            time.sleep(2)
+            time.sleep(4)
             assert len(running.ask(script).body) == 6_000_000, running.log()
             assert len(slow.read().body) == 6_000_000, running.log()
         assert len(running.engines()) == 1
