@@ -112,6 +112,7 @@ class Static:
         `/~alice`. claims: which files are programs. owner: the user id whose files may be sent; None: all.
         """
         self.root = root or os.path.realpath(config.documentroot)
+        self.below = self.root.rstrip("/") + "/"  # how the name of every file below the root begins
         self.skip = len(prefix)
         self.claims = claims or Claims(self.root)
         self.owner = owner
@@ -210,7 +211,7 @@ class Static:
     def check(self, descriptor: int, name: str, for_program: bool) -> None:
         """Raise HTTPError if a file lies outside the root, is a program, or belongs to another user."""
         real = true_name(descriptor, name)
-        inside = real == self.root or real.startswith(self.root.rstrip("/") + "/")
+        inside = real == self.root or real.startswith(self.below)
         if not inside and not self.follows:
             raise HTTPError(404, f"{name} leads out of the document root (symlinks = inside)")
         if not for_program and self.claims.claim(name, real, descriptor):

@@ -39,9 +39,9 @@ class Claims:
         directories: Iterable[str] = (),
         executables: str = "",
     ) -> None:
-        self.root = root.rstrip("/")
+        self.root = root.rstrip("/") + "/"
         self.extensions = extensions
-        self.directories = tuple(sorted({name for each in directories for name in names_of(each)}))
+        self.claim_below(name for each in directories for name in names_of(each))
         self.executables = executables
         ends = "|".join(re.escape(each) for each in extensions)
         self.ending = re.compile(rf"[^/](?:{ends})[. ]*\Z", re.IGNORECASE) if ends else None
@@ -49,14 +49,22 @@ class Claims:
     def for_root(self, root: str, directory: str) -> Claims:
         """Return the same claims for a user's document root, and one directory more. root: without links."""
         claims = Claims(root, self.extensions, (), self.executables)
-        claims.directories = tuple(sorted({*self.directories, *names_of(directory)}))
+        claims.claim_below((*self.directories, *names_of(directory)))
         return claims
+
+    def claim_below(self, directories: Iterable[str]) -> None:
+        """Claim these directories: names as names_of() returns them, as one pattern that is asked once a file."""
+        self.directories = tuple(sorted(set(directories)))
+        names = "|".join(re.escape(each.rstrip("/")) for each in self.directories)
+        self.below = re.compile(rf"(?:{names})(?:/|\Z)", re.IGNORECASE) if self.directories else None
 
     def claim(self, name: str, real: str, descriptor: int) -> bool:
         """Return whether an opened file or directory is a program's. name: in the URL. real: its true name."""
-        if any(is_in(real, each) or is_in(name, each) for each in self.directories):
+        if self.below is not None and (
+            self.below.match(real) is not None or (name != real and self.below.match(name) is not None)
+        ):
             return True
-        if PRIVATE.search(real[len(self.root) :] if real.startswith(self.root + "/") else real):
+        if PRIVATE.search(real, len(self.root) - 1 if real.startswith(self.root) else 0):
             return True
         ends = self.ending is not None and bool(self.ending.search(name) or self.ending.search(real))
         if not ends and not self.executables:
