@@ -10,7 +10,7 @@ from support.lab_bench import quick_lab
 from ewe.lab.bench.processes import processes
 from ewe.lab.bench.results import Cell, Sample, Table
 from ewe.lab.bench.verdicts import NOT_TESTABLE, judge
-from ewe.lab.experiments import CATALOG, t_dt1c, thesis_dynamic, thesis_figures, thesis_memory
+from ewe.lab.experiments import CATALOG, t_dt1c, thesis_dynamic, thesis_memory, thesis_program_figures
 from ewe.lab.experiments.thesis_dynamic import DynamicTest
 from ewe.lab.experiments.thesis_static import BEST, KEEP, NO_KEEP
 from ewe.lab.stacks import ways, webservers
@@ -18,14 +18,14 @@ from ewe.lab.stacks.ways import Way, served
 from ewe.lab.stacks.webservers import APACHE_MODULES, Behind, Setup
 
 TESTS = {
-    "T-DT1": thesis_figures.T_DT1_TEST,
-    "T-DT1a": thesis_figures.T_DT1A_TEST,
-    "T-DT1w": thesis_figures.T_DT1W_TEST,
+    "T-DT1": thesis_program_figures.T_DT1_TEST,
+    "T-DT1a": thesis_program_figures.T_DT1A_TEST,
+    "T-DT1w": thesis_program_figures.T_DT1W_TEST,
     "T-DT1c": t_dt1c.TEST,
-    "T-DT2": thesis_figures.T_DT2_TEST,
-    "T-DT2s": thesis_figures.T_DT2S_TEST,
-    "T-DT3": thesis_figures.T_DT3_TEST,
-    "T-DT4": thesis_figures.T_DT4_TEST,
+    "T-DT2": thesis_program_figures.T_DT2_TEST,
+    "T-DT2s": thesis_program_figures.T_DT2S_TEST,
+    "T-DT3": thesis_program_figures.T_DT3_TEST,
+    "T-DT4": thesis_program_figures.T_DT4_TEST,
 }
 
 

@@ -39,9 +39,9 @@ from ewe.lab.experiments.ewe_figures import E_T3_PRINTED as T3
 from ewe.lab.experiments.ewe_figures import E_T4_PRINTED as T4
 from ewe.lab.experiments.ewe_figures import E_T5_PRINTED as T5
 from ewe.lab.experiments.t_a8 import PRINTED as A8
-from ewe.lab.experiments.thesis_figures import T_A9_PRINTED as A9
-from ewe.lab.experiments.thesis_figures import T_A10_PRINTED as A10
 from ewe.lab.experiments.thesis_memory import PROGRAM
+from ewe.lab.experiments.thesis_program_figures import T_A9_PRINTED as A9
+from ewe.lab.experiments.thesis_program_figures import T_A10_PRINTED as A10
 from ewe.lab.report import report
 from ewe.lab.stacks.servers import ewe
 from ewe.lab.stacks.ways import served, technology
