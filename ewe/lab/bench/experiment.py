@@ -115,6 +115,7 @@ class Bench(Protocol):
     """What the lab offers an experiment. All of it ends what it began, also when an exception passes."""
 
     quick: bool
+    repeats: int  # measurements of a cell
     directory: Path  # the run's own; removed at the end
     notes: list[str]  # of the table: append a sentence
 

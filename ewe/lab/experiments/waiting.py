@@ -10,16 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ewe.lab.bench.experiment import Experiment
 from ewe.lab.bench.results import Cell
+from ewe.lab.experiments.libcgi_tables import KINDS, SIZES, TABLE_2, TABLE_3
+from ewe.lab.experiments.libcgi_tables import MACHINE as LIBCGI_MACHINE
 from ewe.lab.experiments.thesis_static import AB, KEEP, NO_KEEP
 from ewe.lab.experiments.thesis_static import MACHINE as THESIS_MACHINE
 
 Cells = tuple[Cell, ...]
 MACHINES: Mapping[str, Mapping[str, str]] = {
-    "LibCGI": {
-        "server": "Pentium 200, 32 MB, Linux 2.0.34, Apache 1.2.5",
-        "client": "ab, 1000 requests, 30 at once",
-        "network": "Ethernet, 10 and 100 Mbit/s",
-    },
+    "LibCGI": LIBCGI_MACHINE,
     "RDBMS": {
         "data": "50,000 rows of 196 bytes, an access log",
         "answer": "5.605 KB of HTML",
@@ -60,27 +58,7 @@ def waiting(
 # LibCGI: programs that run inside the server
 
 LIBCGI = "LibCGI (programs called as a library) and a FastCGI gateway"
-SIZES = (28, 1024, 10_240, 102_400)
-KINDS = ("CGI", "FastCGI", "LibCGI", "Web server")
-LIBCGI_TABLE_2 = ((8.2, 5.0, 1.3), (8.6, 5.3, 1.6), (11.6, 7.5, 2.4), (75, 71, 63))  # ms, a row for each size
-LIBCGI_TABLE_3 = {  # requests a second: by link, a row for each size, a figure for each of KINDS
-    "10 Mbit/s": ((88, 162, 320, 323), (81, 151, 278, 285), (52, 72, 85, 86), (9, 10, 10, 10)),
-    "100 Mbit/s": ((98, 193, 448, 460), (92, 188, 431, 436), (76, 130, 312, 315), (38, 47, 88, 89)),
-}
 LIBCGI_EXPERIMENTS = (
-    waiting(
-        "LibCGI", "L-T1", "table 1", "What it costs to start a CGI program",
-        "Starting a program costs 7.18 ms, most of it exec.",
-        varies="the step", measures="time of each step", quick=True,
-        needs="the lab's own measurement of fork, exec and pipe",
-        cells=printed({"fork": 998, "exec": 5250, "IPC": 932, "total": 7180}, "", "µs"),
-    ),
-    waiting(
-        "LibCGI", "L-X1", "section 2.1", "What it costs to call a FastCGI program",
-        "A FastCGI call costs 3.65 ms: control 1.9, communication 1.4, protocol 0.35.",
-        varies="the step", measures="time of each step", needs="an engine's socket to take apart (X-Switch)",
-        cells=printed({"control": 1.9, "IPC": 1.4, "protocol": 0.35, "total": 3.65}, "", "ms"),
-    ),
     waiting(
         "LibCGI", "L-T2", "table 2", "How long a request takes inside the server",
         "LibCGI is 6.3 times faster than CGI and 3.8 times faster than FastCGI; with size that vanishes.",
@@ -88,7 +66,7 @@ LIBCGI_EXPERIMENTS = (
         needs=LIBCGI,
         cells=joined(
             printed(dict(zip(KINDS, row, strict=False)), "", "ms", size)
-            for size, row in zip(SIZES, LIBCGI_TABLE_2, strict=True)
+            for size, row in zip(SIZES, TABLE_2, strict=True)
         ),
     ),
     waiting(
@@ -99,7 +77,7 @@ LIBCGI_EXPERIMENTS = (
         errata=("The abstract's “3.9 to 4.6 times” is, by table 3, 4.57, 4.68 and 4.11 to 10 KB.",),
         cells=joined(
             printed(dict(zip(KINDS, row, strict=True)), link, "req/s", size)
-            for link, rows in LIBCGI_TABLE_3.items()
+            for link, rows in TABLE_3.items()
             for size, row in zip(SIZES, rows, strict=True)
         ),
     ),

@@ -1,0 +1,46 @@
+"""The lab's programs in C (ewe/lab/stacks/sources), built when an experiment needs one. Raises LabError."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from ewe.lab.bench.experiment import Bench
+from ewe.lab.bench.processes import LabError, find_tool, one_line
+
+SOURCES = Path(__file__).with_name("sources")
+COMPILERS = ("gcc", "cc", "clang")
+BUILT_IN = 60.0  # seconds that a compiler may take on a busy machine
+
+
+def compiler() -> str:
+    """Return the path of a C compiler, "" if there is none."""
+    return next((found for name in COMPILERS if (found := find_tool(name))), "")
+
+
+def missing() -> str:
+    """Return why nothing can be built, "" if it can."""
+    return "" if compiler() else "no C compiler: apt install gcc libc6-dev"
+
+
+def built(lab: Bench, name: str) -> Path:
+    """Return the program built of sources/NAME.c, which all accounts may run."""
+    if lacking := missing():
+        raise LabError(lacking)
+    where = lab.directory / "compiled"
+    where.mkdir(exist_ok=True)
+    program = where / name
+    if not program.exists():
+        build(["-O2", "-o", str(program), str(SOURCES / f"{name}.c")])
+        program.chmod(0o755)
+    return program
+
+
+def build(arguments: list[str]) -> None:
+    """Run the compiler."""
+    try:
+        done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, timeout=BUILT_IN)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"the C compiler took longer than {BUILT_IN:g} s") from None
+    if done.returncode:
+        raise LabError(f"the C compiler failed: {one_line(done.stderr)}")
