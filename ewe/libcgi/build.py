@@ -1,0 +1,99 @@
+"""Builds the shim on demand, beside its source: `make libcgi`, `ewe --build-libcgi`.
+
+A wheel of ewe holds no binary. It holds this directory, and the first user who wants LibCGI runs the compiler,
+which takes a second. The name of the result has a hash of all that it was made from. After an update of ewe the
+old shim is therefore not found, and never called with another idea of its structures. The result is written under
+another name and renamed, so that a server never loads half of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+DIRECTORY = Path(__file__).resolve().parent
+TARGET = DIRECTORY / "target"
+SOURCES = ("core.c", "guard.c", "environment.c", "output.c", "patch.c")
+HEADERS = ("core.h", "internal.h", "ewe_libcgi.h")
+FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden")
+LIBRARIES = ("-ldl", "-lpthread")  # parts of libc since glibc 2.34
+TAKES = 120.0  # seconds that the compiler may take
+
+
+class BuildError(Exception):
+    """Something cannot be built. The text is one line."""
+
+
+def shim() -> Path:
+    """Return where the shim of this source is, built or not."""
+    digest = hashlib.sha256(" ".join((*FLAGS, platform.machine())).encode())
+    for name in (*SOURCES, *HEADERS):
+        digest.update((DIRECTORY / name).read_bytes())
+    return TARGET / f"libcgi-{digest.hexdigest()[:16]}.so"
+
+
+def build() -> Path:
+    """Build the shim unless it is there; return where it is. Raises BuildError."""
+    built = shim()
+    if not built.exists():
+        compile_c(built, (DIRECTORY / name for name in SOURCES), ("-shared",))
+        for other in TARGET.glob("libcgi-*.so"):
+            if other != built:
+                other.unlink(missing_ok=True)  # of older source; who has loaded it keeps it
+    return built
+
+
+def build_library(source: Path) -> Path:
+    """Build the library of one C file, beside it; return where it is. Raises BuildError."""
+    built = source.with_suffix(".so")
+    compile_c(built, (source,), ("-shared", f"-I{DIRECTORY}"))
+    return built
+
+
+def compile_c(built: Path, sources: Iterable[Path], options: tuple[str, ...]) -> None:
+    """Compile C files into one file, which appears only when it is complete. Raises BuildError.
+
+    The environment variable CC names another compiler, as for make.
+    """
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    if not compiler or shutil.which(compiler[0]) is None:
+        name = compiler[0] if compiler else "cc"
+        raise BuildError(
+            f"there is no C compiler {name!r}: install gcc and libc6-dev, or name one (CC=clang)"
+        )
+    try:
+        built.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=built.parent, prefix="new-", suffix=".so", delete=False) as new:
+            pass
+    except OSError as reason:
+        raise BuildError(
+            f"{built.parent} cannot be written ({reason.strerror}): run this as its owner"
+        ) from None
+    try:
+        command = [*compiler, *FLAGS, *options, "-o", new.name, *map(str, sources), *LIBRARIES]
+        run(command)
+        os.chmod(new.name, 0o755)  # the server may be another user
+        os.rename(new.name, built)
+    finally:
+        Path(new.name).unlink(missing_ok=True)
+
+
+def run(command: list[str]) -> None:
+    """Run the compiler. Raises BuildError with the first line that tells of an error."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TAKES
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{command[0]} has not ended within {TAKES:g} s") from None
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line] or lines or ["it says nothing"]
+        raise BuildError(f"{command[0]} failed: {errors[0]}")

@@ -1,0 +1,406 @@
+/* The life of a library: a private copy is loaded, called by many threads, retired, and unloaded by the last of them.
+ *
+ *     libcgi_load ──▶ loaded ── enter/leave, any number of threads ──▶ retired ── the last leaves ──▶ unloaded
+ *
+ * `users` counts the threads inside, and one for "not retired". The thread that brings it to 0 unloads the library, so
+ * that this happens once, and with no thread inside. A thread may enter only while the count is not 0.
+ *
+ * The copy. dlopen() returns what it has already if it is given the same file again, and a library whose file is
+ * overwritten while it is loaded crashes. Each load therefore copies the file into memory without a name (memfd), which
+ * is a separate file for the loader. The descriptor stays open while the library is loaded, because the name
+ * /proc/self/fd/N must not come back for another one.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+struct libcgi_library {
+    void *handle;
+    void (*process)(char *input);
+    void (*terminate)(void);
+    int reentrant;
+    int limit_ms;
+    int copy; /* descriptor */
+    char name[64];
+    void *base;                /* where it is loaded */
+    _Atomic int users;         /* threads inside, and 1 while it is not retired */
+    _Atomic int retired;
+    _Atomic int unloaded;
+    _Atomic int holders;       /* of the structure: the caller, and the library while it is loaded */
+    _Atomic uint64_t calls, faults, nanoseconds;
+};
+
+static void (*report)(const char *line);
+
+int libcgi_start(void (*reporter)(const char *line))
+{
+    report = reporter;
+    return guard_start();
+}
+
+/* What the guard runs: functions with one argument. */
+
+static void run_process(void *argument)
+{
+    struct guard_thread *thread = guard_thread();
+    ((libcgi_library *)argument)->process(thread->call->input);
+}
+
+static void run_plain(void *argument)
+{
+    (*(void (**)(void))argument)();
+}
+
+static void run_close(void *argument)
+{
+    dlclose(argument);
+}
+
+/* Fill in how a call ended; after a fault also where. */
+static void fill(libcgi_call *call, const struct guard_thread *thread, const libcgi_library *library,
+                 const char *function, int outcome)
+{
+    Dl_info about;
+    call->outcome = outcome;
+    call->function = function;
+    if (outcome == LIBCGI_DONE)
+        return;
+    call->number = thread->number;
+    call->address = outcome == LIBCGI_FAULT ? thread->address : NULL;
+    call->place[0] = 0;
+    if (outcome != LIBCGI_EXIT && thread->counter != NULL && dladdr(thread->counter, &about) != 0) {
+        const char *file = about.dli_fbase == library->base ? library->name : about.dli_fname;
+        const char *slash = file != NULL ? strrchr(file, '/') : NULL;
+        file = slash != NULL ? slash + 1 : file != NULL ? file : "?";
+        if (about.dli_sname != NULL)
+            snprintf(call->place, sizeof call->place, "%s+0x%zx in %s", about.dli_sname,
+                     (size_t)((char *)thread->counter - (char *)about.dli_saddr), file);
+        else
+            snprintf(call->place, sizeof call->place, "0x%zx in %s",
+                     (size_t)((char *)thread->counter - (char *)about.dli_fbase), file);
+    }
+}
+
+/* Run initfunc(), terminatefunc() or dlclose() under the guard. What they write is dropped. */
+static void run_aside(libcgi_library *library, libcgi_call *call, const char *function, void (*run)(void *),
+                      void *argument)
+{
+    static __thread char dropped[512];
+    struct guard_thread *thread = guard_thread();
+    int outcome = LIBCGI_FAULT;
+    call->output = dropped;
+    call->capacity = sizeof dropped;
+    call->used = 0;
+    call->failed = 0;
+    call->flush = NULL;
+    call->number = 0;
+    call->remote_host[0] = 0;
+    if (thread != NULL) {
+        thread->call = call;
+        outcome = guard_run(thread, run, argument, library->limit_ms);
+        thread->call = NULL;
+        fill(call, thread, library, function, outcome);
+    }
+}
+
+/* Loading */
+
+static int private_copy(const char *file, const char *name)
+{
+    static char piece[64 * 1024];
+    static _Atomic int busy;
+    char *buffer = atomic_exchange(&busy, 1) ? malloc(sizeof piece) : piece;
+    int failure = 0, source = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), copy = -1;
+    struct stat about;
+    ssize_t count = 0;
+    if (buffer == NULL || source < 0 || fstat(source, &about) != 0)
+        failure = buffer == NULL ? ENOMEM : errno;
+    else if (!S_ISREG(about.st_mode))
+        failure = ENOEXEC;
+    else if ((copy = memfd_create(name, MFD_CLOEXEC)) < 0)
+        failure = errno;
+    while (failure == 0 && (count = read(source, buffer, sizeof piece)) > 0)
+        if (write(copy, buffer, (size_t)count) != count)
+            failure = ENOSPC;
+    if (failure == 0 && count < 0)
+        failure = errno;
+    if (source >= 0)
+        close(source);
+    if (buffer == piece)
+        busy = 0;
+    else
+        free(buffer);
+    if (failure != 0 && copy >= 0) {
+        close(copy);
+        copy = -1;
+    }
+    errno = failure;
+    return copy;
+}
+
+/* Load the copy and find its functions. Returns 0, or -1 with the reason in `failure`. */
+static int open_copy(libcgi_library *library, char *failure, size_t room)
+{
+    char path[64];
+    Dl_info about;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", library->copy);
+    library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library->handle == NULL) {
+        const char *reason = dlerror();
+        size_t skip = reason != NULL && strncmp(reason, path, strlen(path)) == 0 ? strlen(path) + 2 : 0;
+        snprintf(failure, room, "%s", reason != NULL ? reason + skip : "dlopen() fails");
+        return -1;
+    }
+    library->process = (void (*)(char *))dlsym(library->handle, "processfunc");
+    if (library->process == NULL) {
+        snprintf(failure, room, "it has no function processfunc()");
+        dlclose(library->handle);
+        return -1;
+    }
+    library->terminate = (void (*)(void))dlsym(library->handle, "terminatefunc");
+    library->reentrant = dlsym(library->handle, "ewe_libcgi_reentrant") != NULL;
+    if (dladdr((void *)library->process, &about) != 0)
+        library->base = about.dli_fbase;
+    patch_exits(library->handle);
+    return 0;
+}
+
+libcgi_library *libcgi_load(const char *file, const char *name, int limit_ms, char *failure, size_t room,
+                            libcgi_call *call)
+{
+    libcgi_call own;
+    char none[1];
+    if (failure == NULL)
+        failure = none, room = sizeof none;
+    if (room > 0)
+        failure[0] = 0;
+    if (call == NULL) {
+        memset(&own, 0, sizeof own);
+        call = &own;
+    }
+    call->outcome = LIBCGI_DONE;
+    if (guard_start() != 0 || guard_thread() == NULL) {
+        snprintf(failure, room, "the process has no memory or no thread left");
+        return NULL;
+    }
+    libcgi_library *library = calloc(1, sizeof *library);
+    if (library == NULL) {
+        snprintf(failure, room, "%s", strerror(ENOMEM));
+        return NULL;
+    }
+    library->limit_ms = limit_ms;
+    library->users = 1;
+    library->holders = 2;
+    snprintf(library->name, sizeof library->name, "%s", name);
+    library->copy = private_copy(file, name);
+    if (library->copy < 0 || open_copy(library, failure, room) != 0) {
+        if (library->copy < 0)
+            snprintf(failure, room, "%s", strerror(errno));
+        else
+            close(library->copy);
+        free(library);
+        return NULL;
+    }
+    void (*init)(void) = (void (*)(void))dlsym(library->handle, "initfunc");
+    if (init != NULL) {
+        run_aside(library, call, "initfunc", run_plain, &init);
+        if (call->outcome != LIBCGI_DONE) {
+            libcgi_explain(call, failure, room);
+            libcgi_release(library);
+            return NULL;
+        }
+    }
+    return library;
+}
+
+/* Unloading */
+
+static void drop(libcgi_library *library)
+{
+    if (atomic_fetch_sub(&library->holders, 1) == 1)
+        free(library);
+}
+
+static void tell(const libcgi_library *library, const libcgi_call *call)
+{
+    char line[256], reason[160];
+    if (call->outcome == LIBCGI_DONE || report == NULL)
+        return;
+    libcgi_explain(call, reason, sizeof reason);
+    snprintf(line, sizeof line, "%s: %s", library->name, reason);
+    report(line);
+}
+
+static void unload(libcgi_library *library)
+{
+    libcgi_call call;
+    memset(&call, 0, sizeof call);
+    if (library->terminate != NULL) {
+        run_aside(library, &call, "terminatefunc", run_plain, &library->terminate);
+        tell(library, &call);
+    }
+    run_aside(library, &call, "dlclose", run_close, library->handle);
+    tell(library, &call);
+    /* If dlclose() was ended the loader still has the name of the copy, which must stay. */
+    if (call.outcome == LIBCGI_DONE)
+        close(library->copy);
+    library->unloaded = 1;
+    drop(library);
+}
+
+static int enter(libcgi_library *library)
+{
+    int users = library->users;
+    while (users > 0)
+        if (atomic_compare_exchange_weak(&library->users, &users, users + 1))
+            return 1;
+    return 0;
+}
+
+static void leave(libcgi_library *library)
+{
+    if (atomic_fetch_sub(&library->users, 1) == 1)
+        unload(library);
+}
+
+void libcgi_retire(libcgi_library *library)
+{
+    if (!atomic_exchange(&library->retired, 1))
+        leave(library);
+}
+
+void libcgi_release(libcgi_library *library)
+{
+    libcgi_retire(library);
+    drop(library);
+}
+
+/* Calls */
+
+static int call_inside(libcgi_library *library, libcgi_call *call)
+{
+    struct guard_thread *thread = guard_thread();
+    if (thread == NULL || (!library->reentrant && environment_enter(call, library->limit_ms) != 0)) {
+        call->outcome = LIBCGI_BUSY;
+        return LIBCGI_BUSY;
+    }
+    int outcome = LIBCGI_GONE;
+    /* While this call waited for its turn, another may have destroyed the library's data. */
+    if (!library->retired) {
+        int64_t began = guard_now();
+        atomic_fetch_add_explicit(&library->calls, 1, memory_order_relaxed);
+        thread->call = call;
+        outcome = guard_run(thread, run_process, library, library->limit_ms);
+        thread->call = NULL;
+        fill(call, thread, library, "processfunc", outcome);
+        atomic_fetch_add_explicit(&library->nanoseconds, (uint64_t)(guard_now() - began), memory_order_relaxed);
+    } else {
+        call->outcome = LIBCGI_GONE;
+    }
+    if (!library->reentrant)
+        environment_leave();
+    if (outcome != LIBCGI_DONE && outcome != LIBCGI_GONE) {
+        library->faults++;
+        libcgi_retire(library);
+    }
+    return outcome;
+}
+
+int libcgi_call_library(libcgi_library *library, libcgi_call *call)
+{
+    call->used = 0;
+    call->flushed = 0;
+    call->failed = 0;
+    call->remote_host[0] = 0;
+    if (library->retired || !enter(library)) {
+        call->outcome = LIBCGI_GONE;
+        return LIBCGI_GONE;
+    }
+    int outcome = call_inside(library, call);
+    leave(library);
+    return outcome;
+}
+
+/* What is told */
+
+void libcgi_describe(libcgi_library *library, libcgi_info *info)
+{
+    int users = library->users;
+    info->calls = library->calls;
+    info->faults = library->faults;
+    info->nanoseconds = library->nanoseconds;
+    info->retired = library->retired;
+    info->inside = users - !info->retired > 0 ? users - !info->retired : 0;
+    info->reentrant = library->reentrant;
+    info->unloaded = library->unloaded;
+}
+
+static const char *signal_name(int number)
+{
+    switch (number) {
+    case SIGSEGV: return "segmentation fault";
+    case SIGBUS: return "bus error";
+    case SIGFPE: return "arithmetic fault";
+    case SIGILL: return "illegal instruction";
+    case SIGABRT: return "abort()";
+    case SIGTRAP: return "trap";
+    case SIGSYS: return "forbidden system call";
+    default: return "a fault";
+    }
+}
+
+void libcgi_explain(const libcgi_call *call, char *line, size_t room)
+{
+    const char *function = call->function != NULL ? call->function : "processfunc";
+    const char *in = call->place[0] ? ", in " : "";
+    switch (call->outcome) {
+    case LIBCGI_FAULT:
+        if (call->number == SIGSEGV || call->number == SIGBUS)
+            snprintf(line, room, "%s(): %s at address %p%s%s", function, signal_name(call->number), call->address,
+                     in, call->place);
+        else
+            snprintf(line, room, "%s(): %s%s%s", function, signal_name(call->number), in, call->place);
+        break;
+    case LIBCGI_TIMEOUT:
+        snprintf(line, room, "%s() took longer than its limit (libcgi-timeout)%s%s", function, in, call->place);
+        break;
+    case LIBCGI_EXIT:
+        snprintf(line, room, "%s() called exit(%d): a library must return", function, call->number);
+        break;
+    case LIBCGI_GONE: snprintf(line, room, "the library was unloaded"); break;
+    case LIBCGI_BUSY: snprintf(line, room, "other calls had the environment for the whole limit (libcgi-timeout)"); break;
+    default: snprintf(line, room, "%s() returned", function);
+    }
+}
+
+/* Input */
+
+char *libcgi_map_input(int descriptor, size_t length)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (length / page + 1) * page;
+    char *place = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED)
+        return NULL;
+    /* The rest of the last page is zero. If there is no rest, the anonymous page behind it is. */
+    if (length > 0 && mmap(place, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, descriptor,
+                           0) == MAP_FAILED) {
+        munmap(place, whole);
+        return NULL;
+    }
+    return place;
+}
+
+void libcgi_unmap_input(char *input, size_t length)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    munmap(input, (length / page + 1) * page);
+}

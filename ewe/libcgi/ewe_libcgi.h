@@ -1,0 +1,92 @@
+/* What a LibCGI library is compiled with: its contract with the server.
+ *
+ * A library is a shared object that the server loads once and then calls for each request, in its own process
+ * (Venkitachalam and Chiueh, "High-Performance Common Gateway Interface Invocation", section 4). It defines one
+ * function, and two more if it needs them:
+ *
+ *     void processfunc(char *input);   answers one request
+ *     void initfunc(void);             is called once, before the first request
+ *     void terminatefunc(void);        is called before the library is unloaded, and after a fault of the library:
+ *                                      it must assume nothing about the state in which it finds its data
+ *
+ * A whole library:
+ *
+ *     #include <ewe_libcgi.h>
+ *
+ *     void processfunc(char *input)
+ *     {
+ *         lputs("Content-Type: text/plain\n\n");
+ *         lprintf("You asked for %s\n", getenv("REQUEST_URI"));
+ *     }
+ *
+ *     cc -shared -fPIC -O2 -o hello.so hello.c -I $(ewe's directory)/libcgi
+ *
+ * The functions below are the server's. A library must not end the process, and must return from processfunc().
+ * Where it does neither (it crashes, calls exit(), or takes longer than `libcgi-timeout`), the server ends the
+ * call, answers 500 and unloads the library. Nothing frees the memory or unlocks the locks that the call held.
+ *
+ * Threads. Several threads may be inside processfunc() at once, if the library was compiled with this header: it
+ * then finds the variables of its own request, since getenv() below asks the calling thread. The library must
+ * protect its global variables itself. A library that is not ready for that says so before the #include:
+ *
+ *     #define EWE_LIBCGI_ONE_AT_A_TIME
+ *
+ * A library that does without this header is called by one thread at a time, too.
+ */
+#ifndef EWE_LIBCGI_H
+#define EWE_LIBCGI_H
+
+#include <stddef.h>
+#include <stdlib.h>
+#ifdef __cplusplus
+#include <cstdlib>
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+/* Write `length` bytes of the answer: a CGI head ("Content-Type: text/html", an empty line), then the document.
+   Returns the number of bytes, -1 if they cannot be written. */
+long lwrite(const void *data, size_t length);
+
+/* Write a string, without its NUL and without a line end. Returns the number of bytes, -1 on an error. */
+int lputs(const char *text);
+
+/* Write what printf() would print. Returns the number of bytes, -1 on an error. */
+int lprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Return the name of the client's host, or its address if it has no name. The first call of a request asks the
+   DNS, which may take seconds. The string is valid until processfunc() returns. */
+const char *get_remote_host(void);
+
+/* Return a variable of this thread's request (RFC 3875 section 4.1), NULL if it has no such variable. The string
+   is valid until processfunc() returns, and must not be changed. */
+char *ewe_libcgi_getenv(const char *name);
+
+/* Answer one request. input: its body; NULL without one. A byte 0 follows the body, so that text can be read as a
+   string; a body that holds such bytes itself has its length in CONTENT_LENGTH. The library may change the bytes,
+   and must not free them. */
+void processfunc(char *input);
+
+void initfunc(void);
+void terminatefunc(void);
+
+#pragma GCC visibility pop
+
+#ifndef EWE_LIBCGI_ONE_AT_A_TIME
+/* By this symbol the server knows that several threads may be inside at once. */
+__attribute__((weak, visibility("default"))) extern const int ewe_libcgi_reentrant;
+__attribute__((weak, visibility("default"))) const int ewe_libcgi_reentrant = 1;
+#endif
+
+#ifdef __cplusplus
+}
+namespace std {
+using ::ewe_libcgi_getenv;
+}
+#endif
+
+#define getenv ewe_libcgi_getenv
+#define secure_getenv ewe_libcgi_getenv
+
+#endif

@@ -1,0 +1,413 @@
+/* The guard: library code runs between guard_run()'s sigsetjmp() and its return, and can be ended at any point.
+ *
+ *     guard_run()   sigsetjmp ──▶ inside = 1 ──▶ processfunc() ──▶ inside = 0 ──▶ LIBCGI_DONE
+ *                       ▲                             │ SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP
+ *                       │                             │ the watchdog's signal: the time is over
+ *                       └───────── siglongjmp ◀── handle()
+ *
+ * Every thread has a flag, `inside`. The handler acts only while the flag of the interrupted thread is set; in all
+ * other cases it does what was set up before (Python's faulthandler, or the default, which ends the process). A
+ * fault of the program itself is therefore never hidden. Only library frames are left by the jump: the program's
+ * frames are above guard_run().
+ *
+ * The handler needs a separate stack, since the fault may be that the thread's stack is full.
+ *
+ * The time limit. A timer for each call would cost three system calls. Instead one thread, the watchdog, looks
+ * at all threads some times per limit: a thread that was in the same turn for the whole limit gets a signal. It is
+ * wall-clock time, because a library that sleeps without end blocks the thread just as one that loops. A call only
+ * writes its turn, which is free. If no call begins the watchdog sleeps until the next.
+ *
+ * Where the signal finds the thread in libc or in the loader, one of their locks may be held (malloc's, stdio's), and
+ * after a jump nothing would release it. The handler then returns, and the watchdog tries again a millisecond later,
+ * PATIENCE times. A call that blocks in the kernel is ended after that. This cannot be done for a fault: a library
+ * that has destroyed the heap may leave malloc's lock held.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define STACK_SIZE (64 * 1024)
+#define PATIENCE 200 /* milliseconds */
+#define LOOKS 8      /* of the watchdog, within the shortest limit */
+#define STOP (SIGRTMIN + 7)
+
+static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+enum { FAULT_COUNT = sizeof FAULTS / sizeof *FAULTS };
+
+/* Initial-exec: the first use of another kind may call malloc(), which no signal handler may. */
+static __thread struct guard_thread *self __attribute__((tls_model("initial-exec")));
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static struct guard_thread *threads;
+static struct sigaction before[FAULT_COUNT];
+static int started;
+static pthread_key_t key; /* its destructor runs at a thread's end */
+static pthread_cond_t woken;
+static _Atomic int watching; /* the watchdog is there and awake */
+static int has_watchdog;
+static struct { uintptr_t begin, end; } libc_code[2];
+
+int64_t guard_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static void *counter_of(const void *context)
+{
+    const ucontext_t *machine = context;
+#if defined(__x86_64__)
+    return (void *)machine->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+    return (void *)machine->uc_mcontext.pc;
+#else
+    (void)machine;
+    return NULL;
+#endif
+}
+
+static int in_libc(const void *counter)
+{
+    for (size_t i = 0; i < sizeof libc_code / sizeof *libc_code; i++)
+        if ((uintptr_t)counter >= libc_code[i].begin && (uintptr_t)counter < libc_code[i].end)
+            return 1;
+    return 0;
+}
+
+/* Did the interrupted code cause the signal, and not another process? */
+static int caused_here(const siginfo_t *about)
+{
+    return about->si_code > 0 || (about->si_code == SI_TKILL && about->si_pid == getpid());
+}
+
+static void pass_on(int number, siginfo_t *about, void *context)
+{
+    for (int i = 0; i < FAULT_COUNT; i++) {
+        if (FAULTS[i] != number)
+            continue;
+        if (before[i].sa_flags & SA_SIGINFO) {
+            before[i].sa_sigaction(number, about, context);
+        } else if (before[i].sa_handler != SIG_DFL && before[i].sa_handler != SIG_IGN) {
+            before[i].sa_handler(number);
+        } else {
+            /* A fault happens again as soon as this handler returns; what was sent is sent again. */
+            sigaction(number, &before[i], NULL);
+            if (about->si_code <= 0)
+                syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
+        }
+    }
+}
+
+static void handle(int number, siginfo_t *about, void *context)
+{
+    struct guard_thread *thread = self;
+    if (number == STOP) {
+        if (thread == NULL || !thread->inside || thread->overdue != thread->turn)
+            return;
+        if (in_libc(counter_of(context)) && thread->patience-- > 0)
+            return;
+        thread->outcome = LIBCGI_TIMEOUT;
+    } else {
+        if (thread == NULL || !thread->inside || !caused_here(about)) {
+            pass_on(number, about, context);
+            return;
+        }
+        thread->outcome = LIBCGI_FAULT;
+        thread->address = about->si_code > 0 ? about->si_addr : NULL;
+    }
+    thread->number = number;
+    thread->counter = counter_of(context);
+    thread->mask = ((ucontext_t *)context)->uc_sigmask;
+    thread->inside = 0;
+    siglongjmp(thread->escape, 1);
+}
+
+int guard_run(struct guard_thread *thread, void (*function)(void *), void *argument, int limit_ms)
+{
+    atomic_store_explicit(&thread->limit_ms, limit_ms, memory_order_relaxed);
+    thread->patience = PATIENCE;
+    if (sigsetjmp(thread->escape, 0) == 0) {
+        thread->turn++;
+        if (!watching) {
+            pthread_mutex_lock(&lock);
+            pthread_cond_signal(&woken);
+            pthread_mutex_unlock(&lock);
+        }
+#ifdef __x86_64__
+        unsigned modes = __builtin_ia32_stmxcsr();
+#endif
+        thread->inside = 1;
+        atomic_signal_fence(memory_order_seq_cst);
+        function(argument);
+        atomic_signal_fence(memory_order_seq_cst);
+        thread->inside = 0;
+#ifdef __x86_64__
+        /* A library that has enabled the traps of floating point must not leave them to the program. */
+        if (__builtin_ia32_stmxcsr() != modes)
+            __builtin_ia32_ldmxcsr(modes);
+#endif
+        thread->turn++;
+        return LIBCGI_DONE;
+    }
+    thread->turn++;
+    pthread_sigmask(SIG_SETMASK, &thread->mask, NULL);
+    return thread->outcome;
+}
+
+void guard_outside(struct guard_thread *thread)
+{
+    thread->inside = 0;
+}
+
+void guard_inside(struct guard_thread *thread)
+{
+    thread->turn += 2; /* the limit begins again */
+    thread->patience = PATIENCE;
+    thread->inside = 1;
+}
+
+void guard_escape(int outcome, int number)
+{
+    struct guard_thread *thread = self;
+    if (thread == NULL || !thread->inside)
+        return;
+    thread->inside = 0;
+    thread->outcome = outcome;
+    thread->number = number;
+    thread->address = thread->counter = NULL;
+    pthread_sigmask(SIG_SETMASK, NULL, &thread->mask);
+    siglongjmp(thread->escape, 1);
+}
+
+libcgi_call *guard_call(void)
+{
+    return self != NULL ? self->call : NULL;
+}
+
+/* Threads */
+
+static void forget(void *argument)
+{
+    struct guard_thread *thread = argument;
+    pthread_mutex_lock(&lock);
+    for (struct guard_thread **place = &threads; *place != NULL; place = &(*place)->next) {
+        if (*place == thread) {
+            *place = thread->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    self = NULL;
+    if (thread->stack != NULL) {
+        stack_t none = {.ss_flags = SS_DISABLE};
+        sigaltstack(&none, NULL);
+        munmap(thread->stack, thread->stack_size);
+    }
+    free(thread);
+}
+
+static int give_stack(struct guard_thread *thread)
+{
+    stack_t own;
+    if (sigaltstack(NULL, &own) == 0 && !(own.ss_flags & SS_DISABLE))
+        return 0;
+    long least = sysconf(_SC_MINSIGSTKSZ);
+    thread->stack_size = STACK_SIZE + (least > 0 ? (size_t)least : 0);
+    thread->stack_size = (thread->stack_size + 4095) & ~(size_t)4095;
+    thread->stack = mmap(NULL, thread->stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (thread->stack == MAP_FAILED) {
+        thread->stack = NULL;
+        return -1;
+    }
+    own = (stack_t){.ss_sp = thread->stack, .ss_size = thread->stack_size};
+    return sigaltstack(&own, NULL);
+}
+
+static struct guard_thread *new_thread(void)
+{
+    struct guard_thread *thread = calloc(1, sizeof *thread);
+    if (thread == NULL)
+        return NULL;
+    if (give_stack(thread) != 0) {
+        free(thread);
+        return NULL;
+    }
+    thread->id = (pid_t)syscall(SYS_gettid);
+    self = thread;
+    pthread_setspecific(key, thread);
+    pthread_mutex_lock(&lock);
+    thread->next = threads;
+    threads = thread;
+    pthread_mutex_unlock(&lock);
+    return thread;
+}
+
+/* The watchdog */
+
+/* Look at all threads; return how long to sleep until the next look, in nanoseconds; -1: until a call begins. */
+static int64_t look(int64_t now)
+{
+    int64_t next = -1;
+    for (struct guard_thread *thread = threads; thread != NULL; thread = thread->next) {
+        uint64_t turn = thread->turn;
+        int64_t limit = (int64_t)thread->limit_ms * 1000000;
+        int64_t sleep = limit / LOOKS;
+        if (turn != thread->seen) {
+            thread->seen = turn;
+            thread->since = now;
+        } else if (turn % 2 == 0) {
+            continue;
+        } else if (now - thread->since >= limit) {
+            thread->overdue = turn;
+            syscall(SYS_tgkill, getpid(), thread->id, STOP);
+            sleep = 1000000;
+        } else if (thread->since + limit - now < sleep) {
+            sleep = thread->since + limit - now;
+        }
+        if (sleep < 1000000)
+            sleep = 1000000;
+        if (next < 0 || sleep < next)
+            next = sleep;
+    }
+    return next;
+}
+
+static void *watch(void *argument)
+{
+    (void)argument;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        int64_t now = guard_now(), sleep = look(now);
+        if (sleep < 0) {
+            watching = 0;
+            /* A call that began before it could see that nobody watches. */
+            if ((sleep = look(now)) < 0)
+                pthread_cond_wait(&woken, &lock);
+            watching = 1;
+            if (sleep < 0)
+                continue;
+        }
+        struct timespec until = {.tv_sec = (now + sleep) / 1000000000, .tv_nsec = (now + sleep) % 1000000000};
+        pthread_mutex_unlock(&lock);
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+        pthread_mutex_lock(&lock);
+    }
+    return NULL;
+}
+
+static int start_watchdog(void)
+{
+    sigset_t all, old;
+    pthread_attr_t attributes;
+    pthread_t watchdog;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, 128 * 1024);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failure = pthread_create(&watchdog, &attributes, watch, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    return failure;
+}
+
+struct guard_thread *guard_thread(void)
+{
+    struct guard_thread *thread = self != NULL ? self : new_thread();
+    if (thread != NULL && !has_watchdog) {
+        pthread_mutex_lock(&lock);
+        if (!has_watchdog && start_watchdog() == 0) {
+            has_watchdog = 1;
+            watching = 1;
+        }
+        pthread_mutex_unlock(&lock);
+        if (!has_watchdog)
+            return NULL;
+    }
+    return thread;
+}
+
+static void fork_begins(void) { pthread_mutex_lock(&lock); }
+static void fork_ends(void) { pthread_mutex_unlock(&lock); }
+
+static void forked(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&woken, NULL);
+    has_watchdog = 0;
+    threads = self; /* the only thread that a child has */
+    if (self != NULL) {
+        self->next = NULL;
+        self->id = (pid_t)syscall(SYS_gettid);
+    }
+    environment_forked();
+}
+
+/* Start */
+
+static int find_code(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    const char *const *symbol = argument;
+    (void)size;
+    for (int i = 0; i < 2; i++) {
+        uintptr_t address = (uintptr_t)dlsym(RTLD_DEFAULT, symbol[i]);
+        for (int j = 0; j < object->dlpi_phnum; j++) {
+            const ElfW(Phdr) *part = &object->dlpi_phdr[j];
+            uintptr_t begin = object->dlpi_addr + part->p_vaddr;
+            if (part->p_type == PT_LOAD && address >= begin && address < begin + part->p_memsz) {
+                libc_code[i].begin = begin;
+                libc_code[i].end = begin + part->p_memsz;
+            }
+        }
+    }
+    return 0;
+}
+
+static int install(void)
+{
+    struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+    struct sigaction old;
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < FAULT_COUNT; i++) {
+        if (sigaction(FAULTS[i], NULL, &old) != 0)
+            return errno;
+        if ((old.sa_flags & SA_SIGINFO) && old.sa_sigaction == handle)
+            continue;
+        before[i] = old;
+        if (sigaction(FAULTS[i], &action, NULL) != 0)
+            return errno;
+    }
+    return sigaction(STOP, &action, NULL) != 0 ? errno : 0;
+}
+
+int guard_start(void)
+{
+    static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+    static const char *const symbols[] = {"malloc", "__tls_get_addr"};
+    int failure = 0;
+    pthread_mutex_lock(&starting);
+    if (!started) {
+        dl_iterate_phdr(find_code, (void *)symbols);
+        pthread_cond_init(&woken, NULL);
+        failure = pthread_key_create(&key, forget);
+        if (failure == 0)
+            failure = pthread_atfork(fork_begins, fork_ends, forked);
+        started = failure == 0;
+    }
+    if (failure == 0)
+        failure = install(); /* each time: faulthandler.enable() may have come in between */
+    pthread_mutex_unlock(&starting);
+    return failure;
+}

@@ -1,0 +1,61 @@
+/* What the shim's files share. core.h is what others use. */
+#ifndef EWE_LIBCGI_INTERNAL_H
+#define EWE_LIBCGI_INTERNAL_H
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "core.h"
+
+/* A thread that calls libraries. The thread itself writes it; the watchdog reads `turn` and `limit_ms`. */
+struct guard_thread {
+    sigjmp_buf escape;              /* where a call that is ended goes on */
+    volatile sig_atomic_t inside;   /* the library's code is running */
+    _Atomic uint64_t turn;          /* odd: within a call; another number for each call */
+    _Atomic uint64_t overdue;       /* the turn that the watchdog wants to end */
+    _Atomic int limit_ms;
+    int patience;                   /* how often the end of a call in libc's code is still put off */
+    libcgi_call *call;
+    int outcome, number;            /* of the call that was ended */
+    void *address, *counter;        /* of a fault: the memory, the program counter */
+    sigset_t mask;                  /* of the interrupted code */
+    pid_t id;
+    void *stack;                    /* for signal handlers, if the shim has made it */
+    size_t stack_size;
+    uint64_t seen;                  /* the watchdog's: the turn at its last look ... */
+    int64_t since;                  /* ... and when it saw that turn first */
+    struct guard_thread *next;
+};
+
+/* guard.c: ends calls that fault or take too long. */
+
+int guard_start(void);
+/* Return the calling thread's record, NULL without memory. */
+struct guard_thread *guard_thread(void);
+/* Call function(argument) as library code. Returns how it ended; number, address and counter are in the record. */
+int guard_run(struct guard_thread *thread, void (*function)(void *), void *argument, int limit_ms);
+/* Within a call: enter and leave code of the program's own. */
+void guard_outside(struct guard_thread *thread);
+void guard_inside(struct guard_thread *thread);
+/* End the call of this thread; return if there is none. */
+void guard_escape(int outcome, int number);
+/* Return the call that this thread is in, NULL if it is in none. */
+libcgi_call *guard_call(void);
+int64_t guard_now(void); /* nanoseconds */
+
+/* environment.c: the process's environment, which belongs to one call at a time. */
+
+/* Wait for the turn, and set environ. Returns 0, or -1 if the turn has not come within the limit. */
+int environment_enter(const libcgi_call *call, int limit_ms);
+void environment_leave(void);
+/* In the child of a fork. */
+void environment_forked(void);
+
+/* patch.c: calls that would end the process. */
+
+/* Have a library's exit() and its relatives end the call. handle: of dlopen(). */
+void patch_exits(void *handle);
+
+#endif

@@ -1,0 +1,104 @@
+/* exit() and its relatives: a library that calls them would end the whole program.
+ *
+ * A library does not contain exit(); it contains a table with the addresses of the functions of other libraries that it
+ * calls (the global offset table), and the loader fills it in. After dlopen() the shim walks the library's relocations,
+ * which say where in the table the address of exit() is, and puts its own function there. The library's calls end
+ * the call then. Other libraries that this one uses are not changed.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#if defined(__x86_64__)
+#define IS_ADDRESS(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT || (type) == R_X86_64_64)
+#elif defined(__aarch64__)
+#define IS_ADDRESS(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT || (type) == R_AARCH64_ABS64)
+#endif
+
+static void end_call(int status)
+{
+    guard_escape(LIBCGI_EXIT, status);
+    _exit(status); /* not within a call: a thread that the library has made */
+}
+
+static void end_thread(void *value)
+{
+    guard_escape(LIBCGI_EXIT, 0);
+    pthread_exit(value);
+}
+
+#ifdef IS_ADDRESS
+
+static uintptr_t replacement(const char *name)
+{
+    if (strcmp(name, "exit") == 0 || strcmp(name, "_exit") == 0 || strcmp(name, "_Exit") == 0 ||
+        strcmp(name, "quick_exit") == 0)
+        return (uintptr_t)end_call;
+    return strcmp(name, "pthread_exit") == 0 ? (uintptr_t)end_thread : 0;
+}
+
+/* Write an address into a table that the loader may have made read-only. */
+static void put(uintptr_t *place, uintptr_t value)
+{
+    uintptr_t size = (uintptr_t)sysconf(_SC_PAGESIZE);
+    void *page = (void *)((uintptr_t)place & ~(size - 1));
+    if (mprotect(page, size, PROT_READ | PROT_WRITE) == 0)
+        *place = value;
+}
+
+static void walk(const struct link_map *map, const ElfW(Rela) *table, size_t size, const ElfW(Sym) *symbols,
+                 const char *names)
+{
+    for (size_t i = 0; table != NULL && i < size / sizeof *table; i++) {
+        const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(table[i].r_info)];
+        if (!IS_ADDRESS(ELF64_R_TYPE(table[i].r_info)) || symbol->st_shndx != SHN_UNDEF)
+            continue;
+        uintptr_t value = replacement(names + symbol->st_name);
+        if (value != 0)
+            put((uintptr_t *)(map->l_addr + table[i].r_offset), value + (uintptr_t)table[i].r_addend);
+    }
+}
+
+void patch_exits(void *handle)
+{
+    struct link_map *map = NULL;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == NULL)
+        return;
+    uintptr_t symbols = 0, names = 0, calls = 0, data = 0;
+    size_t calls_size = 0, data_size = 0;
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
+        /* glibc has added the library's address to these; other loaders have not */
+        uintptr_t value = entry->d_un.d_ptr < map->l_addr ? entry->d_un.d_ptr + map->l_addr : entry->d_un.d_ptr;
+        switch (entry->d_tag) {
+        case DT_SYMTAB: symbols = value; break;
+        case DT_STRTAB: names = value; break;
+        case DT_JMPREL: calls = value; break;
+        case DT_RELA: data = value; break;
+        case DT_PLTRELSZ: calls_size = entry->d_un.d_val; break;
+        case DT_RELASZ: data_size = entry->d_un.d_val; break;
+        }
+    }
+    if (symbols == 0 || names == 0)
+        return;
+    walk(map, (const ElfW(Rela) *)calls, calls_size, (const ElfW(Sym) *)symbols, (const char *)names);
+    walk(map, (const ElfW(Rela) *)data, data_size, (const ElfW(Sym) *)symbols, (const char *)names);
+}
+
+#else
+
+void patch_exits(void *handle)
+{
+    (void)handle;
+    (void)end_call;
+    (void)end_thread;
+}
+
+#endif
