@@ -90,7 +90,7 @@ class Site:
             from ewe.features.users import Users
 
             yield "/~", Users(config, switch, claims)
-        if config.fastcgi:
+        if config.fastcgi or config.scgi or config.uwsgi:
             from ewe.features.fastcgi import features
 
             for feature in features(config, self.static, self.limits):
@@ -126,7 +126,7 @@ class Site:
         holds_files = is_in(root, programs)
         if not holds_files:
             directories.append(programs)
-        for where, _ in map(parse_responder, config.fastcgi):
+        for where, _ in map(parse_responder, (*config.fastcgi, *config.scgi, *config.uwsgi)):
             if where[0] == ".":
                 extensions.append(where)
             elif where != "/":

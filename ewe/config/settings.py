@@ -154,12 +154,15 @@ class Config:
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
                       " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated; the"
                       " addresses of one extension or path are used in turn", group="programs")
+    scgi = Setting((), RESPONDERS, "the same for a program that speaks SCGI; may be repeated", group="programs")
+    uwsgi = Setting((), RESPONDERS, "the same for a program that speaks uwsgi, such as uWSGI; may be repeated",
+                    group="programs")
     fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open for the next request: faster,"
                            " but each open connection holds a child of php-fpm", group="programs")
-    fastcgi_retry = Setting(10.0, duration(0), "how long an address of a FastCGI responder with several is left out"
+    fastcgi_retry = Setting(10.0, duration(0), "how long an address of a responder with several is left out"
                             " once it cannot be reached", group="programs")
     fastcgi_connections = Setting(0, COUNT_OR_0, "the largest number of connections that a process opens to one"
-                                  " address of a FastCGI responder; further requests wait in a queue; 0: no limit",
+                                  " address of a responder; further requests wait in a queue; 0: no limit",
                                   group="programs")
     fastcgi_patience = Setting(10.0, WAIT, "how long a request waits in that queue (503)", group="programs")
     xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"

@@ -1,4 +1,4 @@
-"""FastCGI: programs that wait behind a socket, such as php-fpm, answer for an extension or for all below a path."""
+"""FastCGI, SCGI and uwsgi: programs that wait behind a socket answer for an extension, or for all below a path."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ewe.config.setting_types import parse_responder
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.connections import Connections
+from ewe.gateway.records import Requester
 from ewe.gateway.responder import ask
 from ewe.gateway.scripts import Script
 from ewe.http.messages import Request, Response
@@ -17,6 +18,7 @@ from ewe.http.messages import Request, Response
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.static import Static
+    from ewe.gateway.connections import Codec
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
@@ -27,29 +29,53 @@ NOT_KNOWN: tuple[float, Script | None] = (0.0, None)
 
 
 def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI]:
-    """Yield a feature for each extension and each path that config.fastcgi names, in this order.
+    """Yield a feature for each extension and each path that fastcgi, scgi and uwsgi name, in this order; / is last.
 
     An extension or a path that is named more than once has several addresses. Those that have the same addresses
     share the connections, and so their limit. Raises ValueError for an address that is unknown.
     """
+    found = [*of_protocol(config, static, limits, "fastcgi", config.fastcgi, Requester)]
+    if config.scgi:
+        from ewe.gateway.scgi import Requester as SCGI
+
+        found += of_protocol(config, static, limits, "scgi", config.scgi, SCGI)
+    if config.uwsgi:
+        from ewe.gateway.uwsgi import Requester as Uwsgi
+
+        found += of_protocol(config, static, limits, "uwsgi", config.uwsgi, Uwsgi)
+    yield from sorted(found, key=lambda feature: feature.where == "/")
+
+
+def of_protocol(
+    config: Config, static: Static, limits: Limits, setting: str, named: tuple[str, ...], codec: Codec
+) -> Iterator[FastCGI]:
+    """Yield the features of one setting, whose responders speak one protocol. Raises ValueError."""
     responders: dict[tuple[str, ...], Connections] = {}
     addresses: dict[str, list[str]] = {}
-    for where, address in map(parse_responder, config.fastcgi):
+    for where, address in map(parse_responder, named):
         addresses.setdefault(where.rstrip("/") or "/", []).append(address)
     for where, several in addresses.items():
         known = tuple(several)
         if known not in responders:
-            try:
-                responders[known] = Connections(
-                    several,
-                    config.fastcgi_keep,
-                    config.fastcgi_retry,
-                    config.fastcgi_connections,
-                    config.fastcgi_patience,
-                )
-            except ValueError as reason:
-                raise ValueError(f"{reason} (fastcgi)") from None
+            responders[known] = connections_of(config, several, setting, codec)
         yield FastCGI(where, responders[known], config, static, limits)
+
+
+def connections_of(
+    config: Config, addresses: list[str], setting: str, codec: Codec = Requester
+) -> Connections:
+    """Return the connections to one responder's addresses. Raises ValueError for an address that is unknown."""
+    try:
+        return Connections(
+            addresses,
+            config.fastcgi_keep,
+            config.fastcgi_retry,
+            config.fastcgi_connections,
+            config.fastcgi_patience,
+            codec,
+        )
+    except ValueError as reason:
+        raise ValueError(f"{reason} ({setting})") from None
 
 
 class FastCGI:
@@ -58,7 +84,7 @@ class FastCGI:
     def __init__(
         self, where: str, connections: Connections, config: Config, static: Static, limits: Limits
     ) -> None:
-        """where: the extension or the path, as config.fastcgi has it."""
+        """where: the extension or the path that the setting names."""
         self.where = where
         self.connections = connections
         self.known: dict[str, tuple[float, Script]] = {}

@@ -42,14 +42,18 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.gateway.records import Requester
 from ewe.gateway.upstream import Place, Upstream
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
 from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
+    from ewe.gateway import scgi, uwsgi
     from ewe.streams.base import Stream
     from ewe.streams.bells import Bell
+
+    Codec = type[Requester] | type[scgi.Requester] | type[uwsgi.Requester]
 
 CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
 IDLE = 32  # connections to one address kept for later requests
@@ -78,14 +82,21 @@ class Connections:
     child of php-fpm does, is held by one that is kept, and others wait for it.
     retry: seconds for which an address that cannot be reached is left out, if there are others.
     limit: open connections to each address, kept ones included; 0: no limit. patience: seconds that a request waits
-    for one of them.
+    for one of them. codec: of the protocol that the responder speaks.
     """
 
     def __init__(
-        self, addresses: Sequence[str], keeps: bool, retry: float = 0.0, limit: int = 0, patience: float = 0.0
+        self,
+        addresses: Sequence[str],
+        keeps: bool,
+        retry: float = 0.0,
+        limit: int = 0,
+        patience: float = 0.0,
+        codec: Codec = Requester,
     ) -> None:
         self.places = [Place(address) for address in addresses]
-        self.keeps = keeps
+        self.codec = codec
+        self.keeps = keeps and not codec.ends_with_close
         self.retry = retry
         self.limit = limit
         self.patience = patience

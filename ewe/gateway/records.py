@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 VERSION = 1
@@ -325,6 +325,15 @@ class Ended(NamedTuple):
 
 class Requester:
     """The web server's end of one connection; after Ended it may begin() the next request if it asked to keep."""
+
+    ends_with_close = False  # the answer: END_REQUEST ends it
+
+    @staticmethod
+    def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
+        """Return a request's variables, encoded; length: of its body, which FastCGI need not know in advance."""
+        return encode_pairs(variables.items())
+
+    encode_pairs = staticmethod(encode_pairs)
 
     def __init__(self) -> None:
         self.decoder = Decoder()

@@ -1,10 +1,10 @@
-"""FastCGI: what a responder answers that waits behind a socket: php-fpm, X-Switch, any program that speaks it.
+"""Responders: what a program answers that waits behind a socket: php-fpm, X-Switch, uWSGI.
 
-    respond: find the script -> spool the body -> connect -> records both ways -> read the head, as of a program
+    respond: find the script -> spool the body -> connect -> codec, both ways -> read the head, as of a program
 
 The body is spooled first, so that no slow client holds a responder; then both directions go at once, for a
-responder may answer before it has read all. The records are
-ewe.gateway.records's, the head is ewe.gateway.cgi's.
+responder may answer before it has read all. Each protocol has a codec, the class Requester in one file: records.py
+for FastCGI, scgi.py, uwsgi.py. The head is ewe.gateway.cgi's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ewe.gateway import records as fastcgi
 from ewe.gateway.cgi import GatewaySource, of_connection, of_request, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.programs import ErrorLog
-from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester, encode_pairs
+from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import Spooled, spooled
 from ewe.gateway.upstream import Place, Upstream
@@ -26,6 +26,7 @@ from ewe.streams.base import Timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.gateway.connections import Codec
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
@@ -45,7 +46,8 @@ async def ask(
     """Return a responder's answer. Raises HTTPError: 502, 503, 504, and what reading the body raises."""
     body = await spooled(request.body, config.spool)
     # Without REDIRECT_STATUS php-cgi thinks that it was called from outside.
-    params = parameters(request, io, script, body.length, root, ((b"REDIRECT_STATUS", b"200"),))
+    more = ((b"REDIRECT_STATUS", b"200"),)
+    params = parameters(request, io, script, body.length, root, more, connections.codec)
     source = ResponderSource(connections, request, io, params, body, script.name, config.program_timeout)
     try:
         await source.begin()
@@ -62,20 +64,21 @@ def parameters(
     length: int,
     root: str,
     more: tuple[tuple[bytes, bytes], ...] = (),
+    codec: Codec = Requester,
 ) -> bytes:
-    """Return the meta-variables of a request, encoded; `more` are added.
+    """Return the meta-variables of a request, encoded; `more` are added. Raises HTTPError(431).
 
     Clients repeat their heads, and equal heads without a body share one Request. What does not depend on the
     client's connection is therefore remembered with the Request.
     """
-    key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more)
+    key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, codec)
     known, encoded = request.asked
     if known != key:
         found = of_request(request, io.server, io.scheme, script, length, root)
-        encoded = encode_pairs((*found.items(), *more))
+        encoded = codec.encode_request(found | dict(more), length)
         if request.body is NO_BODY:
             request.asked = (key, encoded)  # one assignment, since threads share the Request
-    return encoded + encode_pairs(of_connection(io).items())
+    return encoded + codec.encode_pairs(of_connection(io).items())
 
 
 class ResponderSource(GatewaySource):
@@ -116,7 +119,7 @@ class ResponderSource(GatewaySource):
 
     def start(self) -> None:
         """Have the head and the first of the body ready to be sent, in one system call where it is short."""
-        self.requester = Requester()
+        self.requester = self.connections.codec()
         self.offset = 0
         self.input_over = False
         assert self.upstream is not None
@@ -130,7 +133,6 @@ class ResponderSource(GatewaySource):
         while not self.arrived and not self.finished:
             self.fill()
             assert self.upstream is not None
-            data: bytes | None
             try:
                 self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout)
             except Timeout:
@@ -138,14 +140,15 @@ class ResponderSource(GatewaySource):
                     504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                 ) from None
             except OSError:
-                data = b""
+                await self.lost()
+                continue
             if data:
                 self.heard = True
                 self.take(data)
                 if self.refused:
                     await self.go_elsewhere()
             elif data is not None:
-                await self.lost()
+                await self.closed()
         arrived, self.arrived = self.arrived, b""
         return arrived
 
@@ -193,6 +196,13 @@ class ResponderSource(GatewaySource):
             self.upstream = None
         self.end()
 
+    async def closed(self) -> None:
+        """The responder has closed the connection: the end of the answer, if the protocol has it so."""
+        if self.answered and self.requester.ends_with_close:
+            self.over(Ended(0, fastcgi.REQUEST_COMPLETE))
+        else:
+            await self.lost()
+
     async def lost(self) -> None:
         """Begin again on a new connection if the kept one has ended and that is safe. Raises HTTPError.
 
@@ -221,6 +231,8 @@ class ResponderSource(GatewaySource):
         await self.begin(new=True)
 
     def how_it_ended(self) -> str:
+        if self.requester.ends_with_close:
+            return "it closed the connection"
         return f"application status {self.status}"
 
     def end(self) -> None:

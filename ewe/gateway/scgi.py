@@ -1,0 +1,110 @@
+"""SCGI: one request of a web server to an application, and its answer, on one connection. No I/O.
+
+SCGI carries the same message as FastCGI (records.py), and has nothing that a request does not need: no records, no
+request ids, no kept connections. The request is one netstring: a length in decimal digits, a colon, the content and
+a comma. The content is the request's variables, each name and each value ended by a NUL. The body follows as it is:
+
+    "70:" "CONTENT_LENGTH" 00 "27" 00 "SCGI" 00 "1" 00 "REQUEST_METHOD" 00 "POST" 00 ... ","  then 27 bytes of body
+     └ bytes between ":" and ","   └ must be the first      └ must be there
+
+The answer is what a CGI program prints (gateway/cgi.py). The close of the connection ends it.
+
+What can go wrong:
+
+- The answer itself does not say where it ends. An application that dies within its body closes the connection,
+  too, and half an answer would pass for the whole. Only a Content-Length in its head, or a connection that is
+  reset, tells ewe.
+- A NUL within a value would end the value early, and its rest would become the next name. No field and no path of
+  a request can hold one (ewe/http); encode_pairs() refuses it all the same.
+- A name that comes twice is forbidden. The variables come from a dictionary, and so no name does.
+
+Source: "SCGI: A Simple Common Gateway Interface alternative", Neil Schemenauer, 2008.
+Read next: uwsgi.py, records.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ewe.gateway.records import Output
+from ewe.http.status import HTTPError
+
+MAX_HEAD = 256 * 1024  # bytes of a netstring that read_request() accepts
+
+
+class SCGIError(ValueError):
+    """Bytes that no web server may send; the text is one line."""
+
+
+def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return variables as SCGI writes them. Raises HTTPError(400) for a NUL, or an empty name."""
+    parts: list[bytes] = []
+    for name, value in pairs:
+        if not name or b"\0" in name or b"\0" in value:
+            raise HTTPError(400, f"the variable {name[:40]!r} is empty or has a NUL, which SCGI cannot carry")
+        parts += (name, b"\0", value, b"\0")
+    return b"".join(parts)
+
+
+class Requester:
+    """The web server's end of one connection: it begins one request, and hears one answer."""
+
+    ends_with_close = True  # the answer; so no connection is kept
+
+    @staticmethod
+    def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
+        """Return a request's variables, encoded; length: of its body, in bytes.
+
+        Applications expect PATH_INFO, also when it is empty.
+        """
+        first = {b"CONTENT_LENGTH": b"%d" % length, b"SCGI": b"1"}
+        return encode_pairs((first | {b"PATH_INFO": b""} | dict(variables) | first).items())
+
+    encode_pairs = staticmethod(encode_pairs)
+
+    def begin_with(self, pairs: bytes, keep: bool) -> bytes:
+        """Return the netstring of a request whose variables are encoded already. keep: SCGI has no such thing."""
+        return b"%d:%b," % (len(pairs), pairs)
+
+    def input(self, data: bytes) -> bytes:
+        """Return the bytes of more of the body; its end needs none, since its length was told."""
+        return data
+
+    def feed(self, data: bytes) -> list[Output]:
+        """Return the answer's next bytes."""
+        return [Output(data)]
+
+
+def read_request(data: bytes) -> tuple[dict[bytes, bytes], bytes] | None:
+    """Return a request's variables, and the bytes after them: the application's end. None: it is not complete.
+
+    Raises SCGIError for bytes that no web server may send.
+    """
+    digits, colon, _ = data[:8].partition(b":")
+    if (digits and not digits.isdigit()) or (colon and not digits) or (not colon and len(data) >= 8):
+        raise SCGIError(f"{data[:8]!r} begins no netstring")
+    if not colon:
+        return None
+    length = int(digits)
+    if length > MAX_HEAD or digits != b"%d" % length:
+        raise SCGIError(f"a netstring of {digits.decode()} bytes; {MAX_HEAD} is the limit")
+    start = len(digits) + 1
+    end = start + length
+    if len(data) <= end:
+        return None
+    if data[end : end + 1] != b",":
+        raise SCGIError("the netstring does not end in a comma")
+    return decode_pairs(data[start:end]), data[end + 1 :]
+
+
+def decode_pairs(content: bytes) -> dict[bytes, bytes]:
+    """Return the variables of a netstring. Raises SCGIError."""
+    words = content.split(b"\0")
+    if words.pop() or len(words) % 2:
+        raise SCGIError("the netstring's last variable has no end")
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
+    if len(pairs) * 2 != len(words) or b"" in pairs:
+        raise SCGIError("a name comes twice, or is empty")
+    if words[:1] != [b"CONTENT_LENGTH"] or not words[1].isdigit() or pairs.get(b"SCGI") != b"1":
+        raise SCGIError("CONTENT_LENGTH is not the first variable, or SCGI=1 is missing")
+    return pairs
