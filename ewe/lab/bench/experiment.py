@@ -128,6 +128,9 @@ class Bench(Protocol):
     def site(self, sizes: Sequence[int]) -> Path:
         """Return a document root with a file /SIZE.html of each size (and /index.html, 1 KB)."""
 
+    def certificate(self) -> Path:
+        """Return a PEM file with a key and a certificate for localhost. Raises LabError."""
+
     def start(
         self, contender: Contender, root: Path, *options: str, tls: bool = False
     ) -> AbstractContextManager[Running]:

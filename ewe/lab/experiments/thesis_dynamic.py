@@ -6,7 +6,6 @@ stands beside the figure that the text of the thesis gives.
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from ewe.lab.experiments.thesis_static import (
     best,
     height,
 )
+from ewe.lab.stacks.backends import opener
 from ewe.lab.stacks.ways import MOST_PROCESSES, Way, served
 
 QUICK = (32,)
@@ -125,9 +125,8 @@ def beside(test: DynamicTest, column: str, way: Way, cell: Cell) -> Cell:
 
 def probe(url: str, page: str) -> None:
     """Ask once, and check the answer. Raises LabError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=20) as answer:
+        with opener().open(url, timeout=20) as answer:
             body = answer.read().decode("latin-1")
     except OSError as reason:
         raise LabError(f"a first request failed: {reason}") from None

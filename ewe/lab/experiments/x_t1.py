@@ -41,8 +41,9 @@ from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe.lab.experiments.xswitch_tables import MACHINE
 from ewe.lab.load import pinger
 from ewe.lab.load.pinger import Ask, Took
+from ewe.lab.stacks.applications import HELLO
 from ewe.lab.stacks.backends import status_of, switch
-from ewe.lab.stacks.programs import HELLO, directory_of
+from ewe.lab.stacks.programs import directory_of
 from ewe.lab.stacks.variants import NOTHING
 from ewe.lab.stacks.ways import served, technology
 from ewe.xswitch.engine_kinds import BUILT_IN

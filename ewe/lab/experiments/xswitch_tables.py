@@ -11,7 +11,7 @@ from ewe.lab.bench import figures
 from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
 from ewe.lab.bench.processes import LabError
 from ewe.lab.bench.results import Cell, Sample
-from ewe.lab.stacks.programs import HELLO
+from ewe.lab.stacks.applications import HELLO
 from ewe.lab.stacks.ways import served, technology
 
 MACHINE = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import IO, Any
 from ewe.lab.bench.experiment import Bench, Running
 from ewe.lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
 from ewe.lab.load.child import environment
-from ewe.lab.stacks.programs import directory_of
+from ewe.lab.stacks.programs import PERL, directory_of
 
 FPM = """\
 [global]
@@ -42,8 +43,8 @@ WARMS_IN = 1.0  # seconds that the warm parents of X-Switch may take to load the
 
 
 def perl_has(module: str) -> bool:
-    """Whether Perl is installed with a module."""
-    perl = find_tool("perl")
+    """Whether the Perl that runs our programs has a module."""
+    perl = find_tool(PERL)
     return (
         perl is not None and not subprocess.run([perl, f"-M{module}", "-e1"], capture_output=True).returncode
     )
@@ -63,10 +64,10 @@ def fpm(where: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
     return [php_fpm(), "-y", str(where / "fpm.conf"), "-F", *(["-R"] if root else [])]
 
 
-def uwsgi(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
-    """Return the command of uWSGI, which speaks its own protocol."""
+def uwsgi(socket: Path, program: Path, children: int = WORKERS, speaks: str = "uwsgi") -> Sequence[str]:
+    """Return the command of uWSGI. speaks: uwsgi, its own protocol, or fastcgi."""
     return [
-        "uwsgi_python3", "--uwsgi-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
+        "uwsgi_python3", f"--{speaks}-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
         "--processes", str(children), "--master", "--disable-logging", "--need-app", "--die-on-term",
     ]  # fmt: skip
 
@@ -98,14 +99,23 @@ def responder(socket: Path, children: int, length: int) -> list[str]:
     return [sys.executable, "-m", "ewe.lab.stacks.responder", str(socket), str(children), str(length)]
 
 
+def opener() -> urllib.request.OpenerDirector:
+    """Return an opener for our own servers: no proxy, and any certificate is good."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    return urllib.request.build_opener(*handlers)
+
+
 def wait_for_xswitch(server: Running) -> None:
     """Wait for X-Switch and its warm parents: the first request then measures the start of an engine. Raises
     LabError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    asking = opener()
     end = time.monotonic() + STARTS_IN
     while time.monotonic() < end:
         try:
-            with opener.open(f"{server.url}xswitch-status", timeout=5):
+            with asking.open(f"{server.url}xswitch-status", timeout=5):
                 time.sleep(WARMS_IN)
                 return
         except OSError:
@@ -115,9 +125,8 @@ def wait_for_xswitch(server: Running) -> None:
 
 def status_of(server: Running) -> dict[str, Any]:
     """Return the status of a server's X-Switch. Raises LabError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{server.url}xswitch-status?json", timeout=5) as answer:
+        with opener().open(f"{server.url}xswitch-status?json", timeout=5) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
     except (OSError, ValueError) as reason:

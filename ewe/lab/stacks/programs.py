@@ -3,6 +3,7 @@
     hello    52 bytes of text, as in table 1 of X-Switch
     large    43,000 bytes of random text, as in its figure 4
     page     as many bytes as the thesis's page has in the language
+    blog     the main page of a blog in PHP: half a megabyte of source in 17 files, of which little runs
 
 ewe.lab.stacks.ways has the ways to serve them. Raises LabError.
 """
@@ -12,15 +13,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from ewe.lab.bench.experiment import Bench
+from ewe.lab.stacks.applications import HELLO, PAGE_PYTHON
 from ewe.lab.stacks.tomcat import write_application
 from ewe.xswitch.engine_kinds import JAVA
 
-HELLO = "hello world, from a program that keeps nothing over\n"  # 52 bytes, as in table 1 of X-Switch
 LARGE = 43_000  # bytes of random text, as in its figure 4
 PAGE_PHP = "Hello, World!\n"  # 14 bytes, as in DT-1 of the thesis
-PAGE_PYTHON = "x" * 749 + "\n"  # 750 bytes, as in DT-2
 PAGE_SERVLET, PAGE_JSP = "x" * 669 + "\n", "x" * 372 + "\n"  # 670 and 373 bytes, as in DT-3 and DT-4
+JSP = f'<%@ page contentType="text/plain" %><% for (int i = 1; i < {len(PAGE_JSP)}; i++) out.print("x"); %>\n'
+PARTS, FUNCTIONS = 16, 64  # of the blog: files that its main page includes, and functions in each of them
+PAGE_BLOG = "".join(f"<p>part {part}: 3 words</p>\n" for part in range(PARTS))
 PYTHON = "#!/usr/bin/python3\n"
+PERL = "/usr/bin/perl"  # named by the first line of our programs, so that another one on PATH does not count
 # Runs hello.py unmodified under WSGI: the least that a server must do to run CGI scripts in its own interpreter.
 WSGI_SCRIPT = """\
 import io, os, sys
@@ -61,9 +65,27 @@ PROGRAMS = {
     f"    return [b'x' * {len(PAGE_PYTHON) - 1} + b'\\n']\n",
     "hello_fcgi.pl": "#!/usr/bin/perl\nuse FCGI;\nmy $request = FCGI::Request();\n"
     f'while ($request->Accept() >= 0) {{ print "Content-Type: text/plain\\n\\n{HELLO[:-1]}\\n"; }}\n',
+    "blog.php": f"<?php for ($part = 0; $part < {PARTS}; $part++) {{\n"
+    "    require_once __DIR__ . \"/blog-$part.php\";\n"
+    "    echo \"part_{$part}_0\"(array('a', 'blog', 'page'));\n}\n",
 }  # fmt: skip
+BLOG_FUNCTION = """\
+function part_{part}_{number}($words, $options = array()) {{
+    $found = array();
+    foreach ($words as $place => $word) {{
+        if (isset($options['only']) && !in_array($word, $options['only'])) {{
+            continue;
+        }}
+        $found[$place] = str_replace(array('&', '<'), array('&amp;', '&lt;'), $word) . '-{number}';
+    }}
+    if (count($found) === 0) {{
+        return "<p>part {part}: nothing here</p>\\n";
+    }}
+    return sprintf("<p>part %d: %d words</p>\\n", {part}, count($found));
+}}
+"""
 EXTENSIONS = {"python": "py", "perl": "pl", "php": "php"}
-PAGES = {"php": PAGE_PHP, "python": PAGE_PYTHON, "servlet": PAGE_SERVLET, "jsp": PAGE_JSP}
+PAGES = {"php": PAGE_PHP, "python": PAGE_PYTHON, "servlet": PAGE_SERVLET, "jsp": PAGE_JSP, "blog": PAGE_BLOG}
 
 
 def directory_of(lab: Bench) -> Path:
@@ -77,10 +99,22 @@ def directory_of(lab: Bench) -> Path:
     return where
 
 
+def write_blog(lab: Bench) -> None:
+    """Write the files that the blog's main page includes."""
+    where = directory_of(lab)
+    for part in range(PARTS):
+        functions = (BLOG_FUNCTION.format(part=part, number=number) for number in range(FUNCTIONS))
+        (where / f"blog-{part}.php").write_text("<?php\n" + "".join(functions))
+
+
 def application_of(lab: Bench) -> str:
-    """Make a web application with the servlet `hello` in the cgi-bin; return its name. Raises LabError."""
+    """Make a web application in the cgi-bin, with the servlets `hello` and `page` and the JSP page `page.jsp`.
+
+    Returns its name. Raises LabError.
+    """
     where = directory_of(lab) / "servlets"
     if not where.exists():
         library = next(Path(JAVA, "lib").glob("jakarta.servlet-api-*.jar"))
-        write_application(where, {"hello": HELLO}, library)
+        write_application(where, {"hello": HELLO, "page": PAGE_SERVLET}, library)
+        (where / "page.jsp").write_text(JSP)
     return where.name

@@ -57,21 +57,33 @@ def http_server(setup: Setup) -> list[str]:
 def gunicorn(setup: Setup) -> list[str]:
     """One worker with four threads that read requests themselves."""
     setup.write("lab_wsgi.py", WSGI.format(root=str(setup.root)))
+    return gunicorn_with(setup, "lab_wsgi:application", "--chdir", str(setup.directory))
+
+
+def gunicorn_with(setup: Setup, application: str, *options: str) -> list[str]:
+    """Return the command of gunicorn with an application."""
     return [
         sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{setup.port}", "--worker-class", "gthread",
-        "--threads", "4", "--workers", "1", "--chdir", str(setup.directory),
-        "--worker-tmp-dir", str(setup.directory), "--log-level", "error", "lab_wsgi:application",
+        "--threads", "4", "--workers", "1", "--worker-tmp-dir", str(setup.directory), "--log-level", "error",
+        *options, application,
     ]  # fmt: skip
 
 
 def uvicorn(setup: Setup) -> list[str]:
     """One process, one event loop."""
     setup.write("lab_asgi.py", ASGI.format(root=str(setup.root)))
+    return uvicorn_with(setup, "lab_asgi:application", "--app-dir", str(setup.directory))
+
+
+def uvicorn_with(setup: Setup, application: str, *options: str) -> list[str]:
+    """Return the command of uvicorn with an application."""
     return [
         sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(setup.port), "--no-access-log",
-        "--lifespan", "off", "--log-level", "error", "--app-dir", str(setup.directory),
-        "lab_asgi:application",
+        "--lifespan", "off", "--log-level", "error", *options, application,
     ]  # fmt: skip
+
+
+COMMANDS = {"gunicorn": gunicorn_with, "uvicorn": uvicorn_with}
 
 
 def waitress(setup: Setup) -> list[str]:

@@ -2,6 +2,7 @@
 
     with served(lab, Way("nginx", "php-fpm", "php")) as (server, path): ...
     with served(lab, technology("xswitch python")) as (server, path): ...
+    with served(lab, Way("ewe", "wsgi", "python", model="thread")) as (server, path): ...
 
 The experiments of the thesis name their ways one by one. Those of X-Switch compare the technologies of
 `TECHNOLOGIES`, by name: X-Switch keeps the interpreters, CGI starts one for each request, and beside them stand the
@@ -15,55 +16,61 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 from ewe.lab.bench.experiment import Bench, Contender, Running
-from ewe.lab.bench.processes import find_tool, running, two_cores
+from ewe.lab.bench.processes import LabError, find_tool, running, two_cores
 from ewe.lab.load.child import environment
-from ewe.lab.stacks import backends, webservers
+from ewe.lab.stacks import backends, pythons, webservers
+from ewe.lab.stacks.applications import HELLO
 from ewe.lab.stacks.backends import WORKERS, php_fpm
-from ewe.lab.stacks.programs import EXTENSIONS, HELLO, LARGE, PAGES, application_of, directory_of
+from ewe.lab.stacks.programs import EXTENSIONS, JSP, LARGE, PAGES, application_of, directory_of
 from ewe.lab.stacks.servers import Server, free_port, wait_for_port
 from ewe.lab.stacks.tomcat import missing as tomcat_lacks
 from ewe.lab.stacks.tomcat import serves_programs
 from ewe.lab.stacks.webservers import KEPT, Behind, Setup
 from ewe.xswitch.engine_kinds import JAVA
 
-JSP = '<%@ page contentType="text/plain" %><% for (int i = 1; i < {length}; i++) out.print("x"); %>\n'
 SPOKEN = {  # what runs the program is a process before the web server starts: by, the protocol between the two
     "php-fpm": "fastcgi", "php-cgi": "fastcgi", "fastcgi": "fastcgi", "fcgi": "fastcgi", "xswitch": "fastcgi",
-    "uwsgi": "uwsgi", "uwsgi-script": "uwsgi",
+    "uwsgi": "uwsgi", "uwsgi-script": "uwsgi", "uwsgi-fastcgi": "fastcgi",
 }  # fmt: skip
 PACKAGES = {  # a front or a by: the program that has to be there, and its package
     "nginx": ("nginx", "nginx-light"), "apache": ("apache2", "apache2"), "lighttpd": ("lighttpd", "lighttpd"),
     "php-cgi": ("php-cgi", "php-cgi"), "uwsgi": ("uwsgi_python3", "uwsgi-plugin-python3"),
-    "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
+    "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"),
+    "uwsgi-fastcgi": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
 }  # fmt: skip
+IN_PROCESS = ("wsgi", "asgi")  # by: in a process of the server
+MODULES = ("gunicorn", "uvicorn")  # fronts that pip installs
+APPLICATIONS = "ewe.lab.stacks.applications"  # a module that any of our processes can import
 MOST_PROCESSES = 10  # clients at once where each request starts a process
 MOST = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way. front: nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat or ewe. by: mod_php,
-    php-fpm, php-cgi (FastCGI), uwsgi, uwsgi-script (a CGI script under WSGI), fastcgi (the lab's own program), fcgi
-    (Perl's), cgi, xswitch, servlet or jsp. language: php, python, perl or java. processes: of the web server;
-    children: processes that run the program, 0: as many as X-Switch starts by itself. tcp: between the two, where
-    possible. keeps: whether the connections between the two stay open. backlog: connections that may wait for
-    php-cgi, 0: as many as the system allows. label: its name in tables. program: page, hello or large.
-    """
+    """A way to serve a program, with how many processes of each part."""
 
-    front: str
+    front: (
+        str  # nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat, gunicorn, uvicorn or ewe
+    )
+    # mod_php, php-fpm, php-cgi (FastCGI), uwsgi, uwsgi-fastcgi (uWSGI by FastCGI), uwsgi-script (a CGI script under
+    # WSGI), fastcgi (the lab's own program), fcgi (Perl's), cgi, xswitch, wsgi, asgi, servlet or jsp
     by: str
-    language: str
-    processes: int = 1
-    children: int = WORKERS
-    tcp: bool = False
-    keeps: bool = False
-    backlog: int = 0
-    label: str = ""
-    program: str = "page"
+    language: str  # php, python, perl or java
+    processes: int = 1  # of the web server
+    children: int = WORKERS  # processes that run the program; 0: as many as X-Switch starts by itself
+    tcp: bool = False  # between the two, where possible
+    keeps: bool = False  # the connections between the two stay open
+    backlog: int = 0  # connections that may wait for php-cgi; 0: as many as the system allows
+    label: str = ""  # its name in tables
+    program: str = "page"  # page, hello, large, blog (PHP) or jsp (of ewe's Java)
+    model: str = "asyncio"  # of ewe, where X-Switch does not run the program
+    options: tuple[str, ...] = ()  # of ewe, gunicorn or uvicorn
+    opcache: bool | None = None  # of PHP, on or off; None: as installed
 
     @property
     def name(self) -> str:
@@ -73,9 +80,11 @@ class Way:
     @property
     def page(self) -> str:
         """What the program answers."""
-        if self.program == "page":
-            return PAGES[self.by if self.language == "java" else self.language]
-        return HELLO
+        if self.program in ("hello", "large"):
+            return HELLO
+        if self.language == "java":
+            return PAGES["jsp" if "jsp" in (self.by, self.program) else "servlet"]
+        return PAGES["blog" if self.program == "blog" else self.language]
 
     @property
     def length(self) -> int:
@@ -110,6 +119,10 @@ class Way:
             lacking.append("libapache2-mod-php")
         if self.by == "fcgi" and not backends.perl_has("FCGI"):
             lacking.append("libfcgi-perl")
+        if self.front in MODULES and find_spec(self.front) is None:
+            return f"{self.name} is left out: pip install {self.front}"
+        if "uvloop" in self.options and find_spec("uvloop") is None:
+            return f"{self.name} is left out: pip install uvloop"
         if self.front == "tomcat" and (packages := tomcat_lacks()):
             lacking.append(packages)
         return f"{self.name} is left out: apt install {' '.join(lacking)}" if lacking else ""
@@ -143,14 +156,21 @@ def technology(name: str, program: str = "hello") -> Way:
 
 
 @contextmanager
-def served(lab: Bench, way: Way, *options: str) -> Iterator[tuple[Running, str]]:
-    """Serve the program of a way; yield the server and the path. options: of ewe's. Raises LabError."""
+def served(lab: Bench, way: Way, *options: str, tls: bool = False) -> Iterator[tuple[Running, str]]:
+    """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
+
+    Raises LabError, which names the package if one is missing.
+    """
+    if lacking := way.missing:
+        raise LabError(lacking)
     if way.front == "tomcat":
+        if tls:
+            raise LabError("the lab starts tomcat without TLS only")
         with by_tomcat(lab, way) as found:
             yield found
         return
     if way.front == "ewe" and not way.is_backed:
-        with by_ewe(lab, way, *options) as found:
+        with by_ewe(lab, way, *options, tls=tls) as found:
             yield found
         return
     programs = directory_of(lab)
@@ -162,16 +182,19 @@ def served(lab: Bench, way: Way, *options: str) -> Iterator[tuple[Running, str]]
         address, also = stack.enter_context(backend(way, where, programs, output))
         if way.front == "ewe":
             backed = ("--fastcgi", f".{EXTENSIONS[way.language]}={address}")
-            contender = Contender(way.name, model="asyncio", options=(*backed, *options))
-            server = stack.enter_context(lab.start(contender, programs))
+            contender = Contender(way.name, model=way.model, options=(*backed, *way.options, *options))
+            server = stack.enter_context(lab.start(contender, programs, tls=tls))
             assert isinstance(server, Server)
             yield replace(server, also=also), f"/{script.name}"
             return
         behind = Behind(script, address, SPOKEN.get(way.by, way.by), way.keeps)
-        setup = Setup(where, free_port(), programs, processes=way.processes, behind=behind)
-        with running(command_of(way, setup), output, two_cores()[0], cwd=where) as web:
+        certificate = lab.certificate() if tls else None
+        setup = Setup(where, free_port(), programs, certificate, processes=way.processes, behind=behind)
+        env = environment() | php_settings(where, way.opcache)
+        with running(command_of(way, setup), output, two_cores()[0], cwd=where, env=env) as web:
             wait_for_port(web, setup.port, output, way.front)
-            yield Server(web.pid, f"http://127.0.0.1:{setup.port}/", way.name, also), f"/{script.name}"
+            url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
+            yield Server(web.pid, url, way.name, also), f"/{script.name}"
 
 
 def script_of(way: Way) -> str:
@@ -182,24 +205,56 @@ def script_of(way: Way) -> str:
 
 
 @contextmanager
-def by_ewe(lab: Bench, way: Way, *options: str) -> Iterator[tuple[Running, str]]:
-    """Serve a program by ewe alone: as CGI, or by X-Switch with as many engines as other ways have children."""
-    programs = directory_of(lab)
-    options = ("--cgi-path", str(programs), *options)
+def by_ewe(lab: Bench, way: Way, *options: str, tls: bool = False) -> Iterator[tuple[Running, str]]:
+    """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch."""
+    options = ("--cgi-path", str(directory_of(lab)), *way.options, *options)
+    path, model = f"/cgi-bin/{path_of(lab, way)}", way.model
     if way.by == "xswitch":
-        options += ("--xswitch-status",)
-        if way.children:
-            settings = lab.directory / f"engines-{way.children}.toml"
-            settings.write_text(
-                f"max-engines-per-user = {way.children}\nmax-queue-per-user = 2000\nmax-queue = 2000\n"
-            )
-            options += ("--xswitch-config", str(settings))
-    name = f"{application_of(lab)}/hello" if way.language == "java" else script_of(way)
-    model = "xswitch" if way.by == "xswitch" else "asyncio"
-    with lab.start(Contender(way.name, model=model, options=options), lab.site([])) as server:
+        model = "xswitch"
+        options += ("--xswitch-status", *xswitch_settings(lab, way))
+    elif way.by in IN_PROCESS:
+        path = f"/{way.program}"
+        options += (f"--{way.by}", f"{path}={APPLICATIONS}:{way.by}_{way.program}")
+    with lab.start(Contender(way.name, model=model, options=options), lab.site([]), tls=tls) as server:
         if way.by == "xswitch":
             backends.wait_for_xswitch(server)
-        yield server, f"/cgi-bin/{name}"
+        yield server, path
+
+
+def path_of(lab: Bench, way: Way) -> str:
+    """Return the path of a program below the cgi-bin."""
+    if way.language != "java":
+        return script_of(way)
+    return f"{application_of(lab)}/{'page.jsp' if way.program == 'jsp' else way.program}"
+
+
+def xswitch_settings(lab: Bench, way: Way) -> tuple[str, ...]:
+    """Return the option for settings of X-Switch: as many engines as other ways have children; PHP's opcache."""
+    lines = []
+    if way.children:
+        lines += [f"max-engines-per-user = {way.children}", "max-queue-per-user = 2000", "max-queue = 2000"]
+    if way.opcache is not None:
+        variables = {"PHP_FCGI_CHILDREN": "0", "PHP_FCGI_MAX_REQUESTS": "0"}
+        variables |= php_settings(lab.directory, way.opcache)
+        pairs = ", ".join(f'{name} = "{value}"' for name, value in variables.items())
+        lines += ["[engines.php]", f"environment = {{ {pairs} }}"]
+    if not lines:
+        return ()
+    settings = Path(tempfile.mkdtemp(prefix="xswitch-", dir=lab.directory)) / "xswitch.toml"
+    settings.parent.chmod(0o755)
+    settings.write_text("\n".join(lines) + "\n")
+    return ("--xswitch-config", str(settings))
+
+
+def php_settings(where: Path, opcache: bool | None) -> dict[str, str]:
+    """Return the variable that has PHP load its opcache and no other extension, or none; {}: as installed."""
+    if opcache is None:
+        return {}
+    directory = where / f"php-{'with' if opcache else 'without'}-opcache"
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o755)
+    (directory / "opcache.ini").write_text("zend_extension=opcache\nopcache.enable=1\n" if opcache else "")
+    return {"PHP_INI_SCAN_DIR": str(directory)}
 
 
 @contextmanager
@@ -208,8 +263,7 @@ def by_tomcat(lab: Bench, way: Way) -> Iterator[tuple[Running, str]]:
     where = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
     port = free_port()
     servlets = {way.program: PAGES["servlet"] if way.program == "page" else way.page}
-    pages = {"page.jsp": JSP.replace("{length}", str(len(PAGES["jsp"])))} if way.by == "jsp" else {}
-    command = serves_programs(where, port, servlets, pages)
+    command = serves_programs(where, port, servlets, {"page.jsp": JSP} if way.by == "jsp" else {})
     with (
         tempfile.TemporaryFile() as output,
         running(command, output, two_cores()[0], cwd=where) as started,
@@ -225,6 +279,8 @@ def command_of(way: Way, setup: Setup) -> list[str]:
         return webservers.nginx(setup)
     if way.front == "lighttpd":
         return webservers.lighttpd(setup)
+    if way.front in MODULES:
+        return pythons.COMMANDS[way.front](setup, f"{APPLICATIONS}:{way.by}_{way.program}", *way.options)
     return webservers.apache(way.front.removeprefix("apache-"))(setup)
 
 
@@ -240,15 +296,16 @@ def backend(
     port = free_port()
     address = f"127.0.0.1:{port}" if way.tcp else f"unix:{socket}"
     listen = f"127.0.0.1:{port}" if way.tcp else str(socket)
-    env = environment()
+    env = environment() | php_settings(where, way.opcache)
     if way.by == "php-fpm":
         command = list(backends.fpm(where, listen, way.children))
     elif way.by == "php-cgi":
         env |= {"PHP_FCGI_CHILDREN": str(way.children), "PHP_FCGI_MAX_REQUESTS": "0"}
         env["PHP_FCGI_BACKLOG"] = str(way.backlog or backends.backlog())
         command = ["php-cgi", "-b", listen]
-    elif way.by == "uwsgi":
-        command = list(backends.uwsgi(socket, programs / f"{way.program}_wsgi.py", way.children))
+    elif way.by in ("uwsgi", "uwsgi-fastcgi"):
+        program = programs / f"{way.program}_wsgi.py"
+        command = list(backends.uwsgi(socket, program, way.children, SPOKEN[way.by]))
     elif way.by == "uwsgi-script":
         command = list(backends.uwsgi(socket, programs / f"{way.program}_wsgi_script.py", way.children))
     elif way.by == "fcgi":
