@@ -47,6 +47,7 @@ ROOMS_WITH_SOCKETS = {
     "ewe.logger",
     "ewe.streams",
     "ewe.gateway",
+    "ewe.database",
     "ewe.processors",
     "ewe.server",
     "ewe.xswitch",

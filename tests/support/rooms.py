@@ -22,6 +22,7 @@ FLOORS = {
     "ewe.logger": 2,
     "ewe.streams": 3,
     "ewe.gateway": 4,
+    "ewe.database": 4,
     "ewe.features": 5,
     "ewe.site": 6,
     "ewe.body": 6,

@@ -1,0 +1,95 @@
+"""The table of the paper's scenarios: an access log in SQLite, from a sample or from a log of a web server.
+
+The paper's report asks for the total of bytes by address where the status is 200, of 50,000 rows of 196 bytes.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator
+
+from ewe.config.messages import ConfigError
+
+ROWS = 50_000
+ROW = 196  # bytes of a row's text in the paper
+REPORT = (
+    "SELECT address, SUM(bytes) AS total FROM log WHERE status = 200 GROUP BY address ORDER BY total DESC"
+)
+SCHEMA = """
+    CREATE TABLE log (address TEXT NOT NULL, user TEXT NOT NULL, at TEXT NOT NULL, request TEXT NOT NULL,
+        status INTEGER NOT NULL, bytes INTEGER NOT NULL, referrer TEXT NOT NULL, agent TEXT NOT NULL)
+"""
+# The common log format, and what the combined one adds. A quote within a field is escaped by a backslash.
+QUOTED = r'"((?:[^"\\]|\\.)*)"'
+LINE = re.compile(rf"(\S+) \S+ (\S+) \[([^\]]+)\] {QUOTED} ([0-9]{{3}}) ([0-9]+|-)(?: {QUOTED} {QUOTED})?")
+
+Row = tuple[str, str, str, str, int, int, str, str]
+
+
+def sample(rows: int = ROWS, seed: int = 1999) -> Iterator[Row]:
+    """Yield the rows of a log, the same each time: 120 addresses, some of them asking far more than others."""
+    chance = random.Random(seed)
+    addresses = [f"10.{each % 7}.{each % 31}.{each + 1}" for each in range(120)]
+    weights = [1 / (each + 1) for each in range(120)]
+    for number in range(rows):
+        address = chance.choices(addresses, weights)[0]
+        status = chance.choices((200, 304, 404, 500), (80, 12, 7, 1))[0]
+        size = chance.randrange(200, 40_000) if status == 200 else 0
+        at = f"{number // 2000 % 28 + 1:02d}/Nov/1999:{number // 60 % 24:02d}:{number % 60:02d}:00 +0200"
+        request = f"GET /pages/{chance.randrange(2000):04d}.html HTTP/1.0"
+        known = len(address) + len("-") + len(at) + len(request) + 3 + len(str(size)) + len("-")
+        yield (
+            address,
+            "-",
+            at,
+            request,
+            status,
+            size,
+            "-",
+            "Mozilla/4.0 (compatible) ".ljust(ROW - known, "x"),
+        )
+
+
+def lines_of(lines: Iterable[str]) -> Iterator[Row | None]:
+    """Yield a row for each line of a common or combined log, None for a line that is neither."""
+    for line in lines:
+        match = LINE.match(line)
+        if match is None:
+            yield None
+            continue
+        address, user, at, request, status, size, referrer, agent = match.groups()
+        number = 0 if size == "-" else min(int(size[:19]), (1 << 63) - 1)
+        yield address, user, at, request, int(status), number, referrer or "-", agent or "-"
+
+
+def fill(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]:
+    """Write rows into the table `log` of a database; return how many were written, and how many were no rows.
+
+    new: the table is made again. Nothing is kept if this fails. Raises ConfigError.
+    """
+    written = left_out = 0
+    try:
+        connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            if new:
+                connection.execute("DROP TABLE IF EXISTS log")
+            known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone()
+            if not known:
+                connection.execute(SCHEMA)
+            insert = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            for row in rows:
+                if row is None:
+                    left_out += 1
+                    continue
+                connection.execute(insert, row)
+                written += 1
+            connection.execute("CREATE INDEX IF NOT EXISTS log_status ON log (status)")
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+    except sqlite3.Error as reason:
+        raise ConfigError(f"{path}: {reason}") from None
+    return written, left_out

@@ -1,0 +1,246 @@
+"""The command `ewe-dbd`: serve databases to gateways, ask a running demon, or make the sample database.
+
+Exit codes: 0 done, 1 could not start or failed, 2 wrong usage or settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ewe import __version__
+from ewe.config.messages import ConfigError, one_line
+from ewe.config.tables import toml
+from ewe.database.protocol import LAYOUTS, ClientRequest, DatabaseError
+from ewe.database.settings import ADDRESSES, DATABASE, GENERAL, Settings, load
+from ewe.logger import LEVELS, ErrorLog
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+DESCRIPTION = """Hold connections to databases open, and run statements for gateways.
+Also: `ewe-dbd status`, `ewe-dbd ask`, `ewe-dbd sample` and `ewe-dbd load`, each with --help."""
+
+
+class UsageError(Exception):
+    """The command line makes no sense. The text is one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    commands = {"status": status, "ask": ask, "sample": sample, "load": load_log}
+    try:
+        command = commands.get(arguments[0]) if arguments else None
+        return command(arguments[1:]) if command is not None else run(arguments)
+    except (ConfigError, UsageError) as error:
+        return fail(2, error)
+    except DatabaseError as error:
+        return fail(1, error)
+    except SystemExit as done:  # argparse has answered --help or --version
+        return int(done.code or 0)
+    except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it flushes
+        return 1
+
+
+def fail(code: int, error: Exception) -> int:
+    """Print in one line what is wrong; return the exit status."""
+    print(f"ewe-dbd: {one_line(str(error))}", file=sys.stderr)
+    return code
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve, or print or check the settings. Raises ConfigError, UsageError."""
+    parser = Parser(prog="ewe-dbd", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", help="settings (TOML); HUP reads them again")
+    parser.add_argument("--listen", metavar="ADDRESS", action="append", help="unix:PATH or HOST:PORT")
+    parser.add_argument("--log", metavar="FILE", default="-", help="the log [-: standard error]")
+    parser.add_argument("--log-level", metavar="LEVEL", choices=LEVELS, default="info", help="[info]")
+    parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
+    parser.add_argument("--print-config", action="store_true", help="print every setting, and end")
+    parser.add_argument("--version", action="version", version=f"ewe-dbd {__version__}")
+    options = parser.parse_args(arguments)
+    file = options.config and os.path.abspath(options.config)
+
+    def read() -> Settings:
+        settings = load(file)
+        return replace(settings, listen=tuple(options.listen)) if options.listen else settings
+
+    try:
+        ADDRESSES.read(options.listen or [])
+    except ValueError as wrong:
+        raise UsageError(f"--listen must be unix:PATH or HOST:PORT, not {wrong}") from None
+    settings = read()
+    if options.print_config:
+        print("\n".join(as_toml(settings)))
+        return 0
+    for each in doubts(settings):
+        print(f"ewe-dbd: {each}", file=sys.stderr)
+    if options.check_config:
+        print(f"configuration ok ({file or 'no file'})")
+        return 0
+    return serve(settings, read, options.log, options.log_level)
+
+
+def serve(settings: Settings, read: object, log_file: str, level: str) -> int:
+    """Serve until a signal ends the demon; return the exit status. Raises ConfigError, UsageError."""
+    from ewe.database.demon import Demon
+    from ewe.streams.listener import StartError
+
+    if not settings.listen:
+        raise UsageError("nothing to listen on: say --listen unix:PATH, or listen = [...] in the settings")
+    if not settings.databases:
+        raise UsageError("no database: add a table [databases.NAME] with a place to the settings (--config)")
+    try:
+        log = ErrorLog(log_file if log_file in ("-", "off") else os.path.abspath(log_file), level)
+    except OSError as reason:
+        raise ConfigError(f"--log {log_file}: {reason.strerror}") from None
+    try:
+        demon = Demon(settings, read, log)  # type: ignore[arg-type]
+    except StartError as error:
+        return fail(1, error)
+    log.write("info", f"ewe-dbd serves {', '.join(settings.databases)} at {', '.join(settings.listen)}")
+    demon.run()
+    return 0
+
+
+def doubts(settings: Settings) -> list[str]:
+    """Return a warning, in one line, for each setting that is valid but probably a mistake."""
+    lines = []
+    for name, own in settings.databases.items():
+        if not os.access(own.place, os.R_OK | (os.W_OK if own.write else 0)):
+            lines.append(
+                f"[databases.{name}] place: {own.place} cannot be opened; the demon tries at each request"
+            )
+        tcp = [each for each in settings.listen if not each.startswith(("unix:", "fd:"))]
+        if (
+            tcp
+            and own.key
+            and os.path.exists("/proc")
+            and not tcp[0].startswith(("127.", "localhost", "[::1]"))
+        ):
+            lines.append(
+                f"[databases.{name}] key: it crosses the network as it is ({tcp[0]}); use a Unix socket"
+            )
+    return lines
+
+
+def as_toml(settings: Settings) -> list[str]:
+    """Return the settings as a file would have them."""
+    lines = [
+        f"{key} = {toml(kind, getattr(settings, key.replace('-', '_')))}"
+        for key, (kind, _) in GENERAL.items()
+    ]
+    for name, own in settings.databases.items():
+        lines += ["", f"[databases.{name}]"]
+        for key, (kind, _) in DATABASE.items():
+            value = getattr(own, key)
+            if value not in ("", ()):
+                lines.append(f"{key} = {toml(kind, value)}")
+    return lines
+
+
+def address_of(options: argparse.Namespace) -> str:
+    """Return the address of a running demon. Raises ConfigError, UsageError."""
+    address = options.listen or next(iter(load(options.config).listen), "")
+    if not address:
+        raise UsageError("which demon? Say --listen unix:PATH or --listen HOST:PORT, or --config FILE")
+    return str(address)
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Print the status of a running demon. Raises DatabaseError, ConfigError, UsageError."""
+    parser = Parser(prog="ewe-dbd status", description="What a running demon does, as JSON.")
+    parser.add_argument("--config", metavar="FILE", help="its settings, for the address")
+    parser.add_argument("--listen", metavar="ADDRESS", help="its address")
+    return show(address_of(parser.parse_args(arguments)), ClientRequest("", ""))
+
+
+def ask(arguments: Sequence[str]) -> int:
+    """Run one statement and print its result. Raises DatabaseError, ConfigError, UsageError."""
+    parser = Parser(prog="ewe-dbd ask", description="Run one statement through a running demon.")
+    parser.add_argument("database")
+    parser.add_argument("statement")
+    parser.add_argument("parameter", nargs="*", help="texts for the statement's ? in order")
+    parser.add_argument("--layout", choices=[each.lower() for each in LAYOUTS], default="csv", help="[csv]")
+    parser.add_argument("--config", metavar="FILE", help="its settings, for the address")
+    parser.add_argument("--listen", metavar="ADDRESS", help="its address")
+    parser.add_argument("--key", default="", help="for a demon on TCP")
+    options = parser.parse_args(arguments)
+    request = ClientRequest(
+        options.database,
+        options.statement,
+        options.layout.upper(),
+        options.parameter,
+        client=os.getpid(),
+        key=options.key,
+    )
+    return show(address_of(options), request)
+
+
+def show(address: str, request: ClientRequest) -> int:
+    """Print what a demon answers. Raises DatabaseError, UsageError."""
+    from ewe.database.client import Client
+
+    try:
+        with Client(address) as demon:
+            for piece in demon.ask(request):
+                sys.stdout.buffer.write(piece)
+            sys.stdout.flush()
+    except ValueError:
+        raise UsageError(f"{address}: no address; unix:PATH or HOST:PORT is one") from None
+    return 0
+
+
+def sample(arguments: Sequence[str]) -> int:
+    """Make the sample database. Raises ConfigError, UsageError."""
+    from ewe.database import access_log
+
+    parser = Parser(
+        prog="ewe-dbd sample",
+        description="Write 50,000 rows of an access log into a database, the same each time.",
+    )
+    parser.add_argument("database", help="a file; its table `log` is made again")
+    parser.add_argument("--rows", type=int, default=access_log.ROWS)
+    options = parser.parse_args(arguments)
+    written, _ = access_log.fill(options.database, access_log.sample(options.rows), new=True)
+    print(f"{options.database}: {written} rows in the table log")
+    return 0
+
+
+def load_log(arguments: Sequence[str]) -> int:
+    """Load a web server's access log. Raises ConfigError, UsageError."""
+    from ewe.database import access_log
+
+    parser = Parser(
+        prog="ewe-dbd load",
+        description="Add a common or combined access log to the table `log` of a database.",
+    )
+    parser.add_argument("log", help="the log file; -: standard input")
+    parser.add_argument("database")
+    options = parser.parse_args(arguments)
+    try:
+        source = 0 if options.log == "-" else options.log
+        with open(source, encoding="utf-8", errors="backslashreplace") as lines:
+            rows = access_log.lines_of(lines)
+            written, left_out = access_log.fill(options.database, rows, new=False)
+    except OSError as reason:
+        raise ConfigError(f"{options.log}: {reason.strerror}") from None
+    print(f"{options.database}: {written} rows added to the table log, {left_out} lines left out")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

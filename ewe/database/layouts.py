@@ -1,0 +1,137 @@
+"""Layouts: how a result's columns and rows become text. TABLE, PRE and OPTION are the paper's, section 3.2.
+
+Each layout is a function that yields text as the rows come, so a result of a million rows needs no more memory than
+one row. Text from a database is text, never HTML: every value and every column's name is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+
+from ewe.database.protocol import FRAGMENT, Value
+
+Row = Sequence[Value]
+# XML 1.0 section 2.2 has no way to write these, not even as a reference
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def table(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield an HTML table. A cell with NULL is empty; numbers have the class `number`."""
+    yield f"<table>\n<thead><tr>{''.join(f'<th>{escape(name)}</th>' for name in columns)}</tr></thead>\n<tbody>\n"
+    for row in rows:
+        yield f"<tr>{''.join(map(cell, row))}</tr>\n"
+    yield "</tbody>\n</table>\n"
+
+
+def cell(value: Value) -> str:
+    """Return one cell of an HTML table."""
+    if isinstance(value, int | float):
+        return f'<td class="number">{value}</td>'
+    return f"<td>{escape(text(value))}</td>"
+
+
+def pre(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield preformatted text: the columns' names and values, separated by tabs."""
+    yield "<pre>\n" + escape("\t".join(map(plain, columns))) + "\n"
+    for row in rows:
+        yield escape("\t".join(plain(text(value)) for value in row)) + "\n"
+    yield "</pre>\n"
+
+
+def option(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the options of an HTML selection. Of two columns the first is the value, the rest the label."""
+    for row in rows:
+        value, label = text(row[0]), " ".join(text(each) for each in row[1:] or row[:1])
+        yield f'<option value="{escape(value)}">{escape(label)}</option>\n'
+
+
+def as_json(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield a JSON list of objects, one row on each line. Bytes are base64, numbers that JSON lacks are null."""
+    names = [json.dumps(name, ensure_ascii=False) for name in columns]
+    before = "[\n"
+    for row in rows:
+        fields = (f"{name}: {json_value(value)}" for name, value in zip(names, row, strict=True))
+        yield f"{before}{{{', '.join(fields)}}}"
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def json_value(value: Value) -> str:
+    """Return one value as JSON."""
+    if isinstance(value, float) and not -float("inf") < value < float("inf"):
+        return "null"
+    return json.dumps(base64(value) if isinstance(value, bytes) else value, ensure_ascii=False)
+
+
+def csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield comma-separated values with a line of names: RFC 4180."""
+    yield ",".join(map(quoted, columns)) + "\r\n"
+    for row in rows:
+        yield ",".join(quoted(text(value)) for value in row) + "\r\n"
+
+
+def quoted(value: str) -> str:
+    """Return a field as RFC 4180 section 2 writes it."""
+    return '"' + value.replace('"', '""') + '"' if any(each in value for each in ',"\r\n') else value
+
+
+def xml(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield an XML document. A value's column is an attribute: not every name of a column may name an element."""
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n<result>\n'
+    names = [f'<value column="{in_xml(name)}"' for name in columns]
+    for row in rows:
+        values = (
+            f"{name}/>" if value is None else f"{name}>{in_xml(text(value))}</value>"
+            for name, value in zip(names, row, strict=True)
+        )
+        yield f"<row>{''.join(values)}</row>\n"
+    yield "</result>\n"
+
+
+def in_xml(value: str) -> str:
+    """Return a text as XML holds it: U+FFFD for what XML cannot hold, a reference for CR, which parsers drop."""
+    return escape(NOT_IN_XML.sub("\ufffd", value)).replace("\r", "&#13;")
+
+
+def text(value: Value) -> str:
+    """Return a value as text: NULL is empty, bytes are base64."""
+    if value is None:
+        return ""
+    return base64(value) if isinstance(value, bytes) else str(value)
+
+
+def plain(value: str) -> str:
+    """Return a text without the characters that separate columns and rows."""
+    return value.replace("\t", " ").replace("\r", " ").replace("\n", " ")
+
+
+def base64(value: bytes) -> str:
+    """Return bytes as base64: RFC 4648."""
+    from base64 import b64encode
+
+    return b64encode(value).decode()
+
+
+Layout = Callable[[Sequence[str], Iterable[Row]], Iterator[str]]
+LAYOUTS: dict[str, Layout] = {
+    "TABLE": table,
+    "PRE": pre,
+    "OPTION": option,
+    "JSON": as_json,
+    "CSV": csv,
+    "XML": xml,
+}
+
+
+def fragments(layout: str, columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
+    """Yield a result in pieces of at most FRAGMENT bytes, the last may be empty. layout: a key of LAYOUTS."""
+    waiting = bytearray()
+    for part in LAYOUTS[layout](columns, rows):
+        waiting += part.encode("utf-8", "replace")
+        while len(waiting) >= FRAGMENT:
+            yield bytes(waiting[:FRAGMENT])
+            del waiting[:FRAGMENT]
+    yield bytes(waiting)

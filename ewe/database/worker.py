@@ -1,0 +1,166 @@
+"""A worker of the demon: one thread with one permanent connection, which runs one statement at a time.
+
+The paper's Figure 4: a connection is used again if it fits the request's database, else another replaces it. The
+demon prefers a worker whose connection fits (demon.py), so with as many workers as databases in use, no connection
+is ever replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ewe.database.drivers import Connection, Database, connect
+from ewe.database.layouts import Row, fragments
+from ewe.database.protocol import (
+    ClientRequest,
+    DatabaseError,
+    ServerResponse,
+    encode_response,
+)
+from ewe.logger import ErrorLog
+
+
+class Job(NamedTuple):
+    """A request that a worker is to answer. expires, by time.monotonic(): its statement is then cancelled."""
+
+    request: ClientRequest
+    database: Database
+    socket: socket.socket
+    who: str
+    rows: int
+    time_limit: float
+
+
+class Worker:
+    """A thread and its connection. database: the one that it is connected to."""
+
+    def __init__(self, log: ErrorLog, done: Callable[[Worker], None]) -> None:
+        """done: called in the worker's thread after each job."""
+        self.log = log
+        self.done = done
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.database: Database | None = None
+        self.connection: Connection | None = None
+        self.identity: tuple[int, int] | None = None
+        self.gone = False  # the gateway of the last job cannot be used any more
+        # The lock holds the job and its cancellation together, so that no cancellation hits the next job
+        self.lock = threading.Lock()
+        self.job: Job | None = None
+        self.expires = 0.0
+        self.cancelled = ""
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+
+    def start(self, job: Job) -> None:
+        """Have the worker answer a request; the demon gives it one at a time."""
+        with self.lock:
+            self.job, self.cancelled = job, ""
+            self.expires = time.monotonic() + job.time_limit
+        self.jobs.put(job)
+
+    def cancel(self, kind: str) -> None:
+        """Cancel the statement that runs now. kind: of the gateway's error; any thread may call this."""
+        with self.lock:
+            if self.job is not None:
+                self.cancelled = self.cancelled or kind
+                if self.connection is not None:
+                    self.connection.cancel()
+
+    def work(self) -> None:
+        """Answer one request after the other, until the queue yields None."""
+        while (job := self.jobs.get()) is not None:
+            self.gone = False
+            try:
+                self.answer(job)
+            except OSError:
+                self.gone = True
+            except Exception as bug:
+                self.log.write("error", f"{job.who}: {type(bug).__name__}: {bug}")
+                self.gone = True
+                self.disconnect()
+            with self.lock:
+                self.job = None
+            self.done(self)
+        self.disconnect()
+
+    def answer(self, job: Job) -> None:
+        """Run the statement and send its result, or an error. Raises OSError if the gateway has left."""
+        try:
+            self.run(job, self.fitting(job.database))
+        except DatabaseError as error:
+            failed = (
+                DatabaseError(self.cancelled, "cancelled after the time limit") if self.cancelled else error
+            )
+            self.log.write("warning", f"{job.who}: database {job.database.name}: {failed.kind}: {failed}")
+            job.socket.sendall(encode_response(ServerResponse(b"", False, failed)))
+
+    def run(self, job: Job, connection: Connection) -> None:
+        """Run the statement and send its result. The transaction is committed before the last part leaves."""
+        whole = False
+        try:
+            result = connection.execute(job.request.statement, job.request.parameters)
+            rows = self.limited(result.rows, job)
+            last: bytes | None = None
+            for piece in fragments(job.request.layout, result.columns, rows):
+                if last is not None:
+                    job.socket.sendall(encode_response(ServerResponse(last, True)))
+                last = piece
+            connection.end(commit=True)
+            whole = True
+        finally:
+            if not whole:
+                self.roll_back(connection)
+        job.socket.sendall(encode_response(ServerResponse(last or b"", False)))
+
+    def limited(self, rows: Iterator[Sequence[object]], job: Job) -> Iterator[Row]:
+        """Yield the rows that may be sent. Raises DatabaseError at a limit of the demon's."""
+        wanted = job.request.rows
+        for number, row in enumerate(rows):
+            if number == wanted:
+                return
+            if number == job.rows:
+                raise DatabaseError("TOO MANY ROWS", f"more than {job.rows} rows (rows)")
+            if self.cancelled:  # between two rows there was no statement to cancel
+                raise DatabaseError(self.cancelled, "cancelled")
+            yield row  # type: ignore[misc]
+
+    def roll_back(self, connection: Connection) -> None:
+        """Forget what a statement did that failed; a connection that cannot do it is closed."""
+        try:
+            connection.end(commit=False)
+        except DatabaseError:
+            self.disconnect()
+
+    def fitting(self, database: Database) -> Connection:
+        """Return a connection to the database: the worker's own if it fits, else a new one in its place."""
+        identity = identity_of(database.place)
+        fits = database == self.database and identity == self.identity
+        if not fits or self.connection is None or not self.connection.is_alive():
+            self.disconnect()
+            connection = connect(database)
+            with self.lock:
+                self.connection, self.database, self.identity = connection, database, identity
+            return connection
+        return self.connection
+
+    def disconnect(self) -> None:
+        """Close the connection, if there is one."""
+        with self.lock:
+            connection, self.connection, self.database = self.connection, None, None
+        if connection is not None:
+            connection.close()
+
+
+def identity_of(place: str) -> tuple[int, int] | None:
+    """Return which file this is: a new file may have taken the place of the one that is open."""
+    try:
+        about = os.stat(place)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino

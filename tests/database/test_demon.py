@@ -1,0 +1,440 @@
+"""The database demon as a process: who may ask, what it protects, and what happens when something fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.proc import peak_memory
+from support.server import ROOT, wait_until
+
+from ewe.database.client import Client
+from ewe.database.protocol import ClientRequest, DatabaseError, Decoder, decode_response, encode_request
+
+pytestmark = pytest.mark.starts_processes
+ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
+COUNT = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT ?) SELECT n, 'text' FROM c"
+NOBODY = pwd.getpwnam("nobody")
+
+
+class Demon:
+    """A running demon with two databases: `log` may be read, `shop` may be changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.address = f"unix:{directory}/demon.sock"
+        self.log = directory / "demon.log"
+        self.general = ["connections = 4", 'time-limit = "20s"']
+        self.databases = {"log": ["users = ['root', 'nobody']"], "shop": ["write = true"]}
+        for name in self.databases:
+            with sqlite3.connect(directory / f"{name}.db") as connection:
+                connection.execute(
+                    "CREATE TABLE goods (id INTEGER PRIMARY KEY, name TEXT, price REAL, image BLOB)"
+                )
+                connection.execute("INSERT INTO goods VALUES (1, '<b>\"wool\" & ü</b>', 2.5, x'00ff')")
+            connection.close()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def settings(self) -> Path:
+        lines = [f"listen = ['{self.address}']", *self.general]
+        for name, own in self.databases.items():
+            lines += [f"[databases.{name}]", f"place = '{name}.db'", *own]
+        path = self.directory / "dbd.toml"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return path
+
+    def start(self) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "ewe.database.cli",
+            "--config",
+            str(self.settings()),
+            "--log",
+            str(self.log),
+        ]
+        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+        wait_until(self.answers, 10, lambda: self.log.read_text() if self.log.exists() else "no log")
+
+    def answers(self) -> bool:
+        try:
+            return self.ask("SELECT 1", layout="CSV") == "1\r\n1\r\n"
+        except DatabaseError:
+            return False
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=30)
+        status = self.process.returncode
+        self.process = None
+        assert b"Traceback" not in errors, errors.decode()
+        return status
+
+    def ask(self, statement: str, parameters: Sequence[object] = (), database: str = "log", layout: str = "JSON",
+            **more: object) -> str:  # fmt: skip
+        request = ClientRequest(database, statement, layout, parameters, **more)  # type: ignore[arg-type]
+        with Client(self.address, 60) as client:
+            return b"".join(client.ask(request)).decode()
+
+    def status(self) -> dict[str, object]:
+        with Client(self.address) as client:
+            found = json.loads(b"".join(client.ask(ClientRequest("", ""))))
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture
+def demon() -> Iterator[Demon]:
+    with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
+        Path(name).chmod(0o755)
+        made = Demon(Path(name))
+        yield made
+        made.stop(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Demon]:
+    """One demon for the tests that only ask."""
+    with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
+        Path(name).chmod(0o755)
+        made = Demon(Path(name))
+        made.start()
+        yield made
+        assert made.stop() == 0
+
+
+LAYOUTS = {
+    "TABLE": '<td class="number">1</td><td>&lt;b&gt;&quot;wool&quot; &amp; ü&lt;/b&gt;</td>'
+    '<td class="number">2.5</td><td>AP8=</td>',
+    "PRE": "1\t&lt;b&gt;&quot;wool&quot; &amp; ü&lt;/b&gt;\t2.5\tAP8=\n",
+    "OPTION": '<option value="1">&lt;b&gt;&quot;wool&quot; &amp; ü&lt;/b&gt; 2.5 AP8=</option>',
+    "JSON": '{"id": 1, "name": "<b>\\"wool\\" & ü</b>", "price": 2.5, "image": "AP8="}',
+    "CSV": '1,"<b>""wool"" & ü</b>",2.5,AP8=\r\n',
+    "XML": '<row><value column="id">1</value>'
+    '<value column="name">&lt;b&gt;&quot;wool&quot; &amp; ü&lt;/b&gt;</value>',
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_shows_text_as_text(shared: Demon, layout: str) -> None:
+    assert LAYOUTS[layout] in shared.ask("SELECT * FROM goods", layout=layout)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 0, -(2**63), 2**63 - 1, 1.5, "", "'; DROP TABLE goods; --", "a\0b", "日本 <script>", b"\0\xff"],
+)
+def test_a_parameter_is_bound_and_never_pasted(shared: Demon, value: object) -> None:
+    shown = json.loads(shared.ask("SELECT ? AS it, typeof(?) AS type", [value, value]))[0]
+    expected = "AP8=" if value == b"\0\xff" else value
+    assert shown["it"] == expected
+    assert json.loads(shared.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM goods",
+        "CREATE TABLE more (id)",
+        "CREATE TEMP TABLE more (id)",
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA writable_schema = 1",
+        "ATTACH 'more.db' AS more",
+        "VACUUM INTO 'more.db'",
+        "SELECT load_extension('x')",
+        "SELECT 1; DELETE FROM goods",
+        "SELECT * FROM nothing",
+        "",
+        "BEGIN",
+    ],
+)
+def test_a_statement_that_may_not_be_is_refused(shared: Demon, statement: str) -> None:
+    before = sorted(os.listdir(shared.directory))
+    if statement:
+        with pytest.raises(DatabaseError) as refused:
+            shared.ask(statement)
+        assert refused.value.kind == "STATEMENT" and "\n" not in str(refused.value)
+    else:
+        assert shared.ask(statement) == "[]\n"
+    assert sorted(os.listdir(shared.directory)) == before
+    assert json.loads(shared.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    "statement", ["ATTACH 'more.db' AS more", "VACUUM INTO 'more.db'", "PRAGMA writable_schema=1"]
+)
+def test_who_may_write_writes_to_one_file_only(shared: Demon, statement: str) -> None:
+    before = sorted(os.listdir(shared.directory))
+    with pytest.raises(DatabaseError):
+        shared.ask(statement, database="shop")
+    assert sorted(os.listdir(shared.directory)) == before
+
+
+def test_a_change_is_kept_whole_or_not_at_all(shared: Demon) -> None:
+    shared.ask("INSERT INTO goods (id, name) VALUES (?, ?)", [7, "ewe"], database="shop")
+    with pytest.raises(DatabaseError):
+        shared.ask(
+            "INSERT INTO goods (id, name) SELECT 8 - n, 'x' FROM (SELECT 0 AS n UNION SELECT 1)",
+            database="shop",
+        )
+    rows = json.loads(shared.ask("SELECT id FROM goods ORDER BY id", database="shop"))
+    assert [row["id"] for row in rows] == [1, 7]
+
+
+def test_a_database_is_for_its_users(shared: Demon) -> None:
+    assert may_nobody_use(shared, "log") == "yes"
+    assert may_nobody_use(shared, "shop") == may_nobody_use(shared, "secret").replace("secret", "shop")
+    assert may_nobody_use(shared, "shop") == "FORBIDDEN"
+    assert may_nobody_use(shared, "") == "FORBIDDEN"  # the status
+
+
+def may_nobody_use(demon: Demon, database: str) -> str:
+    """Ask as the account nobody; return "yes", or the kind of the error."""
+    code = (
+        "import os, sys; from ewe.database.client import Client\n"
+        "from ewe.database.protocol import ClientRequest, DatabaseError\n"
+        "os.setgroups([]); os.setgid(int(sys.argv[4])); os.setuid(int(sys.argv[3]))\n"
+        "try: list(Client(sys.argv[1]).ask(ClientRequest(sys.argv[2], 'SELECT 1'))); print('yes', end='')\n"
+        "except DatabaseError as error: print(error.kind, end='')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, demon.address, database, str(NOBODY.pw_uid), str(NOBODY.pw_gid)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_tcp_asks_for_a_key(demon: Demon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    unix = demon.address
+    demon.general.insert(0, "")
+    demon.databases["log"].append("key = 'sesame'")
+    demon.address = f"{unix}', '127.0.0.1:{port}"
+    settings = demon.settings()
+    demon.address = unix
+    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(settings), "--log", str(demon.log)]
+    demon.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    wait_until(demon.answers, 10)
+    demon.address = f"127.0.0.1:{port}"
+    assert demon.ask("SELECT 2 AS n", key="sesame", layout="CSV") == "n\r\n2\r\n"
+    for database, key in (("log", ""), ("log", "Sesame"), ("shop", ""), ("shop", "sesame")):
+        with pytest.raises(DatabaseError) as refused:
+            demon.ask("SELECT 2", database=database, key=key)
+        assert refused.value.kind == "FORBIDDEN"
+
+
+@pytest.mark.parametrize(
+    "cut", [b"", b"\0", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\5D\0\0\0\\9"]
+)
+def test_bytes_that_are_no_request_end_one_connection_only(shared: Demon, cut: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect(shared.address[5:])
+        sock.sendall(cut)
+        sock.shutdown(socket.SHUT_WR)
+        answer = sock.recv(4096)
+        if answer:
+            decoder = Decoder()
+            decoder.feed(answer)
+            response = decode_response(decoder.frame() or [])
+            assert response.error is not None and response.error.kind == "MESSAGE"
+            assert sock.recv(4096) == b""
+    assert shared.answers()
+
+
+def test_requests_in_one_segment_are_answered_in_order(shared: Demon) -> None:
+    requests = [ClientRequest("log", "SELECT ? AS n", "CSV", [number]) for number in range(5)]
+    with Client(shared.address) as client:
+        client.socket.sendall(b"".join(map(encode_request, requests[:-1])))
+        client.socket.settimeout(20)
+        assert b"".join(client.ask(requests[-1])) == b"n\r\n0\r\n"
+        decoder, answers = client.decoder, []
+        while len(answers) < 4:
+            fields = decoder.frame()
+            if fields is None:
+                decoder.feed(client.socket.recv(4096))
+            else:
+                answers.append(decode_response(fields).fragment)
+    assert answers == [b"n\r\n%d\r\n" % number for number in (1, 2, 3, 4)]
+
+
+def test_a_result_of_a_million_rows_needs_no_memory(shared: Demon) -> None:
+    shared.ask(COUNT, [1000])
+    before = peak_memory([shared.pid])
+    size = 0
+    with Client(shared.address, 60) as client:
+        for piece in client.ask(ClientRequest("log", COUNT, "CSV", [1_000_000], time_limit=19.0)):
+            size += len(piece)
+    assert size == len("n,'text'\r\n") + sum(len(f"{n},text\r\n") for n in range(1, 1_000_001))
+    assert peak_memory([shared.pid]) - before < 8 << 20
+
+
+def test_rows_end_where_the_gateway_asks_and_fail_where_the_demon_says(demon: Demon) -> None:
+    demon.general.append("rows = 1000")
+    demon.start()
+    assert demon.ask(COUNT, [5000], rows=3, layout="CSV").count("\r\n") == 4
+    with pytest.raises(DatabaseError) as refused:
+        demon.ask(COUNT, [1001])
+    assert (refused.value.kind, refused.value.status) == ("TOO MANY ROWS", 500)
+    assert demon.ask(COUNT, [1000], layout="CSV").count("\r\n") == 1001
+
+
+def test_a_slow_statement_is_cancelled_and_the_next_is_not(demon: Demon) -> None:
+    demon.general[0] = "connections = 1"
+    demon.start()
+    with pytest.raises(DatabaseError) as refused:
+        demon.ask(ENDLESS, time_limit=0.3)
+    assert (refused.value.kind, refused.value.status) == ("TIMEOUT", 504)
+    assert demon.answers()
+
+
+def test_a_gateway_that_leaves_frees_its_connection(demon: Demon) -> None:
+    demon.general[0] = "connections = 1"
+    demon.start()
+    leaving = Client(demon.address)
+    leaving.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
+    wait_until(lambda: demon.status()["running"] == 1, 5)
+    waiting = Client(demon.address)
+    waiting.socket.sendall(encode_request(ClientRequest("log", "SELECT 1")))
+    wait_until(lambda: demon.status()["waiting"] == 1, 5)
+    waiting.socket.close()  # it leaves the queue
+    wait_until(lambda: demon.status()["waiting"] == 0, 5)
+    leaving.socket.close()  # its statement is cancelled long before its time limit of 20 s
+    wait_until(lambda: demon.status()["running"] == 0, 2)
+    assert demon.answers()
+
+
+def test_a_full_queue_and_a_long_wait_are_said(demon: Demon) -> None:
+    demon.general = ["connections = 1", "queue = 1", 'patience = "300ms"', 'time-limit = "20s"']
+    demon.start()
+    with Client(demon.address) as first, Client(demon.address) as second:
+        first.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
+        wait_until(lambda: demon.status()["running"] == 1, 5)
+        asked = second.ask(ClientRequest("log", "SELECT 1"))
+        second_result: list[DatabaseError] = []
+
+        def wait() -> None:
+            try:
+                list(asked)
+            except DatabaseError as error:
+                second_result.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_until(lambda: demon.status()["waiting"] == 1 or second_result, 5)
+        thread.join(20)
+        assert [error.kind for error in second_result] == ["UNAVAILABLE"]
+        assert second_result[0].status == 503
+
+
+def test_no_gateway_waits_much_longer_than_the_others(demon: Demon) -> None:
+    """200 gateways on 4 connections, each asks five times. How long one waits is counted in answers to others."""
+    demon.start()
+    answered: list[int] = []
+    overtaken: list[int] = []
+    lock = threading.Lock()
+    together = threading.Barrier(200)
+
+    def ask() -> None:
+        with Client(demon.address, 60) as client:
+            together.wait(60)
+            for _ in range(5):
+                before = len(answered)
+                list(client.ask(ClientRequest("log", COUNT, "CSV", [500])))
+                with lock:
+                    answered.append(1)
+                    overtaken.append(len(answered) - before)
+
+    threads = [threading.Thread(target=ask) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(overtaken) == 1000
+    assert max(overtaken) < 3 * statistics.median(overtaken)
+
+
+def test_connections_are_used_again_and_replaced_when_they_do_not_fit(demon: Demon) -> None:
+    demon.general[0] = "connections = 1"
+    demon.start()
+    for database in ("log", "shop", "log"):
+        demon.ask("SELECT 1", database=database)
+        assert demon.status()["connections"] == [database]
+
+
+def test_a_database_that_is_put_in_place_of_another_is_seen(demon: Demon) -> None:
+    demon.start()
+    with sqlite3.connect(demon.directory / "new.db") as connection:
+        connection.execute("CREATE TABLE goods (id)")
+    connection.close()
+    os.replace(demon.directory / "new.db", demon.directory / "log.db")
+    assert json.loads(demon.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 0
+    (demon.directory / "log.db").unlink()
+    with pytest.raises(DatabaseError) as refused:
+        demon.ask("SELECT 1")
+    assert refused.value.kind == "UNAVAILABLE"
+    sqlite3.connect(demon.directory / "log.db").execute("CREATE TABLE goods (id)").connection.close()
+    assert json.loads(demon.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 0
+
+
+def test_hup_reads_the_settings_again_and_keeps_the_old_ones_if_they_are_wrong(demon: Demon) -> None:
+    demon.start()
+    with pytest.raises(DatabaseError):
+        demon.ask("SELECT 1", database="new")
+    os.link(demon.directory / "log.db", demon.directory / "new.db")
+    demon.databases["new"] = ["unknown = 1"]
+    demon.settings()
+    os.kill(demon.pid, signal.SIGHUP)
+    wait_until(lambda: "unknown setting" in demon.log.read_text(), 5)
+    assert demon.answers()
+    demon.databases["new"] = []
+    demon.settings()
+    os.kill(demon.pid, signal.SIGHUP)
+    wait_until(lambda: "read again" in demon.log.read_text(), 5)
+    assert demon.ask("SELECT 1 AS n", database="new", layout="CSV") == "n\r\n1\r\n"
+
+
+def test_a_stop_lets_statements_end(demon: Demon) -> None:
+    demon.start()
+    result: list[str] = []
+    thread = threading.Thread(target=lambda: result.append(demon.ask(COUNT, [300_000], layout="CSV")))
+    thread.start()
+    wait_until(lambda: demon.status()["running"] == 1 or result, 5)
+    assert demon.stop() == 0
+    thread.join(20)
+    assert result and result[0].endswith("300000,text\r\n")
+    assert not os.path.exists(demon.address[5:])
+
+
+def test_a_demon_that_was_killed_starts_again_at_the_same_address(demon: Demon) -> None:
+    demon.start()
+    demon.stop(signal.SIGKILL)
+    assert os.path.exists(demon.address[5:])
+    with pytest.raises(DatabaseError) as refused:
+        demon.ask("SELECT 1")
+    assert refused.value.kind == "UNAVAILABLE"
+    demon.start()
+    assert demon.answers()
