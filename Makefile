@@ -17,7 +17,7 @@ VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test quick lint format pytest pytest-versions test-all bench lab java docs clean
+.PHONY: help serve test quick lint format pytest pytest-versions test-all bench lab java libcgi docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -73,6 +73,14 @@ lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the co
 java: $(VENV)/.serve ## the Java engine of X-Switch (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java
 
+LIBRARIES = $(patsubst %.c,%.so,$(wildcard libcgi-bin/*.c))
+
+libcgi: $(VENV)/.serve $(LIBRARIES) ## LibCGI and its samples, libcgi-bin/*.c (needs a C compiler)
+	$(VENV)/bin/ewe --build-libcgi
+
+libcgi-bin/%.so: libcgi-bin/%.c ewe/libcgi/ewe_libcgi.h
+	$(CC) -shared -fPIC -O2 -Wall -Iewe/libcgi -o $@ $<
+
 docs: $(VENV)/.serve ## what is generated in docs/: the settings of ewe and of X-Switch, the list of rooms
 	$(VENV)/bin/python -m ewe.config > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
@@ -81,7 +89,7 @@ docs: $(VENV)/.serve ## what is generated in docs/: the settings of ewe and of X
 	$(VENV)/bin/python tests/support/rooms.py
 
 clean: ## remove all files that make and the tools have created
-	rm -rf .venv .venv-* ewe/xswitch/engines/java/target build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
+	rm -rf .venv .venv-* ewe/xswitch/engines/java/target ewe/libcgi/target libcgi-bin/*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 cgi-bin/hello-c: cgi-bin/hello.c

@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     options = _parse(argv)
+    if options.build_libcgi:
+        return _build_libcgi()
     from ewe.streams.poller import has_epoll
 
     if not has_epoll():
@@ -93,6 +95,16 @@ def _check(config: Config) -> int:
     for line in (*failures, *(f"note: {note}" for note in notes)):
         print(f"ewe: {one_line(line)}", file=sys.stderr)
     return 1 if failures else _print(f"configuration ok ({config.file or 'no file'})\n")
+
+
+def _build_libcgi() -> int:
+    """Build LibCGI's shim, unless it is built."""
+    from ewe.libcgi.build import BuildError, build
+
+    try:
+        return _print(f"built: {build()}\n")
+    except BuildError as error:
+        return _fail(1, error)
 
 
 def _print(text: str) -> int:
@@ -193,11 +205,12 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
     for name, text in (
         ("--check-config", "check the settings and what they name, and end"),
         ("--print-config", "print every setting, with where it came from, and end"),
+        ("--build-libcgi", "build what LibCGI libraries need (with a C compiler), and end"),
     ):
         group.add_argument(name, action="store_true", default=False, help=text)
     group.add_argument("--version", action="version", version=f"ewe {__version__}", help="print it and end")
     group.add_argument("-h", "--help", action="help", help="print this and end")
-    return ["--config", "--check-config", "--print-config", "--version", "-h", "--help"]
+    return ["--config", "--check-config", "--print-config", "--build-libcgi", "--version", "-h", "--help"]
 
 
 def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
@@ -293,6 +306,11 @@ def choose_site(config: Config) -> Config:
     named = config.origin("documentroot") != "default"
     if config.origin("cgi_path") != "default" and not os.path.isdir(programs):
         raise SiteError(f"cgi-path {quoted(programs)} ({config.origin('cgi_path')}) is not a directory")
+    libraries = config.libcgi_path
+    if config.origin("libcgi_path") != "default" and not os.path.isdir(libraries):
+        raise SiteError(
+            f"libcgi-path {quoted(libraries)} ({config.origin('libcgi_path')}) is not a directory"
+        )
     if os.path.isdir(root):
         return config
     sample = next((place for place in _sample_places() if os.path.isdir(os.path.join(place, "htdocs"))), None)
@@ -301,6 +319,8 @@ def choose_site(config: Config) -> Config:
     print("ewe: no htdocs here; serving the sample site of ewe", file=sys.stderr)
     if config.origin("cgi_path") == "default":
         config = config.replace("sample site", cgi_path=os.path.join(sample, "cgi-bin"))
+    if config.origin("libcgi_path") == "default":
+        config = config.replace("sample site", libcgi_path=os.path.join(sample, "libcgi-bin"))
     return config.replace("sample site", documentroot=os.path.join(sample, "htdocs"))
 
 

@@ -86,6 +86,10 @@ class Site:
             from ewe.features.cgi import CGI
 
             yield "/cgi-bin/", CGI(config, self.static, self.limits, switch)
+        if os.path.isdir(config.libcgi_path):
+            from ewe.features.libcgi import LibCGI
+
+            yield "/libcgi-bin/", LibCGI(config, self.static.root, self.limits)
         if config.userdir is not None:
             from ewe.features.users import Users
 
@@ -126,6 +130,11 @@ class Site:
         holds_files = is_in(root, programs)
         if not holds_files:
             directories.append(programs)
+        libraries = os.path.realpath(config.libcgi_path)
+        if not is_in(root, libraries):
+            directories.append(libraries)
+        else:
+            extensions.append(".so")
         for where, _ in map(parse_responder, (*config.fastcgi, *config.scgi, *config.uwsgi)):
             if where[0] == ".":
                 extensions.append(where)

@@ -151,6 +151,11 @@ class Config:
                        group="programs")
     program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
                               group="programs")
+    libcgi_path = Setting("libcgi-bin", PATH, "the directory whose libraries (.so) the URLs below /libcgi-bin/"
+                          " name; ewe calls them in its own process, once `ewe --build-libcgi` was run",
+                          group="programs")
+    libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
+                             group="programs")
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
                       " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated; the"
                       " addresses of one extension or path are used in turn", group="programs")

@@ -32,6 +32,7 @@ FEATURES = {
     "asgi": "ewe.features.asgi:ASGI",
     "xswitch": "ewe.features.xswitch:XSwitch",
     "cgi": "ewe.features.cgi:CGI",
+    "libcgi": "ewe.features.libcgi:LibCGI",
     "users": "ewe.features.users:Users",
     "fastcgi": "ewe.features.fastcgi:FastCGI",
     "pages": "ewe.features.pages:SitePages",

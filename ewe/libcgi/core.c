@@ -330,6 +330,15 @@ int libcgi_call_library(libcgi_library *library, libcgi_call *call)
     return outcome;
 }
 
+long libcgi_quick(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input)
+{
+    call->variables[0] = first;
+    call->variables[1] = second;
+    call->input = input;
+    int outcome = libcgi_call_library(library, call);
+    return outcome == LIBCGI_DONE && call->flushed == 0 && !call->failed ? (long)call->used : -1;
+}
+
 /* What is told */
 
 void libcgi_describe(libcgi_library *library, libcgi_info *info)

@@ -100,6 +100,15 @@ libcgi_library *libcgi_load(const char *file, const char *name, int limit_ms, ch
    library that is called by one thread at a time, until its turn has come. Any thread may call it. */
 int libcgi_call_library(libcgi_library *library, libcgi_call *call);
 
+/* The same with few arguments, for callers that pay for each: the environment's blocks and the input are set in
+   `call`. Returns the bytes in the buffer if processfunc() returned and they are the whole output; -1 in all other
+   cases, and `call` says which. */
+long libcgi_quick(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input);
+
+/* A flush() that writes into a temporary file, in TMPDIR or /tmp. `context` is NULL before the call; afterwards it is
+   the file's descriptor plus 1, NULL if there is none, and the caller closes it. */
+int libcgi_spool(libcgi_call *call, const char *data, size_t length);
+
 /* Have a library called no more. The last thread that leaves it unloads it; with no thread inside, this one does,
    before the function returns. May be called again. */
 void libcgi_retire(libcgi_library *library);

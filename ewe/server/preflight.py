@@ -46,6 +46,11 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         failures.append(str(reason))
     if config.user is None and os.path.isdir(config.documentroot) and (doubt := unreadable_root(config)):
         notes.append(doubt)
+    if os.path.isdir(config.libcgi_path):
+        from ewe.features.libcgi import obstacle
+
+        if hindrance := obstacle(config):
+            notes.append(hindrance)
     try:
         look_up(config.user, config.group)
     except StartError as reason:

@@ -165,10 +165,11 @@ class Stream:
     stopping: at most one more exchange: the one in progress or, on an idle connection, the next. Set when the
     process retires, gets new settings, or stops. finishing: no exchange after the one in progress; an idle
     connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
-    aborted: abort() was called.
+    aborted: abort() was called. variables: CGI's variables of this connection, remembered by ewe.features.libcgi.
     """
 
     scheme = "http"
+    variables = b""
 
     def __init__(self, client: tuple[str, int], server: tuple[str, int], timeouts: Timeouts) -> None:
         self.client = client

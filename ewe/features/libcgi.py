@@ -1,0 +1,139 @@
+"""LibCGI: the libraries below config.libcgi_path, called inside this process.
+
+    respond: known with this request? ─▶ find the library ─▶ spool the body ─▶ io.call() ─▶ read the output's head
+
+Installing is copying: /libcgi-bin/shop.so/add/3 calls processfunc() of libcgi-bin/shop.so, with PATH_INFO /add/3.
+Only files whose names end in .so are libraries. Nothing in the directory is ever sent as a file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ewe.gateway.cgi import of_connection, of_request, refuse_trace
+from ewe.gateway.libcgi import AS_ROOT, NOT_BUILT, Answers, Libraries, NotBuilt
+from ewe.gateway.scripts import Script, leading_parts
+from ewe.gateway.spool import spooled
+from ewe.http.messages import NO_BODY, Request, Response
+from ewe.http.status import HTTPError
+from ewe.libcgi import build
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ewe.config.settings import Config
+    from ewe.http.limits import Limits
+    from ewe.streams.base import Stream
+
+PREFIX = "/libcgi-bin/"
+SUFFIX = ".so"
+
+
+class LibCGI:
+    """Call the libraries of one directory."""
+
+    def __init__(self, config: Config, document_root: str, limits: Limits) -> None:
+        self.directory = os.path.realpath(config.libcgi_path)
+        self.document_root = document_root
+        self.spool = config.spool
+        self.libraries = Libraries(self.directory, config.libcgi_timeout, follows=config.symlinks == "follow")
+        self.answers = Answers(limits)
+        if holds_libraries(self.directory):
+            # Forked children inherit the shim, and need not load it for each connection.
+            try:
+                self.libraries.start()
+            except NotBuilt:
+                pass  # each request is told
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with the library at the request's path; None if there is none.
+
+        Raises HTTPError: 500 for a fault or a malformed head, 503 and 403 where nothing can be loaded.
+        """
+        known, first = request.asked
+        if not (
+            type(known) is Target
+            and known.feature is self
+            and known.server is io.server
+            and known.scheme == io.scheme
+        ):
+            script = self.find(request.path)
+            if script is None:
+                return None
+            refuse_trace(request)
+            known = Target(self, script, io)
+            if request.body is NO_BODY:
+                first = block(of_request(request, io.server, io.scheme, script, 0, self.document_root))
+                request.asked = (known, first)  # one assignment, since threads share the Request
+        script = known.script
+        if request.body is NO_BODY:
+            output = await io.call(self.libraries.call, script.file, first, variables_of(io), None)
+        else:
+            body = await spooled(request.body, self.spool)
+            try:
+                found = of_request(request, io.server, io.scheme, script, body.length, self.document_root)
+                output = await io.call(self.libraries.call, script.file, block(found), variables_of(io), body)
+            finally:
+                body.close()
+        try:
+            return await self.answers.response(request, script, output)
+        except HTTPError as refused:
+            await io.call(self.libraries.malformed, script.file)
+            raise HTTPError(500, f"{refused.cause}; it is unloaded") from None
+
+    def find(self, path: str) -> Script | None:
+        """Return the library that a path leads to: its first part that is a file, if its name ends in .so."""
+        for script in leading_parts(self.directory, PREFIX.rstrip("/"), path):
+            try:
+                mode = os.stat(script.file).st_mode
+            except (OSError, ValueError):
+                return None
+            if stat.S_ISDIR(mode):
+                continue
+            return script if stat.S_ISREG(mode) and script.file.endswith(SUFFIX) else None
+        return None
+
+
+class Target:
+    """What a remembered request leads to. server, scheme: its variables were made for these."""
+
+    __slots__ = ("feature", "scheme", "script", "server")
+
+    def __init__(self, feature: LibCGI, script: Script, io: Stream) -> None:
+        self.feature = feature
+        self.script = script
+        self.server = io.server
+        self.scheme = io.scheme
+
+
+def variables_of(io: Stream) -> bytes:
+    """Return the block of the variables that depend on the client's connection alone, made once for each."""
+    if not io.variables:
+        io.variables = block(of_connection(io))
+    return io.variables
+
+
+def block(variables: Mapping[bytes, bytes]) -> bytes:
+    """Return variables as core.h wants them. A value with a NUL is cut there, as in every environment."""
+    return b"".join([b"%b=%b\0" % (name, value) for name, value in variables.items()]) + b"\0"
+
+
+def holds_libraries(directory: str) -> bool:
+    """Return whether a directory has a library in it."""
+    try:
+        return any(name.endswith(SUFFIX) for name in os.listdir(directory))
+    except OSError:
+        return False
+
+
+def obstacle(config: Config) -> str:
+    """Return why no library could be called with these settings, in one line; "" if nothing stands in the way."""
+    if not holds_libraries(config.libcgi_path):
+        return ""
+    if not build.shim().exists():
+        return f"{NOT_BUILT} (libcgi-path)"
+    if os.geteuid() == 0 and config.user is None:
+        return AS_ROOT
+    return ""

@@ -1,0 +1,503 @@
+"""LibCGI: libraries in C that answer requests inside this process (Venkitachalam and Chiueh's paper, section 4).
+
+CGI starts a program for a request; FastCGI asks a program that waits. LibCGI makes a function call:
+
+    call() ─▶ known library? ─▶ libcgi_quick() in C, without the interpreter's lock ─▶ output ─▶ Response
+                │ no, or the file has changed              │ a fault
+                └─▶ libcgi_load()                          └─▶ 500, and the library is unloaded
+
+The C side (ewe/libcgi) recovers from faults and keeps threads apart; see guard.c and core.c there. This module
+binds it with ctypes, so that a wheel of ewe holds no binary. What it adds is policy:
+
+- **A changed file** is loaded beside the old library, which is unloaded when no thread is inside it. ewe looks at
+  the file at most once a second (FRESH).
+- **A library that faults** is unloaded, and loaded again for the next request. After FAULTS faults within WINDOW
+  seconds it is kept out for OUT seconds: 503 with Retry-After.
+- **Output** is collected until the call has ended: up to BUFFER bytes in memory, more in a temporary file. A slow
+  client thus never holds a library, and a fault within the document is still answered with 500.
+- **A body** is mapped into memory, not read: the kernel brings in only the pages that the library touches.
+
+A call costs a microsecond, so everything around it counts. Two things are remembered: the request's variables with
+the Request, and the parsed head, or for short output the whole Response, with the bytes that it came from.
+
+What can go wrong: a library shares our memory. Nothing notices a stray write that does not fault; docs/libcgi.md
+says what to run in a separate process.
+
+Read next: ewe/libcgi/core.h; cgi.py, whose variables and whose parser of output this module uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import time
+from _thread import allocate_lock
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ewe import logger
+from ewe.gateway.cgi import HEAD_END, GatewaySource, parse_head, response
+from ewe.http.messages import Request, Response
+from ewe.http.status import BODILESS, HTTPError
+from ewe.libcgi import build
+
+if TYPE_CHECKING:
+    from ewe.gateway.scripts import Script
+    from ewe.gateway.spool import Spooled
+    from ewe.http.limits import Limits
+
+BUFFER = 256 * 1024  # bytes of output that stay in memory
+PIECE = 256 * 1024  # bytes of a temporary file that are read at once
+FRESH = 1.0  # seconds for which a library's file is not checked again
+FAULTS, WINDOW, OUT = 3, 10.0, 10.0  # faults, seconds, seconds
+SHORT_OUTPUT = 1024  # bytes: the response to longer output is not remembered, only its head
+MAX_REMEMBERED = 512  # responses, and heads
+TRIES = 3  # to find a library that no other call has just unloaded
+DONE, FAULT, TIMEOUT, EXIT, GONE, BUSY = range(6)  # enum libcgi_outcome
+NOT_BUILT = "LibCGI is not built: run `ewe --build-libcgi` (or `make libcgi`), which needs a C compiler"
+AS_ROOT = "root loads no libraries into the server: --user NAME runs it as somebody else (user)"
+
+
+class Call(ctypes.Structure):
+    """struct libcgi_call of core.h."""
+
+    _fields_ = [
+        ("variables", ctypes.c_char_p * 2),
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("capacity", ctypes.c_size_t),
+        ("flush", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("used", ctypes.c_size_t),
+        ("flushed", ctypes.c_uint64),
+        ("failed", ctypes.c_int),
+        ("outcome", ctypes.c_int),
+        ("number", ctypes.c_int),
+        ("address", ctypes.c_void_p),
+        ("function", ctypes.c_char_p),
+        ("place", ctypes.c_char * 96),
+        ("remote_host", ctypes.c_char * 256),
+    ]
+
+
+class Info(ctypes.Structure):
+    """struct libcgi_info of core.h."""
+
+    _fields_ = [
+        ("calls", ctypes.c_uint64),
+        ("faults", ctypes.c_uint64),
+        ("nanoseconds", ctypes.c_uint64),
+        ("inside", ctypes.c_int),
+        ("reentrant", ctypes.c_int),
+        ("retired", ctypes.c_int),
+        ("unloaded", ctypes.c_int),
+    ]
+
+
+class NotBuilt(Exception):
+    """The shim cannot be used. The text is one line."""
+
+
+class Slot:
+    """What one call needs: the structure, and a buffer for its output. Used by one call at a time."""
+
+    __slots__ = ("address", "buffer", "call")
+
+    def __init__(self, flush: int) -> None:
+        self.buffer = mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.call = Call(capacity=BUFFER, flush=flush)
+        self.call.output = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
+        self.address = ctypes.addressof(self.call)
+
+
+class Shim:
+    """The functions of core.h, in this process."""
+
+    def __init__(self) -> None:
+        """Load the shim. Raises NotBuilt."""
+        path = build.shim()
+        if not path.exists():
+            raise NotBuilt(NOT_BUILT)
+        try:
+            # RTLD_GLOBAL: libraries find lwrite() and its relatives in the shim.
+            library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError as reason:
+            raise NotBuilt(f"LibCGI cannot be loaded: {reason}; remove {path} and build it again") from None
+        pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
+        self.quick = declare(library.libcgi_quick, ctypes.c_long, pointer, pointer, text, text, pointer)
+        self.load = declare(library.libcgi_load, pointer, text, text, number, text, size, pointer)
+        self.release = declare(library.libcgi_release, None, pointer)
+        self.retire = declare(library.libcgi_retire, None, pointer)
+        self.describe = declare(library.libcgi_describe, None, pointer, pointer)
+        self.explain = declare(library.libcgi_explain, None, pointer, text, size)
+        self.map_input = declare(library.libcgi_map_input, pointer, number, size)
+        self.unmap_input = declare(library.libcgi_unmap_input, None, pointer, size)
+        self.spool = ctypes.cast(library.libcgi_spool, pointer).value or 0
+        report = ctypes.CFUNCTYPE(None, text)
+        self.report = report(self.log)  # kept, since C calls it
+        library.libcgi_start.argtypes = [report]
+        if failure := library.libcgi_start(self.report):
+            raise NotBuilt(f"LibCGI cannot start: {os.strerror(failure)}")
+
+    @staticmethod
+    def log(line: bytes) -> None:
+        """Log what goes wrong while a library is unloaded."""
+        logger.errors.error(line.decode(errors="backslashreplace"))
+
+    def explanation(self, slot: Slot) -> str:
+        """Return in words how a call ended."""
+        line = ctypes.create_string_buffer(256)
+        self.explain(slot.address, line, len(line))
+        return line.value.decode(errors="backslashreplace")
+
+
+def declare(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """Return a C function with its types."""
+    function.restype, function.argtypes = result, arguments
+    found: Callable[..., Any] = function
+    return found
+
+
+class Library:
+    """A loaded library. handle: of core.h. name: of its file. checked: when the file was last looked at."""
+
+    __slots__ = ("checked", "handle", "identity", "name", "shim")
+
+    def __init__(self, shim: Shim, handle: int, name: str, about: os.stat_result) -> None:
+        self.shim = shim
+        self.handle = handle
+        self.name = name
+        self.identity = identity(about)
+        self.checked = time.monotonic()
+
+    def __del__(self) -> None:
+        # No call holds this object any more, so none has the handle.
+        self.shim.release(self.handle)
+
+    def info(self) -> Info:
+        """Return what the library has done so far."""
+        info = Info()
+        self.shim.describe(self.handle, ctypes.addressof(info))
+        return info
+
+
+def identity(about: os.stat_result) -> tuple[int, ...]:
+    """Return what tells one state of a file from another."""
+    return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino)
+
+
+class Entry:
+    """What is known of one file: its library while it is loaded, and when it faulted."""
+
+    __slots__ = ("failure", "faulted", "identity", "library", "lock", "out_until")
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()  # held while the library is loaded
+        self.library: Library | None = None
+        self.faulted: list[float] = []  # on time.monotonic(), the last ones
+        self.out_until = 0.0
+        self.identity: tuple[int, ...] = ()  # of the file that faulted, or could not be loaded
+        self.failure = ""  # why it could not be loaded
+
+
+class Output:
+    """The output of a call: bytes, or a temporary file with a number of bytes."""
+
+    __slots__ = ("data", "file", "size")
+
+    def __init__(self, data: bytes, file: int = -1) -> None:
+        self.data = data
+        self.file = file
+        self.size = os.fstat(file).st_size if file >= 0 else len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+class Libraries:
+    """The libraries of a process. The methods may block, and any thread may call them."""
+
+    def __init__(self, directory: str, timeout: float, *, follows: bool) -> None:
+        """directory: of the libraries, without links. timeout: how long one call may take, in seconds.
+
+        follows: symbolic links may lead out of the directory.
+        """
+        self.inside = "" if follows else directory.rstrip("/") + "/"
+        self.limit_ms = max(1, min(int(timeout * 1000), 2**31 - 1))
+        self.entries: dict[str, Entry] = {}
+        self.slots: list[Slot] = []
+        self.shim: Shim | None = None
+        self.quick: Callable[..., int] = NotImplemented
+        self.lock = allocate_lock()
+
+    def start(self) -> Shim:
+        """Return the shim, loaded if it was not. Raises NotBuilt."""
+        if self.shim is None:
+            with self.lock:
+                if self.shim is None:
+                    shim = Shim()
+                    self.quick = shim.quick
+                    self.shim = shim
+        return self.shim
+
+    def call(self, file: str, first: bytes, second: bytes, body: Spooled | None) -> bytes | Output:
+        """Have a library answer a request; return its output.
+
+        file: the library's. first, second: blocks of variables. Raises HTTPError: 500 if the call or the loading
+        faults, 503 if the library is kept out or LibCGI is not built, 404 if the file has gone.
+        """
+        for _ in range(TRIES):
+            entry = self.entries.get(file)
+            library = entry.library if entry is not None else None
+            if library is None or time.monotonic() - library.checked > FRESH:
+                library = self.look(file)
+            try:
+                slot = self.slots.pop()
+            except IndexError:
+                slot = Slot(self.start().spool)
+            try:
+                if body is None:
+                    count = self.quick(library.handle, slot.address, first, second, None)
+                else:
+                    count = self.with_body(library, slot, first, second, body)
+                if count >= 0:
+                    return slot.buffer[:count]
+                output = self.examine(file, library, slot)
+                if output is not None:
+                    return output
+            finally:
+                self.slots.append(slot)
+        raise HTTPError(503, f"{os.path.basename(file)}: unloaded again and again", (("Retry-After", "1"),))
+
+    def with_body(self, library: Library, slot: Slot, first: bytes, second: bytes, body: Spooled) -> int:
+        """Make a call with the request's body in memory."""
+        shim = self.start()
+        place = shim.map_input(body.descriptor, body.length)
+        if not place:
+            raise HTTPError(503, f"{library.name}: no memory for a body of {body.length} bytes")
+        try:
+            return self.quick(library.handle, slot.address, first, second, place)
+        finally:
+            shim.unmap_input(place, body.length)
+
+    def examine(self, file: str, library: Library, slot: Slot) -> Output | None:
+        """Return long output; None if the library had been unloaded. Raises HTTPError for a fault."""
+        call = slot.call
+        output = None
+        if call.context:
+            output = Output(b"", call.context - 1)
+            call.context = None
+        try:
+            if call.outcome == DONE and not call.failed:
+                if output is None:
+                    return Output(slot.buffer[: call.used])
+                os.lseek(output.file, 0, os.SEEK_END)
+                view = memoryview(slot.buffer)[: call.used]
+                try:
+                    while view:
+                        view = view[os.write(output.file, view) :]
+                finally:
+                    view.release()
+                found = Output(b"", output.file)
+                output = None
+                return found
+        except OSError as reason:
+            raise HTTPError(507, f"{library.name}: its output cannot be spooled: {reason.strerror}") from None
+        finally:
+            if output is not None:
+                output.close()
+        if call.outcome == GONE:
+            self.forget(file, library)
+            return None
+        if call.outcome == BUSY:
+            why = f"{library.name}: {self.start().explanation(slot)}"
+            raise HTTPError(503, why, (("Retry-After", "1"),))
+        if call.outcome == DONE:
+            raise HTTPError(507, f"{library.name}: its output cannot be spooled (TMPDIR)")
+        self.faulted(file, library)
+        raise HTTPError(500, f"{library.name}: {self.start().explanation(slot)}; it is unloaded")
+
+    # Which libraries are loaded
+
+    def look(self, file: str) -> Library:
+        """Return the library of a file, loaded again if the file has changed. Raises HTTPError."""
+        name = os.path.basename(file)
+        with self.lock:
+            entry = self.entries.setdefault(file, Entry())
+        with entry.lock:
+            known = entry.library
+            now = time.monotonic()
+            if known is not None and now - known.checked <= FRESH:
+                return known  # another thread has just loaded it
+            try:
+                about = os.stat(file)
+                if not os.path.realpath(file).startswith(self.inside):
+                    raise OSError(errno.ENOENT, "a symbolic link leads out of the directory (symlinks)")
+            except OSError as reason:
+                entry.library = None
+                with self.lock:
+                    self.entries.pop(file, None)
+                raise HTTPError(404, f"{file}: {reason.strerror}") from None
+            if known is not None and known.identity == identity(about):
+                known.checked = now
+                return known
+            if entry.identity != identity(about):
+                entry.faulted.clear()
+                entry.failure, entry.out_until = "", 0.0
+            elif now < entry.out_until:
+                wait = (("Retry-After", str(max(1, round(entry.out_until - now)))),)
+                raise HTTPError(503, f"{name}: kept out, {entry.failure or 'it has faulted too often'}", wait)
+            entry.library = None
+            known = None  # the old one is unloaded now, unless a thread is inside
+            entry.library = self.load(entry, file, name, about)
+            return entry.library
+
+    def load(self, entry: Entry, file: str, name: str, about: os.stat_result) -> Library:
+        """Load a library. Raises HTTPError."""
+        if os.geteuid() == 0:
+            raise HTTPError(403, f"{name}: {AS_ROOT}")
+        try:
+            shim = self.start()
+        except NotBuilt as reason:
+            raise HTTPError(503, str(reason)) from None
+        failure = ctypes.create_string_buffer(256)
+        call = Call()
+        handle = shim.load(
+            os.fsencode(file), os.fsencode(name), self.limit_ms, failure, len(failure), ctypes.addressof(call)
+        )
+        if not handle:
+            why = failure.value.decode(errors="backslashreplace")
+            self.count_fault(entry, about)
+            raise HTTPError(500, f"{name} cannot be loaded: {why}")
+        return Library(shim, handle, name, about)
+
+    def count_fault(self, entry: Entry, about: os.stat_result | None) -> None:
+        """Note a fault; after too many the library is kept out."""
+        now = time.monotonic()
+        if about is not None:
+            entry.identity = identity(about)
+        entry.faulted = [*(each for each in entry.faulted if now - each < WINDOW), now][-FAULTS:]
+        if len(entry.faulted) == FAULTS:
+            entry.out_until = now + OUT
+
+    def faulted(self, file: str, library: Library) -> None:
+        """Forget a library whose call has faulted; the shim calls it no more."""
+        entry = self.entries.get(file)
+        if entry is None:
+            return
+        with entry.lock:
+            if entry.library is library:
+                entry.library = None
+            entry.identity = library.identity
+            self.count_fault(entry, None)
+
+    def forget(self, file: str, library: Library) -> None:
+        """Forget a library that another call's fault has unloaded."""
+        entry = self.entries.get(file)
+        if entry is not None:
+            with entry.lock:
+                if entry.library is library:
+                    entry.library = None
+
+    def malformed(self, file: str) -> None:
+        """Unload a library whose head was malformed: paper, section 4.1."""
+        entry = self.entries.get(file)
+        if entry is not None and (library := entry.library) is not None:
+            library.shim.retire(library.handle)
+            self.faulted(file, library)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The answer
+
+
+class LibrarySource(GatewaySource):
+    """The output of a call as a program's output, for the one parser of heads."""
+
+    def __init__(self, name: str, output: Output) -> None:
+        super().__init__(name)
+        self.output = output
+        self.offset = 0
+
+    async def receive(self) -> bytes:
+        if self.left_over:
+            return self.take_left_over()
+        output = self.output
+        if output.file < 0:
+            data, output.data = output.data, b""
+        else:
+            data = os.pread(output.file, PIECE, self.offset)
+        self.offset += len(data)
+        self.finished = self.offset == output.size
+        return data
+
+    def how_it_ended(self) -> str:
+        return "processfunc() returned"
+
+    async def discard(self) -> None:
+        """Do nothing: the library has ended already."""
+
+    async def close(self) -> None:
+        self.output.close()
+
+
+class Answers:
+    """Makes responses of outputs, and remembers what it has made: libraries repeat themselves."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.responses: dict[bytes, Response] = {}
+        self.heads: dict[tuple[bytes, int], bytes] = {}
+
+    async def response(self, request: Request, script: Script, output: bytes | Output) -> Response:
+        """Return the response that an output says. Raises HTTPError(502) for a malformed head."""
+        if type(output) is bytes:
+            if request.method != "HEAD":
+                found = self.responses.get(output) or self.plain(script, output)
+                if found is not None:
+                    return found
+            output = Output(output)
+        assert type(output) is Output
+        source = LibrarySource(script.name, output)
+        try:
+            answer = await response(request, script, source, self.limits)
+        except BaseException:
+            output.close()
+            raise
+        if answer.body is not source:
+            output.close()
+        elif source.length is None and not source.raw and request.method != "HEAD":
+            source.length = answer.length = output.size - source.offset + len(source.left_over)
+        return answer
+
+    def plain(self, script: Script, output: bytes) -> Response | None:
+        """Return the response to an ordinary document; None if it needs the whole parser."""
+        match = HEAD_END.search(output)
+        if match is None or output[:1] in (b"\n", b"\r") or script.file.rpartition("/")[2].startswith("nph-"):
+            return None
+        raw, body = output[: match.start() + 1], output[match.end() :]
+        head = parse_head(raw, script.name, self.limits)
+        if head.target is not None or head.status == 205 or head.status in BODILESS:
+            return None
+        if head.length is not None and head.length != len(body):
+            return None
+        answer = Response(head.status, head.fields, body, reason=head.reason)
+        key = (raw, len(body))
+        encoded = self.heads.get(key)
+        if encoded is None:
+            encoded = answer.encoded()
+            if len(self.heads) >= MAX_REMEMBERED:
+                self.heads.clear()
+            if len(raw) <= SHORT_OUTPUT:
+                self.heads[key] = encoded
+        answer._encoded = encoded
+        if len(output) <= SHORT_OUTPUT:
+            if len(self.responses) >= MAX_REMEMBERED:
+                self.responses.clear()
+            self.responses[output] = answer
+        return answer
