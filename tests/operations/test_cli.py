@@ -179,7 +179,7 @@ def test_every_setting_has_its_flags(server: Server) -> None:
                 argv = [f"--no-{key}", f"--{key}"]
             elif setting.name == "documentroot":
                 argv = [f"--{key}", "htdocs"]
-            elif setting.name == "cgi_path":
+            elif setting.name in ("cgi_path", "libcgi_path"):
                 argv = [f"--{key}", "."]
             else:
                 argv = [f"--{key}", setting.show(setting.default) or EXAMPLES.get(key, "localhost:1")]
