@@ -148,6 +148,14 @@ def add_compare(actions: argparse._SubParsersAction[LabParser]) -> None:
     add("--tls", action="store_true", help="HTTPS")
     add("--path", type=target, default="/index.html", help="path of the URL [/index.html, 1 KB]")
     add("--root", type=Path, metavar="DIR", help="document root [a site that the lab makes]")
+    add(
+        "--cgi",
+        type=Path,
+        metavar="DIR",
+        help="directory of a program, which --path names: /cgi-bin/hello.py",
+    )
+    add("--gateways", type=several, action="extend", default=[], metavar="LIST",
+        help="ways to run the program, with commas: cgi,fastcgi,xswitch,libcgi,wsgi,asgi [cgi]")  # fmt: skip
     add("--repeats", type=count(1, 99), default=3, metavar="N", help="[3]")
     add_out(parser)
 

@@ -1,10 +1,11 @@
-"""`ewe-lab compare`: models of ewe and other servers under one load."""
+"""`ewe-lab compare`: models of ewe, gateways to one program, and other servers under one load."""
 
 from __future__ import annotations
 
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from ewe.lab.bench.results import Cell, Table
 from ewe.lab.invocation import PlannedTable
 from ewe.lab.lab_bench import Job, LabBench, expected, missing
 from ewe.lab.options import CommandError
-from ewe.lab.stacks import peers
+from ewe.lab.stacks import gateways, peers
+from ewe.lab.stacks.gateways import Program
 from ewe.processors import base
+
+GATEWAY_MODEL = "thread"  # under which gateways are compared if no model is named
 
 
 def contenders(models: Sequence[str], against: Sequence[str]) -> list[Contender]:
@@ -73,8 +77,59 @@ def check_root(root: Path | None, path: str) -> int | None:
     return file.stat().st_size if file.is_file() else None
 
 
+def the_program(options: Namespace) -> Program:
+    """Return the program that --cgi and --path name. Raises CommandError."""
+    path, _, query = options.path.partition("?")
+    if options.cgi is None:
+        raise CommandError("--gateways needs --cgi DIR, the directory of the program")
+    if options.root or options.against or options.tls:
+        raise CommandError("--gateways compares ways of ewe: leave out --root, --against and --tls")
+    if not path.startswith(gateways.URL) or "/" in path[len(gateways.URL) :]:
+        raise CommandError(f"--path {path!r} names no program: write {gateways.URL}hello.py")
+    program = Program(options.cgi.resolve(), path[len(gateways.URL) :], query)
+    if not program.script.is_file():
+        raise CommandError(f"there is no {program.file} in {str(options.cgi)!r} (--cgi, --path)")
+    return program
+
+
+def by_gateway(options: Namespace, command: str) -> PlannedTable:
+    """Return the table of one program behind several gateways. Raises CommandError."""
+    names = list(dict.fromkeys(options.gateways)) or [gateways.CGI]
+    for name in names:
+        if name not in gateways.GATEWAYS:
+            near = nearest(name, gateways.GATEWAYS)
+            raise CommandError(
+                f"there is no gateway {name!r}{near or '; there are ' + ', '.join(gateways.GATEWAYS)}"
+            )
+    program = the_program(options)
+    models = contenders(options.models or [GATEWAY_MODEL], [])
+    load = the_load(options)
+
+    def run(lab: LabBench) -> Iterator[Cell]:
+        jobs = []
+        with ExitStack() as stack:
+            for name in names:
+                if lacking := gateways.missing(name, program):
+                    lab.note(lacking)
+                    continue
+                for each in lab.servers(models):
+                    found, path = stack.enter_context(gateways.ready(lab, name, program, each))
+                    label = f"{name}, {each.name}" if len(models) > 1 else name
+                    jobs.append(
+                        Job(found, replace(load, path=path), Cell(label), lab.site([])),
+                    )
+            yield from lab.measure_all(jobs)
+
+    under = f" under {models[0].name}" if len(models) == 1 else ""
+    table = Table("compare", f"{program.file} by gateway{under}, {load.words()}", command=command)
+    count = len(names) * len(models)
+    return PlannedTable(table, run, count * options.repeats * expected(load))
+
+
 def part(options: Namespace, command: str) -> PlannedTable:
     """Return the table to fill. Raises CommandError."""
+    if options.gateways or options.cgi:
+        return by_gateway(options, command)
     found = contenders(options.models, options.against)
     root = options.root.resolve() if options.root else None
     load = replace(the_load(options), length=check_root(root, options.path))

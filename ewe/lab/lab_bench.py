@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -142,7 +143,7 @@ class LabBench:
         options = (*contender.options, *options)
         run, name = servers.peer, contender.kind
         if contender.kind == "ewe":
-            run, name = servers.ewe, contender.model
+            run, name = partial(servers.ewe, variables=contender.variables), contender.model
             if "--requests" not in options:
                 options = ("--requests", "0", *options)  # no connection is closed because of its age
         started = run(
@@ -157,7 +158,7 @@ class LabBench:
         )
         try:
             with started as server:
-                yield server
+                yield replace(server, also=(*server.also, *contender.also))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

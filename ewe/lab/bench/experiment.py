@@ -25,7 +25,9 @@ from ewe.lab.bench.results import Cell, Sample
 class Contender:
     """A server to measure. name: in tables (`thread`, `nginx`); kind: `ewe` or the name of a peer.
 
-    options: of its command line. most: connections it can keep open and serve at once.
+    options: of its command line. most: connections it can keep open and serve at once. variables: of its
+    environment, for ewe only; directories in PYTHONPATH come after those of ewe. also: processes that work for it
+    and are not its children.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Contender:
     model: str = ""
     options: tuple[str, ...] = ()
     most: int = 1_000_000
+    variables: tuple[tuple[str, str], ...] = ()
+    also: tuple[int, ...] = ()
 
 
 def in_words(seconds: float) -> str:
@@ -118,6 +122,7 @@ class Bench(Protocol):
     repeats: int  # measurements of a cell
     directory: Path  # the run's own; removed at the end
     notes: list[str]  # of the table: append a sentence
+    prefix: list[str]  # of the commands of servers: enters the network of a slow link
 
     def seconds(self, quick: float, full: float) -> float:
         """Return one of the two."""

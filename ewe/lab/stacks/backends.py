@@ -134,11 +134,14 @@ def status_of(server: Running) -> dict[str, Any]:
 
 
 @contextmanager
-def switch(lab: Bench, *options: str) -> Iterator[tuple[int, Path]]:
-    """Run an X-Switch without a web server; yield its pid and its socket. Raises LabError."""
+def switch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[tuple[int, Path]]:
+    """Run an X-Switch without a web server; yield its pid and its socket. Raises LabError.
+
+    root: the directory of its scripts, those of the lab if it is None.
+    """
     where = Path(tempfile.mkdtemp(prefix="switch-", dir=lab.directory))
     socket = where / "socket"
-    command = xswitch(socket, directory_of(lab), *options)
+    command = xswitch(socket, root or directory_of(lab), *options)
     with (
         tempfile.TemporaryFile() as output,
         running(command, output, two_cores()[0], cwd=where, env=environment()) as started,

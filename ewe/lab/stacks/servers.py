@@ -28,6 +28,9 @@ from ewe.lab.stacks import peers
 from ewe.lab.stacks.webservers import Setup
 
 STARTS_IN = 30.0  # seconds that a server may take to start
+DIRECTORIES = re.compile(
+    r"(?<![\w.])/(?:[^/=:\s]+/){2,}"
+)  # of a path of this machine, which a report leaves out
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def ewe(
     access_log: Path | None = None,
     certificate: Path | None = None,
     prefix: Sequence[str] = (),
+    variables: Sequence[tuple[str, str]] = (),
 ) -> Iterator[Server]:
     """Run ewe. It writes into `directory` only and ignores the settings of the user."""
     (directory / "cgi-bin").mkdir(exist_ok=True)  # every request is looked up in a cgi-bin, as usual
@@ -62,7 +66,7 @@ def ewe(
         "--documentroot", str(root), "--cgi-path", str(directory / "cgi-bin"),
         "--access-log", str(access_log or "off"), "--logfile", str(directory / "error.log"), *options,
     ]  # fmt: skip
-    said = ["ewe", "--model", model, *options]
+    said = ["ewe", "--model", model, *(DIRECTORIES.sub(".../", option) for option in options)]
     if certificate:
         command += ["--tls-cert", str(certificate)]
         said += ["--tls-cert", certificate.name]
@@ -71,6 +75,8 @@ def ewe(
         env.pop(name, None)
     if ":" in model:  # the module may be in the directory in which the lab was started
         env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], os.getcwd()))
+    for name, value in variables:
+        env[name] = os.pathsep.join((env[name], value)) if name == "PYTHONPATH" else value
     with (
         tempfile.TemporaryFile() as output,
         running(command, output, core, cwd=directory, env=env) as started,
