@@ -1,4 +1,4 @@
-/* bytes.h as a FastCGI responder: its listening socket is standard input, as the specification has it.
+/* bytes.h as a FastCGI responder: standard input is its listening socket (FastCGI specification, section 2.2).
  *
  * One process serves all its connections with poll(2), and keeps those that the web server wants kept. It reads the
  * parameters only for QUERY_STRING. A connection sends its requests one after the other.
