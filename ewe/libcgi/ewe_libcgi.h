@@ -76,7 +76,7 @@ void terminatefunc(void);
 #ifndef EWE_LIBCGI_ONE_AT_A_TIME
 /* By this symbol the server knows that several threads may be inside at once. */
 __attribute__((weak, visibility("default"))) extern const int ewe_libcgi_reentrant;
-__attribute__((weak, visibility("default"))) const int ewe_libcgi_reentrant = 1;
+const int ewe_libcgi_reentrant = 1; /* with the attributes above; C++ takes them only there */
 #endif
 
 #ifdef __cplusplus
