@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
-PROGRAMS = "/cgi-bin/"  # below a user's directory
+PROGRAMS = ("/cgi-bin/", "/libcgi-bin/")  # below a user's directory
 MOST = 1000  # directories remembered; when there are more, all are forgotten
 BELIEVED = 60.0  # seconds until a user's directory is examined again
 
@@ -51,13 +51,14 @@ class Home:
     Files are served from `real` alone. `root` may lead elsewhere at any moment, since its user can exchange it.
     """
 
-    __slots__ = ("checked", "name", "pages", "root", "static")
+    __slots__ = ("checked", "name", "pages", "programs", "root", "static")
 
     def __init__(self, account: pwd.struct_passwd, root: str, real: str, users: Users) -> None:
         self.name = account.pw_name
         self.root = root
         prefix = f"/~{self.name}"
-        claims = users.claims.for_root(real, real + PROGRAMS)
+        self.programs = tuple(prefix + each for each in PROGRAMS)
+        claims = users.claims.for_root(real, [real + each for each in PROGRAMS])
         self.static = Static(users.config, real, prefix, claims, account.pw_uid)
         directories = users.switch.directories if users.switch is not None else ()
         self.pages = Pages(root, prefix, users.config.defaultindex, directories)
@@ -81,7 +82,7 @@ class Users:
         home = self.home(request.path)
         if home is None:
             return None
-        if request.path.startswith(f"/~{home.name}{PROGRAMS}"):  # never sent as a file
+        if request.path.startswith(home.programs):  # never sent as a file
             if self.switch is None:
                 raise HTTPError(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
             script = script_of(home.root, f"/~{home.name}", request.path)

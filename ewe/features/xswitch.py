@@ -52,14 +52,22 @@ class XSwitch:
             body.close()
 
     async def answer(
-        self, request: Request, io: Stream, script: Script, body: Spooled, root: str
+        self,
+        request: Request,
+        io: Stream,
+        script: Script,
+        body: Spooled,
+        root: str,
+        more: tuple[tuple[bytes, bytes], ...] = (),
     ) -> Response | None:
         """Return X-Switch's answer; None if it has no engine for the script. The caller closes the body.
+
+        more: variables that the script is told besides those of the request.
 
         Raises HTTPError: 503 if it cannot be reached, 502 if it breaks off, 504 if it is silent, or the status with
         which it refuses.
         """
-        params = parameters(request, io, script, body.length, root)
+        params = parameters(request, io, script, body.length, root, more)
         timeout = self.config.program_timeout
         source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:
@@ -82,12 +90,19 @@ class XSwitch:
             raise
         return found
 
-    async def run(self, script: Script, request: Request, io: Stream, root: str) -> Response:
+    async def run(
+        self,
+        script: Script,
+        request: Request,
+        io: Stream,
+        root: str,
+        more: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> Response:
         """Answer with a program that only X-Switch may run: a user's, or a page. Raises HTTPError."""
         refuse_trace(request)
         body = await spooled(request.body, self.config.spool)
         try:
-            found = await self.answer(request, io, script, body, root)
+            found = await self.answer(request, io, script, body, root, more)
         finally:
             body.close()
         if found is None:

@@ -46,10 +46,11 @@ class Claims:
         ends = "|".join(re.escape(each) for each in extensions)
         self.ending = re.compile(rf"[^/](?:{ends})[. ]*\Z", re.IGNORECASE) if ends else None
 
-    def for_root(self, root: str, directory: str) -> Claims:
-        """Return the same claims for a user's document root, and one directory more. root: without links."""
+    def for_root(self, root: str, directories: Iterable[str]) -> Claims:
+        """Return the same claims for a user's document root, and more directories. root: without links."""
         claims = Claims(root, self.extensions, (), self.executables)
-        claims.claim_below((*self.directories, *names_of(directory)))
+        own = (name for each in directories for name in names_of(each))
+        claims.claim_below((*self.directories, *own))
         return claims
 
     def claim_below(self, directories: Iterable[str]) -> None:

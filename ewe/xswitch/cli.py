@@ -1,4 +1,4 @@
-"""The command `ewe-xswitch`: serve, show the status of a running X-Switch, or build the Java engine.
+"""The command `ewe-xswitch`: serve, show the status of a running X-Switch, or build an engine.
 
 Exit codes: 0 stopped as asked, 1 could not start or failed, 2 wrong usage or configuration.
 """
@@ -26,7 +26,8 @@ SAID = ("user", "userdir", "min-uid", "time-limit")  # settings that the command
 ASKS_FOR = 5.0  # seconds that `status` waits for each answer of the socket
 
 DESCRIPTION = """Run CGI scripts as their owners in persistent engines, behind any web server that speaks FastCGI.
-`ewe-xswitch status` tells how a running one is; `ewe-xswitch java` builds the engine for Java."""
+`ewe-xswitch status` tells how a running one is; `ewe-xswitch java` builds the engine for Java, and
+`ewe-xswitch libcgi` the engine for LibCGI libraries."""
 
 
 class UsageError(Exception):
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["status"]:
             return status(arguments[1:])
+        if arguments[:1] == ["libcgi"]:
+            return libcgi(arguments[1:])
         return java(arguments[1:]) if arguments[:1] == ["java"] else run(arguments)
     except (ConfigError, UsageError) as error:
         return fail(2, error)
@@ -227,6 +230,23 @@ def java(arguments: Sequence[str]) -> int:
     )
     parser.parse_args(arguments)
     from ewe.xswitch.tools.java import BuildError, build
+
+    try:
+        print(f"built: {build()}")
+    except BuildError as error:
+        return fail(1, error)
+    return 0
+
+
+def libcgi(arguments: Sequence[str]) -> int:
+    """Build the host of LibCGI libraries. Raises UsageError."""
+    parser = Parser(
+        prog="ewe-xswitch libcgi",
+        description="Build the engine that runs shared libraries (.so), once: it needs a C compiler.",
+    )
+    parser.parse_args(arguments)
+    from ewe.libcgi.build import BuildError
+    from ewe.xswitch.tools.libcgi import build
 
     try:
         print(f"built: {build()}")

@@ -1,6 +1,7 @@
 """The kinds of engines: one for each language, those that are built in and those of a settings file.
 
-The built-in kinds are Python, Perl, PHP, Java, and `cgi`, which runs each file as a plain CGI program.
+The built-in kinds are Python, Perl, PHP, Java, `libcgi` for shared libraries, and `cgi`, which runs each file as a
+plain CGI program.
 docs/xswitch-internals.md explains warm parents and `isolation`.
 """
 
@@ -17,6 +18,7 @@ from ewe.xswitch.setting_types import COUNT, FROM_ZERO, SUFFIXES, TABLE, TEXTS, 
 
 ENGINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
 JAVA = f"{ENGINES}/java/target/engine"  # what ewe.xswitch.tools.java builds
+LIBCGI = f"{ENGINES}/libcgi/target/host"  # of LibCGI libraries; ewe.xswitch.tools.libcgi builds it
 WORK = "{work}"  # in a command: a directory of its user's own, that is there as long as the engine
 
 
@@ -84,6 +86,7 @@ BUILT_IN = {
         "fastcgi",
         environment={"PHP_FCGI_CHILDREN": "0", "PHP_FCGI_MAX_REQUESTS": "0"},
     ),
+    "libcgi": EngineKind("libcgi", (LIBCGI,), (".so",), program=LIBCGI),
     "java": EngineKind(
         "java",
         (

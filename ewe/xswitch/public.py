@@ -12,7 +12,7 @@ import stat
 import tempfile
 from dataclasses import replace
 
-from ewe.xswitch.engine_kinds import ENGINES, JAVA
+from ewe.xswitch.engine_kinds import ENGINES, JAVA, LIBCGI
 from ewe.xswitch.settings import Settings
 
 
@@ -33,6 +33,9 @@ def published() -> str:
         if name.endswith((".py", ".pl")):
             copy = shutil.copy(os.path.join(ENGINES, name), directory)
             os.chmod(copy, 0o644)
+    if os.path.exists(LIBCGI):
+        copy_tree(os.path.dirname(LIBCGI), directory + os.path.dirname(LIBCGI).removeprefix(ENGINES))
+        os.chmod(directory + LIBCGI.removeprefix(ENGINES), 0o755)
     if os.path.isdir(JAVA):
         copy_tree(JAVA, directory + JAVA.removeprefix(ENGINES))
     return directory

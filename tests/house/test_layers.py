@@ -384,6 +384,7 @@ XSWITCH_MAY_IMPORT = {
     "ewe",
     "ewe.config",
     "ewe.gateway.records",
+    "ewe.libcgi",
     "ewe.http",
     "ewe.logger",
     "ewe.streams.descriptors",

@@ -236,7 +236,7 @@ def test_without_the_engine() -> None:
         (running.site / "shop" / "WEB-INF").mkdir(parents=True)
         running.script("hello.py", 'print("Content-Type: text/plain\\n\\nhello")')
         reply = ask(running, "shop/plain")
-        assert (reply.status, reply.text) == (500, "500 Internal Server Error\n"), running.log()
+        assert (reply.status, reply.text) == (503, "503 Service Unavailable\n"), running.log()
         running.wait_for_log("the engine java is not built: run `ewe-xswitch java`")
         assert running.ask(running.site / "hello.py").text == "hello\n"
 

@@ -202,7 +202,7 @@ class Suexecme:
         if kind is None:
             raise Refusal(f"there is no engine {engine}", 500)
         if kind.program and not os.path.exists(kind.program):
-            raise Refusal(f"the engine {engine} is not built: run `ewe-xswitch {engine}`", 500)
+            raise Refusal(f"the engine {engine} is not built: run `ewe-xswitch {engine}`", 503)
         account = examine(path, self.settings).account
         if account.uid != uid:
             raise Refusal(f"its owner has changed to {account.name} since it was identified", 503)

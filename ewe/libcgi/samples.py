@@ -1,0 +1,71 @@
+"""Builds the libraries of a directory from their sources: python -m ewe.libcgi.samples [DIRECTORY]
+
+NAME.c, NAME.cpp and NAME.rs become NAME.so beside them, if the source is newer. A language whose compiler is not
+installed is left out, in one line. Exit status: 0 nothing failed, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from ewe.libcgi.build import DIRECTORY, BuildError, run
+
+C_LIKE = ("-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{DIRECTORY}")
+# extension: the variable that names another compiler, the usual one, its options
+COMPILERS = {
+    ".c": ("CC", "cc", ("-std=gnu11", *C_LIKE)),
+    ".cpp": ("CXX", "c++", ("-std=c++17", *C_LIKE)),
+    ".rs": ("RUSTC", "rustc", ("-O", "--edition=2018", "--crate-type=cdylib")),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Build all libraries of a directory; return the exit status."""
+    directory = Path(arguments[0] if arguments else "libcgi-bin")
+    failed = False
+    missing: set[str] = set()
+    for source in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if source.suffix not in COMPILERS or is_built(source):
+            continue
+        variable, usual, _ = COMPILERS[source.suffix]
+        compiler = shlex.split(os.environ.get(variable) or usual)
+        if shutil.which(compiler[0]) is None:
+            if compiler[0] not in missing:
+                print(f"{directory}/*{source.suffix}: left out, {compiler[0]} is not installed")
+            missing.add(compiler[0])
+            continue
+        try:
+            build(source, compiler)
+        except BuildError as error:
+            failed = True
+            print(f"{source}: {error}", file=sys.stderr)
+    return int(failed)
+
+
+def is_built(source: Path) -> bool:
+    """Return whether the library is newer than its source and than the header."""
+    try:
+        built = source.with_suffix(".so").stat().st_mtime
+    except FileNotFoundError:
+        return False
+    header = (DIRECTORY / "ewe_libcgi.h").stat().st_mtime
+    return built > max(source.stat().st_mtime, header if source.suffix != ".rs" else 0)
+
+
+def build(source: Path, compiler: list[str]) -> None:
+    """Build one library, which appears only when it is complete. Raises BuildError, OSError."""
+    options = COMPILERS[source.suffix][2]
+    with tempfile.TemporaryDirectory(dir=source.parent, prefix=".build-") as directory:
+        new = Path(directory) / source.with_suffix(".so").name
+        run([*compiler, *options, "-o", str(new), str(source)])
+        new.chmod(0o755)
+        new.replace(source.with_suffix(".so"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""Builds the host of LibCGI libraries: the engine that runs the libraries of one user (ewe/libcgi/host.c).
+
+The host is compiled together with the shim that ewe loads itself. The compiler runs once for each state of the
+source: an empty file, whose name has a hash of the source, says what the host was built from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from ewe.libcgi.build import DIRECTORY, SOURCES, TARGET, BuildError, compile_c, shim
+from ewe.xswitch.engine_kinds import LIBCGI
+
+HOST = DIRECTORY / "host.c"
+
+
+def build() -> str:
+    """Build the host unless it is there; return where it is. Raises BuildError."""
+    built = Path(LIBCGI)
+    made_from = stamp()
+    if built.exists() and made_from.exists():
+        return LIBCGI
+    try:
+        for directory in (built.parent, TARGET):
+            directory.mkdir(parents=True, exist_ok=True)
+        for directory in (built.parent, built.parent.parent):
+            directory.chmod(0o755)  # every user whose engine it is must enter it
+    except OSError as reason:
+        raise BuildError(
+            f"{reason.filename} cannot be made ({reason.strerror}): run this as its owner"
+        ) from None
+    compile_c(built, (HOST, *(DIRECTORY / name for name in SOURCES)), ("-rdynamic",))
+    for old in TARGET.glob("host-*"):
+        old.unlink(missing_ok=True)
+    made_from.touch()
+    return LIBCGI
+
+
+def stamp() -> Path:
+    """Return the file that is there if the host was built from the source as it is now."""
+    digest = hashlib.sha256(shim().name.encode() + HOST.read_bytes())
+    return TARGET / f"host-{digest.hexdigest()[:16]}"

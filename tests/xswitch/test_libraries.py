@@ -1,0 +1,117 @@
+"""LibCGI libraries behind X-Switch: each runs as its owner, and harms nobody else's."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.libcgi import DOES, SECOND, compiled, engine, install
+from support.server import ROOT, Start
+from support.xswitch_client import XSwitch, account, xswitch
+
+pytestmark = pytest.mark.starts_processes
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    engine()
+    return compiled(tmp_path_factory.mktemp("libraries"), "does", DOES)
+
+
+@pytest.fixture(scope="module")
+def second(library: Path) -> Path:
+    return compiled(library.parent, "second", SECOND)
+
+
+@pytest.fixture(scope="module")
+def running(library: Path) -> Iterator[XSwitch]:
+    with xswitch("time-limit = '2s'") as started:
+        install(library, started.site / "does.so")
+        yield started
+
+
+def ask(running: XSwitch, query: str) -> tuple[int, str]:
+    reply = running.ask(running.site / "does.so", QUERY_STRING=query)
+    return reply.status, reply.text
+
+
+def test_a_library_stays_and_runs_as_the_configured_user(running: XSwitch) -> None:
+    first, second = (ask(running, "")[1].split() for _ in range(2))
+    assert (int(second[0]), second[1]) == (int(first[0]) + 1, first[1])
+    user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
+    assert int(first[2]) == user
+
+
+def test_a_fault_is_one_answer(running: XSwitch) -> None:
+    """500 if nothing was sent, a cut if something was; the next request has another engine."""
+    for query in ("segv", "exit", "overflow"):
+        assert ask(running, query)[0] == 500
+        running.wait_for_log("does.so: 500: processfunc()")
+        assert ask(running, f"late-{query}")[0] == 0
+        assert ask(running, "")[0] == 200
+    running.wait_for_log("cut within its response")
+    assert ask(running, "loop")[0] == 504
+    assert ask(running, "close")[0] in (200, 502)  # it has closed the host's own descriptors
+    assert ask(running, "")[0] == 200
+
+
+def test_a_changed_library_is_another(running: XSwitch, library: Path, second: Path) -> None:
+    path = install(library, running.site / "changing.so")
+    assert running.ask(path, QUERY_STRING="").status == 200
+    install(second, running.site / "new").rename(path)
+    assert running.ask(path).text == "second"
+    install(library, path)  # written into the same file
+    assert running.ask(path, QUERY_STRING="").text.split()[0] == "1"
+
+
+def test_nothing_of_a_request_stays(running: XSwitch) -> None:
+    assert ask(running, "change")[0] == 200
+    assert ask(running, "cwd")[1] == str(running.site)
+
+
+def test_a_host_that_is_not_built(library: Path) -> None:
+    """503, since it is there once somebody has built it; the log says how."""
+    with xswitch(copy_mode=0o755) as running:
+        copy = install(library, running.site / "does.so")
+        host = running.directory / "copy" / Path(engine()).relative_to(ROOT)
+        assert running.ask(copy).status == 503
+        running.wait_for_log("the engine libcgi is not built: run `ewe-xswitch libcgi`")
+        install(Path(engine()), host)
+        assert running.ask(copy, QUERY_STRING="").status == 200
+
+
+@pytest.fixture
+def alice() -> Iterator[pwd.struct_passwd]:
+    with account() as made:
+        yield made
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+def test_a_users_libraries(alice: pwd.struct_passwd, start: Start, site: Path, library: Path) -> None:
+    """They run as their owner, in cgi-bin and in libcgi-bin; what another may have written does not run."""
+    public = Path(alice.pw_dir) / "public_html"
+    install(library, public / "cgi-bin" / "does.so")
+    install(library, public / "libcgi-bin" / "does.so")
+    install(library, public / "libcgi-bin" / "loose.so").chmod(0o777)
+    (public / "libcgi-bin" / "does.c").write_text("secret")
+    for path in (public, *public.rglob("*")):
+        os.chown(path, alice.pw_uid, alice.pw_gid)
+    install(library, public / "libcgi-bin" / "roots.so")
+    server = start("xswitch")
+    with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=30) as client:
+        found = [client.get(f"{each}/does.so?-").text.split() for each in ("cgi-bin", "libcgi-bin")]
+        assert {int(words[2]) for words in found} == {alice.pw_uid}, server.log()
+        assert client.get("libcgi-bin/loose.so").status_code == 403
+        assert client.get("libcgi-bin/roots.so").status_code == 403
+        source = client.get("libcgi-bin/does.c")
+        assert source.status_code >= 400 and "secret" not in source.text
+        assert client.get("libcgi-bin/none.so").status_code == 404
+        assert client.get("libcgi-bin/does.so?segv").status_code == 500
+        with pytest.raises(httpx.RemoteProtocolError):
+            client.get("libcgi-bin/does.so?late-segv")
+        assert client.get("libcgi-bin/does.so?-").status_code == 200
+    server.wait_for_log("writable by others")
