@@ -36,13 +36,17 @@ def load_application(where: str, setting: str) -> Any:
             found = getattr(found, attribute)
         found = found() if name.endswith("()") else found
     except (Exception, SystemExit) as reason:
-        words = " ".join(f"{type(reason).__name__}: {reason}".split())
         raise ValueError(
-            f"application {where!r} cannot be imported: {words}{place(reason)} ({setting})"
+            f"application {where!r} cannot be imported: {in_words(reason)} ({setting})"
         ) from None
     if not callable(found):
         raise ValueError(f"application {where!r} is not callable, but {type(found).__name__} ({setting})")
     return found
+
+
+def in_words(reason: BaseException) -> str:
+    """Return in one line what an import has raised, and in which line of which file."""
+    return " ".join(f"{type(reason).__name__}: {reason}".split()) + place(reason)
 
 
 def place(reason: BaseException) -> str:

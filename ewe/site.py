@@ -105,9 +105,19 @@ class Site:
             yield "/", SitePages(switch, self.static.root, config.defaultindex)
 
     def applications_of(self, config: Config) -> Iterator[tuple[str, Feature]]:
-        """Yield the applications, the longest path first: one at / leaves the others theirs."""
+        """Yield the applications, the longest path first: one at / leaves the others theirs.
+
+        Raises ValueError for two at the same path: an application answers everything below its path.
+        """
         named = [(*parse_application(each), "wsgi") for each in config.wsgi]
         named += [(*parse_application(each), "asgi") for each in config.asgi]
+        at: dict[str, tuple[str, str]] = {}
+        for path, name, kind in named:
+            other, its = at.setdefault(path.rstrip("/"), (name, kind))
+            if (other, its) != (name, kind):
+                raise ValueError(
+                    f"two applications at {path}: {other} ({its}) and {name} ({kind}): mount one elsewhere"
+                )
         for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
             if kind == "wsgi":
                 from ewe.features.wsgi import WSGI

@@ -125,6 +125,8 @@ class Config:
                    " installed, else asyncio", group="model")
     call_threads = Setting(16, COUNT, "how many calls that may block, such as those of WSGI applications, an event"
                            " loop makes at once, each in a thread; other models make them in place", group="model")
+    reload = Setting(False, BOOL, "start new workers when a source file of an application, a feature or a model of"
+                     " yours changes, or the settings file; for your own machine", group="model")
     grace = Setting(10.0, duration(0), "how long requests in progress may go on after a stop", group="model")
 
     pid_file = Setting(None, unset(PATH), "a file that holds the process number while the server runs",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ewe.registry import entry_points, load
+from ewe.registry import entry_points, in_words, load
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -77,14 +77,16 @@ def make(name: str, config: Config, path: str) -> Feature:
     except KeyError:
         known = ", ".join(entry_points(GROUP)) or "no package registers any"
         raise UnknownFeature(f"feature {name!r} is unknown; there are: {known} (mount)") from None
-    except (ImportError, AttributeError) as reason:
-        raise UnknownFeature(f"feature {name!r} cannot be loaded: {reason} (mount)") from None
+    except Exception as reason:  # of a module that may be anybody's
+        raise UnknownFeature(f"feature {name!r} cannot be loaded: {in_words(reason)} (mount)") from None
     if not (isinstance(found, type) and callable(getattr(found, "respond", None))):
         raise UnknownFeature(f"feature {name!r} is not a class with a method respond() (mount)")
     try:
         made: Feature = found(config, path)
-    except TypeError as reason:
+    except ValueError:  # what the feature itself says of the settings
+        raise
+    except Exception as reason:
         raise UnknownFeature(
-            f"feature {name!r} cannot be made from (config, path): {reason} (mount)"
+            f"feature {name!r} cannot be made from (config, path): {in_words(reason)} (mount)"
         ) from None
     return made

@@ -343,8 +343,6 @@ class Application:
         self.state: dict[str, Any] = {}
         self.calls: set[Call] = set()
         self.lifespan: Lifespan | None = None
-        # Which of several workers says that the startup failed: the first one that reads this counter.
-        self.says_failure = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     @classmethod
     def of(cls, text: str, program: Program, timeout_s: float) -> Application:
@@ -473,19 +471,14 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-async def start_all(applications: Iterable[Application], given_up: Callable[[], bool]) -> bool:
-    """Start applications in this process, on their loop; return False, and log one line, if one cannot start."""
+async def start_all(applications: Iterable[Application], given_up: Callable[[], bool]) -> str:
+    """Start applications in this process, on their loop; return in one line why one cannot start, or ""."""
     try:
         for application in applications:
             await unless(application.start(), given_up)
     except NotStarted as reason:
-        try:
-            os.eventfd_read(application.says_failure)
-        except BlockingIOError:
-            return False  # another worker has said it
-        logger.errors.error(str(reason))
-        return False
-    return True
+        return str(reason)
+    return ""
 
 
 async def stop_all(seconds: float, aborting: Callable[[], bool]) -> None:

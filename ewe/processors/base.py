@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
 from ewe.conversation import BUSY, converse, converse_securely
-from ewe.registry import entry_points, load
+from ewe.registry import entry_points, in_words, load
 from ewe.streams.base import Stream
 from ewe.streams.blocking import SLICE, BlockingStream, run, set_timeouts
 
@@ -199,10 +199,10 @@ class Processor:
 
     # Applications (ASGI): on the event loop of a separate thread, unless the model has a loop
 
-    def start_applications(self) -> bool:
-        """Start the site's applications, before the first connection; return False if one cannot start."""
+    def start_applications(self) -> str:
+        """Start the site's applications, before the first connection; return why one cannot start, or ""."""
         if not self.site.applications:
-            return True
+            return ""
         from ewe.gateway.asgi import start_all
         from ewe.streams.loops import LoopThread
 
@@ -335,8 +335,8 @@ def find(name: str) -> type[Processor]:
         found = load(where) if where else entry_points(GROUP)[name].load()
     except KeyError:
         raise UnknownModel(f"model {name!r} is unknown; there are {', '.join(names())}") from None
-    except (ImportError, AttributeError) as reason:
-        raise UnknownModel(f"model {name!r} cannot be loaded: {reason}") from None
+    except Exception as reason:  # of a module that may be anybody's
+        raise UnknownModel(f"model {name!r} cannot be loaded: {in_words(reason)}") from None
     if not (isinstance(found, type) and issubclass(found, Processor)):
         raise UnknownModel(f"model {name!r} is not a subclass of ewe.processors.base.Processor")
     found.name = found.name or name

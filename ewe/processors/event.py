@@ -110,9 +110,9 @@ class Event(Processor):
             self.stop_applications()
             self.loop.close()
 
-    def start_applications(self) -> bool:
+    def start_applications(self) -> str:
         if not self.site.applications:
-            return True
+            return ""
         from ewe.gateway.asgi import start_all
 
         return self.loop.run_until_complete(start_all(self.site.applications, lambda: self.stopping))

@@ -125,9 +125,9 @@ class Fork(Processor):
         finally:
             self.stop_applications()
 
-    def start_applications(self) -> bool:
+    def start_applications(self) -> str:
         """Start nothing: the thread of the applications would not be in the children. Each child starts its own."""
-        return True
+        return ""
 
     def reap(self) -> None:
         """Read the exit status of each child that has ended."""
@@ -141,6 +141,10 @@ class Fork(Processor):
                 logger.errors.warning(
                     f"child {child} ended by {f'signal {-code}' if code < 0 else f'status {code}'}"
                 )
+
+    def retire(self) -> None:
+        super().retire()
+        self.tell(signal.SIGHUP)
 
     def adopt(self, site: Site, config: Config) -> None:
         super().adopt(site, config)

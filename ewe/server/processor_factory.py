@@ -1,4 +1,8 @@
-"""The processor factory: a configuration, its model and its site, from which processors are made. HUP renews it."""
+"""The processor factory: a configuration, its model and its site, from which processors are made. HUP renews it.
+
+The site is built once, before workers are forked, so that they share what it has loaded. With `reload` each worker
+builds its own, because only a process that has not loaded a module yet loads its new version.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ if TYPE_CHECKING:
 
 RESERVE = 64  # descriptors that are not for connections
 # Settings that only a restart can change; those of the second line only if there is a single process.
-FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config")
+FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config",
+         "reload")  # fmt: skip
 FIXED_IN_ONE = ("workers", "poolthreads", "parking", "loop", "connections", "call_threads")
 
 
@@ -39,22 +44,28 @@ class ProcessorFactory:
         self.take(config)
         self.workers = (config.workers or self.model.workers) if self.model.supervised else 1
         in_processes = self.model.supervised and self.model.many_processes
-        self.supervised = self.workers > 1 or in_processes or xswitch_process is not None
+        self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
 
     def take(self, config: Config) -> None:
         """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
         if not os.path.isdir(config.documentroot):
             raise StartError(f"document root {config.documentroot!r} is not a directory (documentroot)")
         check_users(config)
-        self.words = words_of(self.model, config)
+        words = words_of(self.model, config)
         try:
             logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format)
         except OSError as reason:
             raise StartError(f"cannot write the log {reason.filename!r}: {reason.strerror}") from None
         except ValueError as reason:
             raise StartError(str(reason)) from None
-        try:  # built once: workers inherit the site, and the modules that it needs
-            self.site = Site(
+        if not config.reload:
+            self.site = self.site_of(config)
+        self.config, self.words = config, words
+
+    def site_of(self, config: Config) -> Site:
+        """Return the site of a configuration. Raises StartError."""
+        try:
+            return Site(
                 config,
                 holds_idle=self.model.idle_holds(config),
                 many_calls=self.model.calls_at_once(config),
@@ -62,7 +73,21 @@ class ProcessorFactory:
             )
         except ValueError as reason:  # a certificate, a feature, an application
             raise StartError(str(reason)) from None
-        self.config = config
+
+    def load(self) -> None:
+        """Build the site in this worker, from modules as they are now (reload). Raises StartError, UnknownModel."""
+        from ewe.server.sources import forget
+
+        forget()
+        self.model = find(self.config.concurrency)
+        self.site = self.site_of(self.config)
+
+    def restored(self, old: ProcessorFactory) -> None:
+        """Go back to what the factory was before renew(): `old` is a copy of it."""
+        self.__dict__.update(old.__dict__)
+        logger.open_logs(
+            self.config.logfile, self.config.loglevel, self.config.access_log, self.config.log_format
+        )
 
     def make(self) -> Processor:
         """Return a new processor."""

@@ -133,7 +133,11 @@ def bracketed(host: str) -> str:
 
 def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     """Print one line: the server's URLs, its model, and how to stop it."""
-    where = " ".join(url(sock, "http" if factory.site.tls is None else "https") for sock in sockets)
+    config = factory.config
+    where = " ".join(
+        url(sock, "https" if config.tls == "self" or config.tls_cert is not None else "http")
+        for sock in sockets
+    )
     words, workers = factory.words, factory.workers
     count = f", {workers} workers" if workers > 1 and "processes" not in words else ""
     # One write: print() writes the line end in a second one, and a reader of the log could see half a line.

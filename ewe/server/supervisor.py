@@ -7,6 +7,13 @@ gives each connection to one of them. The supervisor serves no client itself. It
          ──▶ worker in place 1     HUP: new workers start in every place, then the old ones retire (LEAVING)
          ──▶ worker in place 2     TTIN: one more place; TTOU: the last place is given up
 
+A change of workers (HUP; with `reload` also a changed source file, ewe.server.sources) never leaves the server
+without one that serves. The old workers go on until every new one has reported that it serves (ewe.server.reports).
+If one reports that it cannot, the new ones end, the old configuration comes back, and the old workers stay:
+
+    change() ──▶ new workers start ──┬─ all are ready ──▶ settle(): the old ones retire
+                                     └─ one has failed ─▶ give_up(): the new ones end
+
 What can go wrong: a signal may arrive at any moment, also between fork() and the child's first line. Signals
 therefore stay blocked until the child has installed its handlers. The supervisor's own handler only notes a signal;
 run() acts on it. If the supervisor itself is killed, the kernel closes its end of a pipe, the lifeline. Each worker
@@ -18,6 +25,7 @@ X-Switch, that is one more process to keep alive: the first to start, the last t
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
@@ -27,19 +35,24 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway import orphans
+from ewe.processors.base import UnknownModel
 from ewe.server import systemd
 from ewe.server.privileges import become
+from ewe.server.reports import Reports
 from ewe.server.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, UNUSABLE, Worker, ignore_stops
+from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
     import socket
 
     from ewe.server.processor_factory import ProcessorFactory
+    from ewe.server.sources import Sources
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 LEAVING = -1  # the place of a worker that retires
 COMPANION = -2  # the place of X-Switch
 MAX_BACK_OFF = 8.0  # seconds between two starts of a worker that dies at once
+HURRY = 0.5  # seconds that old workers have for connections without a request, once sources have changed
 YOUNG = 1.0  # seconds: a worker that dies younger than this counts as dying at once
 
 
@@ -58,6 +71,16 @@ class Supervisor:
         self.stopping = False
         self.xswitch_told = False
         self.first: set[int] = set()  # the workers that the server began with
+        self.reports = Reports()
+        self.coming: set[int] = set()  # workers of a change that have not reported yet
+        self.new: set[int] = set()  # all workers of that change
+        self.old: set[int] = set()  # the workers that they replace
+        self.before = factory  # what the factory was before that change
+        self.hurry: dict[int, float] = {}  # a worker that retires -> when its idle connections are closed
+        self.failures: dict[int, str] = {}  # worker -> why it cannot serve, as it has reported
+        self.sources: Sources | None = None
+        if factory.config.reload:
+            self.watch_sources()
         self.deadline = 0.0
         self.status = STOPPED
 
@@ -87,6 +110,7 @@ class Supervisor:
             while self.noted:
                 self.act(self.noted.pop(0))
             self.reap()
+            self.look_at_sources()
             self.start_due()
             if self.stopping and all(place == COMPANION for place, _ in self.workers.values()):
                 self.end_xswitch()
@@ -104,13 +128,19 @@ class Supervisor:
         self.noted.append(number)
 
     def wait(self) -> None:
-        """Wait for a signal, or until a worker is due to start."""
+        """Wait for a signal or a report, or until a worker is due to start or the sources are to be looked at."""
         from select import select
 
-        moments = [self.deadline] if self.stopping else list(self.due.values())
+        moments = [self.deadline] if self.stopping else [*self.due.values(), *self.hurry.values()]
+        if self.sources is not None and not self.stopping:
+            moments.append(self.sources.due)
         seconds = max(0.0, min(moments) - time.monotonic()) if moments else None
-        if not self.noted and select([self.wake], [], [], seconds)[0]:
-            os.read(self.wake, 4096)
+        if not self.noted:
+            found = select([self.wake, self.reports.reader], [], [], seconds)[0]
+            if self.wake in found:
+                os.read(self.wake, 4096)
+            if self.reports.reader in found:
+                self.read_reports()
 
     def act(self, number: int) -> None:
         """Carry out one signal."""
@@ -146,22 +176,11 @@ class Supervisor:
         self.deadline = time.monotonic() + LAST_MOMENT + grace
         self.tell(signal.SIGQUIT if at_once else signal.SIGTERM)
 
-    def reload(self) -> None:
-        """Read the configuration again, start new workers with it, and then retire the old ones."""
-        if self.stopping or not self.factory.renew():
-            return
-        for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
-            os.kill(pid, signal.SIGHUP)
-        old = [pid for pid, (place, _) in self.workers.items() if place not in (LEAVING, COMPANION)]
-        self.due.clear()
-        for place in range(self.count):
-            self.start(place)
-        for pid in old:
-            self.retire(pid)
-
     def retire(self, pid: int) -> None:
         """Let a worker end as soon as its connections have ended."""
         self.workers[pid] = (LEAVING, 0.0)
+        for group in (self.coming, self.new, self.old):
+            group.discard(pid)
         os.kill(pid, signal.SIGHUP)
 
     def change_count(self, difference: int) -> None:
@@ -176,6 +195,95 @@ class Supervisor:
         self.due.pop(self.count, None)
         for pid in [pid for pid, (place, _) in self.workers.items() if place == self.count]:
             self.retire(pid)
+
+    # Changes: new workers replace all others
+
+    def reload(self) -> None:
+        """Read the configuration again, and have new workers serve with it (HUP)."""
+        if self.stopping:
+            return
+        if self.new:
+            self.give_up("HUP came again")
+        before = copy.copy(self.factory)
+        if not self.factory.renew():
+            return
+        for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
+            os.kill(pid, signal.SIGHUP)
+        self.change(before)
+
+    def change(self, before: ProcessorFactory) -> None:
+        """Start new workers in all places; the old ones retire once the new ones are ready."""
+        self.before = before
+        self.old = {pid for pid, (place, _) in self.workers.items() if place not in (LEAVING, COMPANION)}
+        for place in range(self.count):
+            self.due.pop(place, None)
+            self.start(place)
+        serving = {pid for pid, (place, _) in self.workers.items() if place not in (LEAVING, COMPANION)}
+        self.new = serving - self.old
+        self.coming = set(self.new)
+        if len(self.new) < self.count:
+            self.give_up("not all could be forked")
+
+    def read_reports(self) -> None:
+        """Read what workers report."""
+        for pid, word, text in self.reports.read():
+            if word == "source" and self.sources is not None:
+                self.sources.add(text)
+            elif word == "failed":
+                self.failures[pid] = text
+            elif word == "ready" and pid in self.coming:
+                self.coming.discard(pid)
+                if not self.coming and not self.stopping:
+                    self.settle()
+
+    def settle(self) -> None:
+        """Retire the old workers: all new ones serve."""
+        self.new.clear()
+        for pid in sorted(self.old):
+            self.retire(pid)
+            if (
+                self.sources is not None
+            ):  # else a browser's kept connection would show the old version once more
+                self.hurry[pid] = time.monotonic() + HURRY
+        if self.sources is not None:
+            logger.errors.info("the new workers serve")
+
+    def give_up(self, reason: str) -> None:
+        """End the new workers, one of which cannot serve, and go on with the old ones, as they were."""
+        goes_on = "the old ones go on" if self.old else "no old one is left"
+        logger.errors.error(f"the new workers cannot start, {goes_on}: {reason}")
+        self.factory.restored(self.before)
+        for pid in sorted(self.new):
+            self.retire(pid)
+        self.old.clear()
+        held = {place for place, _ in self.workers.values()}
+        for place in set(range(self.count)) - held:  # an old worker has ended meanwhile
+            self.due[place] = time.monotonic() + MAX_BACK_OFF
+
+    # Sources (setting `reload`)
+
+    def watch_sources(self) -> None:
+        """Begin to watch the current directory, where the program most likely is, and the settings file."""
+        from ewe.gateway import programs  # noqa: F401  so that orphans.adopt() knows that there may be programs
+        from ewe.server.sources import Sources
+
+        self.sources = Sources()
+        self.sources.watch_file(self.factory.config.file)
+        for directory in sources_of_this_process():
+            self.sources.add(directory)
+
+    def look_at_sources(self) -> None:
+        """Have new workers serve if a source has changed."""
+        if self.sources is None or self.stopping or not (changed := self.sources.report()):
+            return
+        names = ", ".join(os.path.relpath(path) for path in changed[:3])
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        logger.errors.info(f"{names}{more} changed: starting new workers")
+        if self.new:
+            self.give_up("there is a newer change")
+        before = copy.copy(self.factory)
+        if self.factory.config.file not in changed or self.factory.renew():
+            self.change(before)
 
     # Workers
 
@@ -232,29 +340,67 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if self.factory.xswitch_process:
             become(self.factory.xswitch_process.user, self.factory.config.group)
-        return Worker(self.factory, self.sockets, str(place + 1), self.lifeline).run()
+        if self.sources is not None and (failure := self.load_program()):
+            self.report(failure)
+            return UNUSABLE
+        return Worker(self.factory, self.sockets, str(place + 1), self.lifeline, self.report).run()
+
+    def report(self, failure: str) -> None:
+        """Report from a worker that it can serve, or why it cannot."""
+        self.reports.send(failure, sources_of_this_process() if self.sources is not None else ())
+
+    def load_program(self) -> str:
+        """Load the program's modules as they are now, in this worker; return why they cannot be loaded, or ""."""
+        # A module may take long, or never end: signals end this process meanwhile, since nothing is served yet.
+        for number in (*STOPS, signal.SIGHUP):
+            signal.signal(number, lambda *_: os._exit(STOPPED))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
+        try:
+            self.factory.load()
+        except (StartError, UnknownModel) as reason:
+            return str(reason)
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})
+        return ""
 
     def start_due(self) -> None:
-        """Start the workers that are due."""
+        """Start the workers that are due, and hurry those that are to end."""
         now = time.monotonic()
         for place in [place for place, when in self.due.items() if when <= now and not self.stopping]:
             del self.due[place]
             self.start(place)
+        for pid in [pid for pid, when in self.hurry.items() if when <= now and not self.stopping]:
+            del self.hurry[pid]
+            os.kill(pid, signal.SIGTERM)
 
     def reap(self) -> None:
         """Reap the workers that have ended, and plan their replacement."""
-        for pid, raw in orphans.reap(self.workers):
+        ended = list(orphans.reap(self.workers))
+        self.read_reports()  # those of workers that have ended, too
+        for pid, raw in ended:
             place, born = self.workers.pop(pid)
+            self.hurry.pop(pid, None)
             code = os.waitstatus_to_exitcode(raw)
+            failure = self.failures.pop(pid, "")
             if code < 0:
                 orphans.end(self.workers)
             if self.stopping:
                 self.status = self.status or (CUT if code else STOPPED)
-            elif code == UNUSABLE and pid in self.first:  # it has said why
-                self.status = FAILED
-                self.stop(signal.SIGTERM)
+            elif pid in self.coming:
+                self.coming.discard(pid)
+                self.new.discard(pid)
+                self.give_up(failure or f"worker {place + 1} (pid {pid}) {how_ended(code)}")
+            elif pid in self.old:
+                self.old.discard(pid)  # a new worker is coming in its place
             elif place != LEAVING:
-                self.replace(place, pid, code, time.monotonic() - born < YOUNG)
+                self.new.discard(pid)
+                if failure:
+                    logger.errors.error(failure)
+                if pid in self.first and code == UNUSABLE:
+                    self.status = FAILED
+                    self.stop(signal.SIGTERM)
+                else:
+                    self.replace(place, pid, code, time.monotonic() - born < YOUNG)
 
     def replace(self, place: int, pid: int, code: int, was_young: bool) -> None:
         """Plan a new worker for the place of one that ended. If workers die young there, wait longer each time."""
@@ -265,7 +411,18 @@ class Supervisor:
         else:
             longer = min(max(0.25, self.back_off.get(place, 0.0) * 2), MAX_BACK_OFF)
             self.back_off[place] = longer if was_young else 0.0
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
             wait = f" in {longer:g} s" if was_young else ""
-            logger.errors.error(f"{name} (pid {pid}) {how}; starting another{wait}")
+            logger.errors.error(f"{name} (pid {pid}) {how_ended(code)}; starting another{wait}")
         self.due[place] = time.monotonic() + self.back_off[place]
+
+
+def how_ended(code: int) -> str:
+    """Return an exit code of os.waitstatus_to_exitcode() in words."""
+    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+
+
+def sources_of_this_process() -> list[str]:
+    """Return the directories from which this process has loaded the program (reload)."""
+    from ewe.server.sources import directories
+
+    return directories()

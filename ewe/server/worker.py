@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ewe.server.processor_factory import ProcessorFactory
 
 STOPPED, FAILED, CUT = 0, 1, 4  # exit statuses: stopped as asked; a fault of ewe; requests were cut
-UNUSABLE = 3  # of a worker alone: an application's startup failed
+UNUSABLE = 3  # of a worker alone: it has reported why it cannot serve
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 LAST_MOMENT = 2.0  # seconds between abort() and the end of a process that hangs
 
@@ -50,6 +50,12 @@ def kill_programs() -> int:
     return programs.kill_all() if programs is not None else 0
 
 
+def log_failure(failure: str) -> None:
+    """Log why the only process cannot serve, if it cannot."""
+    if failure:
+        logger.errors.error(failure)
+
+
 class Worker:
     """Runs a processor in this process, and turns signals into its finish() and abort()."""
 
@@ -59,9 +65,14 @@ class Worker:
         sockets: list[socket.socket],
         name: str,
         lifeline: int = -1,
+        report: Callable[[str], None] | None = None,
     ) -> None:
-        """name: for the access log. lifeline: the supervisor's pipe; -1 if this is the only process."""
+        """name: for the access log. lifeline: the supervisor's pipe; -1 if this is the only process.
+
+        report: tells the supervisor why this worker cannot serve, or "" once it can; None without a supervisor.
+        """
         self.factory = factory
+        self.report = report or log_failure
         self.name = name
         self.processor = factory.make()
         self.supervised = lifeline >= 0
@@ -88,7 +99,9 @@ class Worker:
         signal.set_wakeup_fd(self.listener.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
         try:
-            if not self.processor.start_applications():
+            failure = self.processor.start_applications()
+            self.report(failure)
+            if failure:
                 return UNUSABLE if self.supervised else FAILED
             ready()
             self.processor.serve(self.listener)

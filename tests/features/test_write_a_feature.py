@@ -55,7 +55,7 @@ def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("nonsense", "is unknown"),
-        ("no_such_module:Hello", "cannot be loaded: No module named 'no_such_module'"),
+        ("no_such_module:Hello", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         ("ewe.site:Nothing", "cannot be loaded"),
         ("ewe.site:Site.claims", "cannot be loaded"),
         ("ewe.http.limits:Limits", "is not a class with a method respond()"),
@@ -95,3 +95,27 @@ def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path
     )
     paths = [path for path, feature in Site(config).mounts if type(feature).__name__ in ("WSGI", "ASGI")]
     assert paths == ["/a/long/one", "/api", "/"]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("class Broken(\n", "cannot be loaded: SyntaxError: "),
+        ("1 / 0\n", "cannot be loaded: ZeroDivisionError: division by zero, in {} line 1"),
+        (
+            "class Broken:\n    def __init__(self, *_): self.a = {}['b']\n    async def respond(self): ...\n",
+            "cannot be made from (config, path): KeyError: 'b', in {} line 2",
+        ),
+    ],
+)
+def test_a_feature_whose_source_has_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+) -> None:
+    (tmp_path / "faulty.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "faulty", raising=False)
+    with pytest.raises(UnknownFeature) as caught:
+        make("faulty:Broken", Config(), "/")
+    message = str(caught.value)
+    assert said.replace("{}", str(tmp_path / "faulty.py")) in message and message.endswith("(mount)")
+    assert "\n" not in message

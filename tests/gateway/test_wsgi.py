@@ -330,6 +330,19 @@ def test_an_application_that_cannot_be_imported(
     assert message.startswith(f"application {name!r} ") and "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("wsgi", "asgi", "said"),
+    [
+        (["/a=dis:dis"], ["/a/=ast:parse"], "/a/: dis:dis (wsgi) and ast:parse (asgi)"),
+        (["/=dis:dis", "/=ast:parse"], [], "/: dis:dis (wsgi) and ast:parse (wsgi)"),
+        ([], ["/a=dis:dis", "/a=ast:parse"], "/a: dis:dis (asgi) and ast:parse (asgi)"),
+    ],
+)
+def test_two_applications_at_one_path(tmp_path: Path, wsgi: list[str], asgi: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"two applications at {said}: mount one elsewhere")):
+        Site(Config(documentroot=str(tmp_path), wsgi=wsgi, asgi=asgi))
+
+
 def test_the_start_fails_with_one_line(start: Start, tmp_path: Path) -> None:
     with pytest.raises(
         AssertionError, match=r"it ended with 1:\s+ewe: application 'no_such:app' .*\(wsgi\)\s"
