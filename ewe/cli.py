@@ -26,7 +26,7 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 # Settings that may be repeated on the command line
-LISTS = tuple(name for name, setting in SETTINGS.items() if isinstance(setting.default, tuple))
+LISTS = tuple(setting.key for setting in SETTINGS.values() if isinstance(setting.default, tuple))
 
 
 NOT_HERE = (

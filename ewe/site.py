@@ -18,6 +18,7 @@ from ewe.http.target import parse_target
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.authorizers import Authorizers
     from ewe.features.base import Feature
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.asgi import Application
@@ -67,6 +68,11 @@ class Site:
         self.static = Static(config, claims=claims)
         self.applications: list[Application] = []  # those of ASGI, which are started before the first request
         self.mounts = list(self.features(switch, claims))
+        self.authorizers: Authorizers | None = None
+        if config.fastcgi_authorizer:
+            from ewe.features.authorizers import Authorizers
+
+            self.authorizers = Authorizers(config, self.static.root, self.limits)
 
     def features(self, switch: XSwitch | None, claims: Claims) -> Iterator[tuple[str, Feature]]:
         """Yield the features in the order in which they are asked, each with the beginning of the paths it is for.
@@ -159,6 +165,11 @@ class Site:
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the first feature that answers. Raises HTTPError, and what a feature raises."""
+        if self.authorizers is not None:
+            decision = await self.authorizers.decide(request, io)
+            if isinstance(decision, Response):
+                return decision if decision.target is None else await self.follow(request, decision, io)
+            request = decision
         for prefix, feature in self.mounts:
             if request.path.startswith(prefix):
                 response = await feature.respond(request, io)

@@ -211,6 +211,14 @@ def _responders(raw: object) -> tuple[str, ...]:
     return items
 
 
+def _authorizers(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    for item in items:
+        if not parse_responder(item)[0].startswith("/"):
+            raise ValueError(raw)
+    return items
+
+
 def parse_mount(text: str) -> tuple[str, str]:
     """Return the path and the name of a feature: ("/hello", "hello:Hello"). Raises ValueError."""
     match = re.fullmatch(r"(/[\w./~-]*)=(\w[\w.+-]*(?::\w[\w.]*)?)", text)
@@ -280,6 +288,8 @@ ADDRESSES = Kind("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", _addre
 RESPONDERS = Kind(
     "WHERE=ADDRESS", "an extension or a path, = and unix:PATH or HOST:PORT", _responders, ", ".join
 )
+
+AUTHORIZERS = Kind("PATH=ADDRESS", "a path, = and unix:PATH or HOST:PORT", _authorizers, ", ".join)
 
 MOUNTS = Kind("PATH=NAME", "a path, = and the name of a feature, or module:Class", _mounts, ", ".join)
 

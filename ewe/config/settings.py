@@ -19,6 +19,7 @@ from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.setting_types import (
     ADDRESSES,
     APPLICATIONS,
+    AUTHORIZERS,
     BOOL,
     COUNT,
     COUNT_OR_0,
@@ -164,6 +165,8 @@ class Config:
     scgi = Setting((), RESPONDERS, "the same for a program that speaks SCGI; may be repeated", group="programs")
     uwsgi = Setting((), RESPONDERS, "the same for a program that speaks uwsgi, such as uWSGI; may be repeated",
                     group="programs")
+    fastcgi_authorizer = Setting((), AUTHORIZERS, "a FastCGI authorizer and the path below which it decides who"
+                                 " gets an answer: /members=unix:/run/auth.sock; may be repeated", group="programs")
     fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open for the next request: faster,"
                            " but each open connection holds a child of php-fpm", group="programs")
     fastcgi_retry = Setting(10.0, duration(0), "how long an address of a responder with several is left out"

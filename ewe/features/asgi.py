@@ -116,7 +116,7 @@ def of_request(request: Request) -> dict[str, Any]:
     target = request.target
     if not target.startswith("/"):  # the absolute form, http://host/path
         target = "/" + target.partition("://")[2].partition("/")[2]
-    return {
+    found: dict[str, Any] = {
         "http_version": "1.1" if request.version == (1, 1) else "1.0",
         "method": request.method,
         "path": request.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
@@ -124,6 +124,11 @@ def of_request(request: Request) -> dict[str, Any]:
         "query_string": (request.query or "").encode("latin-1"),
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields],
     }
+    if request.variables:  # what an authorizer has said
+        found["ewe.variables"] = {
+            name.decode(): value.decode("latin-1") for name, value in request.variables.items()
+        }
+    return found
 
 
 def file_response(head: Head, text: str) -> Response:

@@ -140,7 +140,8 @@ def of_request(
     if script.path_info:
         paths["PATH_INFO"] = script.path_info
         paths["PATH_TRANSLATED"] = document_root + script.path_info
-    return environment | {name.encode(): os.fsencode(path) for name, path in paths.items()}
+    environment |= {name.encode(): os.fsencode(path) for name, path in paths.items()}
+    return environment | request.variables if request.variables else environment
 
 
 def variable_of(field: str) -> bytes:

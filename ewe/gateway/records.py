@@ -27,7 +27,7 @@ GET_VALUES = 9
 GET_VALUES_RESULT = 10
 UNKNOWN_TYPE = 11
 
-RESPONDER = 1  # the role
+RESPONDER, AUTHORIZER = 1, 2  # the roles that ewe knows; 3 is a filter
 KEEP_CONN = 1  # the flag
 
 # How a request ended, section 5.5
@@ -184,8 +184,10 @@ class Responder:
     records, and refusals. output(), errors() and end() return the bytes of a response.
     """
 
-    def __init__(self, max_params: int = MAX_PARAMS) -> None:
+    def __init__(self, max_params: int = MAX_PARAMS, role: int = RESPONDER) -> None:
+        """role: the one that this application has; requests for another one are refused."""
         self.max_params = max_params
+        self.role = role
         self.decoder = Decoder()
         self.reply = b""
         self.id = 0  # of the request that runs, 0 if none does
@@ -226,7 +228,7 @@ class Responder:
             raise FastCGIError(f"request {request_id} began twice")
         if self.id:
             self.reply += end_record(request_id, 0, CANT_MPX_CONN)
-        elif role != RESPONDER:
+        elif role != self.role:
             self.reply += end_record(request_id, 0, UNKNOWN_ROLE)
         else:
             self.id = request_id
@@ -327,6 +329,7 @@ class Requester:
     """The web server's end of one connection; after Ended it may begin() the next request if it asked to keep."""
 
     ends_with_close = False  # the answer: END_REQUEST ends it
+    role = RESPONDER
 
     @staticmethod
     def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
@@ -350,7 +353,7 @@ class Requester:
         self.id = self.id % MAX_ID + 1
         self.running = True
         return b"".join((
-            record(BEGIN_REQUEST, self.id, BEGIN_BODY.pack(RESPONDER, KEEP_CONN if keep else 0)),
+            record(BEGIN_REQUEST, self.id, BEGIN_BODY.pack(self.role, KEEP_CONN if keep else 0)),
             stream(PARAMS, self.id, pairs),
             record(PARAMS, self.id),
         ))  # fmt: skip
@@ -385,3 +388,13 @@ class Requester:
             else:
                 raise FastCGIError(f"a record of type {kind} from an application")
         return events
+
+
+class Authorization(Requester):
+    """The web server's end of a connection to an authorizer, which gets no body: section 6.3."""
+
+    role = AUTHORIZER
+
+    def input(self, data: bytes) -> bytes:
+        """Return b"": an authorizer has no STDIN."""
+        return b""

@@ -121,6 +121,8 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
         environ["HTTP_HOST"] = request.host
     if request.body.length != 0 or "content-length" in request.values:
         environ["CONTENT_LENGTH"] = str(length)
+    for name, text in request.variables.items():
+        environ[name.decode()] = text.decode("latin-1")
 
 
 def as_native(path: str) -> str:

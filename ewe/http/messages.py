@@ -12,6 +12,7 @@ ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (H
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 
 from ewe.http.fields import FIELD_LINE, joined
 from ewe.http.status import BODILESS, REASONS
@@ -60,6 +61,7 @@ class NoBody(BodyReader):
 
 
 NO_BODY = NoBody()
+NO_VARIABLES: dict[bytes, bytes] = {}
 NOT_NOTED = (None, "")
 NOT_ASKED = (None, b"")
 
@@ -76,11 +78,12 @@ class Request:
     connection stay open. expects: the client waits for "100 Continue". conditional: one of CONDITIONS is present.
     redirects: local redirects so far. line: the request line. noted: the part of the access log's line that
     depends on the request alone, for the next time. asked: what a responder is told of it, for the next time.
+    variables: what an authorizer has said of it, for programs.
     """
 
     __slots__ = (
         "asked", "body", "conditional", "expects", "fields", "host", "keep_alive", "length", "line", "method",
-        "noted", "path", "protocol", "query", "redirects", "target", "values", "version",
+        "noted", "path", "protocol", "query", "redirects", "target", "values", "variables", "version",
     )  # fmt: skip
 
     def __init__(
@@ -112,10 +115,19 @@ class Request:
         self.line = f"{method} {target} {self.protocol}"
         self.noted: tuple[object, str] = NOT_NOTED
         self.asked: tuple[object, bytes] = NOT_ASKED
+        self.variables = NO_VARIABLES
 
     def get(self, name: str) -> str | None:
         """Return the value of a field, by its name in lower case; None if there is no such field."""
         return self.values.get(name)
+
+
+def with_variables(request: Request, variables: dict[bytes, bytes]) -> Request:
+    """Return a copy of a request, of the same body, that has more variables for programs."""
+    other = copy(request)
+    other.variables = request.variables | variables
+    other.asked = NOT_ASKED
+    return other
 
 
 class Response:

@@ -1,0 +1,164 @@
+"""Authorizers: FastCGI programs that decide who may see what lies below a path (FastCGI specification section 6.3).
+
+A site asks them before any feature sees a request. An authorizer gets the request's head, and no body. Its status
+is the decision:
+
+    request /members/list ─▶ authorizer of /members ─200─▶ the features: a file, a program, anything
+                                                  │        Variable-REMOTE_USER: ada  ─▶ REMOTE_USER=ada
+                                                  └─403, 302, 401 ...─▶ the client gets this answer
+
+The variables of a 200 belong to the request from then on. CGI programs, responders, X-Switch's engines, and
+applications of WSGI and ASGI get them; a file has no use for them. ewe remembers no decision: it asks again for the
+next request.
+
+What can go wrong, and what ewe does:
+
+- **No decision.** The authorizer cannot be reached (503), breaks off (502), is silent (504): each is an answer, and
+  the door stays closed. Half an answer with a 200 in it is no decision either: it is read to its end first.
+- **A way round.** ewe finds files by the path that it has decoded and cleaned. A program may read REQUEST_URI in
+  another way: "/members/../x", "/x/..;/members", or "/%256dembers" if it decodes twice. ewe asks the authorizer if
+  any of these readings() leads below its path. Letter case does not matter. One question too many does no harm.
+- **A way round inside.** A local redirect (RFC 3875 section 6.2.2) is a request of its target, and asked for again.
+- **Another name.** A symbolic link, or another path of the settings, can show the same file elsewhere. Authorizers
+  guard URLs, not files.
+- **A forged variable.** A client's fields become HTTP_*, and variables of an authorizer replace those. It may not
+  set the variables that the server answers for (RESERVED).
+- **Several authorizers** may cover a path. The outer one is asked first, and all must agree.
+
+Read next: responder.py (how it is asked), site.py (who asks).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from posixpath import normpath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ewe.config.setting_types import parse_responder
+from ewe.features.fastcgi import connections_of
+from ewe.gateway.cgi import DISCARD, of_connection, of_request, response
+from ewe.gateway.claims import is_in
+from ewe.gateway.records import Authorization, encode_pairs
+from ewe.gateway.responder import ResponderSource
+from ewe.gateway.scripts import Script
+from ewe.gateway.spool import NOTHING, Spooled
+from ewe.http.messages import Request, Response, with_variables
+from ewe.http.status import HTTPError
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.gateway.connections import Connections
+    from ewe.http.limits import Limits
+    from ewe.streams.base import Stream
+
+PREFIX = "variable-"
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+# Variables that describe the request, its script and the server: RFC 3875 section 4.1, and what ewe adds
+RESERVED = re.compile(
+    r"(CONTENT|SERVER|REQUEST|SCRIPT|PATH|REDIRECT)_.*|REMOTE_(ADDR|PORT|HOST)"
+    r"|GATEWAY_INTERFACE|QUERY_STRING|DOCUMENT_ROOT|HTTPS|SCGI|PATH|LD_.*"
+)
+SLASHES = re.compile(r"[/\\]+")
+PARAMETERS = re.compile(";[^/]*")
+# "The Web server does not send CONTENT_LENGTH, PATH_INFO, PATH_TRANSLATED, and SCRIPT_NAME headers." (section 6.3)
+NOT_SENT = (b"CONTENT_LENGTH", b"PATH_INFO", b"PATH_TRANSLATED", b"SCRIPT_NAME", b"SCRIPT_FILENAME")
+
+
+class Authorizers:
+    """All authorizers of a site, the outermost first. Raises ValueError for an address that is unknown."""
+
+    def __init__(self, config: Config, root: str, limits: Limits) -> None:
+        addresses: dict[str, list[str]] = {}
+        for path, address in map(parse_responder, config.fastcgi_authorizer):
+            addresses.setdefault(path.rstrip("/") or "/", []).append(address)
+        self.all = [
+            Authorizer(
+                path,
+                connections_of(config, several, "fastcgi-authorizer", Authorization),
+                config,
+                root,
+                limits,
+            )
+            for path, several in sorted(addresses.items(), key=lambda item: len(item[0]))
+        ]
+
+    async def decide(self, request: Request, io: Stream) -> Request | Response:
+        """Return the request with its variables if all that cover it agree, else the first other answer.
+
+        Raises HTTPError: 502, 503, 504 if one of them does not decide.
+        """
+        paths = [*readings(request)]
+        for authorizer in self.all:
+            if any(is_in(path, authorizer.path) for path in paths):
+                decision = await authorizer.decide(request, io)
+                if isinstance(decision, Response):
+                    return decision
+                request = with_variables(request, decision) if decision else request
+        return request
+
+
+def readings(request: Request) -> Iterator[str]:
+    """Yield the paths that a program may understand a request's target as; the first is ewe's."""
+    yield request.path
+    target = request.target.partition("?")[0]
+    if not target.startswith("/"):
+        target = "/" + target.partition("://")[2].partition("/")[2]  # absolute-form
+    once = unquote(target, errors="surrogateescape")
+    for text in (once, unquote(once, errors="surrogateescape")):
+        for each in (text, PARAMETERS.sub("", text)):
+            path = SLASHES.sub("/", each)
+            yield path
+            yield normpath(path)
+
+
+class Authorizer:
+    """One authorizer, and the path below which it decides."""
+
+    def __init__(
+        self, path: str, connections: Connections, config: Config, root: str, limits: Limits
+    ) -> None:
+        self.path = path
+        self.connections = connections
+        self.timeout = config.program_timeout
+        self.root = root
+        self.limits = limits
+
+    async def decide(self, request: Request, io: Stream) -> Response | dict[bytes, bytes]:
+        """Return the variables of a 200, or the answer for the client. Raises HTTPError: 502, 503, 504."""
+        script = Script("", f"the authorizer of {self.path}", "")
+        variables = of_request(request, io.server, io.scheme, script, 0, self.root) | of_connection(io)
+        params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
+        nothing = Spooled(NOTHING, 0, shared=True)
+        source = ResponderSource(self.connections, request, io, params, nothing, script.name, self.timeout)
+        source.safe = True  # a decision may be asked for again
+        try:
+            await source.begin()
+            found = await response(request, script, source, self.limits)
+            if found.status != 200 or found.target is not None:
+                found.fields = tuple(each for each in found.fields if not is_variable(each[0]))
+                return found
+            await source.discard()
+            if not source.finished:
+                raise HTTPError(502, f"{script.name}: a 200 with more than {DISCARD} bytes")
+            return dict(variables_of(found, script.name))
+        except BaseException:
+            source.end()
+            raise
+
+
+def is_variable(field: str) -> bool:
+    """Return whether a field of an authorizer's answer is a variable, and not for the client."""
+    return field.lower().startswith(PREFIX)
+
+
+def variables_of(found: Response, name: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the variables of a 200. Raises HTTPError(502) for one that no authorizer may set. name: for the log."""
+    for field, value in found.fields:
+        if not is_variable(field):
+            continue
+        variable = field[len(PREFIX) :]
+        if NAME.fullmatch(variable) is None or RESERVED.fullmatch(variable):
+            raise HTTPError(502, f"{name} sets the variable {variable[:64]!r}, which it may not set")
+        yield variable.encode(), value.encode("latin-1")
