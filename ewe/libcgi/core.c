@@ -23,6 +23,9 @@
 
 #include "internal.h"
 
+/* The longest time for terminatefunc() and dlclose(): after a fault they may wait for a lock that stays held. */
+#define ENDS_IN_MS 5000
+
 struct libcgi_library {
     void *handle;
     void (*process)(char *input);
@@ -106,7 +109,9 @@ static void run_aside(libcgi_library *library, libcgi_call *call, const char *fu
     call->remote_host[0] = 0;
     if (thread != NULL) {
         thread->call = call;
-        outcome = guard_run(thread, run, argument, library->limit_ms);
+        int ends = run == run_close || argument == &library->terminate;
+        int limit_ms = ends && library->limit_ms > ENDS_IN_MS ? ENDS_IN_MS : library->limit_ms;
+        outcome = guard_run(thread, run, argument, limit_ms);
         thread->call = NULL;
         fill(call, thread, library, function, outcome);
     }

@@ -40,6 +40,7 @@
 #define STACK_SIZE (64 * 1024)
 #define PATIENCE 200 /* milliseconds */
 #define LOOKS 8      /* of the watchdog, within the shortest limit */
+#define LONGEST_SLEEP INT64_C(500000000) /* nanoseconds: a call that begins meanwhile may have a shorter limit */
 #define STOP (SIGRTMIN + 7)
 
 static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
@@ -276,6 +277,8 @@ static int64_t look(int64_t now)
         } else if (thread->since + limit - now < sleep) {
             sleep = thread->since + limit - now;
         }
+        if (sleep > LONGEST_SLEEP)
+            sleep = LONGEST_SLEEP;
         if (sleep < 1000000)
             sleep = 1000000;
         if (next < 0 || sleep < next)

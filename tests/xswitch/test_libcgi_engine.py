@@ -87,6 +87,14 @@ def test_a_fault_before_output_is_500_and_ends_the_host(host: Host, query: str, 
     assert status_of(host) == 1  # by itself: X-Switch then takes the answer as whole, and does not ask again
 
 
+def test_a_short_limit_after_a_long_one(host: Host, tmp_path: Path) -> None:
+    """The time of one library must not keep the watchdog from looking at the next one's."""
+    other = shutil.copy(host.libraries / "does.so", tmp_path / "other.so")
+    assert host.ask(str(other), environment={"QUERY_STRING": "nap"}).status == 0  # its limit is a day
+    output, errors, _ = host.does("loop", LIBCGI_TIMEOUT_MS="300")
+    assert output.startswith(b"Status: 500 ") and b"longer than its limit" in errors
+
+
 def test_a_library_that_destroys_the_heap_ends_the_host(host: Host) -> None:
     """What then works is chance. The host may answer 500, or die without an answer; it does not go on."""
     output, _, status = host.does("heap", LIBCGI_TIMEOUT_MS="300")
