@@ -287,7 +287,7 @@ def fitting(load: Load, contender: Contender) -> Load:
 
 def expected(load: Load) -> float:
     """Return an estimate of the seconds that a measurement takes."""
-    length = sum(seconds for seconds, _ in load.phases) or load.seconds
+    length = load.duration
     if load.sessions:
         length = min(length, load.sessions / load.rate + load.calls * load.think)
     return OVERHEAD + load.warm_up + length

@@ -86,7 +86,8 @@ def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, 
         with lab.start(contender, root) as server:
             found.append(lab.load(server, replace(load, tool=tool)))
     ours, theirs = found[0], found[-1]
-    # How many time out in the pool's queue depends on how busy the machine was, with each tool anew.
+    # How many time out in the pool's queue depends on how busy the machine was: two batches of five more or fewer,
+    # and one session at each end of the queue. The thread model answers all, however busy the machine is.
     different = 0 if contender.name == "thread" else 12
     assert same(ours, theirs, different, load.calls), (ours, theirs)
     assert abs(ours.errors.get("ct", 0) - theirs.errors.get("ct", 0)) <= different, (ours, theirs)
@@ -95,8 +96,10 @@ def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, 
     if contender.name == "thread":
         assert (ours.requests, ours.replies, ours.errors) == (250, 250, {})
     else:
-        # Of a hundred, five at a time for 0.9 s each; longer where the machine is busy, and then more time out.
-        assert 70 <= ours.errors["ct"] < 100
+        # Five at a time think for 0.9 s, and the last session waits until 1.98 + 1.5 s. At most four batches are
+        # served, and one or two more if a busy machine begins sessions late. Two batches at least are served,
+        # because a worker that a client has left serves the next.
+        assert 70 <= ours.errors["ct"] <= 90
         assert ours.replies == 1000 - 10 * ours.errors["ct"]  # who is served at all has all ten answers
 
 
@@ -355,8 +358,10 @@ def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabB
         if not why:
             cell = lab.measure(Contender("thread", model="thread"), load, Cell("thread"), lab.site([131072]))
             assert cell.failure == ""
-            bits = cell.samples[0].received * 8 / cell.samples[0].seconds
-            assert 20e6 < bits < 105e6  # more than the next slower link lets through
+            sample = cell.samples[0]
+            assert sample.received * 8 / sample.seconds < 105e6
+            # A busy machine leaves the link idle at times, hardly in each second.
+            assert max(second.replies for second in sample.timeline) * 131072 * 8 > 50e6
     assert "\n" not in why
     assert not why or why.startswith("no link of 100mbit")
     assert lab.prefix == []

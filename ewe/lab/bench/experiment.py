@@ -79,6 +79,11 @@ class Load:
     tls: str = ""  # "", "default", or "parity": TLS 1.2, AES256-SHA, no resumption
     tool: str = ""  # "": the best that is here; locust, wrk, ab, httperf
 
+    @property
+    def duration(self) -> float:
+        """Seconds that are measured: of all phases, or `seconds`."""
+        return sum(seconds for seconds, _ in self.phases) or self.seconds
+
     def words(self) -> str:
         """Return the load as a sentence's end: `50 users, 100 ms think time, 10 s`."""
         parts = []

@@ -78,16 +78,28 @@ def run_time(runner: Any, plan: users.Plan) -> None:
     load = plan.load
     count = 1 if load.shape == "arrivals" else load.users
     runner.start(count, spawn_rate=count)
-    while load.shape == "closed" and runner.user_count < count:
+    if load.shape == "arrivals":
+        plan.began.wait()
+        sleep_until(plan.recorder.begin)
+        begin(plan)
+        sleep_until(plan.recorder.end)
+        plan.over = True
+        end(plan)
+        plan.arrived.wait(load.timeout + GRACE)
+        return
+    while runner.user_count < count:
         gevent.sleep(0.01)
     gevent.sleep(load.warm_up)
     begin(plan)
-    gevent.sleep(sum(length for length, _ in load.phases) or load.seconds)
-    if load.shape == "arrivals":
-        plan.over = True
+    gevent.sleep(load.duration)
     end(plan)
     wait_for_answers(plan)
     plan.over = True
+
+
+def sleep_until(at: float) -> None:
+    """Sleep until a time of time.perf_counter()."""
+    gevent.sleep(max(at - time.perf_counter(), 0))
 
 
 def wait_for_answers(plan: users.Plan) -> None:
@@ -96,7 +108,7 @@ def wait_for_answers(plan: users.Plan) -> None:
     They must go on: a server without load would now answer the requests that it had kept waiting.
     """
     give_up = time.perf_counter() + plan.load.timeout + GRACE
-    while not plan.recorder.scheduled and plan.recorder.under_way() and time.perf_counter() < give_up:
+    while plan.recorder.under_way() and time.perf_counter() < give_up:
         gevent.sleep(0.01)
 
 

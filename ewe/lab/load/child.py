@@ -79,8 +79,7 @@ def environment() -> dict[str, str]:
 
 def longest(load: Load) -> float:
     """Return the seconds after which a child must have ended."""
-    seconds = sum(length for length, _ in load.phases) or load.seconds
-    return STARTS_IN + load.warm_up + seconds + load.timeout + load.think
+    return STARTS_IN + load.warm_up + load.duration + load.timeout + load.think
 
 
 def conversation(answer: IO[bytes], seconds: float, marks: Marks, errors: IO[bytes]) -> Sample:

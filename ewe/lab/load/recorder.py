@@ -32,7 +32,8 @@ class Recorder:
         self.scheduled = scheduled
         self.begin = math.inf
         self.end = math.inf
-        self.cpu = 0.0  # CPU seconds of this process within
+        self.cpu = 0.0  # CPU seconds of this process between start() and stop()
+        self.measured = 0.0  # seconds between start() and stop()
         self.requests = 0
         self.sessions = 0
         self.replies = 0
@@ -48,15 +49,23 @@ class Recorder:
         self.mark = 1  # answers at which the mean so far is noted next
         self.waiting: dict[int, float] = {}  # send times of the requests without an answer
 
+    def set_window(self, begin: float, end: float) -> None:
+        """Count between these times, whenever start() and stop() are called.
+
+        A schedule knows its times. Where a busy machine wakes this process late, as many requests are due as ever.
+        """
+        self.begin, self.end = begin, end
+
     def start(self) -> None:
-        """Begin now."""
-        self.begin = time.perf_counter()
-        self.cpu = time.process_time()
+        """Begin now, if the window is not set."""
+        self.measured, self.cpu = time.perf_counter(), time.process_time()
+        self.begin = min(self.begin, self.measured)
 
     def stop(self) -> None:
-        """End now. Requests that are due later do not count."""
-        self.end = time.perf_counter()
-        self.cpu = time.process_time() - self.cpu
+        """End now, if the window is not set. Requests that are due later do not count."""
+        now = time.perf_counter()
+        self.measured, self.cpu = now - self.measured, time.process_time() - self.cpu
+        self.end = min(self.end, now)
 
     def within(self, at: float) -> bool:
         """Whether a time counts."""
@@ -157,7 +166,7 @@ class Recorder:
             dict(self.errors),
             self.service.times(),
             self.response.times() if self.scheduled else None,
-            self.cpu / length if length > 0 else None,
+            self.cpu / self.measured if self.measured > 0 else None,
             timeline=[self.seconds[number] for number in range(math.ceil(length))],
             sessions=self.sessions,
             running=self.running,

@@ -40,6 +40,7 @@ class Plan:
     most: int
     numbers: Iterator[int] = field(default_factory=itertools.count)
     over: bool = False  # the measured time is over: no more requests
+    began: Event = field(default_factory=Event)  # the schedule has begun
     arrived: Event = field(default_factory=Event)  # all sessions of the schedule have begun
     sessions: Group = field(default_factory=Group)
     dropped: int = 0
@@ -124,11 +125,17 @@ class ArrivalUser(User):
             for _ in range(plan.load.users):
                 pool.put(Connection(plan.target))
         began = time.perf_counter()
+        if not plan.load.sessions:
+            begin = began + plan.load.warm_up
+            plan.recorder.set_window(begin, begin + plan.load.duration)
+        plan.began.set()
         for number, seconds in enumerate(schedule(plan.load)):
             due = began + seconds
             if (wait := due - time.perf_counter()) > 0:
                 gevent.sleep(wait)
-            if plan.over:
+            # A schedule of a length has no session after the end. One that was due before it counts, however late
+            # this process is.
+            if plan.over and plan.load.sessions:
                 break
             plan.recorder.is_due(due, first=plan.load.calls > 1)
             if len(plan.sessions) >= plan.most:
@@ -149,7 +156,7 @@ def session(plan: Plan, who: int, due: float, pool: Queue[Connection] | None) ->
                 due = time.perf_counter() + plan.load.think
                 if plan.load.think:
                     gevent.sleep(plan.load.think)
-                if plan.over:
+                if plan.over and not plan.recorder.within(due):
                     return
                 plan.recorder.is_due(due)
             if not ask(plan, connection, who, due):
