@@ -28,7 +28,9 @@ from support.wire import read_all, read_exactly, reset
 import ewe.streams.base
 import ewe.streams.blocking
 import ewe.streams.event
+import ewe.streams.loops
 import ewe.streams.poller
+import ewe.streams.pool
 from ewe.config.settings import Config
 from ewe.gateway import programs
 from ewe.gateway.programs import Program
@@ -68,7 +70,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make what is a matter of seconds a matter of tenths."""
     monkeypatch.setattr(ewe.streams.blocking, "SLICE", SLICE)
     monkeypatch.setattr(ewe.streams.base, "LINGER", 0.4)
-    monkeypatch.setattr(ewe.streams.poller, "HALF_CLOSED", 0.5)
+    monkeypatch.setattr(ewe.streams.event, "TICK", 0.05)
+    for module in (ewe.streams.poller, ewe.streams.loops, ewe.streams.pool, ewe.streams.event):
+        monkeypatch.setattr(module, "HALF_CLOSED", 0.5)
 
 
 class Connection:
@@ -483,15 +487,18 @@ def test_one_large_part_to_a_slow_reader(connect: Connect) -> None:
         await stream.send(data)
         return time.monotonic() - began
 
-    connection = connect(talk, write_timeout=SLOW / 2, min_rate=1000)
+    connection = connect(talk, write_timeout=STANDS_STILL, min_rate=1000)
     digest = hashlib.sha256()
     for piece in read_slowly(connection.client):
         digest.update(piece)
-    assert connection.result() > SLOW / 2  # longer than any single wait may take
+    assert connection.result() > STANDS_STILL  # longer than any single wait may take
     assert digest.digest() == hashlib.sha256(data).digest()
 
 
-SLOW = 2.4  # seconds that a slow reader takes for 2.4 MB; it may stand still for almost half of that
+STANDS_STILL = 1.0  # seconds that a reader may stand still, as it does on a busy machine
+SLOW = (
+    1.4 * STANDS_STILL
+)  # seconds that a slow reader takes for 2.4 MB, the last of which wait in its own buffers
 
 
 def read_slowly(sock: socket.socket) -> Iterator[bytes]:
@@ -653,9 +660,9 @@ def test_a_file_to_a_slow_reader(connect: Connect) -> None:
             await stream.send_file(file, 0, len(data))
             return time.monotonic() - began
 
-        connection = connect(talk, write_timeout=SLOW / 2, min_rate=1000)
+        connection = connect(talk, write_timeout=STANDS_STILL, min_rate=1000)
         assert b"".join(read_slowly(connection.client)) == data
-        assert connection.result() > SLOW / 2
+        assert connection.result() > STANDS_STILL
 
 
 def test_a_file_that_is_shorter_than_promised(connect: Connect) -> None:
@@ -1031,7 +1038,8 @@ def test_a_client_that_leaves_a_program(connect: Connect, leave: str) -> None:
 @pytest.mark.starts_processes
 def test_a_half_closed_client_hears_a_program_out(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for the answer all the same: only a program that falls silent is not waited for."""
-    monkeypatch.setattr(ewe.streams.poller, "HALF_CLOSED", 2.0)
+    for module in (ewe.streams.poller, ewe.streams.loops):
+        monkeypatch.setattr(module, "HALF_CLOSED", 2.0)
 
     async def talk(stream: Stream) -> bytes:
         await read_to_end(stream)
