@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= python3.11 python3.12 python3.13
-PYTEST_ARGS ?= -n 3 --dist worksteal
+PYTEST_ARGS ?= -n 4 --dist worksteal
 WHICH ?= pytest
 ARGS ?=
 
@@ -30,7 +30,7 @@ serve: $(VENV)/.serve $(HELLO_C) ## the server with the sample site; ARGS="-f 80
 test: lint pytest ## style, types and tests; PYTEST_ARGS="-x tests/http/test_http.py" is pytest's command line
 
 quick: $(VENV)/.test ## the tests that start no server and no other process, in about a minute
-	$(VENV)/bin/pytest -n 2 --dist worksteal -m "not starts_processes" $(ARGS)
+	$(VENV)/bin/pytest -n 4 --dist worksteal -m "not starts_processes" $(ARGS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .

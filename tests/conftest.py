@@ -28,6 +28,14 @@ processes_started: list[str] = []
 # A busy machine is no failure: hypothesis must not time an example.
 hypothesis.settings.register_profile("ewe", deadline=None)
 hypothesis.settings.load_profile("ewe")
+# The tests that begin a run. They need the engine of Java, which the first of them builds, or they are the longest
+# ones: at the end of a run, one process of pytest would work on them alone.
+BEGIN_A_RUN = (
+    "tests/xswitch/test_java.py",
+    "tests/lab/",
+    "tests/operations/test_hostile.py",
+    "tests/streams/",
+)
 base_directory = pytest.StashKey[Path]()
 
 
@@ -72,7 +80,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start processes by their fixtures."""
+    """Mark the tests that start processes by their fixtures, and put those first that begin a run."""
+    places = {path: place for place, path in enumerate(BEGIN_A_RUN)}
+    items.sort(
+        key=lambda item: min((n for path, n in places.items() if item.nodeid.startswith(path)), default=99)
+    )
     for item in items:
         if PROCESS_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("starts_processes")
