@@ -5,15 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.java_site import build_once
 from support.lab_bench import quick_lab
 
-from ewe.lab.bench.processes import processes
+from ewe.lab.bench.processes import LabError, processes
 from ewe.lab.bench.results import Cell, Sample, Table
 from ewe.lab.bench.verdicts import NOT_TESTABLE, judge
-from ewe.lab.experiments import CATALOG, t_dt1c, thesis_dynamic, thesis_memory, thesis_program_figures
-from ewe.lab.experiments.thesis_dynamic import DynamicTest
-from ewe.lab.experiments.thesis_static import BEST, KEEP, NO_KEEP
-from ewe.lab.stacks import ways, webservers
+from ewe.lab.experiments import (
+    CATALOG,
+    t_dt1c,
+    t_hs2,
+    t_hs3,
+    thesis_dynamic,
+    thesis_memory,
+    thesis_program_figures,
+)
+from ewe.lab.experiments.thesis_dynamic import PLAIN, DynamicTest
+from ewe.lab.experiments.thesis_static import BEST, KEEP, NO_KEEP, TODAY
+from ewe.lab.stacks import backends, ways, webservers
+from ewe.lab.stacks.backends import opener
+from ewe.lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, directory_of
 from ewe.lab.stacks.ways import Way, served
 from ewe.lab.stacks.webservers import APACHE_MODULES, Behind, Setup
 
@@ -26,6 +37,8 @@ TESTS = {
     "T-DT2s": thesis_program_figures.T_DT2S_TEST,
     "T-DT3": thesis_program_figures.T_DT3_TEST,
     "T-DT4": thesis_program_figures.T_DT4_TEST,
+    "T-HS2": t_hs2.TEST,
+    "T-HS3": t_hs3.TEST,
 }
 
 
@@ -48,7 +61,7 @@ def test_loads_are_bounded(id: str) -> None:
     test: DynamicTest = TESTS[id]
     assert all(0 < count <= 1000 for count in (*test.clients, *test.quick))
     for way in test.ways:
-        assert 1 <= way.children <= 16 and 1 <= way.processes <= 8
+        assert (1 <= way.children <= 16 or way.language == "java") and 1 <= way.processes <= 8
         assert way.most(True) <= 10 if way.by == "cgi" else way.most(False) >= 1000
 
 
@@ -58,6 +71,8 @@ def test_what_is_printed() -> None:
     assert TESTS["T-DT1w"].printed[KEEP]["nginx 8"] == ("Nginx 8", 5_100)
     assert TESTS["T-DT1w"].printed[NO_KEEP]["lighttpd 1"] == ("Lighttpd 1", 4_000)
     assert TESTS["T-DT2"].printed[KEEP]["nginx uwsgi"] == ("Nginx uWSGI", 8_000)
+    assert TESTS["T-HS2"].printed[KEEP]["lighttpd 4"] == ("Lighttpd, several", 4_500)
+    assert TESTS["T-HS3"].printed[KEEP]["lighttpd 4"] == ("Lighttpd, several", 1_900)
     assert TESTS["T-DT2s"].printed[NO_KEEP]["lighttpd 4"] == ("Lighttpd FastCGI", 1_700)
 
 
@@ -124,6 +139,23 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
     assert not Way("ewe", "cgi", "python").missing
 
 
+def test_a_way_that_lacks_something_says_so_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with the 502 of the web server before it. FCGI.pm is asked of the Perl that the programs name."""
+    asked: list[str] = []
+    monkeypatch.setattr(backends, "find_tool", lambda name: asked.append(name))
+    monkeypatch.setattr(ways, "find_tool", lambda name: f"/bin/{name}")
+    with quick_lab() as lab:
+        with pytest.raises(LabError, match="nginx fcgi is left out: apt install libfcgi-perl"):
+            served(lab, Way("nginx", "fcgi", "perl", program="hello")).__enter__()
+        assert asked == [PERL] and PROGRAMS["hello_fcgi.pl"].startswith(f"#!{PERL}\n")
+        monkeypatch.setattr(ways, "find_spec", lambda name: None)
+        with pytest.raises(LabError, match="gunicorn wsgi is left out: pip install gunicorn"):
+            served(lab, Way("gunicorn", "wsgi", "python")).__enter__()
+        monkeypatch.setattr(webservers, "LIGHTTPD_MODULES", "/nowhere")
+        with pytest.raises(LabError, match="lighttpd cgi is left out: apt install lighttpd-mod-openssl"):
+            served(lab, Way("lighttpd", "cgi", "python"), tls=True).__enter__()
+
+
 def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
     test = DynamicTest((Way("nginx", "uwsgi", "python"),), {KEEP: {}}, {KEEP: ("Cherokee", 4_500.0)})
@@ -144,28 +176,28 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
 @pytest.mark.parametrize(
     "way",
     [
-        way
-        for way in (
-            Way("nginx", "php-fpm", "php", tcp=True),
-            Way("nginx", "uwsgi", "python", processes=2),
-            Way("apache-prefork", "mod_php", "php"),
-            Way("apache-event", "php-fpm", "php"),
-            Way("apache-prefork", "cgi", "php"),
-            Way("apache-worker", "uwsgi", "python"),
-            Way("lighttpd", "php-cgi", "php"),
-            Way("lighttpd", "fastcgi", "python", children=1),
-            Way("lighttpd", "cgi", "python"),
-            Way("tomcat", "servlet", "java"),
-            Way("tomcat", "jsp", "java"),
-            Way("ewe", "php-fpm", "php"),
-            Way("ewe", "cgi", "php"),
-        )
-        if not way.missing
+        Way("nginx", "php-fpm", "php", tcp=True),
+        Way("nginx", "uwsgi", "python", processes=2),
+        Way("nginx", "fcgi", "perl", children=1, program="hello"),
+        Way("apache-prefork", "mod_php", "php"),
+        Way("apache-event", "php-fpm", "php"),
+        Way("apache-prefork", "cgi", "php"),
+        Way("apache-worker", "uwsgi", "python"),
+        Way("lighttpd", "php-cgi", "php"),
+        Way("lighttpd", "fastcgi", "python", children=1),
+        Way("lighttpd", "cgi", "python"),
+        Way("ewe", "php-fpm", "php"),
+        Way("ewe", "cgi", "php"),
+        Way("ewe", "uwsgi", "python", children=1),
+        Way("ewe", "wsgi", "python", model="thread"),
+        Way("ewe", "asgi", "python"),
+        Way("gunicorn", "wsgi", "python"),
+        Way("uvicorn", "asgi", "python", options=("--http", "h11")),
     ],
     ids=lambda way: f"{way.name} {way.language}",
 )
 def test_ways_answer(way: Way) -> None:
-    """Each that is installed here serves its page, and leaves no process behind."""
+    """Each serves its page, and leaves no process behind."""
     with quick_lab() as lab:
         with served(lab, way) as (server, path):
             thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
@@ -175,7 +207,69 @@ def test_ways_answer(way: Way) -> None:
 
 
 @pytest.mark.starts_processes
-@pytest.mark.skipif(bool(Way("nginx", "php-fpm", "php").missing), reason="nginx and php-fpm are not here")
+@pytest.mark.parametrize(
+    "way",
+    [Way("tomcat", "jsp", "java"), Way("ewe", "xswitch", "java", children=0, program="jsp")],
+    ids=lambda way: way.front,
+)
+def test_servlets_and_jsp_pages_answer(way: Way) -> None:
+    """Tomcat's and ewe's own, one start for both: the application of a JSP page has the servlet too."""
+    build_once()
+    with quick_lab() as lab, served(lab, way) as (server, path):
+        url = server.url.rstrip("/") + path
+        thesis_dynamic.probe(url, PAGE_JSP)
+        thesis_dynamic.probe(url.removesuffix(".jsp"), PAGE_SERVLET)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    "way",
+    [
+        Way("lighttpd", "fastcgi", "python", children=1),
+        Way("apache-event", "uwsgi", "python", children=1),
+        Way("ewe", "xswitch", "php"),
+    ],
+    ids=lambda way: way.name,
+)
+def test_ways_answer_over_tls(way: Way) -> None:
+    with quick_lab() as lab, served(lab, way, tls=True) as (server, path):
+        assert server.url.startswith("https://")
+        thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
+
+
+@pytest.mark.starts_processes
+def test_a_test_over_tls_has_three_columns_and_says_what_tls_costs() -> None:
+    """A program behind nginx, and one in ewe, which has no cipher of 2011."""
+    tried = (Way("nginx", "php-fpm", "php"), Way("ewe", "wsgi", "python"))
+    test = DynamicTest(tried, {KEEP: {}}, quick=(2,), plain={KEEP: {"nginx php-fpm": ("Nginx", 3_800.0)}})
+    with quick_lab() as lab:
+        cells = list(thesis_dynamic.run(lab, test))
+        costs = [note for note in lab.notes if note.startswith("TLS 1.3 divides")]
+    assert [(cell.server, cell.column, cell.failure) for cell in cells] == [
+        (way.name, column, "")
+        for way in tried
+        for column in ((BEST + KEEP,) if way.front != "ewe" else ()) + (TODAY + KEEP, PLAIN + KEEP)
+    ]
+    assert all(cell.samples[0].replies and not cell.samples[0].errors for cell in cells)
+    assert [(cell.server, cell.paper) for cell in cells if cell.paper] == [("nginx php-fpm", 3_800)]
+    assert len(costs) == 1 and all(way.name in costs[0] for way in tried)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("by", ["mod_php", "php-cgi", "php-fpm", "xswitch"])
+def test_php_runs_with_its_opcache_or_without(by: str) -> None:
+    """Whatever the machine's own settings of PHP say."""
+    front = {"mod_php": "apache-prefork", "php-cgi": "lighttpd", "php-fpm": "nginx", "xswitch": "ewe"}[by]
+    with quick_lab() as lab:
+        page = "<?php echo extension_loaded('Zend OPcache') && opcache_get_status() ? 'on' : 'off';"
+        (directory_of(lab) / "page.php").write_text(page)
+        for opcache in (False, True):
+            way = Way(front, by, "php", children=1, opcache=opcache)
+            with served(lab, way) as (server, path), opener().open(server.url.rstrip("/") + path) as answer:
+                assert answer.read() == (b"on" if opcache else b"off")
+
+
+@pytest.mark.starts_processes
 def test_a_way_is_measured_with_all_that_works_for_it() -> None:
     way = Way("nginx", "php-fpm", "php")
     test = DynamicTest((way,), {KEEP: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
@@ -219,11 +313,7 @@ def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        way
-        for way in (
             Way("nginx", "php-fpm", "php"), Way("ewe", "xswitch", "php"), Way("ewe", "xswitch", "python"),
-        )
-        if not way.missing
     ],
     ids=lambda way: f"{way.name} {way.language}",
 )  # fmt: skip

@@ -6,5 +6,6 @@ QUICK_SECONDS = {
     "X-C1": 13, "X-C2": 20, "R-C1": 5, "T-A6": 12, "T-A7": 2, "T-A8": 26, "T-ST1": 67, "T-ST1k": 73, "T-ST1w": 60,
     "T-A9": 15, "T-A10": 20, "L-T1": 12, "L-X1": 6,
     "T-ST1b": 70, "T-ST2": 56, "T-ST2w": 60, "T-ST3": 48, "T-DT1": 34, "T-DT1a": 40, "T-DT1w": 40, "T-DT1c": 46,
-    "T-DT2": 32, "T-DT2s": 60, "T-DT3": 25, "T-DT4": 25, "T-HS1": 49, "T-HS1p": 61, "GROW": 77, "SLOW": 38,
+    "T-DT2": 45, "T-DT2s": 60, "T-DT3": 45, "T-DT4": 43, "T-HS1": 49, "T-HS1p": 61, "T-HS2": 80, "T-HS3": 90,
+    "T-A12": 22, "GROW": 77, "SLOW": 38, "APPS": 28,
 }  # fmt: skip

@@ -12,7 +12,6 @@ from ewe.lab.bench.experiment import Experiment
 from ewe.lab.bench.results import Cell
 from ewe.lab.experiments.libcgi_tables import KINDS, SIZES, TABLE_2, TABLE_3
 from ewe.lab.experiments.libcgi_tables import MACHINE as LIBCGI_MACHINE
-from ewe.lab.experiments.thesis_static import AB, KEEP, NO_KEEP
 from ewe.lab.experiments.thesis_static import MACHINE as THESIS_MACHINE
 
 Cells = tuple[Cell, ...]
@@ -145,39 +144,9 @@ RDBMS_EXPERIMENTS = (
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------
-# The thesis: TLS before programs, PHP's accelerators, the load of a blog
+# The thesis: the load of a blog
 
-TLS = "TLS on the web servers before programs"
-
-ACCELERATORS = {  # table A.12, kB: before and after the main page was loaded
-    "mod_php": (5012, 8308),
-    "mod_php with APC": (5052, 8028),
-    "mod_php with Xcache": (5072, 8904),
-    "mod_php with eAccelerator": (5020, 7884),
-    "FastCGI": (3748, 6684),
-    "FastCGI with APC": (3792, 6328),
-    "FastCGI with Xcache": (3812, 7220),
-    "FastCGI with eAccelerator": (3764, 6176),
-    "PHP-FPM": (4140, 6788),
-    "PHP-FPM with APC": (4180, 6484),
-    "PHP-FPM with Xcache": (4196, 7348),
-    "PHP-FPM with eAccelerator": (4160, 6332),
-}
 THESIS_EXPERIMENTS = (
-    waiting(
-        "thesis", "T-HS2", "figures 4.24, 4.25 and A.29 to A.34", "PHP over TLS",
-        "Without keep-alive the handshake makes all equal; with it lighttpd with several processes leads.",
-        varies="server, clients at once", measures="requests a second", needs=TLS,
-        errata=(AB, "Lighttpd's 4,500 is in the text of the figure; the conclusions have 4,000."),
-        cells=printed({"all": 1_400}, NO_KEEP)
-        + printed({"Lighttpd, several processes": 4_500, "Lighttpd, one": 3_000, "the rest": 1_400}, KEEP),
-    ),
-    waiting(
-        "thesis", "T-HS3", "figures 4.26, 4.27 and A.35 to A.40", "Python over TLS",
-        "TLS costs Apache 72 % and nginx 78 %, and nobody gets above 1,900.",
-        varies="server, clients at once", measures="requests a second", needs=TLS, errata=(AB,),
-        cells=printed({"the best": 1_400}, NO_KEEP) + printed({"the best": 1_900}, KEEP),
-    ),
     waiting(
         "thesis", "T-LD", "figures 4.28 and A.41 to A.45", "A blog under load, an hour long",
         "Apache prefork takes all CPU and 4 GB and lets users time out; event loses nobody; nginx and lighttpd "
@@ -188,16 +157,6 @@ THESIS_EXPERIMENTS = (
             {"Apache prefork": 4.0, "Lighttpd": 2.0, "Nginx": 2.8, "Cherokee": 3.4}, "memory", "GB"
         ) + printed(
             {"Apache prefork": 100, "Apache event": 100, "Lighttpd": 90, "Nginx": 90, "Cherokee": 92}, "CPU", "%"
-        ),
-    ),
-    waiting(
-        "thesis", "T-A12", "table A.12", "PHP accelerators",
-        "An accelerator saves time and costs hardly any memory.",
-        varies="accelerator", measures="VmRSS before and after the main page",
-        needs="a way to run PHP with and without its opcache",
-        cells=joined(
-            printed({name: pair[index] for name, pair in ACCELERATORS.items()}, column, "kB")
-            for index, column in enumerate(("VmRSS before the main page", "VmRSS after the main page"))
         ),
     ),
 )  # fmt: skip

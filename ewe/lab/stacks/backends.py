@@ -64,10 +64,10 @@ def fpm(where: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
     return [php_fpm(), "-y", str(where / "fpm.conf"), "-F", *(["-R"] if root else [])]
 
 
-def uwsgi(socket: Path, program: Path, children: int = WORKERS, speaks: str = "uwsgi") -> Sequence[str]:
-    """Return the command of uWSGI. speaks: uwsgi, its own protocol, or fastcgi."""
+def uwsgi(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
+    """Return the command of uWSGI, which speaks its own protocol."""
     return [
-        "uwsgi_python3", f"--{speaks}-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
+        "uwsgi_python3", "--uwsgi-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
         "--processes", str(children), "--master", "--disable-logging", "--need-app", "--die-on-term",
     ]  # fmt: skip
 

@@ -35,13 +35,12 @@ from ewe.xswitch.engine_kinds import JAVA
 
 SPOKEN = {  # what runs the program is a process before the web server starts: by, the protocol between the two
     "php-fpm": "fastcgi", "php-cgi": "fastcgi", "fastcgi": "fastcgi", "fcgi": "fastcgi", "xswitch": "fastcgi",
-    "uwsgi": "uwsgi", "uwsgi-script": "uwsgi", "uwsgi-fastcgi": "fastcgi",
+    "uwsgi": "uwsgi", "uwsgi-script": "uwsgi",
 }  # fmt: skip
 PACKAGES = {  # a front or a by: the program that has to be there, and its package
     "nginx": ("nginx", "nginx-light"), "apache": ("apache2", "apache2"), "lighttpd": ("lighttpd", "lighttpd"),
     "php-cgi": ("php-cgi", "php-cgi"), "uwsgi": ("uwsgi_python3", "uwsgi-plugin-python3"),
-    "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"),
-    "uwsgi-fastcgi": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
+    "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
 }  # fmt: skip
 IN_PROCESS = ("wsgi", "asgi")  # by: in a process of the server
 MODULES = ("gunicorn", "uvicorn")  # fronts that pip installs
@@ -57,8 +56,8 @@ class Way:
     front: (
         str  # nginx, apache-prefork, apache-worker, apache-event, lighttpd, tomcat, gunicorn, uvicorn or ewe
     )
-    # mod_php, php-fpm, php-cgi (FastCGI), uwsgi, uwsgi-fastcgi (uWSGI by FastCGI), uwsgi-script (a CGI script under
-    # WSGI), fastcgi (the lab's own program), fcgi (Perl's), cgi, xswitch, wsgi, asgi, servlet or jsp
+    # mod_php, php-fpm, php-cgi (FastCGI), uwsgi, uwsgi-script (a CGI script under WSGI), fastcgi (the lab's own
+    # program), fcgi (Perl's), cgi, xswitch, wsgi, asgi, servlet or jsp
     by: str
     language: str  # php, python, perl or java
     processes: int = 1  # of the web server
@@ -127,6 +126,15 @@ class Way:
             lacking.append(packages)
         return f"{self.name} is left out: apt install {' '.join(lacking)}" if lacking else ""
 
+    @property
+    def missing_for_tls(self) -> str:
+        """Why it cannot run over HTTPS here, and what would help; "" if it can."""
+        if self.front == "tomcat":
+            return "the lab starts tomcat without TLS only"
+        if self.front == "lighttpd" and not os.path.exists(f"{webservers.LIGHTTPD_MODULES}/mod_openssl.so"):
+            return f"{self.name} is left out: apt install lighttpd-mod-openssl"
+        return ""
+
 
 TECHNOLOGIES = {  # by the name that X-Switch's experiments give them
     "nginx+xswitch python": Way("nginx", "xswitch", "python", keeps=True),
@@ -161,11 +169,9 @@ def served(lab: Bench, way: Way, *options: str, tls: bool = False) -> Iterator[t
 
     Raises LabError, which names the package if one is missing.
     """
-    if lacking := way.missing:
+    if lacking := way.missing or (way.missing_for_tls if tls else ""):
         raise LabError(lacking)
     if way.front == "tomcat":
-        if tls:
-            raise LabError("the lab starts tomcat without TLS only")
         with by_tomcat(lab, way) as found:
             yield found
         return
@@ -181,7 +187,7 @@ def served(lab: Bench, way: Way, *options: str, tls: bool = False) -> Iterator[t
         output = stack.enter_context(tempfile.TemporaryFile())
         address, also = stack.enter_context(backend(way, where, programs, output))
         if way.front == "ewe":
-            backed = ("--fastcgi", f".{EXTENSIONS[way.language]}={address}")
+            backed = (f"--{SPOKEN[way.by]}", f".{EXTENSIONS[way.language]}={address}")
             contender = Contender(way.name, model=way.model, options=(*backed, *way.options, *options))
             server = stack.enter_context(lab.start(contender, programs, tls=tls))
             assert isinstance(server, Server)
@@ -303,9 +309,8 @@ def backend(
         env |= {"PHP_FCGI_CHILDREN": str(way.children), "PHP_FCGI_MAX_REQUESTS": "0"}
         env["PHP_FCGI_BACKLOG"] = str(way.backlog or backends.backlog())
         command = ["php-cgi", "-b", listen]
-    elif way.by in ("uwsgi", "uwsgi-fastcgi"):
-        program = programs / f"{way.program}_wsgi.py"
-        command = list(backends.uwsgi(socket, program, way.children, SPOKEN[way.by]))
+    elif way.by == "uwsgi":
+        command = list(backends.uwsgi(socket, programs / f"{way.program}_wsgi.py", way.children))
     elif way.by == "uwsgi-script":
         command = list(backends.uwsgi(socket, programs / f"{way.program}_wsgi_script.py", way.children))
     elif way.by == "fcgi":
