@@ -203,7 +203,7 @@ class Supervisor:
         if self.stopping:
             return
         if self.new:
-            self.give_up("HUP came again")
+            self.undo()
         before = copy.copy(self.factory)
         if not self.factory.renew():
             return
@@ -249,9 +249,13 @@ class Supervisor:
             logger.errors.info("the new workers serve")
 
     def give_up(self, reason: str) -> None:
-        """End the new workers, one of which cannot serve, and go on with the old ones, as they were."""
+        """Go on with the old workers: a new one cannot serve."""
         goes_on = "the old ones go on" if self.old else "no old one is left"
         logger.errors.error(f"the new workers cannot start, {goes_on}: {reason}")
+        self.undo()
+
+    def undo(self) -> None:
+        """End the new workers before they have replaced the old ones, and go back to the old configuration."""
         self.factory.restored(self.before)
         for pid in sorted(self.new):
             self.retire(pid)
@@ -280,7 +284,7 @@ class Supervisor:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
         if self.new:
-            self.give_up("there is a newer change")
+            self.undo()
         before = copy.copy(self.factory)
         if self.factory.config.file not in changed or self.factory.renew():
             self.change(before)
