@@ -73,13 +73,9 @@ lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the co
 java: $(VENV)/.serve ## the Java engine of X-Switch (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java
 
-LIBRARIES = $(patsubst %.c,%.so,$(wildcard libcgi-bin/*.c))
-
-libcgi: $(VENV)/.serve $(LIBRARIES) ## LibCGI and its samples, libcgi-bin/*.c (needs a C compiler)
+libcgi: $(VENV)/.serve ## LibCGI and its samples, libcgi-bin/* (needs a C compiler; C++ and Rust if they are here)
 	$(VENV)/bin/ewe --build-libcgi
-
-libcgi-bin/%.so: libcgi-bin/%.c ewe/libcgi/ewe_libcgi.h
-	$(CC) -shared -fPIC -O2 -Wall -Iewe/libcgi -o $@ $<
+	$(VENV)/bin/python -m ewe.libcgi.samples
 
 docs: $(VENV)/.serve ## what is generated in docs/: the settings of ewe and of X-Switch, the list of rooms
 	$(VENV)/bin/python -m ewe.config > docs/settings.md.new
@@ -89,7 +85,7 @@ docs: $(VENV)/.serve ## what is generated in docs/: the settings of ewe and of X
 	$(VENV)/bin/python tests/support/rooms.py
 
 clean: ## remove all files that make and the tools have created
-	rm -rf .venv .venv-* ewe/xswitch/engines/java/target ewe/libcgi/target libcgi-bin/*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
+	rm -rf .venv .venv-* ewe/xswitch/engines/java/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 cgi-bin/hello-c: cgi-bin/hello.c

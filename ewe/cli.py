@@ -98,11 +98,12 @@ def _check(config: Config) -> int:
 
 
 def _build_libcgi() -> int:
-    """Build LibCGI's shim, unless it is built."""
+    """Build LibCGI's shim, and the host that X-Switch runs, unless they are built."""
     from ewe.libcgi.build import BuildError, build
+    from ewe.xswitch.tools import libcgi
 
     try:
-        return _print(f"built: {build()}\n")
+        return _print(f"built: {build()}\nbuilt: {libcgi.build()}\n")
     except BuildError as error:
         return _fail(1, error)
 

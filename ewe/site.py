@@ -93,9 +93,7 @@ class Site:
 
             yield "/cgi-bin/", CGI(config, self.static, self.limits, switch)
         if os.path.isdir(config.libcgi_path):
-            from ewe.features.libcgi import LibCGI
-
-            yield "/libcgi-bin/", LibCGI(config, self.static.root, self.limits)
+            yield from self.libcgi(config, switch)
         if config.userdir is not None:
             from ewe.features.users import Users
 
@@ -109,6 +107,17 @@ class Site:
             from ewe.features.pages import SitePages
 
             yield "/", SitePages(switch, self.static.root, config.defaultindex)
+
+    def libcgi(self, config: Config, switch: XSwitch | None) -> Iterator[tuple[str, Feature]]:
+        """Yield what answers for the site's libraries: this process, or X-Switch."""
+        if config.libcgi_isolation == "in-place":
+            from ewe.features.libcgi import LibCGI
+
+            yield "/libcgi-bin/", LibCGI(config, self.static.root, self.limits)
+        elif switch is not None:
+            from ewe.features.libcgi_process import LibCGIProcess
+
+            yield "/libcgi-bin/", LibCGIProcess(config, switch, self.static.root)
 
     def applications_of(self, config: Config) -> Iterator[tuple[str, Feature]]:
         """Yield the applications, the longest path first: one at / leaves the others theirs.

@@ -157,6 +157,9 @@ class Config:
     libcgi_path = Setting("libcgi-bin", PATH, "the directory whose libraries (.so) the URLs below /libcgi-bin/"
                           " name; ewe calls them in its own process, once `ewe --build-libcgi` was run",
                           group="programs")
+    libcgi_isolation = Setting("in-place", choice("in-place", "process"), "where LibCGI libraries are called: in"
+                               " ewe's own process (in-place), or in an engine of X-Switch (process), which needs"
+                               " --xswitch or the xswitch model", group="programs")
     libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
                              group="programs")
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.processors.base import find
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import check_users, words_of
+from ewe.server.processor_factory import check_isolation, check_users, words_of
 from ewe.server.run import addresses_of, unreadable_root
 from ewe.site import Site
 from ewe.streams.listener import StartError, try_address
@@ -38,6 +38,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     try:
         if not find(config.concurrency).needs_xswitch:  # with one, the workers become another user
             check_users(config)
+            check_isolation(config)
     except StartError as reason:
         failures.append(str(reason))
     try:
@@ -46,7 +47,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         failures.append(str(reason))
     if config.user is None and os.path.isdir(config.documentroot) and (doubt := unreadable_root(config)):
         notes.append(doubt)
-    if os.path.isdir(config.libcgi_path):
+    if os.path.isdir(config.libcgi_path) and config.libcgi_isolation == "in-place":
         from ewe.features.libcgi import obstacle
 
         if hindrance := obstacle(config):

@@ -51,6 +51,7 @@ class ProcessorFactory:
         if not os.path.isdir(config.documentroot):
             raise StartError(f"document root {config.documentroot!r} is not a directory (documentroot)")
         check_users(config)
+        check_isolation(config)
         words = words_of(self.model, config)
         try:
             logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format)
@@ -137,6 +138,15 @@ def check_users(config: Config) -> None:
         raise StartError(
             "root does not serve users' directories (userdir), since it can read all files of the machine: "
             "--user www-data serves them as www-data, --user root as root"
+        )
+
+
+def check_isolation(config: Config) -> None:
+    """Raise StartError if libraries must not be called in place, and there is no X-Switch to call them."""
+    if config.libcgi_isolation == "process" and config.xswitch is None:
+        raise StartError(
+            "LibCGI libraries in separate processes (libcgi-isolation) need X-Switch: start the xswitch model (-x),"
+            " or name the address of an X-Switch (--xswitch)"
         )
 
 

@@ -74,6 +74,8 @@ class XSwitchProcess:
             "--log", config.logfile, "--log-level", config.loglevel,
             "--root", os.path.realpath(config.cgi_path), "--root", os.path.realpath(config.documentroot),
         ]  # fmt: skip
+        if config.libcgi_isolation == "process":
+            command += ["--root", os.path.realpath(config.libcgi_path)]
         for key, value in defaults.items():
             command += ["--default", f"{key}={value}"]
         if config.xswitch_config is not None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 from support.libcgi import DOES, SECOND, compiled, engine, install
-from support.server import ROOT, Start
+from support.server import MODELS, ROOT, Start
 from support.xswitch_client import XSwitch, account, xswitch
 
 pytestmark = pytest.mark.starts_processes
+LARGE = 100_000_000  # bytes
+BODY = os.urandom(1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,45 @@ def test_a_host_that_is_not_built(library: Path) -> None:
         running.wait_for_log("the engine libcgi is not built: run `ewe-xswitch libcgi`")
         install(Path(engine()), host)
         assert running.ask(copy, QUERY_STRING="").status == 200
+
+
+@pytest.mark.parametrize("model", [*MODELS, "asyncio --loop asyncio"])
+def test_libraries_of_the_site_behind_every_model(
+    start: Start, site: Path, running: XSwitch, library: Path, model: str
+) -> None:
+    """One engine keeps the library for all workers; a client gets what the library wrote, or notices a cut."""
+    (site / "libcgi-bin").symlink_to(running.site)
+    server = start(
+        model, "--xswitch", running.address, "--libcgi-path", str(site / "libcgi-bin"),
+        "--libcgi-isolation", "process", "--libcgi-timeout", "500ms",
+    )  # fmt: skip
+    (running.site / "notes.txt").write_text("secret")
+    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+        pids = {client.get("does.so?-").text.split()[1] for _ in range(5)}
+        assert len(pids) == 1 and int(pids.pop()) not in server.processes()
+        assert client.post("does.so/a/b?echo", content=BODY).content == BODY
+        assert client.post("does.so?echo", content=iter((b"in ", b"chunks"))).content == b"in chunks"
+        for query in ("segv", "loop", "no-head"):
+            assert client.get(f"does.so?{query}").status_code == 500
+        with pytest.raises(httpx.RemoteProtocolError):
+            client.get("does.so?late-segv")
+        assert client.head("does.so?-").status_code == 200
+        assert [client.get(name).status_code for name in ("notes.txt", "none.so", "")] == [404, 404, 404]
+        assert client.get("does.so?-").status_code == 200
+    running.wait_for_log("longer than its limit (libcgi-timeout)")
+
+
+def test_a_model_with_its_own_x_switch(start: Start, site: Path, library: Path) -> None:
+    install(library, site / "libcgi-bin" / "does.so")
+    options = ("--libcgi-path", str(site / "libcgi-bin"), "--libcgi-isolation", "process")
+    server = start("xswitch", *options)
+    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+        assert client.get("does.so?segv").status_code == 500
+        assert client.get("does.so?-").text.split()[0] == "1"
+        large = os.urandom(LARGE)
+        assert client.post("does.so?echo", content=large).content == large
+    with pytest.raises(AssertionError, match=r"libcgi-isolation.*need X-Switch"):
+        start("thread", *options)
 
 
 @pytest.fixture

@@ -1,0 +1,44 @@
+"""LibCGI libraries in separate processes (`libcgi-isolation = process`): X-Switch runs them.
+
+The library is called in a host (ewe/libcgi/host.c), an engine of X-Switch that stays, as the interpreter of a
+script does. A library that crashes or writes into foreign memory harms this engine alone. The price is the way to
+X-Switch and back. X-Switch checks who owns the library, and that no other user can have written it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ewe.features.libcgi import PREFIX, SUFFIX
+from ewe.gateway.scripts import Script, script_of
+from ewe.http.messages import Request, Response
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.features.xswitch import XSwitch
+    from ewe.streams.base import Stream
+
+LIMIT = b"LIBCGI_TIMEOUT_MS"  # the variable that tells the host the limit; it is not a header of a client
+
+
+class LibCGIProcess:
+    """Answers for the libraries of the site."""
+
+    def __init__(self, config: Config, switch: XSwitch, document_root: str) -> None:
+        self.directory = os.path.realpath(config.libcgi_path)
+        self.switch = switch
+        self.document_root = document_root
+        self.more = ((LIMIT, b"%d" % max(round(config.libcgi_timeout * 1000), 1)),)
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with the library that the path names; None if there is none. Raises HTTPError."""
+        script = self.find(request.path)
+        if script is None:
+            return None
+        return await self.switch.run(script, request, io, self.document_root, self.more)
+
+    def find(self, path: str) -> Script | None:
+        """Return the library at a path. What else lies in the directory, such as sources, is none."""
+        script = script_of(self.directory, PREFIX.rstrip("/"), path, indexes=())
+        return script if script is not None and script.file.endswith(SUFFIX) else None
