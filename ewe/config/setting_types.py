@@ -144,6 +144,12 @@ def _file_name(raw: object) -> str:
     return name
 
 
+def _cookie(raw: object) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name := _text(raw)):
+        raise ValueError(raw)
+    return name
+
+
 def _host(raw: object) -> str:
     match = re.fullmatch(r"([^\s/\[\]]+)|\[([^\s/\[\]]+)\]", _text(raw))
     if match is None:
@@ -281,6 +287,7 @@ BOOL = Kind("yes|no", "true or false", _boolean, lambda value: "true" if value e
 HOST = Kind("ADDRESS", "a host name or address", _host)
 FILE_NAME = Kind("NAME", "the name of a file", _file_name)
 FILE_NAMES = Kind("NAME", "the name of a file, or several with commas", _file_names, ", ".join)
+COOKIE = Kind("NAME", "the name of a cookie: letters, digits, _ . -", _cookie)
 PATH = Kind("PATH", "a path", _path)
 TEXT = Kind("TEXT", "a text in one line", _text)
 MODEL = Kind("NAME", "the name of a model, or module:Class", _model)

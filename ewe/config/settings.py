@@ -21,6 +21,7 @@ from ewe.config.setting_types import (
     APPLICATIONS,
     AUTHORIZERS,
     BOOL,
+    COOKIE,
     COUNT,
     COUNT_OR_0,
     FILE_NAME,
@@ -174,6 +175,8 @@ class Config:
                            " but each open connection holds a child of php-fpm", group="programs")
     fastcgi_retry = Setting(10.0, duration(0), "how long an address of a responder with several is left out"
                             " once it cannot be reached", group="programs")
+    fastcgi_affinity = Setting(None, unset(COOKIE), "the name of a cookie by which a client goes again to the same"
+                               " address of a responder with several; empty: none", group="programs")
     fastcgi_connections = Setting(0, COUNT_OR_0, "the largest number of connections that a process opens to one"
                                   " address of a responder; further requests wait in a queue; 0: no limit",
                                   group="programs")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_responder
+from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.connections import Connections
 from ewe.gateway.records import Requester
@@ -91,6 +92,9 @@ class FastCGI:
         self.config = config
         self.static = static
         self.limits = limits
+        self.affinity: Affinity | None = None
+        if config.fastcgi_affinity is not None and len(connections.places) > 1:
+            self.affinity = Affinity(config.fastcgi_affinity, where, connections.places)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the responder says; None if it is not asked for this. Raises HTTPError."""
@@ -98,7 +102,8 @@ class FastCGI:
         if script is None:
             return None
         refuse_trace(request)
-        return await ask(self.connections, request, io, script, self.static.root, self.config, self.limits)
+        root, affinity = self.static.root, self.affinity
+        return await ask(self.connections, request, io, script, root, self.config, self.limits, affinity)
 
     def below(self, path: str) -> Script | None:
         """Return the one script that answers for all below a path."""

@@ -23,6 +23,7 @@ What can go wrong:
 - A request runs twice. Only a request that reached no responder goes to the next address: the connection failed, or
   the responder refused the request unread (FCGI_OVERLOADED). Beyond that, ResponderSource.lost() decides.
 - A request overtakes the queue. While others wait, open() joins the queue even if there is room.
+- A request waits for the place that its client was at (affinity.py). It does not hold up those behind it: admit().
 - A client leaves just when its request gets room. leave() passes the room on.
 - The children of the fork model begin with the same state, and each would begin at the same address. A process
   therefore begins anywhere in the circle. What such a child learns of an address is lost with its connection.
@@ -64,12 +65,13 @@ Room = tuple[Place, Upstream | None]
 
 
 class Waiting:
-    """A request in the queue. tried, new: as for open(). room: once it has got some."""
+    """A request in the queue. tried, new, preferred: as for open(). room: once it has got some."""
 
-    __slots__ = ("bell", "new", "room", "tried")
+    __slots__ = ("bell", "new", "preferred", "room", "tried")
 
-    def __init__(self, bell: Bell, tried: Collection[Place], new: bool) -> None:
+    def __init__(self, bell: Bell, tried: Collection[Place], new: bool, preferred: Place | None) -> None:
         self.bell = bell
+        self.preferred = preferred
         self.tried = tried
         self.new = new
         self.room: Room | None = None
@@ -106,20 +108,27 @@ class Connections:
         self.lock = allocate_lock()
         self.queue: deque[Waiting] = deque()
 
-    async def open(self, io: Stream, refused_by: Collection[Place] = (), new: bool = False) -> Upstream:
+    async def open(
+        self,
+        io: Stream,
+        refused_by: Collection[Place] = (),
+        new: bool = False,
+        preferred: Place | None = None,
+    ) -> Upstream:
         """Return a connection that carries no request: a kept one, unless it must be `new`, or one made now.
 
-        refused_by: places that have refused the request. Raises HTTPError(503) if no other place can be reached, or
-        has room within the patience: the responder may be back, or less busy, soon.
+        refused_by: places that have refused the request. preferred: the place to ask, and to wait for, unless it is
+        left out. Raises HTTPError(503) if no other place can be reached, or has room within the patience: the
+        responder may be back, or less busy, soon.
         """
         tried = list(refused_by)
         cause = "the responder is overloaded"
         expires = 0.0
         while len(tried) < len(self.places):
-            room = self.enter(tried, new)
+            room = self.enter(tried, new, preferred)
             if room is None:
                 expires = expires or time.monotonic() + self.patience
-                room = await self.wait(io, tried, new, expires)
+                room = await self.wait(io, tried, new, preferred, expires)
             place, upstream = room
             try:
                 if upstream is None:
@@ -150,14 +159,14 @@ class Connections:
 
     # Room, and the queue for it
 
-    def enter(self, tried: Collection[Place], new: bool) -> Room | None:
+    def enter(self, tried: Collection[Place], new: bool, preferred: Place | None) -> Room | None:
         """Return room for a connection; None if there is none, or if others wait for it."""
         with self.lock:
-            return None if self.queue and not tried else self.find(tried, new)
+            return None if self.queue and not tried else self.find(tried, new, preferred)
 
-    def find(self, tried: Collection[Place], new: bool) -> Room | None:
+    def find(self, tried: Collection[Place], new: bool, preferred: Place | None) -> Room | None:
         """Return room at the next place in turn that has some. The lock is held."""
-        for place in self.in_turn(tried):
+        for place in self.in_turn(tried, preferred):
             if place.kept and not new:
                 return place, place.kept.pop()
             if not self.limit or place.open < self.limit:
@@ -169,9 +178,11 @@ class Connections:
             return place, None
         return None
 
-    async def wait(self, io: Stream, tried: Collection[Place], new: bool, expires: float) -> Room:
+    async def wait(
+        self, io: Stream, tried: Collection[Place], new: bool, preferred: Place | None, expires: float
+    ) -> Room:
         """Return room once it is this request's turn. Raises HTTPError(503) after its patience, Disconnected."""
-        waiting = Waiting(io.bell(), tried, new)
+        waiting = Waiting(io.bell(), tried, new, preferred)
         try:
             with self.lock:
                 # A request that waited before, and found a dead address, does not begin at the end again.
@@ -199,14 +210,22 @@ class Connections:
                 self.queue.remove(waiting)
 
     def admit(self) -> None:
-        """Give the room that there is to those who wait, first come, first served. The lock is held."""
+        """Give the room that there is to those who wait, first come, first served. The lock is held.
+
+        One that waits for its preferred place lets the others pass, who may find room at another one.
+        """
+        passed: list[Waiting] = []
         while self.queue:
             first = self.queue[0]
-            first.room = self.find(first.tried, first.new)
-            if first.room is None:
-                return
+            first.room = self.find(first.tried, first.new, first.preferred)
+            if first.room is None and first.preferred is None:
+                break
             self.queue.popleft()
-            first.bell.ring()
+            if first.room is None:
+                passed.append(first)
+            else:
+                first.bell.ring()
+        self.queue.extendleft(reversed(passed))
 
     def leave(self, place: Place, kept: Upstream | None = None) -> None:
         """Give back room that is not needed any more. kept: the idle connection that it holds, if it does."""
@@ -228,8 +247,11 @@ class Connections:
 
     # Places
 
-    def in_turn(self, tried: Collection[Place] = ()) -> list[Place]:
-        """Return the places to try, the next in turn first. Those that are left out are only tried if all are."""
+    def in_turn(self, tried: Collection[Place] = (), preferred: Place | None = None) -> list[Place]:
+        """Return the places to try: the preferred one, unless it is left out, or all, the next in turn first.
+
+        Those that are left out are only tried if all are.
+        """
         if len(self.places) == 1:
             return [] if tried else self.places
         process = os.getpid()
@@ -241,6 +263,8 @@ class Connections:
         now = time.monotonic()
         places = [place for place in self.places[first:] + self.places[:first] if place not in tried]
         alive = [place for place in places if place.left_out_until <= now]
+        if preferred in alive:
+            alive = [preferred]
         if alive and alive[0].left_out_until:
             alive[0].left_out_until = now + self.retry  # this request tries it, and the others do not
         return alive or places

@@ -26,6 +26,7 @@ from ewe.streams.base import Timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.gateway.affinity import Affinity
     from ewe.gateway.connections import Codec
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
@@ -42,16 +43,25 @@ async def ask(
     root: str,
     config: Config,
     limits: Limits,
+    affinity: Affinity | None = None,
 ) -> Response:
-    """Return a responder's answer. Raises HTTPError: 502, 503, 504, and what reading the body raises."""
+    """Return a responder's answer. affinity: the cookie that leads a client to the same address again.
+
+    Raises HTTPError: 502, 503, 504, and what reading the body raises.
+    """
     body = await spooled(request.body, config.spool)
     # Without REDIRECT_STATUS php-cgi thinks that it was called from outside.
     more = ((b"REDIRECT_STATUS", b"200"),)
     params = parameters(request, io, script, body.length, root, more, connections.codec)
     source = ResponderSource(connections, request, io, params, body, script.name, config.program_timeout)
+    if affinity is not None:
+        source.preferred = affinity.preferred(request)
     try:
         await source.begin()
-        return await response(request, script, source, limits)
+        found = await response(request, script, source, limits)
+        if affinity is not None and source.place not in (None, affinity.preferred(request)):
+            found.fields += (affinity.field(source.place, io.scheme),)
+        return found
     except BaseException:
         source.end()
         raise
@@ -109,11 +119,14 @@ class ResponderSource(GatewaySource):
         self.status: int | None = None
         self.upstream: Upstream | None = None
         self.fresh = True
+        self.preferred: Place | None = None  # the place to ask first
+        self.place: Place | None = None  # that is asked
         self.refused_by: set[Place] = set()
 
     async def begin(self, new: bool = False) -> None:
         """Begin the request on a kept connection, unless it must be `new`, or on a new one. Raises HTTPError."""
-        self.upstream = await self.connections.open(self.io, self.refused_by, new)
+        self.upstream = await self.connections.open(self.io, self.refused_by, new, self.preferred)
+        self.place = self.upstream.place
         self.fresh = not self.upstream.written
         self.start()
 

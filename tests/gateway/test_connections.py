@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from support.memory import MemoryStream
 
+from ewe.gateway.affinity import Affinity
 from ewe.gateway.connections import Connections
 from ewe.gateway.upstream import Upstream
+from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.streams.base import Disconnected
 from ewe.streams.blocking import run
@@ -127,6 +129,62 @@ def test_a_limit_is_for_each_address(paths: list[str]) -> None:
     connections.release(second.upstream)
     third.resume()
     assert third.upstream and third.upstream.place is second.upstream.place
+
+
+def test_a_request_waits_for_the_place_of_its_client(paths: list[str]) -> None:
+    """Those behind it find room at the other place, and it keeps its turn among those that want the same."""
+    connections = limited(paths)
+    there = connections.places[0]
+    first, second = Client(connections, preferred=there), Client(connections, preferred=there)
+    assert first.upstream and first.upstream.place is there and second.upstream is None
+    other = Client(connections)
+    if other.upstream is None:
+        other.resume()
+    assert other.upstream and other.upstream.place is not there
+    third = Client(connections, preferred=there)
+    connections.release(other.upstream)
+    assert not second.rung and not third.rung
+    connections.release(first.upstream)
+    assert second.rung and not third.rung
+    second.resume()
+    assert second.upstream and second.upstream.place is there
+    connections.release(second.upstream)
+    third.resume()
+    assert third.upstream and third.upstream.place is there
+
+
+def test_the_place_of_a_client_has_died(paths: list[str]) -> None:
+    connections = limited(paths)
+    there, elsewhere = connections.places
+    Path(there.address.removeprefix("unix:")).unlink()
+    first = Client(connections, preferred=there)
+    assert first.upstream and first.upstream.place is elsewhere and there.left_out_until
+    connections.release(first.upstream)
+    second = Client(connections, preferred=there)
+    assert second.upstream and second.upstream.place is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("cookie", "number"),
+    [
+        ("ewe=2", 2), ("a=b; ewe=1", 1), ("ewe=2; ewe=1", 2), ("ewe=02", 2), ("", 0), ("ewe", 0), ("ewe=", 0),
+        ("ewe=0", 0), ("ewe=3", 0), ("ewe=-1", 0), ("ewe=999999999999", 0), ("ewe=x", 0), ("xewe=1", 0),
+        ("ewe=\xb2", 0), ("EWE=1", 0), ('ewe="1"', 0),
+    ],
+)  # fmt: skip
+def test_cookies_that_a_client_may_send(cookie: str, number: int) -> None:
+    """Forged ones lead nowhere, or where a turn could have led."""
+    places = Connections(["unix:/a", "unix:/b"], keeps=False).places
+    request = Request("GET", "/", (1, 1), (("cookie", cookie),))
+    assert Affinity("ewe", "/app", places).preferred(request) is (places[number - 1] if number else None)
+
+
+def test_the_cookie_that_ewe_sets() -> None:
+    places = Connections(["unix:/a", "unix:/b"], keeps=False).places
+    field = Affinity("ewe", "/app", places).field(places[1], "http")
+    assert field == ("Set-Cookie", "ewe=2; Path=/app; HttpOnly; SameSite=Lax")
+    field = Affinity("ewe", ".php", places).field(places[0], "https")
+    assert field == ("Set-Cookie", "ewe.php=1; Path=/; HttpOnly; SameSite=Lax; Secure")
 
 
 def test_who_comes_later_does_not_overtake(paths: list[str]) -> None:

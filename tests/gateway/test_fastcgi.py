@@ -294,10 +294,10 @@ def test_a_responder_that_closes_connections_as_it_likes(
 # learned of the addresses.
 
 
-def two_addresses(start: Start, caller: str, tmp_path: Path, retry: str) -> Server:
+def two_addresses(start: Start, caller: str, tmp_path: Path, retry: str, *more: str) -> Server:
     addresses = (f"/app=unix:{tmp_path / name}" for name in ("app.sock", "other.sock"))
     options = [option for address in addresses for option in ("--fastcgi", address)]
-    return start(caller, *options, "--fastcgi-retry", retry)
+    return start(caller, *options, "--fastcgi-retry", retry, *more)
 
 
 def test_several_addresses_are_used_in_turn(
@@ -316,6 +316,37 @@ def test_several_addresses_are_used_in_turn(
         other.overloaded = True
         full = client.post("/app/echo", content=b"abc")
         assert (full.status_code, full.headers["retry-after"]) == (503, "1")
+
+
+def test_a_client_goes_again_to_the_same_address(
+    start: Start, caller: str, application: Callable[..., Application], tmp_path: Path
+) -> None:
+    """By a cookie. If the address is dead, another one takes the client over."""
+    apps = [application(), application("other.sock")]
+    server = two_addresses(start, caller, tmp_path, "100ms", "--fastcgi-affinity", "ewe")
+    with web.Client(base_url=server.url) as client:
+        for _ in range(4):  # other clients, and clients with cookies that ewe has not set, are served in turn
+            first = client.get("/app/good")
+            assert first.headers["set-cookie"] in (
+                f"ewe={n}; Path=/app; HttpOnly; SameSite=Lax" for n in (1, 2)
+            )
+            client.cookies.clear()
+        assert "set-cookie" in client.get("/app/good", headers={"Cookie": "ewe=app.sock"}).headers
+        client.cookies.clear()
+        at = int(client.get("/app/good").cookies["ewe"])
+        for each in apps:
+            each.seen.clear()
+        for _ in range(9):
+            assert "set-cookie" not in client.post("/app/echo", content=b"abc").headers
+        assert (len(apps[at - 1].seen), len(apps[2 - at].seen)) == (9, 0)
+        apps[at - 1].close()
+        moved = client.post("/app/echo", content=LARGE)
+        assert (moved.content, moved.cookies["ewe"]) == (LARGE, str(3 - at))
+        application(("app.sock", "other.sock")[at - 1])
+        for _ in range(9):  # and it stays there
+            assert "set-cookie" not in client.get("/app/good").headers
+        assert len(apps[2 - at].seen) == 10
+    assert "Traceback" not in server.log()
 
 
 def test_a_dead_address_is_left_out(

@@ -164,6 +164,7 @@ def test_a_registry_may_suggest_a_model_by_itself(
 EXAMPLES = {
     "asgi": "/blog=blog:app",
     "fastcgi": ".php=localhost:1",
+    "fastcgi-affinity": "at",
     "fastcgi-authorizer": "/a=localhost:1",
     "scgi": "/scgi=localhost:1",
     "uwsgi": "/uwsgi=localhost:1",
