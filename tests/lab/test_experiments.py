@@ -31,6 +31,7 @@ from ewe.lab.experiments import (
     ewe_tables,
     l_t1,
     l_x1,
+    libcgi_tables,
     slow,
     t_a8,
     t_a12,
@@ -63,7 +64,7 @@ SLOW GROW APPS
 IDS = ALL_IDS.split()
 ALL_RUNNABLE = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F5 X-F6 X-F7 X-F8 X-T1 X-T2 X-C1 X-C2 R-C1
-L-T1 L-X1
+L-T1 L-X1 L-T2 L-T3
 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-DT3 T-DT4
 T-A9 T-A10 T-HS1 T-HS1p T-HS2 T-HS3 T-A12 SLOW GROW APPS
 """
@@ -158,9 +159,9 @@ def published(id: str, server: str, column: str, x: float | None = None) -> floa
 
 
 def test_what_other_documents_print() -> None:
-    assert published("L-T3", "LibCGI", "100 Mbit/s", 28) == 448
-    assert published("L-T3", "CGI", "10 Mbit/s", 102_400) == 9
-    assert published("L-T2", "FastCGI", "", 10_240) == 7.5
+    assert libcgi_tables.TABLE_3["100 Mbit/s"][0] == (98, 193, 448, 460)
+    assert libcgi_tables.TABLE_3["10 Mbit/s"][3] == (9, 10, 10, 10)
+    assert libcgi_tables.TABLE_2[2] == (11.6, 7.5, 2.4)
     assert l_t1.PRINTED == {"fork": 998, "exec": 5250, "IPC": 932, "total": 7180}
     assert l_x1.PRINTED == {"control": 1900, "IPC": 1400, "protocol": 350, "total": 3650}
     assert xswitch_tables.TABLE_2["X-Switch Java"] == (450, 54)

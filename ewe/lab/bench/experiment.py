@@ -149,6 +149,9 @@ class Bench(Protocol):
     def load(self, server: Running, load: Load) -> Sample:
         """Run a load once on the load's core, and watch the server meanwhile. Raises LabError."""
 
+    def probe(self, server: Running, load: Load) -> None:
+        """Send one request and check its answer against the load. Raises LabError."""
+
     def measure(self, contender: Contender, load: Load, cell: Cell, root: Path, *options: str) -> Cell:
         """Start, warm up, load, end: as often as the lab repeats. Fill in the cell and return it.
 

@@ -15,3 +15,8 @@ TABLE_3 = {  # requests a second: by link, a row for each size, a figure for eac
     "10 Mbit/s": ((88, 162, 320, 323), (81, 151, 278, 285), (52, 72, 85, 86), (9, 10, 10, 10)),
     "100 Mbit/s": ((98, 193, 448, 460), (92, 188, 431, 436), (76, 130, 312, 315), (38, 47, 88, 89)),
 }
+
+
+def size_name(size: int) -> str:
+    """Return a size as the tables print it: `28 B`, `10 KB`."""
+    return f"{size // 1024} KB" if size >= 1024 else f"{size} B"

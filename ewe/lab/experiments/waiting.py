@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ewe.lab.bench.experiment import Experiment
 from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.libcgi_tables import KINDS, SIZES, TABLE_2, TABLE_3
 from ewe.lab.experiments.libcgi_tables import MACHINE as LIBCGI_MACHINE
 from ewe.lab.experiments.thesis_static import MACHINE as THESIS_MACHINE
 
@@ -58,28 +57,6 @@ def waiting(
 
 LIBCGI = "LibCGI (programs called as a library) and a FastCGI gateway"
 LIBCGI_EXPERIMENTS = (
-    waiting(
-        "LibCGI", "L-T2", "table 2", "How long a request takes inside the server",
-        "LibCGI is 6.3 times faster than CGI and 3.8 times faster than FastCGI; with size that vanishes.",
-        varies="size, way to call a program", measures="request handling time in the server", quick=True,
-        needs=LIBCGI,
-        cells=joined(
-            printed(dict(zip(KINDS, row, strict=False)), "", "ms", size)
-            for size, row in zip(SIZES, TABLE_2, strict=True)
-        ),
-    ),
-    waiting(
-        "LibCGI", "L-T3", "table 3", "Throughput by size and link",
-        "LibCGI answers 2.3 times as much as FastCGI and 4 to 4.7 times as much as CGI, within 3 % of a static "
-        "file; at 100 KB over 10 Mbit/s all are equal.",
-        varies="size, link, way to call a program", measures="requests a second", quick=True, needs=LIBCGI,
-        errata=("The abstract's “3.9 to 4.6 times” is, by table 3, 4.57, 4.68 and 4.11 to 10 KB.",),
-        cells=joined(
-            printed(dict(zip(KINDS, row, strict=True)), link, "req/s", size)
-            for link, rows in TABLE_3.items()
-            for size, row in zip(SIZES, rows, strict=True)
-        ),
-    ),
     waiting(
         "LibCGI", "L-C1", "section 5", "The first call of a library",
         "Loading a program as a library costs 400 µs, once.",

@@ -21,8 +21,10 @@ from ewe.processors.fork import Fork
 from ewe.processors.thread import Thread
 from ewe.site import Site
 from ewe.streams.base import Stream
-from ewe.streams.listener import Listener
+from ewe.streams.blocking import BlockingStream
+from ewe.streams.listener import Accepted, Listener
 
+TIMES = "LAB_TIMES"  # the variable that names the file for the times of requests
 REAPS_EVERY = 0.005  # seconds between two checks for ended children at a stop
 NOTHING = b"hello world, from a handler that has nothing to do.\n"  # 52 bytes, as programs.HELLO
 
@@ -47,6 +49,39 @@ class Null(Event):
     def __init__(self, site: Site, config: Config) -> None:
         super().__init__(site, config)
         site.mounts.insert(0, ("/", Nothing()))
+
+
+class TimedStream(BlockingStream):
+    """A stream that notes how long each request was in the server: from its receipt until its response was sent."""
+
+    __slots__ = ("began", "times")
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.began = 0.0
+        self.times: list[float] = []
+
+    async def next_request(self, seconds: float) -> bytes:
+        if self.began:
+            self.times.append(time.perf_counter() - self.began)
+        found = await super().next_request(seconds)
+        self.began = time.perf_counter()
+        return found
+
+    def close(self) -> None:
+        """Write the times into the file that LAB_TIMES names, a line of seconds for each request."""
+        with open(os.environ[TIMES], "a") as file:
+            file.writelines(f"{each:.9f}\n" for each in self.times)
+        self.times.clear()
+        super().close()
+
+
+class Timed(Thread):
+    """A thread per connection that notes the time of each request."""
+
+    def meet(self, accepted: Accepted) -> Stream:
+        stream = TimedStream(accepted.socket, accepted.client, accepted.server, self.config)
+        return self.register(stream)
 
 
 class Nothing:
