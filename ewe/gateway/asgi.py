@@ -39,6 +39,7 @@ Read next: ewe/features/asgi.py, which makes the Response; ewe/streams/loops.py.
 
 from __future__ import annotations
 
+import functools
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
@@ -46,6 +47,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
+from ewe.gateway.cgi import SHORT_HEAD
 from ewe.http.messages import NO_BODY
 from ewe.streams.base import CALL
 from ewe.streams.loops import Cancelled, Event, get_running_loop, start_task, unless, until
@@ -97,20 +99,29 @@ class Head:
         self.status = message["status"]
         if not (isinstance(self.status, int) and 200 <= self.status <= 599):
             raise ValueError(f"status {self.status!r} is not in 200 to 599")
-        self.length: int | None = None
         self.more = False
         self.piece = b""
         self.path: str | None = None
-        fields: list[tuple[str, str]] = []
-        for name, value in message.get("headers", ()):
-            lower = name.lower()
-            if lower == b"content-length":
-                if not value.isdigit():
-                    raise ValueError(f"Content-Length is {value!r}")
-                self.length = int(value)
-            elif lower not in SERVERS:
-                fields.append((name.decode("latin-1"), value.decode("latin-1")))
-        self.fields = fields
+        headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
+        # Fast path, same meaning: most applications send few different heads, so what they mean is remembered.
+        short = sum([len(value) for _, value in headers]) <= SHORT_HEAD
+        self.fields, self.length = (parsed_fields if short else parsed_fields.__wrapped__)(headers)
+
+
+@functools.lru_cache(maxsize=256)
+def parsed_fields(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[tuple[str, str], ...], int | None]:
+    """Return the fields that go to the client, and the Content-Length, None without one. Raises ValueError."""
+    length = None
+    fields: list[tuple[str, str]] = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower == b"content-length":
+            if not value.isdigit():
+                raise ValueError(f"Content-Length is {value!r}")
+            length = int(value)
+        elif lower not in SERVERS:
+            fields.append((name.decode("latin-1"), value.decode("latin-1")))
+    return tuple(fields), length
 
 
 class Call:

@@ -17,6 +17,7 @@ from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 
 from ewe.config.settings import Config
+from ewe.gateway.asgi import Head
 
 SUPPORT = ROOT / "tests" / "support"
 LIVE = [model for model in MODELS if model != "fork"]  # their processes outlive a connection
@@ -198,6 +199,19 @@ def test_faults(bare: Callable[..., Server], variant: str) -> None:
                  "without a complete response", "may not end the server"):  # fmt: skip
         assert text in log
     assert b"200 OK" in server.ask(get("show"))
+
+
+def test_a_head_that_is_remembered_means_the_same() -> None:
+    def head(headers: object) -> tuple[object, object]:
+        made = Head({"type": "http.response.start", "status": 200, "headers": headers})
+        return made.fields, made.length
+
+    for _ in range(2):
+        assert head([(b"X-A", b"1"), (b"Content-Length", b"5"), (b"Date", b"x")]) == ((("X-A", "1"),), 5)
+        assert head([[b"X-A", bytearray(b"2")]]) == ((("X-A", "2"),), None)
+        assert head(iter([(b"Set-Cookie", b"a" * 100_000)])) == ((("Set-Cookie", "a" * 100_000),), None)
+        with pytest.raises(ValueError, match="Content-Length is b'-5'"):
+            head([(b"Content-Length", b"-5")])
 
 
 def test_lengths_are_checked(bare: Callable[..., Server], variant: str) -> None:
