@@ -120,7 +120,7 @@ def doubts(settings: Settings) -> list[str]:
     """Return a warning, in one line, for each setting that is valid but probably a mistake."""
     lines = []
     for name, own in settings.databases.items():
-        if not os.access(own.place, os.R_OK | (os.W_OK if own.write else 0)):
+        if own.driver == "sqlite" and not os.access(own.place, os.R_OK | (os.W_OK if own.write else 0)):
             lines.append(
                 f"[databases.{name}] place: {own.place} cannot be opened; the demon tries at each request"
             )

@@ -8,19 +8,15 @@ A worker of the demon calls a connection from one thread. Only cancel() may come
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, Protocol
-from urllib.parse import quote
 
 from ewe.database.protocol import DatabaseError, Parameters, Value
-
-BUSY = 5.0  # seconds that SQLite waits for another process that writes
-AT_ONCE = 100  # rows that are fetched in one call
+from ewe.registry import load
 
 
 class Database(NamedTuple):
-    """One database of the settings. place: a file for SQLite."""
+    """One database of the settings. place: a file for SQLite, a connection string for PostgreSQL."""
 
     name: str
     driver: str
@@ -29,10 +25,13 @@ class Database(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a statement returns: the names of its columns, and its rows, which are fetched as they are taken."""
+    """What a statement returns: the names of its columns, and its rows, which are fetched as they are taken.
+
+    Rows that are not taken to their end must be closed before the connection is used again.
+    """
 
     columns: tuple[str, ...]
-    rows: Iterator[Sequence[Value]]
+    rows: Generator[Sequence[Value], None, None]
 
 
 class Connection(Protocol):
@@ -54,116 +53,15 @@ class Connection(Protocol):
         """Close it. Raises nothing."""
 
 
-class SQLite:
-    """A connection to a file of SQLite; one that may only read cannot be made to write by any statement.
-
-    Two things protect it: the file is opened with mode=ro, and an authorizer refuses what reaches other files
-    (ATTACH, and functions that load or write files), since mode=ro is a property of one file only.
-    """
-
-    def __init__(self, database: Database) -> None:
-        mode = "rw" if database.write else "ro"
-        try:
-            self.connection = sqlite3.connect(
-                f"file:{quote(database.place)}?mode={mode}",
-                uri=True,
-                timeout=BUSY,
-                isolation_level="DEFERRED" if database.write else None,
-                check_same_thread=False,
-            )
-            self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-        except sqlite3.Error as reason:
-            raise DatabaseError("UNAVAILABLE", f"{database.place}: {reason}") from None
-        self.connection.set_authorizer(may_write if database.write else may_read)
-
-    def execute(self, statement: str, parameters: Parameters) -> Result:
-        try:
-            cursor = self.connection.cursor()
-            cursor.arraysize = AT_ONCE
-            cursor.execute(statement, parameters)
-        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as reason:
-            raise self.failed(reason) from None
-        columns = tuple(name for name, *_ in cursor.description or ())
-        return Result(columns, self.rows(cursor))
-
-    def rows(self, cursor: sqlite3.Cursor) -> Iterator[Sequence[Value]]:
-        """Yield a cursor's rows."""
-        try:
-            yield from cursor
-        except (sqlite3.Error, UnicodeDecodeError) as reason:
-            raise self.failed(reason) from None
-        finally:
-            cursor.close()
-
-    def failed(self, reason: Exception) -> DatabaseError:
-        """Return the error for the gateway."""
-        gone = getattr(reason, "sqlite_errorname", "").startswith(UNAVAILABLE)
-        return DatabaseError("UNAVAILABLE" if gone else "STATEMENT", str(reason))
-
-    def end(self, commit: bool) -> None:
-        if not self.connection.in_transaction:
-            return
-        try:
-            if commit:
-                self.connection.commit()
-                return
-        except sqlite3.Error as reason:
-            raise self.failed(reason) from None
-        finally:
-            if self.connection.in_transaction:
-                self.connection.rollback()
-
-    def cancel(self) -> None:
-        self.connection.interrupt()
-
-    def is_alive(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-UNAVAILABLE = (
-    "SQLITE_BUSY",
-    "SQLITE_LOCKED",
-    "SQLITE_CANTOPEN",
-    "SQLITE_IOERR",
-    "SQLITE_FULL",
-    "SQLITE_CORRUPT",
-)
-# Actions of the authorizer that reach beyond the one file: sqlite.org/c3ref/c_alter_table.html
-BEYOND = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
-READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
-# Pragmas that only tell of tables
-TELLS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"})
-DANGEROUS = frozenset({"load_extension", "writefile", "edit", "fts3_tokenizer"})
-
-
-def may_read(action: int, first: str | None, second: str | None, *_: object) -> int:
-    """Decide what a statement may do that must not write: sqlite3_set_authorizer()."""
-    if action == sqlite3.SQLITE_PRAGMA:
-        allowed = (first or "").lower() in TELLS
-    elif action == sqlite3.SQLITE_FUNCTION:
-        allowed = (second or "").lower() not in DANGEROUS
-    else:
-        allowed = action in READS
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
-
-
-def may_write(action: int, first: str | None, second: str | None, *_: object) -> int:
-    """Decide what a statement may do that may write, in its own file only."""
-    if action == sqlite3.SQLITE_PRAGMA:
-        allowed = (first or "").lower() in TELLS
-    elif action == sqlite3.SQLITE_FUNCTION:
-        allowed = (second or "").lower() not in DANGEROUS
-    else:
-        allowed = action not in BEYOND
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
-
-
-DRIVERS: dict[str, Callable[[Database], Connection]] = {"sqlite": SQLite}
+DRIVERS = {"sqlite": "ewe.database.sqlite:SQLite", "postgresql": "ewe.database.postgresql:PostgreSQL"}
 
 
 def connect(database: Database) -> Connection:
     """Open a connection. Raises DatabaseError("UNAVAILABLE")."""
-    return DRIVERS[database.driver](database)
+    try:
+        driver = load(DRIVERS[database.driver])
+    except ImportError as missing:
+        text = f"the driver {database.driver} needs {missing.name}: pip install 'ewe-server[database]'"
+        raise DatabaseError("UNAVAILABLE", text) from None
+    connection: Connection = driver(database)
+    return connection

@@ -57,7 +57,9 @@ COUNT = whole(1, 1 << 31, "a whole number from 1")
 class DatabaseSettings:
     """One table [databases.NAME]."""
 
-    place: str = setting("", TEXT, "the database: for SQLite a file, relative to the settings file")
+    place: str = setting(
+        "", TEXT, "a file for SQLite, relative to the settings file; a connection string for PostgreSQL"
+    )
     driver: str = setting("sqlite", DRIVER, "what speaks to the database")
     users: tuple[str, ...] = setting(
         (), TEXTS, "accounts that may use it through a Unix socket; none: the demon's own"
@@ -105,8 +107,10 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
             raise ConfigError(f"{place} must be a table")
         made = DatabaseSettings(**read_table(own, DATABASE, place))
         if not made.place:
-            raise ConfigError(f"{place}: place is missing: which file is the database?")
-        databases[name] = replace(made, place=os.path.join(directory, made.place))
+            raise ConfigError(f"{place}: place is missing: where is the database?")
+        if made.driver == "sqlite":
+            made = replace(made, place=os.path.join(directory, made.place))
+        databases[name] = made
     return replace(settings, databases=databases)
 
 

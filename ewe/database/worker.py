@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ewe.database.drivers import Connection, Database, connect
+from ewe.database.drivers import Connection, Database, Result, connect
 from ewe.database.layouts import Row, fragments
 from ewe.database.protocol import (
     ClientRequest,
@@ -92,7 +92,7 @@ class Worker:
     def answer(self, job: Job) -> None:
         """Run the statement and send its result, or an error. Raises OSError if the gateway has left."""
         try:
-            self.run(job, self.fitting(job.database))
+            self.run(job)
         except DatabaseError as error:
             failed = (
                 DatabaseError(self.cancelled, "cancelled after the time limit") if self.cancelled else error
@@ -100,22 +100,26 @@ class Worker:
             self.log.write("warning", f"{job.who}: database {job.database.name}: {failed.kind}: {failed}")
             job.socket.sendall(encode_response(ServerResponse(b"", False, failed)))
 
-    def run(self, job: Job, connection: Connection) -> None:
+    def run(self, job: Job) -> None:
         """Run the statement and send its result. The transaction is committed before the last part leaves."""
         whole = False
+        result: Result | None = None
         try:
-            result = connection.execute(job.request.statement, job.request.parameters)
+            result = self.execute(job)
+            connection = self.connection
+            assert connection is not None
             rows = self.limited(result.rows, job)
             last: bytes | None = None
             for piece in fragments(job.request.layout, result.columns, rows):
                 if last is not None:
                     job.socket.sendall(encode_response(ServerResponse(last, True)))
                 last = piece
+            result.rows.close()  # a limit may have ended it
             connection.end(commit=True)
             whole = True
         finally:
             if not whole:
-                self.roll_back(connection)
+                self.roll_back(result)
         job.socket.sendall(encode_response(ServerResponse(last or b"", False)))
 
     def limited(self, rows: Iterator[Sequence[object]], job: Job) -> Iterator[Row]:
@@ -130,10 +134,24 @@ class Worker:
                 raise DatabaseError(self.cancelled, "cancelled")
             yield row  # type: ignore[misc]
 
-    def roll_back(self, connection: Connection) -> None:
+    def execute(self, job: Job) -> Result:
+        """Run the statement. A connection that the database has closed since the last one is made again, once."""
+        known = self.connection
+        connection = self.fitting(job.database)
+        try:
+            return connection.execute(job.request.statement, job.request.parameters)
+        except DatabaseError:
+            if connection is not known or connection.is_alive():
+                raise
+        return self.fitting(job.database).execute(job.request.statement, job.request.parameters)
+
+    def roll_back(self, result: Result | None) -> None:
         """Forget what a statement did that failed; a connection that cannot do it is closed."""
         try:
-            connection.end(commit=False)
+            if result is not None:
+                result.rows.close()
+            if self.connection is not None:
+                self.connection.end(commit=False)
         except DatabaseError:
             self.disconnect()
 

@@ -49,12 +49,13 @@ class Demon:
                 )
                 connection.execute("INSERT INTO goods VALUES (1, '<b>\"wool\" & ü</b>', 2.5, x'00ff')")
             connection.close()
+        self.place = ""  # of all databases; "": each has a file
         self.process: subprocess.Popen[bytes] | None = None
 
     def settings(self) -> Path:
         lines = [f"listen = ['{self.address}']", *self.general]
         for name, own in self.databases.items():
-            lines += [f"[databases.{name}]", f"place = '{name}.db'", *own]
+            lines += [f"[databases.{name}]", f"place = '{self.place or name + '.db'}'", *own]
         path = self.directory / "dbd.toml"
         path.write_text("\n".join(lines), encoding="utf-8")
         return path
@@ -74,7 +75,7 @@ class Demon:
 
     def answers(self) -> bool:
         try:
-            return self.ask("SELECT 1", layout="CSV") == "1\r\n1\r\n"
+            return self.ask("SELECT 1 AS n", layout="CSV") == "n\r\n1\r\n"
         except DatabaseError:
             return False
 

@@ -1,0 +1,239 @@
+"""The driver of PostgreSQL, against a real server: what a statement may do, and what a lost connection does."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from glob import glob
+from pathlib import Path
+
+import pytest
+from database.test_demon import Demon
+from support.server import wait_until
+
+from ewe.database.client import Client
+from ewe.database.drivers import Connection, Database, connect
+from ewe.database.postgresql import psycopg_style
+from ewe.database.protocol import ClientRequest, DatabaseError, Parameters, encode_request
+
+pytestmark = pytest.mark.starts_processes
+PROGRAMS = max(glob("/usr/lib/postgresql/*/bin"), default="")
+# What a gateway might send first, to change what its next statement may do
+WITHOUT_EFFECT = (
+    "SET default_transaction_read_only = off",
+    "SET TRANSACTION READ WRITE",
+    "COMMIT",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+    "SET search_path = nothing",
+)
+SERIES = "SELECT n, 'text' FROM generate_series(1, ?::int) n"
+
+
+class PostgreSQL:
+    """A server with an empty database, at a Unix socket only."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.place = f"host={directory} user=postgres dbname=postgres"
+        self.account = {}
+        if os.geteuid() == 0:  # initdb refuses root
+            who = pwd.getpwnam("postgres")
+            os.chown(directory, who.pw_uid, who.pw_gid)
+            self.account = {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": []}
+        self.run("initdb", "-D", f"{directory}/data", "-A", "trust", "-U", "postgres", "--no-sync")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, program: str, *arguments: str) -> None:
+        command = [shutil.which(program, path=PROGRAMS) or program, *arguments]
+        subprocess.run(command, check=True, capture_output=True, timeout=120, cwd="/", **self.account)  # type: ignore[call-overload]
+
+    def start(self) -> None:
+        directory = self.directory
+        command = [
+            f"{PROGRAMS}/postgres",
+            "-D",
+            f"{directory}/data",
+            "-k",
+            str(directory),
+            "-c",
+            "listen_addresses=",
+        ]
+        with open(directory / "log", "ab") as log:
+            self.process = subprocess.Popen([*command, "-F"], stderr=log, cwd="/", **self.account)  # type: ignore[call-overload]
+        wait_until(self.answers, 20, lambda: (directory / "log").read_text())
+
+    def answers(self) -> bool:
+        try:
+            connect(Database("pg", "postgresql", self.place, False)).close()
+        except DatabaseError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGQUIT)  # at once, as a server that fails
+            self.process.wait(20)
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQL]:
+    with tempfile.TemporaryDirectory(prefix="ewe-pg-") as name:
+        Path(name).chmod(0o755)
+        made = PostgreSQL(Path(name))
+        made.start()
+        yield made
+        made.stop()
+
+
+@pytest.fixture
+def connections(server: PostgreSQL) -> Iterator[tuple[Connection, Connection]]:
+    """One that may write, and one that may only read; a table `goods` with two rows."""
+    writes = connect(Database("pg", "postgresql", server.place, True))
+    reads = connect(Database("pg", "postgresql", server.place, False))
+    run(writes, "DROP TABLE IF EXISTS goods")
+    run(
+        writes,
+        "CREATE TABLE goods (id int, name text, at date DEFAULT '1999-12-31', price numeric DEFAULT 1.50)",
+    )
+    run(writes, "INSERT INTO goods VALUES (1, 'wool'), (2, '100%')")
+    yield writes, reads
+    writes.close()
+    reads.close()
+
+
+def run(connection: Connection, statement: str, parameters: Parameters = ()) -> list[Sequence[object]]:
+    """Run one statement as a worker does."""
+    try:
+        result = connection.execute(statement, parameters)
+        rows = list(result.rows)
+    except DatabaseError:
+        connection.end(commit=False)
+        raise
+    connection.end(commit=True)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters", "rows"),
+    [
+        ("SELECT * FROM goods WHERE id = 1", (), [(1, "wool", "1999-12-31", "1.50")]),
+        ("SELECT name FROM goods WHERE name = ?", ["100%"], [("100%",)]),
+        ("SELECT name FROM goods WHERE name = :name", {"name": "100%"}, [("100%",)]),
+        ("SELECT id % 2 FROM goods WHERE name LIKE '%'", (), [(1,), (0,)]),
+        ("SELECT id % 2, ? FROM goods WHERE name LIKE '1%'", ["'; --"], [(0, "'; --")]),
+        ("SELECT '? :a', \"id\" /* ? :a */, $$?$$, $a$:a$a$, E'\\'?' FROM goods WHERE id = :a -- ?", {"a": 1},
+         [("? :a", 1, "?", ":a", "'?")]),
+        ("SELECT ?::int + 1, (array[1,2,3])[1:2]", [4], [(5, "[1, 2]")]),
+        ("SELECT '{\"x\": 1}'::jsonb ?? 'x', ?", ["y"], [(True, "y")]),
+        ("SELECT ?::text IS NULL, ?::float8, ?::bytea", [None, 1.5, b"\0\xff"], [(True, 1.5, b"\0\xff")]),
+        ("DELETE FROM goods WHERE false", (), None),
+    ],
+)  # fmt: skip
+def test_a_statement_and_its_parameters(
+    connections: tuple[Connection, Connection],
+    statement: str,
+    parameters: Parameters,
+    rows: list[object] | None,
+) -> None:
+    if rows is None:
+        assert run(connections[0], statement, parameters) == []
+    else:
+        assert run(connections[1], statement, parameters) == rows
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM goods",
+        "COMMIT; DELETE FROM goods",
+        "SELECT 1; DELETE FROM goods",
+        "CREATE TABLE more (id int)",
+        "nonsense",
+        "",
+        "SELECT * FROM nothing",
+        "DO $$ BEGIN RAISE EXCEPTION 'no'; END $$",
+    ],
+)
+def test_who_may_only_read_changes_nothing(
+    connections: tuple[Connection, Connection], statement: str
+) -> None:
+    writes, reads = connections
+    for before in WITHOUT_EFFECT:
+        run(reads, before)
+    with pytest.raises(DatabaseError) as refused:
+        run(reads, statement)
+    assert refused.value.kind == "STATEMENT" and "\n" not in str(refused.value)
+    assert run(reads, "SELECT COUNT(*) FROM goods") == [(2,)] == run(writes, "SELECT COUNT(*) FROM goods")
+
+
+def test_a_failed_statement_leaves_nothing(connections: tuple[Connection, Connection]) -> None:
+    writes, reads = connections
+    with pytest.raises(DatabaseError):
+        run(writes, "WITH new AS (INSERT INTO goods VALUES (3) RETURNING id) SELECT 1 / (id - 3) FROM new")
+    result = writes.execute("INSERT INTO goods SELECT n FROM generate_series(1, 100000) n RETURNING id", ())
+    next(result.rows)
+    result.rows.close()  # as a worker does at a limit
+    writes.end(commit=False)
+    assert run(reads, "SELECT COUNT(*) FROM goods") == [(2,)]
+    assert writes.is_alive()
+
+
+def test_placeholders_are_found_outside_of_text_only() -> None:
+    assert psycopg_style("a = ? AND b LIKE '%?'", [1])[0] == "a = %s AND b LIKE '%%?'"
+    assert psycopg_style("a = ? AND b LIKE '%?'", [])[0] == "a = ? AND b LIKE '%?'"
+    assert psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
+
+
+@pytest.fixture
+def demon(server: PostgreSQL) -> Iterator[Demon]:
+    """A demon whose database `log` is in PostgreSQL."""
+    if server.process is None:
+        server.start()
+    with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
+        Path(name).chmod(0o755)
+        made = Demon(Path(name))
+        made.databases = {"log": ["driver = 'postgresql'"]}
+        made.place = server.place
+        made.start()
+        yield made
+        made.stop(signal.SIGKILL)
+
+
+def test_a_slow_statement_is_cancelled_in_the_database(demon: Demon, server: PostgreSQL) -> None:
+    with pytest.raises(DatabaseError) as refused:
+        demon.ask("SELECT pg_sleep(20)", time_limit=0.3)
+    assert refused.value.kind == "TIMEOUT"
+    with Client(demon.address) as leaves:
+        leaves.socket.sendall(encode_request(ClientRequest("log", "SELECT pg_sleep(20)")))
+        wait_until(lambda: demon.status()["running"] == 1, 5)
+    busy = "SELECT COUNT(*) AS n FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%pg_sleep(20)'"
+    wait_until(lambda: demon.ask(busy, layout="CSV") == "n\r\n0\r\n", 5)
+
+
+def test_a_large_result_comes_through(demon: Demon) -> None:
+    with Client(demon.address, 60) as client:
+        size = sum(map(len, client.ask(ClientRequest("log", SERIES, "PRE", [200_000], time_limit=20.0))))
+    assert size == sum(len(f"{n}\ttext\n") for n in range(1, 200_001)) + len("<pre>\nn\t?column?\n</pre>\n")
+
+
+def test_a_database_that_stops_is_said_and_one_that_starts_again_is_used(
+    demon: Demon, server: PostgreSQL
+) -> None:
+    assert demon.ask(SERIES, [1])
+    server.stop()
+    with pytest.raises(DatabaseError) as refused:
+        demon.ask(SERIES, [1])
+    assert (refused.value.kind, refused.value.status) == ("UNAVAILABLE", 503)
+    server.start()
+    assert demon.ask(SERIES, [1])
+    # Each connection that was open is found dead at its next statement, which does not fail for it
+    server.stop()
+    server.start()
+    for _ in range(8):
+        assert demon.ask(SERIES, [1])
