@@ -43,7 +43,7 @@ from ewe.gateway.claims import is_in
 from ewe.gateway.records import Authorization, encode_pairs
 from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
-from ewe.gateway.spool import NOTHING, Spooled
+from ewe.gateway.spool import EMPTY
 from ewe.http.messages import Request, Response, with_variables
 from ewe.http.status import HTTPError
 
@@ -130,15 +130,14 @@ class Authorizer:
         script = Script("", f"the authorizer of {self.path}", "")
         variables = of_request(request, io.server, io.scheme, script, 0, self.root) | of_connection(io)
         params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
-        nothing = Spooled(NOTHING, 0, shared=True)
-        source = ResponderSource(self.connections, request, io, params, nothing, script.name, self.timeout)
+        source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout)
         source.safe = True  # a decision may be asked for again
         try:
             await source.begin()
             found = await response(request, script, source, self.limits)
             if found.status != 200 or found.target is not None:
-                found.fields = tuple(each for each in found.fields if not is_variable(each[0]))
-                return found
+                fields = tuple(each for each in found.fields if not is_variable(each[0]))
+                return Response(found.status, fields, found.body, target=found.target, reason=found.reason)
             await source.discard()
             if not source.finished:
                 raise HTTPError(502, f"{script.name}: a 200 with more than {DISCARD} bytes")

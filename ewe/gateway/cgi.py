@@ -42,8 +42,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import __version__, logger
 from ewe.http.fields import parse_fields
-from ewe.http.messages import Request, Response, Source
-from ewe.http.status import BODILESS, HTTPError
+from ewe.http.messages import Request, Response, Source, encode_head
+from ewe.http.status import BODILESS, REASONS, HTTPError
 from ewe.http.target import unescape
 
 if TYPE_CHECKING:
@@ -197,20 +197,24 @@ async def response(request: Request, script: Script, source: GatewaySource, limi
         return Response(number, head.fields, reason=head.reason)
     if source.finished and source.length in (None, len(source.left_over)) and request.method != "HEAD":
         whole = source.take_left_over()  # the whole body came with the head: its length is known
-        return Response(number, head.fields, b"" if number in BODILESS else whole, reason=head.reason)
+        return Response(number, head.fields, whole, reason=head.reason, head=head.encoded)
     found = Response(number, head.fields, source, reason=head.reason)
     source.unwanted = request.method == "HEAD" or number in BODILESS
     return found
 
 
 class Head(NamedTuple):
-    """A program's head, parsed. target: of a local redirect. length: in bytes. fields: for the client."""
+    """A program's head, parsed. target: of a local redirect. length: in bytes. fields: for the client.
+
+    encoded: status line and fields as they are sent; b"" if they were not encoded yet.
+    """
 
     status: int
     reason: str | None
     target: str | None
     length: int | None
     fields: tuple[tuple[str, str], ...]
+    encoded: bytes = b""
 
 
 def parse_head(head: bytes, name: str, limits: Limits) -> Head:
@@ -260,7 +264,9 @@ def parsed_head(head: bytes, limits: Limits) -> Head:
         return Head(200, None, location, None, ())
     passed = tuple((own, value) for name, own, value in fields if name not in NOT_PASSED_ON)
     length = content_length(values["content-length"]) if "content-length" in values else None
-    return Head(*response_status(status, location), None, length, passed)
+    number, reason = response_status(status, location)
+    reason = REASONS.get(number, "Unknown") if reason is None else reason
+    return Head(number, reason, None, length, passed, encode_head(number, reason, passed))
 
 
 def advice(text: str) -> str:
@@ -359,7 +365,7 @@ class GatewaySource(Source):
                 what = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
                 raise HTTPError(502, f"{self.name}: {what} ({self.how_it_ended()})")
             head += data
-            match = FIRST_END.match(head) or HEAD_END.search(head)
+            match = HEAD_END.search(head) if head[0] > 13 else FIRST_END.match(head) or HEAD_END.search(head)
             if match is not None:
                 self.left_over = head[match.end() :]
                 return head[: match.start() + 1] if match.start() else b""

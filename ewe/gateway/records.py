@@ -132,6 +132,8 @@ def decode_length(data: bytes, at: int) -> tuple[int, int]:
 class Decoder:
     """Turns bytes into records; an incomplete record, 64 KB at most, waits for the next feed()."""
 
+    __slots__ = ("buffer",)
+
     def __init__(self) -> None:
         self.buffer = b""
 
@@ -294,7 +296,7 @@ class Responder:
 @functools.lru_cache(maxsize=256)
 def end_records(request_id: int, app_status: int) -> bytes:
     """Return the records that end a request's output and the request."""
-    return record(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
+    return empty(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
 
 
 def end_record(request_id: int, app_status: int, protocol_status: int) -> bytes:
@@ -325,9 +327,29 @@ class Ended(NamedTuple):
     protocol_status: int
 
 
+@functools.lru_cache(maxsize=512)
+def begin_record(request_id: int, role: int, keep: bool) -> bytes:
+    """Return the BEGIN_REQUEST record of a request."""
+    return record(BEGIN_REQUEST, request_id, BEGIN_BODY.pack(role, KEEP_CONN if keep else 0))
+
+
+@functools.lru_cache(maxsize=1024)
+def empty(kind: int, request_id: int) -> bytes:
+    """Return the record that ends a stream."""
+    return record(kind, request_id)
+
+
+@functools.lru_cache(maxsize=256)
+def good_ends(request_id: int) -> tuple[bytes, bytes]:
+    """Return what may follow the last output of a request that ends well, byte for byte."""
+    end = end_record(request_id, 0, REQUEST_COMPLETE)
+    return end, empty(STDOUT, request_id) + end
+
+
 class Requester:
     """The web server's end of one connection; after Ended it may begin() the next request if it asked to keep."""
 
+    __slots__ = ("decoder", "id", "running")
     ends_with_close = False  # the answer: END_REQUEST ends it
     role = RESPONDER
 
@@ -352,19 +374,32 @@ class Requester:
         # One request at a time, but each with another id: late records of one are not taken for those of the next.
         self.id = self.id % MAX_ID + 1
         self.running = True
-        return b"".join((
-            record(BEGIN_REQUEST, self.id, BEGIN_BODY.pack(self.role, KEEP_CONN if keep else 0)),
-            stream(PARAMS, self.id, pairs),
-            record(PARAMS, self.id),
-        ))  # fmt: skip
+        begin = begin_record(self.id, self.role, keep)
+        return b"".join((begin, stream(PARAMS, self.id, pairs), empty(PARAMS, self.id)))
 
     def input(self, data: bytes) -> bytes:
         """Return the records of more of the body; b"" ends it."""
-        return stream(STDIN, self.id, data) if data else record(STDIN, self.id)
+        return stream(STDIN, self.id, data) if data else empty(STDIN, self.id)
 
     def abort(self) -> bytes:
         """Return the record that aborts the request: its response is no longer wanted."""
         return record(ABORT_REQUEST, self.id)
+
+    def whole_output(self, data: bytes) -> bytes | None:
+        """Return the output if these bytes are one record of it and the request's good end; the request has ended.
+
+        Most answers are short and come so. None for all others, which feed() takes: this saves what it makes.
+        """
+        if len(data) < HEADER.size or self.decoder.buffer or not self.running:
+            return None
+        version, kind, request_id, length, padding = HEADER.unpack_from(data)
+        if version != VERSION or kind != STDOUT or request_id != self.id or not length:
+            return None
+        end = HEADER.size + length
+        if data[end + padding :] not in good_ends(request_id):
+            return None
+        self.running = False
+        return data[HEADER.size : end]
 
     def feed(self, data: bytes) -> list[Output | Errors | Ended]:
         """Return the events in these bytes. Raises FastCGIError."""

@@ -18,7 +18,7 @@ from ewe.gateway.connections import Connections
 from ewe.gateway.programs import ErrorLog
 from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester
 from ewe.gateway.scripts import Script
-from ewe.gateway.spool import Spooled, spooled
+from ewe.gateway.spool import EMPTY, Spooled, spooled
 from ewe.gateway.upstream import Place, Upstream
 from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.status import HTTPError
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
 PIECE = 32 * 1024  # bytes of a body made into records at once
+NOTHING = memoryview(b"")
+COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
+# Without REDIRECT_STATUS php-cgi thinks that it was called from outside.
+NOT_OUTSIDE = ((b"REDIRECT_STATUS", b"200"),)
 
 
 async def ask(
@@ -49,10 +53,8 @@ async def ask(
 
     Raises HTTPError: 502, 503, 504, and what reading the body raises.
     """
-    body = await spooled(request.body, config.spool)
-    # Without REDIRECT_STATUS php-cgi thinks that it was called from outside.
-    more = ((b"REDIRECT_STATUS", b"200"),)
-    params = parameters(request, io, script, body.length, root, more, connections.codec)
+    body = EMPTY if request.body is NO_BODY else await spooled(request.body, config.spool)
+    params = parameters(request, io, script, body.length, root, NOT_OUTSIDE, connections.codec)
     source = ResponderSource(connections, request, io, params, body, script.name, config.program_timeout)
     if affinity is not None:
         source.preferred = affinity.preferred(request)
@@ -88,11 +90,27 @@ def parameters(
         encoded = codec.encode_request(found | dict(more), length)
         if request.body is NO_BODY:
             request.asked = (key, encoded)  # one assignment, since threads share the Request
-    return encoded + codec.encode_pairs(of_connection(io).items())
+    known, connection = io.asked
+    if known is not codec:
+        connection = codec.encode_pairs(of_connection(io).items())
+        io.asked = (codec, connection)
+    return encoded + connection
 
 
 class ResponderSource(GatewaySource):
     """What a responder answers to one request. timeout: how long it may do nothing, in seconds."""
+
+    # Most requests leave these as they are.
+    arrived = b""
+    heard = False  # anything at all
+    answered = False  # output has come
+    refused = False  # unread, by this address
+    refused_by: frozenset[Place] = frozenset()
+    preferred: Place | None = None  # the place to ask first
+    place: Place | None = None  # that is asked
+    status: int | None = None
+    upstream: Upstream | None = None
+    errors: ErrorLog | None = None
 
     def __init__(
         self,
@@ -107,47 +125,39 @@ class ResponderSource(GatewaySource):
         super().__init__(name)
         self.connections = connections
         self.io = io
-        self.safe = request.method in SAFE and not body.length
+        self.safe = not body.length and request.method in SAFE
         self.params = params
         self.body = body
         self.timeout = timeout
-        self.errors = ErrorLog(name)
-        self.arrived = b""
-        self.heard = False  # anything at all
-        self.answered = False  # output has come
-        self.refused = False  # unread, by this address
-        self.status: int | None = None
-        self.upstream: Upstream | None = None
-        self.fresh = True
-        self.preferred: Place | None = None  # the place to ask first
-        self.place: Place | None = None  # that is asked
-        self.refused_by: set[Place] = set()
 
     async def begin(self, new: bool = False) -> None:
         """Begin the request on a kept connection, unless it must be `new`, or on a new one. Raises HTTPError."""
-        self.upstream = await self.connections.open(self.io, self.refused_by, new, self.preferred)
-        self.place = self.upstream.place
-        self.fresh = not self.upstream.written
-        self.start()
-
-    def start(self) -> None:
-        """Have the head and the first of the body ready to be sent, in one system call where it is short."""
+        upstream = await self.connections.open(self.io, self.refused_by, new, self.preferred)
+        self.upstream = upstream
+        self.place = upstream.place
+        self.written_before = upstream.written
+        self.fresh = not upstream.written
         self.requester = self.connections.codec()
         self.offset = 0
-        self.input_over = False
-        assert self.upstream is not None
-        self.written_before = self.upstream.written
-        begin = self.requester.begin_with(self.params, self.connections.keeps)
-        self.outgoing = memoryview(begin + self.next_input())
+        # The head and the first of the body leave in one system call where they are short.
+        data = self.requester.begin_with(self.params, self.connections.keeps) + self.next_input()
+        try:
+            sent = upstream.send(data)
+        except OSError:
+            sent = 0  # receive() meets the same error, and decides what it means
+        self.outgoing = NOTHING if sent == len(data) else memoryview(data)[sent:]
 
     async def receive(self) -> bytes:
         if self.left_over:
             return self.take_left_over()
         while not self.arrived and not self.finished:
-            self.fill()
             assert self.upstream is not None
             try:
-                self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout)
+                if self.outgoing or not self.input_over:
+                    self.fill()
+                    self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout)
+                else:
+                    data = await self.upstream.receive(self.timeout)
             except Timeout:
                 raise HTTPError(
                     504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
@@ -182,6 +192,10 @@ class ResponderSource(GatewaySource):
 
     def take(self, data: bytes) -> None:
         """Take records. Raises HTTPError(502)."""
+        if (output := self.requester.whole_output(data)) is not None:
+            self.arrived = output
+            self.over(COMPLETE)
+            return
         try:
             events = self.requester.feed(data)
         except FastCGIError as reason:
@@ -191,6 +205,7 @@ class ResponderSource(GatewaySource):
                 self.answered = True
                 self.arrived += event.data
             elif isinstance(event, Errors):
+                self.errors = self.errors or ErrorLog(self.name)
                 self.errors.take(event.data)
             else:
                 self.over(event)
@@ -233,7 +248,7 @@ class ResponderSource(GatewaySource):
         """Begin again at another address: this one has refused the request unread. Raises HTTPError(503)."""
         assert self.upstream is not None
         self.refused = self.heard = False
-        self.refused_by.add(self.upstream.place)
+        self.refused_by |= {self.upstream.place}
         await self.begin_again()
 
     async def begin_again(self) -> None:
@@ -253,6 +268,7 @@ class ResponderSource(GatewaySource):
         if self.upstream is not None:
             self.connections.release(self.upstream)
             self.upstream = None
-        if not self.body.closed:
+        if self.errors is not None:
             self.errors.end()
+            self.errors = None
         self.body.close()

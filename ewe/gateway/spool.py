@@ -27,7 +27,7 @@ class Spooled:
     __slots__ = ("closed", "descriptor", "length", "shared")
 
     def __init__(self, descriptor: int, length: int, shared: bool = False) -> None:
-        """shared: the descriptor belongs to all empty bodies, and close() leaves it open."""
+        """shared: this is the body of all requests without one, and close() leaves it open."""
         self.descriptor = descriptor
         self.length = length
         self.shared = shared
@@ -35,14 +35,16 @@ class Spooled:
 
     def copy(self) -> Spooled:
         """Return a second Spooled of the same body, which must be closed separately."""
-        own = self.descriptor if self.shared else os.dup(self.descriptor)
-        return Spooled(own, self.length, self.shared)
+        return self if self.shared else Spooled(os.dup(self.descriptor), self.length)
 
     def close(self) -> None:
         """Close the file."""
         if not self.closed and not self.shared:
+            self.closed = True
             os.close(self.descriptor)
-        self.closed = True
+
+
+EMPTY = Spooled(NOTHING, 0, shared=True)
 
 
 async def spooled(body: BodyReader, memory: int) -> Spooled:
@@ -51,7 +53,7 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
     Raises HTTPError: 507 if the disk is full, and those of BodyReader.receive().
     """
     if body.length == 0:
-        return Spooled(NOTHING, 0, shared=True)
+        return EMPTY
     in_memory = body.length is None or body.length <= memory
     descriptor = -1
     length = 0

@@ -16,14 +16,15 @@ import errno
 import os
 import socket
 import time
+from socket import SocketType  # without the methods in Python that socket.socket adds to each call
 
 from ewe.config.setting_types import parse_address
 from ewe.streams.base import RECEIVE, Timeout
 from ewe.streams.poller import Poller
 
-CROWDED = (
-    0.05  # seconds between two tries while a Unix socket's backlog is full, of which no event tells the end
-)
+# Seconds between two tries while a Unix socket's backlog is full. No event tells when it has room again.
+CROWDED = 0.05
+KIND = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 
 
 class Place:
@@ -53,9 +54,11 @@ class Place:
 
     async def connect(self, poller: Poller, seconds: float) -> Upstream:
         """Return a connection, made within `seconds`. Raises OSError, Timeout, Disconnected."""
-        sock = socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        sock = SocketType(self.family, KIND)
         try:
-            await self.connected(sock, poller, seconds)
+            # A Unix socket connects at once, or its backlog is full.
+            if number := sock.connect_ex(self.target):
+                await self.connected(sock, number, poller, seconds)
             if self.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:
@@ -63,13 +66,10 @@ class Place:
             raise
         return Upstream(sock, poller, self)
 
-    async def connected(self, sock: socket.socket, poller: Poller, seconds: float) -> None:
-        """Return once the socket is connected."""
+    async def connected(self, sock: SocketType, number: int, poller: Poller, seconds: float) -> None:
+        """Return once the socket is connected. number: of the error with which connect(2) has returned."""
         since = time.monotonic()
-        while True:
-            number = sock.connect_ex(self.target)
-            if number in (0, errno.EISCONN):
-                return
+        while number not in (0, errno.EISCONN):
             left = since + seconds - time.monotonic()
             if left <= 0:
                 raise Timeout
@@ -81,6 +81,7 @@ class Place:
                     return
             elif number == errno.EAGAIN:
                 await poller.wait([], since, min(CROWDED, left))
+                number = sock.connect_ex(self.target)
                 continue
             raise OSError(number, os.strerror(number))
 
@@ -88,7 +89,9 @@ class Place:
 class Upstream:
     """One connection to a place. poller: that of the client that it serves now."""
 
-    def __init__(self, sock: socket.socket, poller: Poller, place: Place) -> None:
+    __slots__ = ("asked", "descriptor", "place", "poller", "socket", "written")
+
+    def __init__(self, sock: SocketType, poller: Poller, place: Place) -> None:
         self.place = place
         self.socket = sock
         self.descriptor = sock.fileno()
@@ -106,42 +109,66 @@ class Upstream:
             pass
         return False
 
-    async def exchange(self, outgoing: memoryview, seconds: float) -> tuple[memoryview, bytes | None]:
-        """Wait until something can be sent or received, and do it.
+    def send(self, data: bytes | memoryview) -> int:
+        """Send what the kernel takes now, and return how many bytes that were. Raises OSError."""
+        try:
+            sent = self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        self.asked = True
+        self.written += sent
+        return sent
 
-        Return what is left to send, and the bytes that came: b"" at the end, None if none came. A server may answer
-        before it has read the whole request, so neither direction waits for the other. Raises Timeout after
-        `seconds` without progress, OSError if the connection is lost, Disconnected if the client has left.
+    async def receive(self, seconds: float) -> bytes:
+        """Return the bytes that come next, b"" at the end.
+
+        Raises Timeout after `seconds` without any, OSError if the connection is lost, Disconnected if the client
+        has left.
         """
         since = time.monotonic()
-        descriptor = self.descriptor
+        waited = False
         while True:
-            sent = 0
-            if outgoing:
-                try:
-                    sent = self.socket.send(outgoing)
-                except BlockingIOError:
-                    pass
-                except BrokenPipeError:  # the server reads no more, but may have answered
-                    outgoing = memoryview(b"")
-            data: bytes | None = None
-            if sent:
-                self.asked = True
-                self.written += sent
-            elif self.asked:  # an answer within microseconds is unlikely: wait before the first recv(2)
-                self.asked = False
-            else:
+            if not self.asked:  # an answer within microseconds is unlikely: wait before the first recv(2)
                 try:
                     data = self.socket.recv(RECEIVE)
                 except BlockingIOError:
                     pass
+                else:
+                    if not waited:
+                        await self.poller.share(len(data))
+                    return data
+            self.asked = False
+            left = since + seconds - time.monotonic()
+            if left <= 0 or not await self.poller.readable(self.descriptor, since, left):
+                raise Timeout
+            waited = True
+
+    async def exchange(self, outgoing: memoryview, seconds: float) -> tuple[memoryview, bytes | None]:
+        """Wait until something can be sent or received, and do it.
+
+        Return what is left to send, and the bytes that came: b"" at the end, None if none came. A server may answer
+        before it has read the whole request, so neither direction waits for the other. Raises as receive().
+        """
+        since = time.monotonic()
+        descriptor = self.descriptor
+        while outgoing:
+            sent = 0
+            data: bytes | None = None
+            try:
+                sent = self.send(outgoing)
+                if not sent:
+                    data = self.socket.recv(RECEIVE)
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:  # the server reads no more, but may have answered
+                break
             if sent or data is not None:
                 await self.poller.share(sent + len(data or b""))
                 return outgoing[sent:], data
             left = since + seconds - time.monotonic()
-            writable = descriptor if outgoing else -1
-            if left <= 0 or not await self.poller.wait([descriptor], since, left, writable, True):
+            if left <= 0 or not await self.poller.wait([descriptor], since, left, descriptor):
                 raise Timeout
+        return memoryview(b""), await self.receive(seconds)
 
     def close(self) -> None:
         """Close the connection."""

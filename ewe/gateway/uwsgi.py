@@ -79,6 +79,10 @@ class Requester:
         """Return the bytes of more of the body; its end needs none, since its length was told."""
         return data
 
+    def whole_output(self, data: bytes) -> bytes | None:
+        """Return None: no bytes tell that they are the answer's last."""
+        return None
+
     def feed(self, data: bytes) -> list[Output]:
         """Return the answer's next bytes."""
         return [Output(data)]

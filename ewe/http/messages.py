@@ -140,7 +140,9 @@ class Response:
     whose body is bytes is never changed, so it may be sent many times.
     """
 
-    __slots__ = ("_encoded", "body", "cause", "fields", "length", "reason", "release", "status", "target")
+    __slots__ = (
+        "_encoded", "body", "cause", "fields", "length", "reason", "release", "remembered", "status", "target",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -152,9 +154,12 @@ class Response:
         release: Callable[[], None] | None = None,
         target: str | None = None,
         reason: str | None = None,
+        head: bytes = b"",
     ) -> None:
+        """head: what encode_head() makes of status, reason and fields, if the caller remembers it."""
         self.status = status
         self.fields = tuple(fields)
+        self.remembered = (self.fields, head)
         self.body = b"" if status in BODILESS and isinstance(body, bytes) else body
         self.reason = reason if reason is not None else REASONS.get(status, "Unknown")
         self.cause = cause
@@ -170,15 +175,12 @@ class Response:
         Raises ValueError if a name or a value could split the response (RFC 9110 section 5.5).
         """
         if self._encoded is None:
-            lines = [f"HTTP/1.1 {self.status} {self.reason}\r\n"]
-            for name, value in self.fields:
-                line = f"{name}: {value}"
-                if FIELD_LINE.fullmatch(line) is None:
-                    raise ValueError(f"field {line[:80]!r} cannot stand in a response")
-                lines.append(line + "\r\n")
+            fields, head = self.remembered
+            if not head or fields is not self.fields:  # a feature has added to the fields
+                head = encode_head(self.status, self.reason, self.fields)
             if self.length is not None and self.status not in BODILESS:
-                lines.append(f"Content-Length: {self.length}\r\n")
-            self._encoded = "".join(lines).encode("latin-1")
+                head = b"%bContent-Length: %d\r\n" % (head, self.length)
+            self._encoded = head
         return self._encoded
 
     def get(self, name: str) -> str | None:
@@ -191,6 +193,17 @@ class Response:
             await self.body.close()
         if self.release is not None:
             self.release()
+
+
+def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:
+    """Return a status line and field lines, each with its CRLF. Raises ValueError as Response.encoded()."""
+    lines = [f"HTTP/1.1 {status} {reason}\r\n"]
+    for name, value in fields:
+        line = f"{name}: {value}"
+        if FIELD_LINE.fullmatch(line) is None:
+            raise ValueError(f"field {line[:80]!r} cannot stand in a response")
+        lines.append(line + "\r\n")
+    return "".join(lines).encode("latin-1")
 
 
 class Region:

@@ -170,6 +170,8 @@ class Stream:
 
     scheme = "http"
     variables = b""
+    # What a responder is told of the connection, for the next time; before it the protocol's codec
+    asked: tuple[object, bytes] = (None, b"")
 
     def __init__(self, client: tuple[str, int], server: tuple[str, int], timeouts: Timeouts) -> None:
         self.client = client

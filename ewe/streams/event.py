@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ewe.streams.bells import Bell
-    from ewe.streams.poller import Poller
+    from ewe.streams.poller import Poller, Watcher
 
 
 T = TypeVar("T")
@@ -78,6 +78,7 @@ class EventStream(Stream):
     """
 
     HIGH = 64 * 1024  # bytes that may wait for the conversation before reading pauses
+    watcher: Watcher | None = None  # the loop's, once the conversation has waited for another server
 
     def __init__(
         self,

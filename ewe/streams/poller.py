@@ -15,8 +15,9 @@ have left: from the outside both look alike. Such a client is believed to be the
 something every HALF_CLOSED seconds.
 
 What can go wrong: a descriptor that is closed while a poller watches it. Its number is given to the next file that
-is opened, and the poller would wake the wrong conversation. wait() therefore watches only until it returns; a
-caller that asks for `stays` (it saves an event loop system calls in each wait) must call forget() before it closes.
+is opened, and the poller would wake the wrong conversation. wait() therefore watches only until it returns.
+readable() watches on (it saves an event loop system calls in each wait): its caller must call forget() before it
+closes the descriptor.
 
 Read next: gateway/programs.py, gateway/upstream.py.
 """
@@ -57,19 +58,25 @@ class Poller(Protocol):
         since: float,
         seconds: float,
         writable: int = -1,
-        stays: bool = False,
     ) -> list[int]:
         """Wait until a descriptor can be read, or `writable` can be written; return those that can.
 
         seconds: at most so long; then the list is empty. since: when the program last wrote something, on
-        time.monotonic(). stays: the caller will wait for the same descriptors again, and calls forget() before it
-        closes one. Raises Disconnected when the client has left, or has closed its sending side and the program
-        has been silent for HALF_CLOSED seconds.
+        time.monotonic(). Raises Disconnected when the client has left, or has closed its sending side and the
+        program has been silent for HALF_CLOSED seconds.
+        """
+        ...
+
+    async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
+        """Wait until one descriptor can be read; return False after `seconds`. It may return True too early.
+
+        The caller will wait for the descriptor again, and calls forget() before it closes it. since, and what this
+        raises: as wait().
         """
         ...
 
     def forget(self, descriptor: int) -> None:
-        """Stop watching a descriptor that was waited for with `stays`; it is about to be closed."""
+        """Stop watching a descriptor that readable() has waited for; it is about to be closed."""
         ...
 
     async def share(self, size: int) -> None:
@@ -94,19 +101,20 @@ class BlockingPoller:
         since: float,
         seconds: float,
         writable: int = -1,
-        stays: bool = False,
     ) -> list[int]:
-        from select import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, poll
+        import select
 
-        watched = poll()
+        watched = select.poll()
         if writable >= 0:
-            watched.register(writable, POLLOUT)
+            watched.register(writable, select.POLLOUT)
         for descriptor in descriptors:
-            watched.register(descriptor, POLLIN | POLLOUT if descriptor == writable else POLLIN)
+            watched.register(
+                descriptor, select.POLLIN | select.POLLOUT if descriptor == writable else select.POLLIN
+            )
         client = self.client.fileno()
         if client < 0:
             raise Disconnected
-        watched.register(client, POLLRDHUP if self.client_ended_at is None else 0)
+        watched.register(client, select.POLLRDHUP if self.client_ended_at is None else 0)
         now = time.monotonic()
         expires = now + seconds
         while True:
@@ -115,7 +123,7 @@ class BlockingPoller:
             events = dict(watched.poll(max(until - now, 0) * 1000))
             about_client = events.pop(client, 0)
             now = time.monotonic()
-            if about_client & (POLLHUP | POLLERR) or (gone_at is not None and now >= gone_at):
+            if about_client & (select.POLLHUP | select.POLLERR) or (gone_at is not None and now >= gone_at):
                 raise Disconnected
             if events:
                 return list(events)
@@ -124,6 +132,9 @@ class BlockingPoller:
                 watched.modify(client, 0)
             elif now >= expires:
                 return []
+
+    async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
+        return bool(await self.wait((descriptor,), since, seconds))
 
     def forget(self, descriptor: int) -> None:
         """Do nothing: poll(2) watches nothing between two waits."""
@@ -145,29 +156,29 @@ class Watcher:
     """The descriptors that an event loop watches also between two waits, in one epoll(7) that the loop watches.
 
     To add one to the loop itself and to remove it costs uvloop seven system calls; here it costs two. waiting: the
-    function to call when a descriptor can be read, None while no conversation waits for it.
+    stream whose conversation waits for a descriptor, None while none does.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         from select import EPOLLIN, epoll
 
         self.epoll = epoll()
-        self.readable = EPOLLIN
-        self.waiting: dict[int, Callable[[int], None] | None] = {}
+        self.events = EPOLLIN
+        self.waiting: dict[int, EventStream | None] = {}
         loop.add_reader(self.epoll.fileno(), self.ready)
 
-    def watch(self, descriptor: int, possible: Callable[[int], None]) -> None:
-        """Call `possible` when the descriptor can be read, or its other end has closed it."""
+    def watch(self, descriptor: int, stream: EventStream) -> None:
+        """Wake the stream when the descriptor can be read, or its other end has closed it."""
         if descriptor not in self.waiting:
-            self.epoll.register(descriptor, self.readable)
-        self.waiting[descriptor] = possible
+            self.epoll.register(descriptor, self.events)
+        self.waiting[descriptor] = stream
 
     def ready(self) -> None:
         """Wake the conversations whose descriptors can be read."""
         for descriptor, _ in self.epoll.poll(0):
-            possible = self.waiting.get(descriptor)
-            if possible is not None:
-                possible(descriptor)
+            stream = self.waiting.get(descriptor)
+            if stream is not None:
+                stream.happened(Want.PROGRAM)
             else:  # the loop would call again and again for bytes that no conversation reads
                 self.forget(descriptor)
 
@@ -202,7 +213,6 @@ class EventPoller:
         since: float,
         seconds: float,
         writable: int = -1,
-        stays: bool = False,
     ) -> list[int]:
         stream, loop = self.stream, self.stream.loop
         ready: list[int] = []
@@ -212,10 +222,7 @@ class EventPoller:
             stream.happened(Want.PROGRAM)
 
         for descriptor in descriptors:
-            if not stays:
-                loop.add_reader(descriptor, possible, descriptor)
-                continue
-            self.watcher().watch(descriptor, possible)
+            loop.add_reader(descriptor, possible, descriptor)
         if writable >= 0:
             loop.add_writer(writable, possible, writable)
         expires = stream.clock.now + seconds
@@ -232,28 +239,47 @@ class EventPoller:
                     continue
         finally:
             for descriptor in descriptors:
-                if not stays:
-                    loop.remove_reader(descriptor)
-                else:
-                    self.watcher().pause(descriptor)
+                loop.remove_reader(descriptor)
             if writable >= 0:
                 loop.remove_writer(writable)
         return ready
+
+    async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
+        stream = self.stream
+        watcher = stream.watcher or self.watcher()
+        watcher.watch(descriptor, stream)
+        expires = stream.clock.now + seconds
+        try:
+            while True:
+                now = stream.clock.now
+                if stream.ended and now > max(since, stream.client_ended_at) + HALF_CLOSED:
+                    raise Disconnected
+                if now > expires:
+                    return False
+                try:
+                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
+                except Timeout:
+                    continue
+                return True
+        finally:
+            watcher.pause(descriptor)
 
     async def share(self, size: int) -> None:
         await self.stream.share(size)
 
     def forget(self, descriptor: int) -> None:
-        watcher = WATCHERS.get(self.stream.loop)
+        # Another conversation may have made the loop watch it.
+        watcher = self.stream.watcher or WATCHERS.get(self.stream.loop)
         if watcher is not None:
             watcher.forget(descriptor)
 
     def watcher(self) -> Watcher:
-        """Return the loop's watcher, which is made when it is first needed."""
+        """Return the loop's watcher, which is made when it is first needed; the stream remembers it."""
         loop = self.stream.loop
         watcher = WATCHERS.get(loop)
         if watcher is None:
             watcher = WATCHERS[loop] = Watcher(loop)
+        self.stream.watcher = watcher
         return watcher
 
     def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:

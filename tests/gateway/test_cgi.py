@@ -37,6 +37,7 @@ from ewe.gateway import cgi
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import temporary_file
 from ewe.http.limits import Limits
+from ewe.http.messages import Response
 from ewe.http.parser import parse_request
 from ewe.streams.base import Stream
 
@@ -273,6 +274,30 @@ def test_the_whole_environment(server: Server) -> None:
         sock.sendall(request("GET", "/cgi-bin/sub/variables", version="1.0", host=""))
         found = variables(read_response(sock))
         assert (found["SERVER_NAME"], found["SERVER_PROTOCOL"]) == ("127.0.0.1", "HTTP/1.0")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"Content-Type: text/plain\n",
+        b"Status: 404 Nothing here\r\nSet-Cookie: a=1\r\nset-cookie: b=2\r\n",
+        b"HTTP/1.1 201\r\nX: \xe9\r\nConnection: close\r\nContent-Length: 7\r\n",
+        b"Status: 204\n",
+        b"Location: http://ewe/x y\n",
+    ],
+)
+def test_a_remembered_head_is_sent_as_its_fields_are(head: bytes) -> None:
+    """What parse_head() has encoded is what Response makes of status, reason and fields, byte for byte."""
+    found = cgi.parse_head(head, "/x", Limits())
+    for body in (b"", b"a body"):
+        fresh = Response(found.status, found.fields, body, reason=found.reason)
+        known = Response(found.status, found.fields, body, reason=found.reason, head=found.encoded)
+        assert found.encoded and known.encoded() == fresh.encoded()
+        assert known.encoded().startswith(found.encoded)
+        other = Response(found.status, found.fields, body, reason=found.reason, head=found.encoded)
+        other.fields += (("Added", "later"),)
+        assert b"\r\nAdded: later\r\n" in other.encoded()
 
 
 def test_long_names_of_fields_are_not_remembered() -> None:

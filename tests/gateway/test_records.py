@@ -262,6 +262,30 @@ def test_bad_bytes_are_never_anything_but_the_typed_error() -> None:
     assert failed > 1000
 
 
+def test_a_whole_answer_taken_at_once_means_what_its_records_mean() -> None:
+    """whole_output() finds what feed() finds, or leaves the bytes to feed(): for good answers and mutations."""
+    application = Responder()
+    application.feed(Requester().begin([]))
+    output = application.output(b"Content-Type: text/plain\n\nhello")
+    ends = (application.end(), record(fastcgi.END_REQUEST, 1, bytes(8)))  # of X-Switch, of php-fpm
+    for end in ends:
+        assert running_requester().whole_output(output + end) == b"Content-Type: text/plain\n\nhello"
+    chance = random.Random(6)
+    found = 0
+    for _ in range(20_000):
+        data = mutated(chance, [output + ends[0], output + ends[1], output])
+        expected = read_all(running_requester(), [data])
+        server = running_requester()
+        whole = server.whole_output(data)
+        if whole is None:
+            assert read_all(server, [data]) == expected, data
+        else:
+            assert expected == ([Output(whole), Ended(0, fastcgi.REQUEST_COMPLETE)], ""), data
+            assert not server.running
+            found += 1
+    assert 1000 < found < 10_000
+
+
 def running_requester() -> Requester:
     server = Requester()
     server.begin([])
