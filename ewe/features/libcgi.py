@@ -72,11 +72,11 @@ class LibCGI:
             output = await io.call(self.libraries.call, script.file, first, variables_of(io), None)
         else:
             body = await spooled(request.body, self.spool)
-            try:
-                found = of_request(request, io.server, io.scheme, script, body.length, self.document_root)
-                output = await io.call(self.libraries.call, script.file, block(found), variables_of(io), body)
-            finally:
-                body.close()
+            found = block(of_request(request, io.server, io.scheme, script, body.length, self.document_root))
+            # The call closes the body. Closed here when the client leaves, its descriptor could be another body's
+            # by the time that a thread beside the event loop maps it.
+            call = self.libraries.call_with
+            output = await io.call(call, script.file, found, variables_of(io), body, abandoned=body.close)
         try:
             return await self.answers.response(request, script, output)
         except HTTPError as refused:

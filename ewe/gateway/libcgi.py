@@ -218,6 +218,10 @@ class Output:
             os.close(self.file)
             self.file = -1
 
+    def __del__(self) -> None:
+        # If the client has left, nobody has taken the output.
+        self.close()
+
 
 class Libraries:
     """The libraries of a process. The methods may block, and any thread may call them."""
@@ -274,6 +278,13 @@ class Libraries:
                 self.slots.append(slot)
         raise HTTPError(503, f"{os.path.basename(file)}: unloaded again and again", (("Retry-After", "1"),))
 
+    def call_with(self, file: str, first: bytes, second: bytes, body: Spooled) -> bytes | Output:
+        """Do what call() does, and close the body."""
+        try:
+            return self.call(file, first, second, body)
+        finally:
+            body.close()
+
     def with_body(self, library: Library, slot: Slot, first: bytes, second: bytes, body: Spooled) -> int:
         """Make a call with the request's body in memory."""
         shim = self.start()
@@ -304,6 +315,7 @@ class Libraries:
                 finally:
                     view.release()
                 found = Output(b"", output.file)
+                output.file = -1
                 output = None
                 return found
         except OSError as reason:

@@ -67,7 +67,8 @@ void processfunc(char *input)
     if (!strcmp(query, "heap")) { char *own = malloc(8); memset(own - 64, 'z', 4096); free(own); free(own); }
     if (!strcmp(query, "write")) { if (write(0, HEAD, sizeof HEAD) + write(3, "\0040\n", 3) > 0) abort(); }
     if (!strcmp(query, "close")) for (int each = 0; each < 1024; each++) close(each);
-    if (!strcmp(query, "nap")) usleep(200000);
+    if (!strncmp(query, "nap", 3)) usleep(200000);
+    if (!strcmp(query, "nap-much")) { whole(); whole(); return; }
     if (!strcmp(query, "silent")) return;
     if (!strcmp(query, "no-head")) { lputs("Hello\n\n"); whole(); return; }
     if (!strcmp(query, "half-head")) { lputs("Content-Type: text/plain\n"); return; }

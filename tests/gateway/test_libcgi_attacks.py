@@ -1,0 +1,90 @@
+"""LibCGI in place under attack: by the author of a library, and by clients. See support/libcgi.py for what it does."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.libcgi import DOES, compiled, install
+from support.proc import open_files
+from support.server import MODELS, Server, Start, wait_until
+
+from ewe.libcgi import build
+
+pytestmark = pytest.mark.starts_processes
+BODY = os.urandom(1_000_000)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    build.build()
+    return compiled(tmp_path_factory.mktemp("libraries"), "does", DOES)
+
+
+@pytest.fixture
+def started(start: Start, site: Path, library: Path) -> Callable[..., Server]:
+    """Return a function that starts a model with the library."""
+
+    def started(model: str, *options: str) -> Server:
+        for name in ("does", "other"):
+            install(library, site / "libcgi-bin" / f"{name}.so")
+        user = ("--user", "nobody") if os.geteuid() == 0 else ()
+        return start(model, "--libcgi-path", str(site / "libcgi-bin"), *user, *options)
+
+    return started
+
+
+def leave(server: Server, request: bytes, take: int = 0, after_s: float = 0) -> None:
+    """Send a request, take some bytes of the answer, and reset the connection."""
+    with server.connect() as sock:
+        sock.sendall(request)
+        if take:
+            sock.recv(take)
+        time.sleep(after_s)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def files_of(server: Server) -> int:
+    """Return how many descriptors all processes of the server have."""
+    return sum(len(open_files(pid)) for pid in server.processes())
+
+
+def post(query: str, length: int, body: bytes) -> bytes:
+    return b"POST /libcgi-bin/does.so?%b HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (
+        query.encode(), length,
+    ) + body  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [*MODELS, "asyncio --loop asyncio"])
+def test_clients_that_leave(started: Callable[..., Server], model: str) -> None:
+    """Within their body, during the call, within the answer. Nothing stays open, and others are answered."""
+    server = started(model)
+    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+        assert client.post("does.so?echo", content=BODY).content == BODY
+
+    def round_of_them() -> None:
+        for _ in range(3):
+            leave(server, post("echo", 2_000_000, BODY))
+            leave(server, post("nap", 10, b"0123456789"))
+            leave(server, b"GET /libcgi-bin/does.so?nap-much HTTP/1.1\r\nHost: a\r\n\r\n", after_s=0.1)
+            leave(server, post("echo", len(BODY), BODY), take=1000)
+
+    round_of_them()
+    wait_until(lambda: httpx.get(f"{server.url}libcgi-bin/does.so?-", timeout=30).status_code == 200, 30)
+    before = files_of(server)
+    for _ in range(2):
+        round_of_them()
+    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+        assert client.post("does.so?echo", content=BODY).content == BODY
+    wait_until(
+        lambda: files_of(server) <= before + 2, 30, lambda: f"{before} descriptors, now {files_of(server)}"
+    )
+    assert "Traceback" not in server.log(), server.log()
