@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from support.lab_bench import quick_lab
 
 from ewe.lab.bench.processes import LabError
 from ewe.lab.bench.results import Cell, Sample, Table, Usage
-from ewe.lab.experiments import l_t1, l_t2, l_t3, l_x1
+from ewe.lab.experiments import l_c1, l_c2, l_f1, l_t1, l_t2, l_t3, l_x1
 from ewe.lab.experiments.libcgi_tables import CGI, FASTCGI, KINDS, LIBCGI, SIZES, STATIC
-from ewe.lab.load import exchanges, pinger
+from ewe.lab.load import exchanges, pinger, stub_dns
 from ewe.lab.load.exchanges import BYTE, COLUMNS, PROTOCOL, RAW
 from ewe.lab.load.steps import EXEC, FORK, IPC, STEPS, TOTAL
 from ewe.lab.stacks import forms, gateways
+from ewe.libcgi.build import build
 
 
 def micros(column: str, **figures: float) -> list[Cell]:
@@ -199,3 +202,110 @@ def test_the_claim_about_throughput(row: tuple[float, ...], word: str) -> None:
     found = l_t3.check(rates(thread=row, prefork=row, asyncio=(500, 1000, 2000, 10_000)))
     assert found.word == word
     assert "LibCGI over FastCGI: thread" in found.sentence and "asyncio 2.00 (2.00)" in found.sentence
+
+
+# L-C1: the first call
+
+
+@pytest.mark.starts_processes
+def test_a_library_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    build()
+    monkeypatch.setattr(l_c1, "LIBRARIES", (3, 3))
+    with quick_lab() as lab:
+        programs = forms.forms_of(lab, SIZES[:1])
+        found = l_c1.cells(lab, LIBCGI, lambda: l_c1.libraries(lab, programs))
+        cells = {cell.server: cell for cell in found}
+        assert l_c1.imported(programs) > 0
+    assert not any(cell.failure for cell in cells.values())
+    first, later = cells[l_c1.FIRST].samples[0], cells[l_c1.LATER].samples[0]
+    assert (first.requests, later.requests) == (3, 3 * l_c1.CALLS)
+    assert (cells[l_c1.LOADING].paper, cells[l_c1.LATER].paper) == (400, 1300)
+    assert cells[l_c1.LOADING].median == pytest.approx(first.extra["micros"] - later.extra["micros"])
+
+
+@pytest.mark.parametrize(("loading", "word"), [(300, "holds"), (2000, "does not hold")])
+def test_the_claim_about_loading(loading: float, word: str) -> None:
+    figures = {l_c1.LOADING: loading, l_c1.LATER: 120.0}
+    assert l_c1.check(Table("L-C1", cells=micros(LIBCGI, **figures))).word == word
+
+
+# L-F1: faults
+
+
+@pytest.mark.starts_processes
+def test_faults_harm_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    build()
+    monkeypatch.setattr(l_f1, "FAULTS", ("crash", "exit"))
+    monkeypatch.setattr(l_f1, "ROUNDS", (1, 1))
+    monkeypatch.setattr(l_f1, "HOST", "/nowhere")
+    with quick_lab() as lab:
+        table = Table("L-F1", cells=list(l_f1.run(lab)), notes=lab.notes)
+    assert [cell.failure for cell in table.cells] == [""] * 8
+    assert any(l_f1.HOST_MISSING in note for note in table.notes)
+    samples = [cell.samples[0] for cell in table.cells]
+    assert all(sample.requests > 2 * l_f1.OTHERS for sample in samples)
+    assert l_f1.check(table).word == "holds", l_f1.check(table)
+
+
+def test_what_others_lose_is_counted() -> None:
+    client = l_f1.Client("http://127.0.0.1:9/", "/", threading.Event(), lost=["500 with 9 bytes"] * 2)
+    assert l_f1.tally([client, client]) == [("500 with 9 bytes", 4)]
+    assert l_f1.get("http://127.0.0.1:9/", "/") == (0, b"")
+
+
+def fault(status: float, note: str = "") -> Table:
+    sample = Sample("sockets", 0, 10, 9, extra={"lost": 1.0, "status": status}, notes=[note] if note else [])
+    return Table("L-F1", cells=[Cell("crash", l_f1.IN_PLACE, value="extra.lost", samples=[sample])])
+
+
+def test_the_claim_about_faults() -> None:
+    assert l_f1.check(fault(500)).word == "holds"
+    assert "other clients lost 1 of 10 requests" in l_f1.check(fault(500)).sentence
+    assert l_f1.check(fault(200)).word == "does not hold"
+    assert l_f1.check(fault(500, "the library did not answer again")).word == "does not hold"
+
+
+# L-C2: the client's name
+
+
+def test_what_the_name_server_answers() -> None:
+    name = stub_dns.encoded("53.0.0.127.in-addr.arpa")
+    question = b"\x12\x34\x01\x00" + b"\0\1" + b"\0\0" * 3 + name + b"\0\x0c\0\1"
+    reply = stub_dns.reply_to(question)
+    assert reply[:8] == b"\x12\x34\x85\x80\0\1\0\1" and reply.endswith(b"\x06client\x07example\0")
+    assert reply[12 : len(question)] == question[12:]
+    other = stub_dns.reply_to(question[:-4] + b"\0\1\0\1")  # an address
+    assert other[2:8] == b"\x85\x83\0\1\0\0"
+    assert stub_dns.reply_to(question[:20]) == stub_dns.reply_to(b"") == b""
+
+
+@pytest.mark.starts_processes
+def test_a_slow_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    build()
+    monkeypatch.setattr(l_c2, "REQUESTS", (1, 1))
+    monkeypatch.setattr(l_c2, "DELAY", 0.3)
+    monkeypatch.setattr(
+        l_c2, "ROWS", {l_c2.NOT_ASKED: ("", 0.3), l_c2.QUICK: ("name", 0.0), l_c2.SLOW: ("name", 0.3)}
+    )
+    with quick_lab() as lab:
+        cells = list(l_c2.run(lab))
+        assert lab.prefix == []
+    if lacking := l_c2.impossible():
+        assert {cell.failure for cell in cells} == {lacking}
+        return
+    assert [cell.failure for cell in cells] == ["", "", ""]
+    not_asked, quick, slow = (cell.samples[0].extra for cell in cells)
+    assert slow["millis"] >= 300
+    assert (not_asked["questions"], bool(quick["questions"])) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("slow", "not_asked", "word"),
+    [(1010, 2, "holds"), (1010, 1000, "holds in part"), (3, 1000, "does not hold")],
+)
+def test_the_claim_about_names(slow: float, not_asked: float, word: str) -> None:
+    cells = [
+        Cell(name, "", value="extra.millis", samples=[Sample("x", 0, extra={"millis": figure})])
+        for name, figure in ((l_c2.NOT_ASKED, not_asked), (l_c2.QUICK, 2.0), (l_c2.SLOW, slow))
+    ]
+    assert l_c2.check(Table("L-C2", cells=cells)).word == word

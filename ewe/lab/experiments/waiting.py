@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ewe.lab.bench.experiment import Experiment
 from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.libcgi_tables import MACHINE as LIBCGI_MACHINE
 from ewe.lab.experiments.thesis_static import MACHINE as THESIS_MACHINE
 
 Cells = tuple[Cell, ...]
 MACHINES: Mapping[str, Mapping[str, str]] = {
-    "LibCGI": LIBCGI_MACHINE,
     "RDBMS": {
         "data": "50,000 rows of 196 bytes, an access log",
         "answer": "5.605 KB of HTML",
@@ -51,31 +49,6 @@ def waiting(
     )  # fmt: skip
     return experiment, cells
 
-
-# ---------------------------------------------------------------------------------------------------------
-# LibCGI: programs that run inside the server
-
-LIBCGI = "LibCGI (programs called as a library) and a FastCGI gateway"
-LIBCGI_EXPERIMENTS = (
-    waiting(
-        "LibCGI", "L-C1", "section 5", "The first call of a library",
-        "Loading a program as a library costs 400 µs, once.",
-        varies="first or later call", measures="time of a call", needs=LIBCGI,
-        cells=printed({"loading": 400}, "", "µs"),
-    ),
-    waiting(
-        "LibCGI", "L-F1", "figure 1", "A library that fails",
-        "An endless loop is cut by a timeout and a segmentation fault is caught; the library is unloaded and the "
-        "client gets status 500.",
-        varies="the fault", measures="requests lost, time to recover", needs=LIBCGI,
-    ),
-    waiting(
-        "LibCGI", "L-C2", "section 4.2", "Looking up the client's name",
-        "Finding REMOTE_HOST can take seconds.",
-        varies="reverse lookups on or off", measures="response time",
-        needs="reverse lookups, which ewe does not do, and a slow name server",
-    ),
-)  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------
 # RDBMS: gateways to a database. The results are in figures, and the text does not give their numbers.
@@ -138,4 +111,4 @@ THESIS_EXPERIMENTS = (
     ),
 )  # fmt: skip
 
-WAITING: Sequence[tuple[Experiment, Cells]] = (*LIBCGI_EXPERIMENTS, *RDBMS_EXPERIMENTS, *THESIS_EXPERIMENTS)
+WAITING: Sequence[tuple[Experiment, Cells]] = (*RDBMS_EXPERIMENTS, *THESIS_EXPERIMENTS)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST (1 << 20)
+#define MOST (128 << 10)
 #define HEAD 128
 
 static char packet[MOST];
