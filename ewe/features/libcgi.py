@@ -13,17 +13,16 @@ import stat
 from typing import TYPE_CHECKING
 
 from ewe.gateway.cgi import of_connection, of_request, refuse_trace
-from ewe.gateway.libcgi import AS_ROOT, NOT_BUILT, Answers, Libraries, NotBuilt
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
 from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.status import HTTPError
-from ewe.libcgi import build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ewe.config.settings import Config
+    from ewe.gateway.libcgi import Answers, Libraries
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
@@ -32,20 +31,33 @@ SUFFIX = ".so"
 
 
 class LibCGI:
-    """Call the libraries of one directory."""
+    """Call the libraries of one directory.
+
+    load() comes with the first library. ctypes and the rest would else be in every child that the fork model makes
+    for a site without libraries: a fork cost a tenth more page faults.
+    """
 
     def __init__(self, config: Config, document_root: str, limits: Limits) -> None:
         self.directory = os.path.realpath(config.libcgi_path)
         self.document_root = document_root
         self.spool = config.spool
-        self.libraries = Libraries(self.directory, config.libcgi_timeout, follows=config.symlinks == "follow")
-        self.answers = Answers(limits)
+        self.timeout = config.libcgi_timeout
+        self.follows = config.symlinks == "follow"
+        self.limits = limits
+        self.loaded: list[tuple[Libraries, Answers]] = []
         if holds_libraries(self.directory):
-            # Forked children inherit the shim, and need not load it for each connection.
-            try:
-                self.libraries.start()
-            except NotBuilt:
-                pass  # each request is told
+            self.load()  # forked children inherit the shim, and need not load it for each connection
+
+    def load(self) -> None:
+        """Load what calls libraries. If several threads do so at once, the first one's counts for all."""
+        from ewe.gateway.libcgi import Answers, Libraries, NotBuilt
+
+        libraries = Libraries(self.directory, self.timeout, follows=self.follows)
+        self.loaded.append((libraries, Answers(self.limits)))
+        try:
+            self.loaded[0][0].start()
+        except NotBuilt:
+            pass  # each request is told
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with the library at the request's path; None if there is none.
@@ -63,24 +75,27 @@ class LibCGI:
             if script is None:
                 return None
             refuse_trace(request)
+            if not self.loaded:
+                await io.call(self.load)
             known = Target(self, script, io)
             if request.body is NO_BODY:
                 first = block(of_request(request, io.server, io.scheme, script, 0, self.document_root))
                 request.asked = (known, first)  # one assignment, since threads share the Request
         script = known.script
+        libraries, answers = self.loaded[0]
         if request.body is NO_BODY:
-            output = await io.call(self.libraries.call, script.file, first, variables_of(io), None)
+            output = await io.call(libraries.call, script.file, first, variables_of(io), None)
         else:
             body = await spooled(request.body, self.spool)
             found = block(of_request(request, io.server, io.scheme, script, body.length, self.document_root))
             # The call closes the body. Closed here when the client leaves, its descriptor could be another body's
             # by the time that a thread beside the event loop maps it.
-            call = self.libraries.call_with
+            call = libraries.call_with
             output = await io.call(call, script.file, found, variables_of(io), body, abandoned=body.close)
         try:
-            return await self.answers.response(request, script, output)
+            return await answers.response(request, script, output)
         except HTTPError as refused:
-            await io.call(self.libraries.malformed, script.file)
+            await io.call(libraries.malformed, script.file)
             raise HTTPError(500, f"{refused.cause}; it is unloaded") from None
 
     def find(self, path: str) -> Script | None:
@@ -132,7 +147,10 @@ def obstacle(config: Config) -> str:
     """Return why no library could be called with these settings, in one line; "" if nothing stands in the way."""
     if not holds_libraries(config.libcgi_path):
         return ""
-    if not build.shim().exists():
+    from ewe.gateway.libcgi import AS_ROOT, NOT_BUILT
+    from ewe.libcgi.build import shim
+
+    if not shim().exists():
         return f"{NOT_BUILT} (libcgi-path)"
     if os.geteuid() == 0 and config.user is None:
         return AS_ROOT
