@@ -27,7 +27,7 @@ ROUNDS = 7
 
 
 def gunicorn() -> Way:
-    return Way("gunicorn", "wsgi", "python", program="hello", label="gunicorn gthread")
+    return Way("gunicorn", "wsgi", "python", program="hello", label="gunicorn")
 
 
 def wsgi(model: str) -> Way:
@@ -137,16 +137,15 @@ EXPERIMENT = Experiment(
     document="ewe",
     source="our own",
     title="Python applications in the server's process",
-    claim="A WSGI application answers at least twice as much as under gunicorn's threads, an ASGI application at "
+    claim="A WSGI application answers at least twice as much as under gunicorn's gthread, an ASGI application at "
     "least as much as under uvicorn with the same loop and a parser in Python.",
     varies="server; WSGI, ASGI; event loop",
     measures="replies a second, CPU time for a reply",
-    quick=True,
     minutes=3.5,
-    reference="gunicorn gthread",
+    reference="gunicorn",
     by_column={contest.column: (contest.reference.name, "") for contest in CONTESTS},
     charts=(
-        Chart("bars", "Replies a second, over those of gunicorn and uvicorn"),
+        Chart("bars", "Replies a second", "rate"),
         Chart("bars", "CPU time for a reply, in µs", "micros"),
     ),
     run=run,

@@ -23,7 +23,7 @@ from ewe.lab.stacks.ways import Way, served
 
 BEFORE, AFTER = "VmRSS before the main page", "VmRSS after the main page"
 WHOLE, COST = "all processes, PSS, after the main page", "the main page at full speed"
-WITH = " with opcache"
+WITH = " opcache"
 ASKED = 40  # requests before the measurement: each of a server's processes has then loaded the page
 WITHIN = 1.10  # of the memory without: the most that is printed is 1.08, of Xcache under PHP-FPM
 SAVES = 1.10  # times as much CPU time without as with it: less may be chance
@@ -45,15 +45,15 @@ INTERPRETERS = (
     ),
     Interpreter(Way("lighttpd", "php-cgi", "php", label="FastCGI"), "FastCGI", (3748, 6684), (3792, 6328)),
     Interpreter(Way("nginx", "php-fpm", "php", label="PHP-FPM"), "PHP-FPM", (4140, 6788), (4180, 6484)),
-    Interpreter(Way("ewe", "xswitch", "php", label="X-Switch")),
+    Interpreter(Way("ewe", "xswitch", "php", label="ewe")),
 )
-GONE = {  # accelerators that no longer exist
-    "mod_php with Xcache": (5072, 8904),
-    "mod_php with eAccelerator": (5020, 7884),
-    "FastCGI with Xcache": (3812, 7220),
-    "FastCGI with eAccelerator": (3764, 6176),
-    "PHP-FPM with Xcache": (4196, 7348),
-    "PHP-FPM with eAccelerator": (4160, 6332),
+GONE = {  # accelerators that no longer exist: by a short name
+    "mod_php Xcache": ("mod_php with Xcache", 5072, 8904),
+    "mod_php eAccel.": ("mod_php with eAccelerator", 5020, 7884),
+    "FastCGI Xcache": ("FastCGI with Xcache", 3812, 7220),
+    "FastCGI eAccel.": ("FastCGI with eAccelerator", 3764, 6176),
+    "PHP-FPM Xcache": ("PHP-FPM with Xcache", 4196, 7348),
+    "PHP-FPM eAccel.": ("PHP-FPM with eAccelerator", 4160, 6332),
 }
 NOTE = (
     "Beside PHP with its opcache stand the figures of APC, which it replaced. VmRSS counts the opcache's pages "
@@ -71,9 +71,9 @@ def run(lab: Bench) -> Iterator[Cell]:
             continue
         yield from measured(lab, each, False)
         yield from measured(lab, each, True)
-    for name, kilobytes in GONE.items():
+    for name, (document, *kilobytes) in GONE.items():
         for column, figure in zip((BEFORE, AFTER), kilobytes, strict=True):
-            yield Cell(name, column, unit="kB", paper=figure, paper_server=name)
+            yield Cell(name, column, unit="kB", paper=figure, paper_server=document)
 
 
 def measured(lab: Bench, each: Interpreter, opcache: bool) -> Iterator[Cell]:
