@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -225,6 +226,25 @@ def _authorizers(raw: object) -> tuple[str, ...]:
     return items
 
 
+def parse_program(text: str) -> tuple[str, int, str]:
+    """Return what a FastCGI program answers for, how many processes it has, and its command. Raises ValueError.
+
+    >>> parse_program(".php=4:php-cgi -q")
+    ('.php', 4, 'php-cgi -q')
+    """
+    match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(?:([1-9][0-9]{0,2}):)?(.+)", text)
+    if match is None or not shlex.split(match[3]):
+        raise ValueError(text)
+    return match[1], int(match[2] or 1), match[3]
+
+
+def _programs(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    for item in items:
+        parse_program(item)
+    return items
+
+
 def parse_mount(text: str) -> tuple[str, str]:
     """Return the path and the name of a feature: ("/hello", "hello:Hello"). Raises ValueError."""
     match = re.fullmatch(r"(/[\w./~-]*)=(\w[\w.+-]*(?::\w[\w.]*)?)", text)
@@ -295,6 +315,8 @@ ADDRESSES = Kind("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", _addre
 RESPONDERS = Kind(
     "WHERE=ADDRESS", "an extension or a path, = and unix:PATH or HOST:PORT", _responders, ", ".join
 )
+
+PROGRAMS = Kind("WHERE=COMMAND", "an extension or a path, = and [N:]COMMAND", _programs, ", ".join)
 
 AUTHORIZERS = Kind("PATH=ADDRESS", "a path, = and unix:PATH or HOST:PORT", _authorizers, ", ".join)
 

@@ -31,6 +31,7 @@ from ewe.config.setting_types import (
     MOUNTS,
     PATH,
     PORT,
+    PROGRAMS,
     RESPONDERS,
     SIZE,
     TEXT,
@@ -166,6 +167,8 @@ class Config:
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
                       " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated; the"
                       " addresses of one extension or path are used in turn", group="programs")
+    fastcgi_start = Setting((), PROGRAMS, "a FastCGI program that ewe starts and keeps, what it answers for, and"
+                            " how many processes it has: .php=4:php-cgi; may be repeated", group="programs")
     scgi = Setting((), RESPONDERS, "the same for a program that speaks SCGI; may be repeated", group="programs")
     uwsgi = Setting((), RESPONDERS, "the same for a program that speaks uwsgi, such as uWSGI; may be repeated",
                     group="programs")

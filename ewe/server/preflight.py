@@ -15,6 +15,7 @@ from ewe import logger
 from ewe.processors.base import find
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_isolation, check_users, words_of
+from ewe.server.program_manager import missing_programs
 from ewe.server.run import addresses_of, unreadable_root
 from ewe.site import Site
 from ewe.streams.listener import StartError, try_address
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def examine(config: Config) -> tuple[list[str], list[str]]:
     """Return the failures that would prevent a start, and notes: a line each, with the setting's name."""
-    failures: list[str] = [*failing_files(config)]
+    failures: list[str] = [*failing_files(config), *missing_programs(config)]
     notes: list[str] = []
     try:
         logger.AccessLog("off", config.log_format)

@@ -19,12 +19,13 @@ from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.server.program_manager import ProgramManager
     from ewe.server.xswitch_process import XSwitchProcess
 
 RESERVE = 64  # descriptors that are not for connections
 # Settings that only a restart can change; those of the second line only if there is a single process.
 FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config",
-         "reload")  # fmt: skip
+         "reload", "fastcgi_start")  # fmt: skip
 FIXED_IN_ONE = ("workers", "poolthreads", "parking", "loop", "connections", "call_threads")
 
 
@@ -36,9 +37,11 @@ class ProcessorFactory:
         config: Config,
         reread: Callable[[], Config] | None = None,
         xswitch_process: XSwitchProcess | None = None,
+        programs: ProgramManager | None = None,
     ) -> None:
-        """xswitch_process: the X-Switch to keep alive beside the workers."""
+        """xswitch_process: the X-Switch to keep alive beside the workers. programs: those that HUP replaces."""
         self.reread = reread
+        self.programs = programs
         self.xswitch_process = xswitch_process
         self.model = find(config.concurrency)
         self.take(config)
@@ -108,6 +111,8 @@ class ProcessorFactory:
         finally:
             systemd.notify("READY=1")
         logger.errors.info(f"the configuration was read again ({self.config.file or 'no file'})")
+        if self.programs is not None:
+            self.programs.restart()
         return True
 
     def with_fixed(self, fresh: Config) -> Config:

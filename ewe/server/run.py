@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import socket
 
     from ewe.config.settings import Config
+    from ewe.server.program_manager import ProgramManager
 
 __all__ = ["StartError", "UnknownModel", "serve"]
 
@@ -56,7 +57,15 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """
     if find(config.concurrency).needs_xswitch and config.xswitch is None:
         return serve_with_xswitch(config, reread)
-    factory = ProcessorFactory(config, reread)
+    with started_programs(config, config.user) as programs:
+        if programs is not None:
+            config, reread = with_programs(programs, config, reread)
+        return serve_alone(ProcessorFactory(config, reread, programs=programs))
+
+
+def serve_alone(factory: ProcessorFactory) -> int:
+    """Serve without an X-Switch; return the exit status. Raises StartError."""
+    config = factory.config
     with opened(factory) as sockets:
         if config.user or config.group:
             load_all()
@@ -78,13 +87,45 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
         load_all()
     try:
         completed = xswitch_process.completed
-        factory = ProcessorFactory(
-            completed(config), (lambda: completed(reread())) if reread else None, xswitch_process
-        )
-        with opened(factory) as sockets:
-            return run(factory, sockets)
+        with started_programs(config, xswitch_process.user) as programs:
+            if programs is not None:
+                config, reread = with_programs(programs, config, reread)
+            factory = ProcessorFactory(
+                completed(config),
+                (lambda: completed(reread())) if reread else None,
+                xswitch_process,
+                programs,
+            )
+            with opened(factory) as sockets:
+                return run(factory, sockets)
     finally:
         xswitch_process.close()
+
+
+@contextmanager
+def started_programs(config: Config, user: str | None) -> Iterator[ProgramManager | None]:
+    """Open the sockets of the programs that fastcgi-start names, if any; end the programs at the end.
+
+    user: whom they run as. Raises StartError.
+    """
+    if not config.fastcgi_start:
+        yield None
+        return
+    from ewe.server.program_manager import ProgramManager
+
+    manager = ProgramManager(config, user)
+    try:
+        yield manager
+    finally:
+        manager.close()
+
+
+def with_programs(
+    programs: ProgramManager, config: Config, reread: Callable[[], Config] | None
+) -> tuple[Config, Callable[[], Config] | None]:
+    """Return the configuration, and what reads it again, completed by the addresses of the programs."""
+    completed = programs.completed
+    return completed(config), (lambda: completed(reread())) if reread else None
 
 
 def load_all() -> None:
@@ -116,6 +157,9 @@ def addresses_of(config: Config) -> tuple[str, ...]:
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Run the model, in this process or in workers; return the exit status."""
+
+    if factory.programs is not None:
+        factory.programs.start()
 
     def ready() -> None:
         banner(sockets, factory)

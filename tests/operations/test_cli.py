@@ -166,6 +166,7 @@ EXAMPLES = {
     "fastcgi": ".php=localhost:1",
     "fastcgi-affinity": "at",
     "fastcgi-authorizer": "/a=localhost:1",
+    "fastcgi-start": ".php=2:php-cgi",
     "scgi": "/scgi=localhost:1",
     "uwsgi": "/uwsgi=localhost:1",
     "mount": "/hello=hello:Hello",

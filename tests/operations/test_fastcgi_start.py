@@ -1,0 +1,175 @@
+"""--fastcgi-start: FastCGI programs that ewe starts, keeps running, and ends with itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from support import web
+from support.proc import command_line, descendants, is_gone
+from support.server import Server, Start, needs, run_command, wait_until, write_program
+
+from ewe.server.program_manager import lacking
+
+# Waits for a file before it answers, if the query names one
+PAGE = """\
+<?php
+while (isset($_GET['gate']) and !file_exists($_GET['gate'])) { usleep(5000); clearstatcache(); }
+echo getmypid();
+"""
+
+
+def php(start: Start, model: str, *more: str, command: str = ".php=2:php-cgi", **how: object) -> Server:
+    """Start ewe with php-cgi for its pages."""
+    server = start(model, "--fastcgi-start", command, *more, **how)  # type: ignore[arg-type]
+    (server.root / "pid.php").write_text(PAGE)
+    return server
+
+
+def running(server: Server, name: str = "php-cgi") -> set[int]:
+    """Return the processes of a program below the server, those that have just been forked left out."""
+    return {pid for pid in descendants(server.pid) if command_line(pid).startswith(name)}
+
+
+@needs("php-cgi")
+def test_programs_are_started_and_replaced(start: Start, model: str, tmp_path: Path) -> None:
+    """One that is killed; all of them at HUP, and no request is lost that is in progress then."""
+    server = php(start, model)
+    wait_until(lambda: len(running(server)) == 2, 30)
+    first = running(server)
+    with web.Client(base_url=server.url, headers={"Connection": "close"}) as client:
+        assert int(client.get("/pid.php").text) in first
+        killed = min(first)
+        os.kill(killed, signal.SIGKILL)
+        server.wait_for_log(f"php-cgi (pid {killed}) was ended by signal 9; starting another")
+        wait_until(lambda: len(running(server) - {killed}) == 2, 30)
+        assert client.get("/pid.php").status_code == 200
+        before = running(server)
+        held: list[str] = []
+        waits = threading.Thread(
+            target=lambda: held.append(web.get(f"{server.url}pid.php?gate={tmp_path}/gate", timeout=60).text)
+        )
+        waits.start()
+        if model != "serial":  # it has one client at a time
+            wait_until(lambda: client.get("/pid.php").text, 20)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("the configuration was read again")
+        wait_until(lambda: len(running(server) - before) == 2, 30)
+        (tmp_path / "gate").touch()
+        waits.join(30)
+        assert held and int(held[0]) in before | running(server)
+        wait_until(lambda: not running(server) & before, 30)
+        assert int(client.get("/pid.php").text) in running(server)
+    assert "Traceback" not in server.log()
+
+
+@needs("php-cgi")
+@pytest.mark.parametrize("model", ["thread", "prefork", "fork", "xswitch"])
+def test_programs_end_with_a_server_that_is_killed(start: Start, model: str) -> None:
+    server = php(start, model)
+    assert web.get(server.url + "pid.php").status_code == 200
+    wait_until(lambda: len(running(server)) == 2, 30)
+    programs = running(server)
+    (directory,) = {
+        Path(line.split()[-1]).parent
+        for line in Path("/proc/net/unix").read_text().splitlines()
+        if "/ewe-fastcgi-" in line and inode_of(min(programs)) in line
+    }
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: all(is_gone(pid) for pid in programs), 30)
+    wait_until(lambda: not directory.exists(), 20)
+
+
+def inode_of(pid: int) -> str:
+    """Return the inode of the socket that a process has as descriptor 0."""
+    return os.readlink(f"/proc/{pid}/fd/0")[len("socket:[") : -1]
+
+
+@needs("php-cgi")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_programs_that_have_children(start: Start, number: int, tmp_path: Path) -> None:
+    """As php-cgi with PHP_FCGI_CHILDREN: they end, too (the fixture looks for what is left), after the requests."""
+    server = php(start, "thread", "--grace", "30s", command=".php=php-cgi", env={"PHP_FCGI_CHILDREN": "3"})
+    wait_until(lambda: len(running(server)) == 4, 30)
+    answers: list[str] = []
+    waits = threading.Thread(
+        target=lambda: answers.append(web.get(f"{server.url}pid.php?gate={tmp_path}/gate", timeout=60).text)
+    )
+    waits.start()
+    wait_until(lambda: web.get(f"{server.url}pid.php").text, 20)
+    os.killpg(server.pid, number)  # as a terminal, or a service manager, which send it to all processes
+    server.wait_for_log("in progress, and may end within")
+    (tmp_path / "gate").touch()
+    assert server.process.wait(30) == 0
+    waits.join(30)
+    assert answers and answers[0].isdigit()
+
+
+FAILS = """\
+#!/bin/sh
+echo x >>starts
+if [ -e mended ]; then exec php-cgi; fi
+echo this is why >&2
+exit 3
+"""
+
+
+@needs("php-cgi")
+@pytest.mark.parametrize("model", ["thread", "prefork"])
+def test_a_program_that_fails_is_started_later_and_later(start: Start, model: str, tmp_path: Path) -> None:
+    """Requests are answered 503 meanwhile; and once it works, they are served."""
+    fails = write_program(tmp_path / "fails", FAILS)
+    server = php(start, model, command=f".php={fails}")
+    for pause in ("0.25", "0.5", "1"):
+        server.wait_for_log(f"ended with status 3; starting another in {pause} s (fastcgi-start)")
+    server.wait_for_log("fails: this is why")
+    assert len((tmp_path / "starts").read_text().split()) <= server.log().count("starting another") + 1
+    refused = web.get(server.url + "pid.php")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    (tmp_path / "mended").touch()
+    wait_until(lambda: web.get(server.url + "pid.php").status_code == 200, 60)
+    assert "Traceback" not in server.log()
+
+
+def test_a_module_that_is_missing_is_named(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "app.pl").write_text("use No::Such;\n")
+    server = start("thread", "--fastcgi-start", f"/app=perl {tmp_path}/app.pl")
+    server.wait_for_log("perl (pid ")
+    server.wait_for_log(": the Perl module No::Such is missing; install it; starting another")
+    wait_until(lambda: web.get(server.url + "app").status_code == 503, 20)
+
+
+def test_what_a_program_lacks() -> None:
+    perl = (
+        b"Can't locate FCGI.pm in @INC (you may need to install the FCGI module) (@INC contains: /etc/perl)\n"
+    )
+    assert lacking(perl) == ": the Perl module FCGI is missing; install it (Debian: libfcgi-perl)"
+    assert lacking(b"ModuleNotFoundError: No module named 'flup'\n") == (
+        ": the Python module flup is missing; install it"
+    )
+    assert lacking(b"exit") == ""
+
+
+@needs("php-cgi")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("model", ["thread", "prefork"])
+def test_programs_run_as_the_user(start: Start, model: str) -> None:
+    server = php(start, model, "--user", "nobody")
+    wait_until(lambda: len(running(server)) == 2, 30)
+    assert {os.stat(f"/proc/{pid}").st_uid for pid in running(server)} == {65534}
+    assert web.get(server.url + "pid.php").status_code == 200
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    "setting", [".php", ".php=", ".php=0:php-cgi", "php=php-cgi", "/a='x", ".php=2:/no/such"]
+)
+def test_bad_settings_are_one_line(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "htdocs").mkdir()
+    for check in ((), ("--check-config",)):
+        done = run_command(tmp_path, "--fastcgi-start", setting, *check, "0")
+        assert done.returncode in (1, 2) and "fastcgi-start" in done.stderr + done.stdout
+        assert "Traceback" not in done.stderr
