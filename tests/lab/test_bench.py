@@ -353,15 +353,16 @@ def test_every_peer_can_be_explained() -> None:
 
 @pytest.mark.starts_processes
 def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabBench) -> None:
-    load = Load(users=4, seconds=2, warm_up=0.5, path="/131072.html", length=131072)
+    load = Load(users=1, seconds=2, warm_up=0.5, path="/131072.html", length=131072)
     with lab.linked("100mbit") as why:
         if not why:
             cell = lab.measure(Contender("thread", model="thread"), load, Cell("thread"), lab.site([131072]))
             assert cell.failure == ""
             sample = cell.samples[0]
             assert sample.received * 8 / sample.seconds < 105e6
-            # A busy machine leaves the link idle at times, hardly in each second.
-            assert max(second.replies for second in sample.timeline) * 131072 * 8 > 50e6
+            # A busy machine leaves the link idle between answers, but hardly within the fastest one.
+            assert sample.service is not None
+            assert 131072 * 8 / sample.service.buckets[0][0] > 50e6
     assert "\n" not in why
     assert not why or why.startswith("no link of 100mbit")
     assert lab.prefix == []

@@ -83,7 +83,8 @@ def test_a_fixed_delay(known: KnownServers) -> None:
     # Little's law is the most that ten users can ask; on a busy machine they wake late and ask less. One user
     # after the other would reach a tenth of it.
     most = load.users / (times.mean + load.think)
-    assert most / 5 < sample.rate < most * 1.1
+    # Each user may have one reply whose request was sent before the count began.
+    assert most / 2 < sample.rate < most * 1.1 + load.users / sample.seconds
     assert sample.requests == pytest.approx(sample.replies, abs=load.users)
     assert 2.0 <= sample.seconds < 20
     assert [second.at for second in sample.timeline[:2]] == [0, 1]
