@@ -113,7 +113,12 @@ class Site:
         if config.libcgi_isolation == "in-place":
             from ewe.features.libcgi import LibCGI
 
-            yield "/libcgi-bin/", LibCGI(config, self.static.root, self.limits)
+            libcgi = LibCGI(config, self.static.root, self.limits)
+            if config.libcgi_status:
+                from ewe.features.libcgi_status import LibCGIStatus
+
+                yield "/libcgi-status", LibCGIStatus(libcgi)
+            yield "/libcgi-bin/", libcgi
         elif switch is not None:
             from ewe.features.libcgi_process import LibCGIProcess
 

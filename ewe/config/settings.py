@@ -162,6 +162,9 @@ class Config:
     libcgi_isolation = Setting("in-place", choice("in-place", "process"), "where LibCGI libraries are called: in"
                                " ewe's own process (in-place), or in an engine of X-Switch (process), which needs"
                                " --xswitch or the xswitch model", group="programs")
+    libcgi_status = Setting(False, BOOL, "show the libraries that are loaded, with their calls and faults, at"
+                            " /libcgi-status to loopback addresses; behind a proxy on this machine, that is"
+                            " everybody", group="programs")
     libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
                              group="programs")
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"

@@ -89,6 +89,7 @@ class Info(ctypes.Structure):
         ("calls", ctypes.c_uint64),
         ("faults", ctypes.c_uint64),
         ("nanoseconds", ctypes.c_uint64),
+        ("longest", ctypes.c_uint64),
         ("inside", ctypes.c_int),
         ("reentrant", ctypes.c_int),
         ("retired", ctypes.c_int),

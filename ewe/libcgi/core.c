@@ -39,7 +39,7 @@ struct libcgi_library {
     _Atomic int retired;
     _Atomic int unloaded;
     _Atomic int holders;       /* of the structure: the caller, and the library while it is loaded */
-    _Atomic uint64_t calls, faults, nanoseconds;
+    _Atomic uint64_t calls, faults, nanoseconds, longest;
 };
 
 static void (*report)(const char *line);
@@ -307,7 +307,10 @@ static int call_inside(libcgi_library *library, libcgi_call *call)
         outcome = guard_run(thread, run_process, library, library->limit_ms);
         thread->call = NULL;
         fill(call, thread, library, "processfunc", outcome);
-        atomic_fetch_add_explicit(&library->nanoseconds, (uint64_t)(guard_now() - began), memory_order_relaxed);
+        uint64_t took = (uint64_t)(guard_now() - began), longest = library->longest;
+        atomic_fetch_add_explicit(&library->nanoseconds, took, memory_order_relaxed);
+        while (took > longest && !atomic_compare_exchange_weak(&library->longest, &longest, took))
+            ;
     } else {
         call->outcome = LIBCGI_GONE;
     }
@@ -352,6 +355,7 @@ void libcgi_describe(libcgi_library *library, libcgi_info *info)
     info->calls = library->calls;
     info->faults = library->faults;
     info->nanoseconds = library->nanoseconds;
+    info->longest = library->longest;
     info->retired = library->retired;
     info->inside = users - !info->retired > 0 ? users - !info->retired : 0;
     info->reentrant = library->reentrant;

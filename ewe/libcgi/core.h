@@ -77,6 +77,7 @@ typedef struct libcgi_info {
     uint64_t calls;       /* that have begun */
     uint64_t faults;      /* FAULT, TIMEOUT and EXIT */
     uint64_t nanoseconds; /* spent inside, wall clock */
+    uint64_t longest;     /* of these, in one call */
     int inside;           /* threads that are inside now */
     int reentrant;        /* compiled with ewe_libcgi.h: threads call it at once */
     int retired;

@@ -43,8 +43,8 @@ __all__ = ["StartError", "UnknownModel", "serve"]
 # Modules that a worker may import later, for a request or with other settings (tests/house/test_late_imports.py)
 LATER = (
     *(where.partition(":")[0] for where in FEATURES.values()),
-    "ewe.features.authorizers", "ewe.features.indexes", "ewe.features.libcgi_process", "ewe.gateway.asgi",
-    "ewe.gateway.libcgi", "ewe.gateway.scgi", "ewe.gateway.uwsgi", "ewe.http.media_types", "ewe.libcgi.build",
+    "ewe.features.authorizers", "ewe.features.indexes", "ewe.features.libcgi_process",
+    "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.libcgi", "ewe.gateway.scgi", "ewe.gateway.uwsgi", "ewe.http.media_types", "ewe.libcgi.build",
     "ewe.streams.loops", "ewe.streams.tls", "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random",
     "select", "subprocess", "tempfile", "tomllib", "traceback",
 )  # fmt: skip

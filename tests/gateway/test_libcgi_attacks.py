@@ -1,14 +1,12 @@
-"""LibCGI in place under attack: by the author of a library, and by clients. See support/libcgi.py for what it does."""
+"""LibCGI in place under attack by clients, and by the author of a library (support/libcgi.py says what it does)."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import struct
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -17,6 +15,7 @@ from support.libcgi import DOES, compiled, install
 from support.proc import open_files
 from support.server import MODELS, Server, Start, wait_until
 
+from ewe.features.libcgi_status import is_loopback
 from ewe.libcgi import build
 
 pytestmark = pytest.mark.starts_processes
@@ -88,3 +87,33 @@ def test_clients_that_leave(started: Callable[..., Server], model: str) -> None:
         lambda: files_of(server) <= before + 2, 30, lambda: f"{before} descriptors, now {files_of(server)}"
     )
     assert "Traceback" not in server.log(), server.log()
+
+
+# The status page
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_status_page(started: Callable[..., Server], model: str) -> None:
+    """Each process tells of itself. A child of fork ends with its connection, so all goes over one."""
+    server = started(model, "--libcgi-status")
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        for _ in range(3):
+            assert client.get("libcgi-bin/does.so?-").status_code == 200
+        assert client.get("libcgi-bin/does.so?nap").status_code == 200
+        assert client.get("libcgi-bin/other.so?segv").status_code == 500
+        status = client.get("libcgi-status?json").json()
+        does, other = status["libraries"]
+        assert status["pid"] in server.processes()
+        assert (does["calls"], does["inside"], does["threads"]) == (4, 0, "many")
+        assert does["longest_us"] > 200_000 > does["mean_us"] > 40_000
+        assert (other["state"], other["recent_faults"]) == ("not loaded", 1)
+        for _ in range(2):
+            client.get("libcgi-bin/other.so?abort")
+        assert client.get("libcgi-bin/other.so?-").status_code == 503
+        text = client.get("libcgi-status").text
+        assert "kept out for" in text and "does.so" in text and str(status["pid"]) in text
+
+
+def test_nobody_else_sees_the_status_page(started: Callable[..., Server]) -> None:
+    assert httpx.get(f"{started('thread').url}libcgi-status").status_code == 404
+    assert not any(map(is_loopback, ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "")))

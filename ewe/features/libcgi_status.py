@@ -1,0 +1,75 @@
+"""The page /libcgi-status: which libraries this process has loaded, with their calls, faults and times.
+
+Each worker process loads the libraries itself. The page therefore names the process that answers; ask again, over a
+new connection, to meet another. Libraries in separate processes are engines: /xswitch-status shows them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ewe.http.messages import Request, Response
+
+if TYPE_CHECKING:
+    from ewe.features.libcgi import LibCGI
+    from ewe.gateway.libcgi import Entry
+    from ewe.streams.base import Stream
+
+PATH = "/libcgi-status"
+COLUMNS = ("library", "state", "calls", "inside", "mean_us", "longest_us", "threads", "recent_faults")
+
+
+class LibCGIStatus:
+    """Answers with the libraries of this process, as text or (?json) as JSON."""
+
+    def __init__(self, feature: LibCGI) -> None:
+        self.feature = feature
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer a loopback address; None for all others, for whom there is no such page."""
+        if request.path != PATH or not is_loopback(io.client[0]):
+            return None
+        entries = {} if not self.feature.loaded else self.feature.loaded[0][0].entries.copy()
+        rows = [describe(file, entries[file]) for file in sorted(entries)]
+        if "json" in (request.query or ""):
+            kind, text = "application/json", json.dumps({"pid": os.getpid(), "libraries": rows}) + "\n"
+        else:
+            kind, text = "text/plain; charset=utf-8", as_text(rows)
+        fields = (("Content-Type", kind), ("Cache-Control", "no-store"))
+        return Response(200, fields, text.encode("utf-8", "backslashreplace"))
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether this is an address of the machine itself."""
+    return address.startswith("127.") or address in ("::1", "::ffff:127.0.0.1")
+
+
+def describe(file: str, entry: Entry) -> dict[str, Any]:
+    """Return the row of one library. Times are in microseconds; calls are counted since it was loaded."""
+    library = entry.library
+    row: dict[str, Any] = {"library": file, "recent_faults": len(entry.faulted)}
+    wait_s = entry.out_until - time.monotonic()
+    if library is None:
+        return {**row, "state": f"kept out for {wait_s:.0f} s" if wait_s > 0 else "not loaded"}
+    info = library.info()
+    mean_ns = info.nanoseconds / info.calls if info.calls else 0
+    return {
+        **row,
+        "state": "loaded",
+        "calls": info.calls,
+        "inside": info.inside,
+        "mean_us": round(mean_ns / 1000, 1),
+        "longest_us": round(info.longest / 1000, 1),
+        "threads": "many" if info.reentrant else "one at a time",
+    }
+
+
+def as_text(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as a table."""
+    lines = [list(COLUMNS), *([str(row.get(column, "-")) for column in COLUMNS] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    return "\n".join([f"process {os.getpid()}", "", *(line.rstrip() for line in table)]) + "\n"
