@@ -1,7 +1,8 @@
 /* A form: GET shows it, POST answers it. http://127.0.0.1:4000/libcgi-bin/form.so
  *
- * A field comes percent-encoded, with "+" for a space. Whoever writes such a text into a page must escape what means
- * something in HTML; otherwise a visitor could send others a link that runs a script in this page.
+ * A field comes percent-encoded, with "+" for a space. A program that writes such a text into a page must escape the
+ * characters that mean something in HTML. Otherwise a visitor could send others a link that runs a script in this
+ * page.
  */
 #include <ewe_libcgi.h>
 #include <string.h>

@@ -7,5 +7,5 @@ void processfunc(char *input)
 
     (void)input; /* a GET has no body */
     lputs("Content-Type: text/plain; charset=utf-8\n\n");
-    lprintf("Hello from C, %s!\n", address ? address : "whoever you are");
+    lprintf("Hello from C, %s!\n", address ? address : "unknown client");
 }

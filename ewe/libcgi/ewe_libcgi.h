@@ -26,7 +26,7 @@
  * call, answers 500 and unloads the library. Nothing frees the memory or unlocks the locks that the call held.
  *
  * Threads. Several threads may be inside processfunc() at once, if the library was compiled with this header: it
- * then finds the variables of its own request, since getenv() below asks the calling thread. The library must
+ * then finds the variables of the request that it answers, since getenv() below asks the calling thread. It must
  * protect its global variables itself. A library that is not ready for that says so before the #include:
  *
  *     #define EWE_LIBCGI_ONE_AT_A_TIME

@@ -13,8 +13,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SEARCHED = ["README.md", "Makefile", "tests/README.md", "docs/*.md", "ewe/**/*", "htdocs/*.html", "cgi-bin/*"]
-SUFFIXES = {"", ".c", ".css", ".html", ".j2", ".java", ".md", ".php", ".pl", ".py", ".sh", ".toml", ".xml"}
+SEARCHED = [
+    "README.md",
+    "Makefile",
+    "tests/README.md",
+    "docs/*.md",
+    "ewe/**/*",
+    "htdocs/*.html",
+    "cgi-bin/*",
+    "libcgi-bin/*",
+]
+SUFFIXES = {
+    "", ".c", ".cpp", ".css", ".h", ".html", ".j2", ".java", ".md", ".php", ".pl", ".py", ".rs", ".sh", ".sql", ".toml", ".xml",
+}  # fmt: skip
 
 # An idiom, and what to write in its place. Capitals count: "So" and "Nor" are banned where a sentence begins.
 IDIOMS = {
