@@ -12,7 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from ewe.gateway.cgi import of_connection, of_request, refuse_trace
+from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
 from ewe.http.messages import NO_BODY, Request, Response
@@ -92,6 +92,11 @@ class LibCGI:
             # by the time that a thread beside the event loop maps it.
             call = libraries.call_with
             output = await io.call(call, script.file, found, variables_of(io), body, abandoned=body.close)
+        # Not for HEAD: the library may print less then, and Content-Length would say so.
+        if request.method != "HEAD" and not known.is_nph:
+            remembered = answers.remembered(output)
+            if remembered is not None:
+                return remembered
         try:
             return await answers.response(request, script, output)
         except HTTPError as refused:
@@ -114,11 +119,12 @@ class LibCGI:
 class Target:
     """What a remembered request leads to. server, scheme: its variables were made for these."""
 
-    __slots__ = ("feature", "scheme", "script", "server")
+    __slots__ = ("feature", "is_nph", "scheme", "script", "server")
 
     def __init__(self, feature: LibCGI, script: Script, io: Stream) -> None:
         self.feature = feature
         self.script = script
+        self.is_nph = is_nph(script)
         self.server = io.server
         self.scheme = io.scheme
 

@@ -32,13 +32,13 @@ import ctypes
 import errno
 import mmap
 import os
-import time
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
-from ewe.gateway.cgi import HEAD_END, GatewaySource, parse_head, response
+from ewe.gateway.cgi import HEAD_END, GatewaySource, is_nph, parse_head, response
 from ewe.http.messages import Request, Response
 from ewe.http.status import BODILESS, HTTPError
 from ewe.libcgi import build
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from ewe.gateway.spool import Spooled
     from ewe.http.limits import Limits
 
+K = TypeVar("K")
+V = TypeVar("V")
 BUFFER = 256 * 1024  # bytes of output that stay in memory
 PIECE = 256 * 1024  # bytes of a temporary file that are read at once
 FRESH = 1.0  # seconds for which a library's file is not checked again
@@ -127,7 +129,14 @@ class Shim:
         except OSError as reason:
             raise NotBuilt(f"LibCGI cannot be loaded: {reason}; remove {path} and build it again") from None
         pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
-        self.quick = declare(library.libcgi_quick, ctypes.c_long, pointer, pointer, text, text, pointer)
+        library.libcgi_interpreter.argtypes = [pointer, pointer]
+        # A PyDLL keeps the interpreter's lock. The shim releases it when a call takes long.
+        held = ctypes.PyDLL(str(path), handle=library._handle)
+        python = ctypes.pythonapi
+        library.libcgi_interpreter(
+            ctypes.cast(python.PyEval_SaveThread, pointer), ctypes.cast(python.PyEval_RestoreThread, pointer)
+        )
+        self.quick = declare(held.libcgi_quick_held, ctypes.c_long, pointer, pointer, text, text, pointer)
         self.load = declare(library.libcgi_load, pointer, text, text, number, text, size, pointer)
         self.release = declare(library.libcgi_release, None, pointer)
         self.retire = declare(library.libcgi_retire, None, pointer)
@@ -162,16 +171,16 @@ def declare(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 class Library:
-    """A loaded library. handle: of core.h. name: of its file. checked: when the file was last looked at."""
+    """A loaded library. handle: of core.h. name: of its file. fresh_until: when the file is looked at again."""
 
-    __slots__ = ("checked", "handle", "identity", "name", "shim")
+    __slots__ = ("fresh_until", "handle", "identity", "name", "shim")
 
     def __init__(self, shim: Shim, handle: int, name: str, about: os.stat_result) -> None:
         self.shim = shim
         self.handle = handle
         self.name = name
         self.identity = identity(about)
-        self.checked = time.monotonic()
+        self.fresh_until = monotonic() + FRESH
 
     def __del__(self) -> None:
         # No call holds this object any more, so none has the handle.
@@ -224,6 +233,10 @@ class Output:
         self.close()
 
 
+# What a call returns: short output; a head and a body; anything else.
+AnyOutput = bytes | tuple[bytes, bytes] | Output
+
+
 class Libraries:
     """The libraries of a process. The methods may block, and any thread may call them."""
 
@@ -250,34 +263,43 @@ class Libraries:
                     self.shim = shim
         return self.shim
 
-    def call(self, file: str, first: bytes, second: bytes, body: Spooled | None) -> bytes | Output:
-        """Have a library answer a request; return its output.
+    def call(self, file: str, first: bytes, second: bytes, body: Spooled | None) -> AnyOutput:
+        """Have a library answer a request; return its output: short as bytes, else its head and its body.
 
         file: the library's. first, second: blocks of variables. Raises HTTPError: 500 if the call or the loading
         faults, 503 if the library is kept out or LibCGI is not built, 404 if the file has gone.
         """
-        for _ in range(TRIES):
-            entry = self.entries.get(file)
-            library = entry.library if entry is not None else None
-            if library is None or time.monotonic() - library.checked > FRESH:
-                library = self.look(file)
-            try:
-                slot = self.slots.pop()
-            except IndexError:
-                slot = Slot(self.start().spool)
-            try:
+        try:
+            library = self.entries[file].library
+        except KeyError:
+            library = None
+        if library is None or monotonic() > library.fresh_until:
+            library = self.look(file)
+        try:
+            slot = self.slots.pop()
+        except IndexError:
+            slot = Slot(self.start().spool)
+        try:
+            for _ in range(TRIES):
                 if body is None:
                     count = self.quick(library.handle, slot.address, first, second, None)
                 else:
                     count = self.with_body(library, slot, first, second, body)
                 if count >= 0:
-                    return slot.buffer[:count]
+                    buffer = slot.buffer
+                    if count <= SHORT_OUTPUT:
+                        return buffer[:count]
+                    end = buffer.find(b"\n\n", 0, SHORT_OUTPUT)
+                    if end > 0 and b"\r" not in (head := buffer[: end + 1]):
+                        return head, buffer[end + 2 : count]
+                    return Output(buffer[:count])
                 output = self.examine(file, library, slot)
                 if output is not None:
                     return output
-            finally:
-                self.slots.append(slot)
-        raise HTTPError(503, f"{os.path.basename(file)}: unloaded again and again", (("Retry-After", "1"),))
+                library = self.look(file)
+        finally:
+            self.slots.append(slot)
+        raise HTTPError(503, f"{library.name}: unloaded again and again", (("Retry-After", "1"),))
 
     def call_with(self, file: str, first: bytes, second: bytes, body: Spooled) -> bytes | Output:
         """Do what call() does, and close the body."""
@@ -344,8 +366,8 @@ class Libraries:
             entry = self.entries.setdefault(file, Entry())
         with entry.lock:
             known = entry.library
-            now = time.monotonic()
-            if known is not None and now - known.checked <= FRESH:
+            now = monotonic()
+            if known is not None and now <= known.fresh_until:
                 return known  # another thread has just loaded it
             try:
                 about = os.stat(file)
@@ -357,7 +379,7 @@ class Libraries:
                     self.entries.pop(file, None)
                 raise HTTPError(404, f"{file}: {reason.strerror}") from None
             if known is not None and known.identity == identity(about):
-                known.checked = now
+                known.fresh_until = now + FRESH
                 return known
             if entry.identity != identity(about):
                 entry.faulted.clear()
@@ -391,7 +413,7 @@ class Libraries:
 
     def count_fault(self, entry: Entry, about: os.stat_result | None) -> None:
         """Note a fault; after too many the library is kept out."""
-        now = time.monotonic()
+        now = monotonic()
         if about is not None:
             entry.identity = identity(about)
         entry.faulted = [*(each for each in entry.faulted if now - each < WINDOW), now][-FAULTS:]
@@ -465,17 +487,24 @@ class Answers:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.responses: dict[bytes, Response] = {}
-        self.heads: dict[tuple[bytes, int], bytes] = {}
+        self.documents: dict[tuple[bytes, int], Response] = {}  # each without its body
 
-    async def response(self, request: Request, script: Script, output: bytes | Output) -> Response:
-        """Return the response that an output says. Raises HTTPError(502) for a malformed head."""
+    def remembered(self, output: AnyOutput) -> Response | None:
+        """Return the response to an output that was here before, or to one with the same head and length."""
         if type(output) is bytes:
-            if request.method != "HEAD":
-                found = self.responses.get(output) or self.plain(script, output)
-                if found is not None:
-                    return found
-            output = Output(output)
-        assert type(output) is Output
+            return self.responses.get(output)
+        if type(output) is tuple:
+            document = self.documents.get((output[0], len(output[1])))
+            return None if document is None else document.with_body(output[1])
+        return None
+
+    async def response(self, request: Request, script: Script, output: AnyOutput) -> Response:
+        """Return the response that an output says. Raises HTTPError(502) for a malformed head."""
+        if not isinstance(output, Output):
+            found = self.plain(request, script, output)
+            if found is not None:
+                return found
+            output = Output(output if isinstance(output, bytes) else b"\n".join(output))
         source = LibrarySource(script.name, output)
         try:
             answer = await response(request, script, source, self.limits)
@@ -488,29 +517,35 @@ class Answers:
             source.length = answer.length = output.size - source.offset + len(source.left_over)
         return answer
 
-    def plain(self, script: Script, output: bytes) -> Response | None:
+    def plain(self, request: Request, script: Script, output: bytes | tuple[bytes, bytes]) -> Response | None:
         """Return the response to an ordinary document; None if it needs the whole parser."""
-        match = HEAD_END.search(output)
-        if match is None or output[:1] in (b"\n", b"\r") or script.file.rpartition("/")[2].startswith("nph-"):
+        if request.method == "HEAD" or is_nph(script):
             return None
-        raw, body = output[: match.start() + 1], output[match.end() :]
+        if isinstance(output, tuple):
+            raw, body = output
+        else:
+            match = HEAD_END.search(output)
+            if match is None:
+                return None
+            raw, body = output[: match.start() + 1], output[match.end() :]
+        if raw[0] == 10 or raw[:2] == b"\r\n":
+            return None
         head = parse_head(raw, script.name, self.limits)
         if head.target is not None or head.status == 205 or head.status in BODILESS:
             return None
         if head.length is not None and head.length != len(body):
             return None
         answer = Response(head.status, head.fields, body, reason=head.reason)
-        key = (raw, len(body))
-        encoded = self.heads.get(key)
-        if encoded is None:
-            encoded = answer.encoded()
-            if len(self.heads) >= MAX_REMEMBERED:
-                self.heads.clear()
-            if len(raw) <= SHORT_OUTPUT:
-                self.heads[key] = encoded
-        answer._encoded = encoded
-        if len(output) <= SHORT_OUTPUT:
-            if len(self.responses) >= MAX_REMEMBERED:
-                self.responses.clear()
-            self.responses[output] = answer
+        answer.encoded()
+        if isinstance(output, bytes):
+            remember(self.responses, output, answer)
+        elif len(raw) <= SHORT_OUTPUT:
+            remember(self.documents, (raw, len(body)), answer.with_body(b""))
         return answer
+
+
+def remember(known: dict[K, V], key: K, value: V) -> None:
+    """Remember a value; if there are too many, forget all others first."""
+    if len(known) >= MAX_REMEMBERED:
+        known.clear()
+    known[key] = value

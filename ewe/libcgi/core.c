@@ -248,7 +248,10 @@ static void tell(const libcgi_library *library, const libcgi_call *call)
 static void unload(libcgi_library *library)
 {
     libcgi_call call;
+    struct guard_thread *thread = guard_thread();
     memset(&call, 0, sizeof call);
+    if (thread != NULL)
+        guard_release_lock(thread);
     if (library->terminate != NULL) {
         run_aside(library, &call, "terminatefunc", run_plain, &library->terminate);
         tell(library, &call);
@@ -345,6 +348,32 @@ long libcgi_quick(libcgi_library *library, libcgi_call *call, const char *first,
     call->input = input;
     int outcome = libcgi_call_library(library, call);
     return outcome == LIBCGI_DONE && call->flushed == 0 && !call->failed ? (long)call->used : -1;
+}
+
+void libcgi_interpreter(void *(*release)(void), void (*take)(void *released))
+{
+    interpreter_release = release;
+    interpreter_take = take;
+}
+
+long libcgi_quick_held(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input)
+{
+    struct guard_thread *thread = guard_thread();
+    void *released;
+    long count;
+    if (thread == NULL || !library->reentrant) { /* it may have to wait for its turn */
+        released = interpreter_release();
+        count = libcgi_quick(library, call, first, second, input);
+        interpreter_take(released);
+        return count;
+    }
+    thread->released = NULL;
+    thread->holds = 1;
+    count = libcgi_quick(library, call, first, second, input);
+    thread->holds = 0;
+    if (thread->released != NULL)
+        interpreter_take(thread->released);
+    return count;
 }
 
 /* What is told */

@@ -106,6 +106,13 @@ int libcgi_call_library(libcgi_library *library, libcgi_call *call);
    cases, and `call` says which. */
 long libcgi_quick(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input);
 
+/* For a program whose threads share an interpreter's lock. libcgi_interpreter() names the functions that release the
+   lock and take it again. libcgi_quick_held() is called with the lock held and returns with it held, but does not keep
+   it through a call that takes longer than some milliseconds: then the watchdog has it released. To release it for
+   each call would cost more than most calls do, since other threads would wake and fight for it. */
+void libcgi_interpreter(void *(*release)(void), void (*take)(void *released));
+long libcgi_quick_held(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input);
+
 /* A flush() that writes into a temporary file, in TMPDIR or /tmp. `context` is NULL before the call; afterwards it is
    the file's descriptor plus 1, NULL if there is none, and the caller closes it. */
 int libcgi_spool(libcgi_call *call, const char *data, size_t length);

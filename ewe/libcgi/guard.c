@@ -17,6 +17,10 @@
  * wall-clock time, because a library that sleeps without end blocks the thread just as one that loops. A call only
  * writes its turn, which is free. If no call begins the watchdog sleeps until the next.
  *
+ * The interpreter's lock. A thread that holds it keeps it through a short call (core.h, libcgi_quick_held()). A thread
+ * that the watchdog finds in one turn at two looks, HOLDS apart, gets the signal too, and its handler releases the lock.
+ * It is safe there: the thread is in library code, and so not within the interpreter.
+ *
  * Where the signal finds the thread in libc or in the loader, one of their locks may be held (malloc's, stdio's), and
  * after a jump nothing would release it. The handler then returns, and the watchdog tries again a millisecond later,
  * PATIENCE times. A call that blocks in the kernel is ended after that. This cannot be done for a fault: a library
@@ -41,6 +45,7 @@
 #define PATIENCE 200 /* milliseconds */
 #define LOOKS 8      /* of the watchdog, within the shortest limit */
 #define LONGEST_SLEEP INT64_C(500000000) /* nanoseconds: a call that begins meanwhile may have a shorter limit */
+#define HOLDS 2000000 /* nanoseconds between looks, while threads hold the interpreter's lock */
 #define STOP (SIGRTMIN + 7)
 
 static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
@@ -58,6 +63,9 @@ static pthread_cond_t woken;
 static _Atomic int watching; /* the watchdog is there and awake */
 static int has_watchdog;
 static struct { uintptr_t begin, end; } libc_code[2];
+
+void *(*interpreter_release)(void);
+void (*interpreter_take)(void *released);
 
 int64_t guard_now(void)
 {
@@ -115,7 +123,14 @@ static void handle(int number, siginfo_t *about, void *context)
 {
     struct guard_thread *thread = self;
     if (number == STOP) {
-        if (thread == NULL || !thread->inside || thread->overdue != thread->turn)
+        if (thread == NULL || !thread->inside)
+            return;
+        if (thread->holds && thread->released == NULL) {
+            int kept = errno;
+            thread->released = interpreter_release();
+            errno = kept;
+        }
+        if (thread->overdue != thread->turn)
             return;
         if (in_libc(counter_of(context)) && thread->patience-- > 0)
             return;
@@ -192,6 +207,12 @@ void guard_escape(int outcome, int number)
     siglongjmp(thread->escape, 1);
 }
 
+void guard_release_lock(struct guard_thread *thread)
+{
+    if (thread->holds && thread->released == NULL)
+        thread->released = interpreter_release();
+}
+
 libcgi_call *guard_call(void)
 {
     return self != NULL ? self->call : NULL;
@@ -265,6 +286,8 @@ static int64_t look(int64_t now)
         uint64_t turn = thread->turn;
         int64_t limit = (int64_t)thread->limit_ms * 1000000;
         int64_t sleep = limit / LOOKS;
+        if (thread->holds && sleep > HOLDS)
+            sleep = HOLDS;
         if (turn != thread->seen) {
             thread->seen = turn;
             thread->since = now;
@@ -274,8 +297,11 @@ static int64_t look(int64_t now)
             thread->overdue = turn;
             syscall(SYS_tgkill, getpid(), thread->id, STOP);
             sleep = 1000000;
-        } else if (thread->since + limit - now < sleep) {
-            sleep = thread->since + limit - now;
+        } else {
+            if (thread->holds && thread->released == NULL)
+                syscall(SYS_tgkill, getpid(), thread->id, STOP);
+            if (thread->since + limit - now < sleep)
+                sleep = thread->since + limit - now;
         }
         if (sleep > LONGEST_SLEEP)
             sleep = LONGEST_SLEEP;

@@ -21,6 +21,8 @@ struct guard_thread {
     int outcome, number;            /* of the call that was ended */
     void *address, *counter;        /* of a fault: the memory, the program counter */
     sigset_t mask;                  /* of the interrupted code */
+    volatile sig_atomic_t holds;    /* the interpreter's lock, while the library runs */
+    void *volatile released;        /* what is needed to take the lock again, once it was given up */
     pid_t id;
     void *stack;                    /* for signal handlers, if the shim has made it */
     size_t stack_size;
@@ -39,6 +41,11 @@ int guard_run(struct guard_thread *thread, void (*function)(void *), void *argum
 /* Within a call: enter and leave code of the program's own. */
 void guard_outside(struct guard_thread *thread);
 void guard_inside(struct guard_thread *thread);
+/* The interpreter's lock: set by libcgi_interpreter(), NULL in a program without one. */
+extern void *(*interpreter_release)(void);
+extern void (*interpreter_take)(void *released);
+/* Give the lock up until the call has ended: what follows may block. Only outside of library code. */
+void guard_release_lock(struct guard_thread *thread);
 /* End the call of this thread; return if there is none. */
 void guard_escape(int outcome, int number);
 /* Return the call that this thread is in, NULL if it is in none. */

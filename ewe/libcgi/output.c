@@ -24,6 +24,7 @@ static int flush(libcgi_call *call)
     int failed = 1;
     if (call->flush != NULL) {
         guard_outside(thread);
+        guard_release_lock(thread);
         failed = call->flush(call, call->output, call->used) != 0;
         guard_inside(thread);
     }
