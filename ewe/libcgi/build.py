@@ -22,7 +22,8 @@ DIRECTORY = Path(__file__).resolve().parent
 TARGET = DIRECTORY / "target"
 SOURCES = ("core.c", "guard.c", "environment.c", "output.c", "patch.c", "spool.c")
 HEADERS = ("core.h", "internal.h", "ewe_libcgi.h")
-FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden")
+FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC")
+OPTIONS = ("-shared", "-fvisibility=hidden")  # of the shim
 LIBRARIES = ("-ldl", "-lpthread")  # parts of libc since glibc 2.34
 TAKES = 120.0  # seconds that the compiler may take
 
@@ -33,7 +34,7 @@ class BuildError(Exception):
 
 def shim() -> Path:
     """Return where the shim of this source is, built or not."""
-    digest = hashlib.sha256(" ".join((*FLAGS, platform.machine())).encode())
+    digest = hashlib.sha256(" ".join((*FLAGS, *OPTIONS, platform.machine())).encode())
     for name in (*SOURCES, *HEADERS):
         digest.update((DIRECTORY / name).read_bytes())
     return TARGET / f"libcgi-{digest.hexdigest()[:16]}.so"
@@ -43,7 +44,7 @@ def build() -> Path:
     """Build the shim unless it is there; return where it is. Raises BuildError."""
     built = shim()
     if not built.exists():
-        compile_c(built, (DIRECTORY / name for name in SOURCES), ("-shared",))
+        compile_c(built, (DIRECTORY / name for name in SOURCES), OPTIONS)
         for other in TARGET.glob("libcgi-*.so"):
             if other != built:
                 other.unlink(missing_ok=True)  # of older source; who has loaded it keeps it

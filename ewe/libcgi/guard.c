@@ -42,6 +42,7 @@
 #include "internal.h"
 
 #define STACK_SIZE (64 * 1024)
+#define WIDE_GUARD ((size_t)1024 * 1024)
 #define PATIENCE 200 /* milliseconds */
 #define LOOKS 8      /* of the watchdog, within the shortest limit */
 #define LONGEST_SLEEP INT64_C(500000000) /* nanoseconds: a call that begins meanwhile may have a shorter limit */
@@ -232,6 +233,8 @@ static void forget(void *argument)
     }
     pthread_mutex_unlock(&lock);
     self = NULL;
+    if (thread->guard != NULL)
+        mprotect(thread->guard, thread->guard_size, PROT_READ | PROT_WRITE); /* another thread may get this stack */
     if (thread->stack != NULL) {
         stack_t none = {.ss_flags = SS_DISABLE};
         sigaltstack(&none, NULL);
@@ -257,6 +260,24 @@ static int give_stack(struct guard_thread *thread)
     return sigaltstack(&own, NULL);
 }
 
+/* The system puts one page without access below a thread's stack. A function with a larger frame can step over it,
+   into the stack of another thread. The end of this thread's stack therefore becomes a wider guard. (That of the main
+   thread has 1 MB from the kernel.) */
+static void widen_guard(struct guard_thread *thread)
+{
+    pthread_attr_t attributes;
+    void *low;
+    size_t size;
+    if (thread->id == getpid() || pthread_getattr_np(pthread_self(), &attributes) != 0)
+        return;
+    if (pthread_attr_getstack(&attributes, &low, &size) == 0) {
+        thread->guard_size = (size / 8 < WIDE_GUARD ? size / 8 : WIDE_GUARD) & ~(size_t)4095;
+        if (mprotect(low, thread->guard_size, PROT_NONE) == 0)
+            thread->guard = low;
+    }
+    pthread_attr_destroy(&attributes);
+}
+
 static struct guard_thread *new_thread(void)
 {
     struct guard_thread *thread = calloc(1, sizeof *thread);
@@ -267,6 +288,7 @@ static struct guard_thread *new_thread(void)
         return NULL;
     }
     thread->id = (pid_t)syscall(SYS_gettid);
+    widen_guard(thread);
     self = thread;
     pthread_setspecific(key, thread);
     pthread_mutex_lock(&lock);

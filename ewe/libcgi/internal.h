@@ -26,6 +26,8 @@ struct guard_thread {
     pid_t id;
     void *stack;                    /* for signal handlers, if the shim has made it */
     size_t stack_size;
+    void *guard;                    /* pages below the thread's stack, besides the system's one page */
+    size_t guard_size;
     uint64_t seen;                  /* the watchdog's: the turn at its last look ... */
     int64_t since;                  /* ... and when it saw that turn first */
     struct guard_thread *next;

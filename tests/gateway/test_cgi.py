@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.cgi_heads import BAD_HEADS
 from support.proc import (
     Process,
     children,
@@ -694,43 +695,6 @@ def test_lengths_that_lie(server: Server) -> None:
     log = server.wait_for_log("more than the 5 bytes of its Content-Length")
     assert "cut: 3 bytes came, Content-Length is 10" in log
     assert "more than the 3 bytes of its Content-Length" in log
-
-
-BAD_HEADS = {
-    b"": "it wrote nothing",
-    b"hello, I am no head": "ends within the head",
-    b"hello, I am no head\n\nx": "field line is malformed",
-    b"Content-Type: text/html\n<title>x</title>\n\nx": "an empty line between its fields and its document",
-    b"<title>x</title>\n\nx": 'a program prints "Content-Type: text/html" and an empty line first',
-    b"Content-Type: a/b\n": "ends within the head",
-    b"Content-Type: a/b\nStatus: 20\n\nx": "Status '20' is malformed",
-    b"Content-Type: a/b\nStatus: 2000\n\nx": "Status '2000' is malformed",
-    b"Content-Type: a/b\nStatus: 101 Up\n\nx": "Status '101 Up' is malformed",
-    b"Content-Type: a/b\nStatus: OK\n\nx": "Status 'OK' is malformed",
-    b"Content-Type: a/b\nStatus: 200 OK\nstatus: 404 No\n\nx": "status more than once",
-    b"HTTP/1.1 101 Up\nContent-Type: a/b\n\nx": "field line is malformed",
-    b"HTTP/2 200 OK\nContent-Type: a/b\n\nx": "field line is malformed",
-    b"Content-Type: a/b\nHTTP/1.1 200 OK\n\nx": "field line is malformed",
-    b"Location: http://a/\nLocation: http://b/\n\nx": "location more than once",
-    b"Content-Type: a/b\nContent-Length: 1\nContent-Length: 1\n\nx": "content-length more than once",
-    b"Content-Type: a/b\nContent-Length: -1\n\nx": "Content-Length '-1' is malformed",
-    b"Content-Type: a/b\nContent-Length: 0x1\n\nx": "Content-Length '0x1' is malformed",
-    b"Content-Type: a/b\nContent-Length: 1, 1\n\nx": "Content-Length '1, 1' is malformed",
-    b"Content-Type: a/b\nContent-Length: \n\nx": "Content-Length '' is malformed",
-    b"Content-Type: a/b\nX: a\rSet-Cookie: evil\n\nx": "field line is malformed",
-    b"Content-Type: a/b\nX: a\r\r\n\nx": "field line is malformed",
-    b"Content-Type: a/b\nX: a\0b\n\nx": "field line is malformed",
-    b"Content-Type: a/b\nX: a\x1b[2Jb\n\nx": "field line is malformed",
-    b"Content-Type: a/b\nX A: 1\n\nx": "field line is malformed",
-    b"Content-Type: a/b\nX : 1\n\nx": "field line is malformed",
-    b"Content-Type: a/b\n: 1\n\nx": "field line is malformed",
-    b"Content-Type: a/b\n folded: 1\n\nx": "field line is malformed",
-    b"Content-Type: a/b\nX: " + b"x" * 70_000: "more than 65536 bytes",
-    b"Content-Type: a/b\nX: " + b"x" * 70_000 + b"\n\nx": "has more than 16384 bytes",
-    b"Content-Type: a/b\n" + b"X: y\n" * 20_000: "more than 65536 bytes",
-    b"Content-Type: a/b\n" + b"X: y\n" * 200 + b"\nx": "201 field lines",
-    b"\x00" * 100_000: "more than 65536 bytes",
-}
 
 
 def test_bad_heads(server: Server) -> None:
