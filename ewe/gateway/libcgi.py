@@ -301,7 +301,7 @@ class Libraries:
             self.slots.append(slot)
         raise HTTPError(503, f"{library.name}: unloaded again and again", (("Retry-After", "1"),))
 
-    def call_with(self, file: str, first: bytes, second: bytes, body: Spooled) -> bytes | Output:
+    def call_with(self, file: str, first: bytes, second: bytes, body: Spooled) -> AnyOutput:
         """Do what call() does, and close the body."""
         try:
             return self.call(file, first, second, body)

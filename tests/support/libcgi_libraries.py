@@ -1,4 +1,4 @@
-"""LibCGI libraries for tests: C files in support/libcgi, compiled once in a run of pytest."""
+"""LibCGI libraries for tests: C files in support/libcgi_sources, compiled once in a run of pytest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ewe.libcgi import build
 
-SOURCES = Path(__file__).with_name("libcgi")
+SOURCES = Path(__file__).with_name("libcgi_sources")
 HEADER = f"-I{build.DIRECTORY}"
 
 
