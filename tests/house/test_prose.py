@@ -24,7 +24,8 @@ SEARCHED = [
     "libcgi-bin/*",
 ]
 SUFFIXES = {
-    "", ".c", ".cpp", ".css", ".h", ".html", ".j2", ".java", ".md", ".php", ".pl", ".py", ".rs", ".sh", ".sql", ".toml", ".xml",
+    "", ".c", ".cpp", ".css", ".h", ".html", ".j2", ".java", ".md", ".php", ".pl", ".py", ".rs", ".sh", ".sql",
+    ".toml", ".xml",
 }  # fmt: skip
 
 # An idiom, and what to write in its place. Capitals count: "So" and "Nor" are banned where a sentence begins.
