@@ -14,8 +14,8 @@ from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.responder import ResponderSource, parameters
 from ewe.gateway.scripts import Script
-from ewe.gateway.spool import Spooled, spooled
-from ewe.http.messages import Request, Response
+from ewe.gateway.spool import EMPTY, Spooled, spooled
+from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class XSwitch:
         """Answer for /xswitch-status: X-Switch shows it to this machine only."""
         if request.path != XSWITCH_STATUS_PATH:
             return None
-        body = await spooled(request.body, self.config.spool)
+        body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
         try:
             return await self.answer(request, io, Script("", XSWITCH_STATUS_PATH, ""), body, "")
         finally:
@@ -100,7 +100,7 @@ class XSwitch:
     ) -> Response:
         """Answer with a program that only X-Switch may run: a user's, or a page. Raises HTTPError."""
         refuse_trace(request)
-        body = await spooled(request.body, self.config.spool)
+        body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
         try:
             found = await self.answer(request, io, script, body, root, more)
         finally:

@@ -304,7 +304,7 @@ def content_length(value: str) -> int:
 
 def is_nph(script: Script) -> bool:
     """Return whether a script writes the whole HTTP response itself: section 5."""
-    return os.path.basename(script.file).startswith("nph-")
+    return script.file.startswith("nph-", script.file.rfind("/") + 1)
 
 
 async def non_parsed(source: GatewaySource) -> Response:

@@ -102,6 +102,7 @@ class Connections:
         self.retry = retry
         self.limit = limit
         self.patience = patience
+        self.counts = keeps or limit > 0  # how many connections there are, which nobody asks otherwise
         self.process = 0  # the process that `turn` is for
         self.turn = 0
         # For the queue, and for what is kept and counted of each place. No conversation pauses while it has it.
@@ -161,6 +162,8 @@ class Connections:
 
     def enter(self, tried: Collection[Place], new: bool, preferred: Place | None) -> Room | None:
         """Return room for a connection; None if there is none, or if others wait for it."""
+        if not self.counts:
+            return self.in_turn(tried, preferred)[0], None
         with self.lock:
             return None if self.queue and not tried else self.find(tried, new, preferred)
 
@@ -229,6 +232,8 @@ class Connections:
 
     def leave(self, place: Place, kept: Upstream | None = None) -> None:
         """Give back room that is not needed any more. kept: the idle connection that it holds, if it does."""
+        if not self.counts:
+            return
         with self.lock:
             if kept is None:
                 place.open -= 1

@@ -132,10 +132,7 @@ def decode_length(data: bytes, at: int) -> tuple[int, int]:
 class Decoder:
     """Turns bytes into records; an incomplete record, 64 KB at most, waits for the next feed()."""
 
-    __slots__ = ("buffer",)
-
-    def __init__(self) -> None:
-        self.buffer = b""
+    buffer = b""
 
     def feed(self, data: bytes) -> list[Record]:
         """Return the records that are now complete. Raises FastCGIError for another version of the protocol."""
@@ -349,7 +346,6 @@ def good_ends(request_id: int) -> tuple[bytes, bytes]:
 class Requester:
     """The web server's end of one connection; after Ended it may begin() the next request if it asked to keep."""
 
-    __slots__ = ("decoder", "id", "running")
     ends_with_close = False  # the answer: END_REQUEST ends it
     role = RESPONDER
 
@@ -360,10 +356,11 @@ class Requester:
 
     encode_pairs = staticmethod(encode_pairs)
 
+    id = 0
+    running = False
+
     def __init__(self) -> None:
         self.decoder = Decoder()
-        self.id = 0
-        self.running = False
 
     def begin(self, params: Iterable[tuple[bytes, bytes]], keep: bool = False) -> bytes:
         """Return the records that begin a request: role, flag and all parameters."""

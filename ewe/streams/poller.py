@@ -167,11 +167,9 @@ class Watcher:
         self.waiting: dict[int, EventStream | None] = {}
         loop.add_reader(self.epoll.fileno(), self.ready)
 
-    def watch(self, descriptor: int, stream: EventStream) -> None:
-        """Wake the stream when the descriptor can be read, or its other end has closed it."""
-        if descriptor not in self.waiting:
-            self.epoll.register(descriptor, self.events)
-        self.waiting[descriptor] = stream
+    def watch(self, descriptor: int) -> None:
+        """Begin to watch: whether the descriptor can be read, or its other end has closed it."""
+        self.epoll.register(descriptor, self.events)
 
     def ready(self) -> None:
         """Wake the conversations whose descriptors can be read."""
@@ -181,11 +179,6 @@ class Watcher:
                 stream.happened(Want.PROGRAM)
             else:  # the loop would call again and again for bytes that no conversation reads
                 self.forget(descriptor)
-
-    def pause(self, descriptor: int) -> None:
-        """Note that no conversation waits for the descriptor now."""
-        if descriptor in self.waiting:
-            self.waiting[descriptor] = None
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor; it is about to be closed."""
@@ -247,7 +240,9 @@ class EventPoller:
     async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
         stream = self.stream
         watcher = stream.watcher or self.watcher()
-        watcher.watch(descriptor, stream)
+        if descriptor not in watcher.waiting:
+            watcher.watch(descriptor)
+        watcher.waiting[descriptor] = stream
         expires = stream.clock.now + seconds
         try:
             while True:
@@ -262,7 +257,8 @@ class EventPoller:
                     continue
                 return True
         finally:
-            watcher.pause(descriptor)
+            if descriptor in watcher.waiting:
+                watcher.waiting[descriptor] = None
 
     async def share(self, size: int) -> None:
         await self.stream.share(size)
