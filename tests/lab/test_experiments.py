@@ -91,7 +91,7 @@ def test_an_experiment_runs_or_says_what_it_waits_for() -> None:
 
 def test_all_that_runs_has_a_quick_duration() -> None:
     assert all(bool(each.quick_seconds) is bool(each.run) for each in CATALOG.values())
-    assert sum(each.quick_seconds for each in CATALOG.values() if each.quick) < 20 * 60
+    assert sum(each.quick_seconds for each in CATALOG.values() if each.quick) < 15 * 60
 
 
 def test_the_quick_ones() -> None:

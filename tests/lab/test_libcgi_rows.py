@@ -244,6 +244,7 @@ def test_faults_harm_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(l_f1.HOST_MISSING in note for note in table.notes)
     samples = [cell.samples[0] for cell in table.cells]
     assert all(sample.requests > 2 * l_f1.OTHERS for sample in samples)
+    assert [sample.extra["lost"] for sample in samples] == [0] * 8
     assert l_f1.check(table).word == "holds", l_f1.check(table)
 
 
