@@ -18,11 +18,17 @@ from ewe.site import Site
 @pytest.mark.parametrize("model", ["fork", "thread", "pool", "asyncio"])
 def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> None:
     mounts: list[str] = []
-    for name in ("Hello", "Words", "Countdown"):
+    for name in ("Hello", "Words", "Countdown", "Door"):
         (tmp_path / f"my_{name.lower()}.py").write_text(of_the_docs("write-a-feature.md", name))
         mounts += ["--mount", f"/{name.lower()}=my_{name.lower()}:{name}"]
     server = start(model, *mounts)
+    (server.root / "door").mkdir()
+    (server.root / "door" / "index.html").write_text("inside\n")
     with web.Client(base_url=server.url) as client:
+        refused = client.get("/door/index.html")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Basic realm="ewe"')
+        assert client.get("/%64oor/index.html", auth=("ada", "")).status_code == 401
+        assert client.get("/door/index.html", auth=("ada", "engine")).text == "inside\n"
         assert client.get("/hello?name=Ada").text == "Hello, Ada!\n"
         assert client.get("/hello").text == "Hello, stranger!\n"
         assert client.head("/hello").headers["content-length"] == "17"
