@@ -10,6 +10,7 @@ server that forks for each request reads them, so they do without dataclasses.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields
 from typing import Any, NamedTuple
@@ -23,6 +24,19 @@ class Described(NamedTuple):
 
     kind: Kind[Any]
     help: str
+
+
+def read_file(file: str) -> dict[str, Any]:
+    """Return the table of a TOML file. Raises ConfigError."""
+    try:
+        with open(file, "rb") as source:
+            return tomllib.load(source)
+    except OSError as reason:
+        raise ConfigError(f"{file}: {reason.strerror}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: its tables and lists are nested too deep") from None
+    except ValueError as reason:  # of the text, or a number that is too large for Python
+        raise ConfigError(f"{file}: {reason}") from None
 
 
 def setting(default: Any, kind: Kind[Any], help: str) -> Any:

@@ -9,14 +9,13 @@ users = ["alice", "www-data"]
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest, one_line
 from ewe.config.setting_types import BOOL, Kind, duration, parse_address, whole
-from ewe.config.tables import Described, described, read_table, setting, sub_table
+from ewe.config.tables import Described, described, read_file, read_table, setting, sub_table
 from ewe.database.drivers import DRIVERS, Database
 
 
@@ -118,14 +117,7 @@ def load(file: str | None) -> Settings:
     """Load a TOML file; None: the defaults. Raises ConfigError."""
     if file is None:
         return DEFAULTS
-    try:
-        with open(file, "rb") as source:
-            table = tomllib.load(source)
-    except OSError as reason:
-        raise ConfigError(f"{file}: {reason.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise ConfigError(f"{file}: {reason}") from None
-    return from_toml(table, file)
+    return from_toml(read_file(file), file)
 
 
 def unknown(name: str, settings: Settings) -> str:

@@ -124,7 +124,7 @@ def script_directories(file: str | None) -> tuple[str, ...]:
             table = tomllib.load(source)
     except OSError as reason:
         raise ValueError(f"{file}: {reason.strerror} (xswitch-config)") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+    except (ValueError, RecursionError) as reason:
         raise ValueError(f"{file}: {reason} (xswitch-config)") from None
     directories = table.get("directories", {})
     if not isinstance(directories, dict):

@@ -20,14 +20,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 
 from ewe.config.messages import ConfigError, nearest
 from ewe.config.setting_types import BOOL, SIZE, size
-from ewe.config.tables import Described, described, read_table, setting, sub_table
+from ewe.config.tables import Described, described, read_file, read_table, setting, sub_table
 from ewe.xswitch.engine_kinds import BUILT_IN, WARM_ENGINES, EngineKind
 from ewe.xswitch.process import Limits
 from ewe.xswitch.setting_types import ADDRESSES, COUNT, FROM_ZERO, MODE, SECONDS, TABLE, TEXT, TEXTS
@@ -200,22 +199,14 @@ def load(file: str | None, base: Settings = DEFAULTS) -> Settings:
     """
     if file is None:
         return base
-    try:
-        with open(file, "rb") as source:
-            table = tomllib.load(source)
-    except OSError as reason:
-        raise ConfigError(f"{file}: {reason.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise ConfigError(f"{file}: {reason}") from None
-    return from_toml(table, file, base)
+    return from_toml(read_file(file), file, base)
 
 
 def origins_in(file: str | None) -> dict[str, str]:
     """Return the keys that a file sets, each with the file; a table's keys are written `limits.cpu`."""
     if file is None:
         return {}
-    with open(file, "rb") as source:
-        table = tomllib.load(source)
+    table = read_file(file)
     keys = [*table, *(f"limits.{key}" for key in table.get("limits", ()))]
     for name, own in table.get("engines", {}).items():
         keys += (f"engines.{name}.{key}" for key in own)

@@ -73,3 +73,18 @@ def test_print_config_names_where_each_value_came_from(
 
 def test_defaults() -> None:
     assert load(None) == Settings()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"idle = ", b"\xff", b"idle = 1" + b"0" * 5000, b"idle = " + b"[" * 5000],
+    ids=["syntax", "encoding", "number", "nesting"],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
+) -> None:
+    file = tmp_path / "xswitch.toml"
+    file.write_bytes(data)
+    assert main(["--check-config", "--config", str(file)]) != 0
+    said = capsys.readouterr().err
+    assert str(file) in said and said.count("\n") == 1
