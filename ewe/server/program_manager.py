@@ -333,11 +333,11 @@ class Manager:
         place.back_off = min(max(shortest, place.back_off * 2), longest) if young else 0.0
         place.due = time.monotonic() + place.back_off
         wait = f" in {place.back_off:g} s" if young else ""
-        logger.errors.error(f"{what}; starting another{wait} (fastcgi-start)")
         if all(
             each.back_off and each.process is None for each in self.places if each.program is place.program
         ):
             place.program.hide()
+        logger.errors.error(f"{what}; starting another{wait} (fastcgi-start)")
 
     def reap(self) -> None:
         """Note which processes have ended, and plan their successors."""

@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import web
-from support.server import MODELS, ROOT, Server, Start, wait_until
+from support.server import MODELS, ROOT, Server, Start, wait_until, write_program
 from support.wire import read_all
 
 from ewe.gateway import records
@@ -241,6 +241,22 @@ def test_what_goes_wrong(server: Server, application: Callable[[], Application])
         with pytest.raises(httpx.RemoteProtocolError):  # cut: half of it never passes for the whole
             client.get("/app/dies")
         assert client.request("TRACE", "/app/good").status_code == 405
+    assert "Traceback" not in server.log()
+
+
+def test_an_xswitch_that_cannot_be_reached(start: Start, caller: str) -> None:
+    """As a responder (X-Switch paper section 3.1.2): it may be back soon."""
+    server = start(caller, "--xswitch", "unix:/none", "--xswitch-status")
+    write_program(server.cgi / "hello", "#!/bin/sh\necho\n")
+    (server.root / "page.php").write_text("<?php secret();")
+    with web.Client(base_url=server.url) as client:
+        for method, path in (
+            ("GET", "/cgi-bin/hello"), ("POST", "/cgi-bin/hello"), ("GET", "/page.php"), ("GET", "/xswitch-status"),
+        ):  # fmt: skip
+            unreached = client.request(method, path)
+            assert (unreached.status_code, unreached.headers["retry-after"]) == (503, "1"), path
+        assert client.get("/").status_code == 200
+    server.wait_for_log("unix:/none cannot be reached: No such file or directory")
     assert "Traceback" not in server.log()
 
 
