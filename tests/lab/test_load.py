@@ -94,7 +94,7 @@ def test_a_fixed_delay(known: KnownServers) -> None:
     assert all(second.p50 is None or second.p50 >= DELAY for second in sample.timeline)
     assert sum(count for _, count in times.buckets) == times.count
     assert len(times.buckets) < 200
-    assert sample.connections == 0  # all made in the warm-up
+    assert sample.connections <= load.users  # one each, and on an idle machine all are made in the warm-up
     assert sample.client is not None
     assert 0 < sample.client < 1.1
 
