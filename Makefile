@@ -17,7 +17,7 @@ VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test quick lint format pytest pytest-versions test-all bench lab java libcgi docs clean
+.PHONY: help serve test quick lint format pytest pytest-versions test-all gigabyte bench lab java libcgi docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -63,6 +63,9 @@ test-all: ## the tests under every Python that is here; PYTHONS="python3.12 /som
 	  fi; \
 	done; \
 	test -n "$$passed" && echo "The tests pass under Python$$passed."
+
+gigabyte: $(VENV)/.test ## 1 GB in and out through every gateway under every model, in constant memory (an hour)
+	EWE_TEST_MEGABYTES=1024 $(VENV)/bin/pytest tests/gateway/test_every_gateway.py -k long_bodies $(ARGS)
 
 bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 	$(VENV)/bin/ewe-lab speed $(ARGS)

@@ -21,6 +21,7 @@ import pytest
 from support import gateway_programs, web
 from support.gateway_programs import LARGE, expected_large, program
 from support.libcgi import compiled
+from support.proc import peak_memory
 from support.server import MODELS, Server, Starter
 from support.wire import chunked, request_of
 from support.xswitch_client import xswitch
@@ -42,6 +43,9 @@ GATEWAYS = {
     "libcgi": "/libcgi-bin/program.so",
 }
 FAILURES = (500, 502)  # before any output: a program's own fault, or a connection that ended too early
+MEGABYTES = int(os.environ.get("EWE_TEST_MEGABYTES", "64"))  # make gigabyte: 1024, under all models
+LONG_MODELS = MODELS if "EWE_TEST_MEGABYTES" in os.environ else ("thread",)
+GROWTH = 24 << 20  # bytes that a process of the server may need more for a body of any size
 BODY = os.urandom(70_000) + b"\0\0 and more \0"
 
 
@@ -75,22 +79,29 @@ class Programs:
 
 def answer(params: dict[bytes, bytes], body: bytes) -> Iterator[bytes]:
     """Yield what the program writes."""
-    fields, pieces = program(params[b"PATH_INFO"].decode().rpartition("/")[2], body)
+    what = params[b"PATH_INFO"].decode().rpartition("/")[2]
+    fields, pieces = program(what, body, params[b"QUERY_STRING"].decode())
     yield "".join(f"{name}: {value}\r\n" for name, value in fields).encode() + b"\r\n"
     yield from pieces
+
+
+def is_sink(params: dict[bytes, bytes]) -> bool:
+    """Return whether a request's body is only counted."""
+    return params[b"PATH_INFO"].endswith(b"/sink")
 
 
 def talk_fastcgi(sock: socket.socket) -> None:
     """Answer requests as a FastCGI responder."""
     responder = records.Responder()
     params: dict[bytes, bytes] = {}
-    body = b""
+    body, size = b"", 0
     while data := sock.recv(65536):
         for event in responder.feed(data):
             if isinstance(event, Began):
-                params, body = event.params, b""
+                params, body, size = event.params, b"", 0
             elif isinstance(event, Input) and event.data:
-                body += event.data
+                size += len(event.data)
+                body = b"%d" % size if is_sink(params) else body + event.data
             elif isinstance(event, Input):
                 for piece in answer(params, body):
                     for at in range(0, len(piece), 20000):
@@ -106,8 +117,12 @@ def talk_once(codec: ModuleType) -> Callable[[socket.socket], None]:
         while (found := codec.read_request(data)) is None:
             data += sock.recv(65536)
         params, body = found
-        while len(body) < int(params.get(b"CONTENT_LENGTH") or 0):
-            body += sock.recv(65536)
+        size = len(body)
+        while size < int(params.get(b"CONTENT_LENGTH") or 0):
+            data = sock.recv(65536)
+            size += len(data)
+            body = body + data if not is_sink(params) else b""
+        body = b"%d" % size if is_sink(params) else body
         status = b"HTTP/1.1 200 OK\r\n" if codec is uwsgi else b""
         for piece in answer(params, body):
             sock.sendall(status + piece)
@@ -229,3 +244,22 @@ def test_a_program_that_fails_within_its_answer(client: web.Client) -> None:
     except httpx.RemoteProtocolError as cut:
         assert "peer closed connection" in str(cut)
     assert client.post("/echo", content=b"next").content == b"next"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("servers", LONG_MODELS, indirect=True)
+def test_long_bodies_in_constant_memory(reached: Reached, client: web.Client) -> None:
+    """LibCGI hands the whole body to the library, so only its answers are of any length, and it makes 64 MB."""
+    server, path = reached
+    in_library = "libcgi" in path
+    megabytes = 64 if in_library else MEGABYTES
+    assert client.post("/echo", content=BODY).content == BODY
+    before = peak_memory(server.processes())
+    with client.stream("GET", f"/much?{megabytes}") as stream:
+        assert sum(map(len, stream.iter_raw(1 << 20))) == megabytes << 20
+    if not in_library:
+        piece = bytes(1 << 20)
+        for headers in ({}, {"Content-Length": str(megabytes << 20)}):
+            answered = client.post("/sink", content=(piece for _ in range(megabytes)), headers=headers)
+            assert answered.text == str(megabytes << 20)
+    assert peak_memory(server.processes()) - before < GROWTH

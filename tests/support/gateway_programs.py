@@ -2,7 +2,8 @@
 
     echo        the request's body, and X-Length: how long it was told that the body is
     large       LARGE bytes, all different
-    much        64 MB, for a client that leaves
+    much        64 MB, for a client that leaves; with a query, as many MB as it says
+    sink        how many bytes the request's body has; keeps none of them
     fails       fails before it has written anything
     fails-late  fails after 100,000 of the 1,000,000 bytes that it has promised
 
@@ -50,7 +51,7 @@ void processfunc(char *input)
 """
 
 
-def program(what: str, body: bytes) -> tuple[list[tuple[str, str]], Iterator[bytes]]:
+def program(what: str, body: bytes, query: str = "") -> tuple[list[tuple[str, str]], Iterator[bytes]]:
     """Return the fields of the answer, and its pieces. Raises RuntimeError where it is to fail."""
     fields = [("Content-Type", "application/octet-stream")]
     if what == "fails":
@@ -59,8 +60,15 @@ def program(what: str, body: bytes) -> tuple[list[tuple[str, str]], Iterator[byt
         return [*fields, ("X-Length", str(len(body)))], iter([body])
     if what == "fails-late":
         return [*fields, ("Content-Length", "1000000")], failing()
-    size = LARGE if what == "large" else 64 << 20
+    if what == "sink":
+        return fields, iter([body])
+    size = LARGE if what == "large" else int(query or 64) << 20
     return fields, (PIECE[: size - at] for at in range(0, size, len(PIECE)))
+
+
+def counted(pieces: Iterable[bytes]) -> bytes:
+    """Return the number of bytes in the pieces, in decimal."""
+    return b"%d" % sum(map(len, pieces))
 
 
 def failing() -> Iterator[bytes]:
@@ -77,7 +85,9 @@ def expected_large() -> bytes:
 
 def wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """The program as a WSGI application."""
-    fields, pieces = program(environ["PATH_INFO"].rpartition("/")[2], environ["wsgi.input"].read())
+    what, file = environ["PATH_INFO"].rpartition("/")[2], environ["wsgi.input"]
+    body = counted(iter(lambda: file.read(65536), b"")) if what == "sink" else file.read()
+    fields, pieces = program(what, body, environ["QUERY_STRING"])
     start_response("200 OK", fields)
     return pieces
 
@@ -85,12 +95,14 @@ def wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterabl
 async def asgi(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """The program as an ASGI application."""
     assert scope["type"] == "http"
-    body, more = b"", True
+    what, body, size, more = scope["path"].rpartition("/")[2], b"", 0, True
     while more:
         message = await receive()
-        body += message["body"]
+        size += len(message["body"])
+        body += message["body"] if what != "sink" else b""
         more = message["more_body"]
-    fields, pieces = program(scope["path"].rpartition("/")[2], body)
+    body = b"%d" % size if what == "sink" else body
+    fields, pieces = program(what, body, scope["query_string"].decode())
     headers = [(name.encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     for piece in pieces:
@@ -101,8 +113,10 @@ async def asgi(scope: dict[str, Any], receive: Any, send: Any) -> None:
 def main() -> None:
     """The program as a CGI script."""
     length = int(os.environ.get("CONTENT_LENGTH") or 0)
-    body = sys.stdin.buffer.read(length)
-    fields, pieces = program(os.environ["PATH_INFO"].rpartition("/")[2], body)
+    what, file = os.environ["PATH_INFO"].rpartition("/")[2], sys.stdin.buffer
+    blocks = (file.read(min(65536, length - at)) for at in range(0, length, 65536))
+    body = counted(blocks) if what == "sink" else file.read(length)
+    fields, pieces = program(what, body, os.environ["QUERY_STRING"])
     out = sys.stdout.buffer
     out.write("".join(f"{name}: {value}\n" for name, value in fields).encode() + b"\n")
     for piece in pieces:
