@@ -263,7 +263,7 @@ class Libraries:
                     self.shim = shim
         return self.shim
 
-    def call(self, file: str, first: bytes, second: bytes, body: Spooled | None) -> AnyOutput:
+    def call(self, file: str, first: bytes, second: bytes, body: Spooled | None = None) -> AnyOutput:
         """Have a library answer a request; return its output: short as bytes, else its head and its body.
 
         file: the library's. first, second: blocks of variables. Raises HTTPError: 500 if the call or the loading
@@ -271,35 +271,55 @@ class Libraries:
         """
         try:
             library = self.entries[file].library
-        except KeyError:
-            library = None
-        if library is None or monotonic() > library.fresh_until:
-            library = self.look(file)
-        try:
             slot = self.slots.pop()
+        except KeyError:
+            library, slot = None, self.slot()
         except IndexError:
-            slot = Slot(self.start().spool)
+            slot = self.slot()
         try:
+            if library is None or monotonic() > library.fresh_until:
+                library = self.look(file)
+            if body is None:
+                count = self.quick(library.handle, slot.address, first, second, None)
+                if 0 <= count <= SHORT_OUTPUT:  # almost always
+                    return slot.buffer[:count]
+                output = self.output(file, library, slot, count)
+            else:
+                output = self.output(file, library, slot, self.with_body(library, slot, first, second, body))
             for _ in range(TRIES):
+                if output is not None:
+                    return output
+                library = self.look(file)
                 if body is None:
                     count = self.quick(library.handle, slot.address, first, second, None)
                 else:
                     count = self.with_body(library, slot, first, second, body)
-                if count >= 0:
-                    buffer = slot.buffer
-                    if count <= SHORT_OUTPUT:
-                        return buffer[:count]
-                    end = buffer.find(b"\n\n", 0, SHORT_OUTPUT)
-                    if end > 0 and b"\r" not in (head := buffer[: end + 1]):
-                        return head, buffer[end + 2 : count]
-                    return Output(buffer[:count])
-                output = self.examine(file, library, slot)
-                if output is not None:
-                    return output
-                library = self.look(file)
+                output = self.output(file, library, slot, count)
         finally:
             self.slots.append(slot)
-        raise HTTPError(503, f"{library.name}: unloaded again and again", (("Retry-After", "1"),))
+        raise HTTPError(503, f"{os.path.basename(file)}: unloaded again and again", (("Retry-After", "1"),))
+
+    def slot(self) -> Slot:
+        """Return a slot that no call uses. Raises HTTPError(503)."""
+        try:
+            return Slot(self.start().spool)
+        except NotBuilt as reason:
+            raise HTTPError(503, str(reason)) from None
+
+    def output(self, file: str, library: Library, slot: Slot, count: int) -> AnyOutput | None:
+        """Return the output of a call; None if the library had been unloaded. Raises HTTPError for a fault.
+
+        count: bytes in the buffer, -1 if they are not the whole output.
+        """
+        if count < 0:
+            return self.examine(file, library, slot)
+        buffer = slot.buffer
+        if count <= SHORT_OUTPUT:
+            return buffer[:count]
+        end = buffer.find(b"\n\n", 0, SHORT_OUTPUT)
+        if end > 0 and b"\r" not in (head := buffer[: end + 1]):
+            return head, buffer[end + 2 : count]
+        return Output(buffer[:count])
 
     def call_with(self, file: str, first: bytes, second: bytes, body: Spooled) -> AnyOutput:
         """Do what call() does, and close the body."""

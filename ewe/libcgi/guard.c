@@ -46,7 +46,7 @@
 #define PATIENCE 200 /* milliseconds */
 #define LOOKS 8      /* of the watchdog, within the shortest limit */
 #define LONGEST_SLEEP INT64_C(500000000) /* nanoseconds: a call that begins meanwhile may have a shorter limit */
-#define HOLDS 2000000 /* nanoseconds between looks, while threads hold the interpreter's lock */
+#define HOLDS 5000000 /* nanoseconds between looks, while threads hold the interpreter's lock: Python's own interval */
 #define STOP (SIGRTMIN + 7)
 
 static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};

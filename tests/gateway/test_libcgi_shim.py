@@ -100,7 +100,8 @@ def test_a_call_that_waits_does_not_hold_up_python(libraries: Libraries, built: 
     with ThreadPoolExecutor(1) as other:
         block = f"QUERY_STRING=wait={go}\0\0".encode()
         waiting = other.submit(libraries.call, str(built / "contract.so"), block, b"\0", None)
-        while "enter" not in (built / "notes").read_text():
+        notes = built / "notes"
+        while not notes.exists() or "enter" not in notes.read_text():
             pass
         go.touch()  # this thread runs, or the library would wait until its limit
         assert waiting.result() == b"Content-Type: text/plain\n\nwaited"
