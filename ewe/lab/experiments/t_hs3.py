@@ -13,8 +13,8 @@ WAYS = (
     Way("nginx", "uwsgi", "python", SEVERAL, label=f"nginx {SEVERAL}"),
     Way("lighttpd", "fastcgi", "python", label="lighttpd 1"),
     Way("lighttpd", "fastcgi", "python", SEVERAL, label=f"lighttpd {SEVERAL}"),
-    Way("ewe", "wsgi", "python", model="thread", label="ewe thread wsgi"),
-    Way("ewe", "wsgi", "python", label="ewe asyncio wsgi"),
+    Way("ewe", "wsgi", "python", model="thread", label="ewe -t wsgi"),
+    Way("ewe", "wsgi", "python", label="ewe -a wsgi"),
     Way("ewe", "fastcgi", "python"),
     Way("ewe", "xswitch", "python"),
 )

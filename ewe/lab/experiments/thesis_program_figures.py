@@ -163,8 +163,8 @@ T_DT2_WAYS = (
     Way("apache-event", "uwsgi", "python", label="apache uwsgi"),
     Way("lighttpd", "fastcgi", "python"),
     Way("lighttpd", "cgi", "python"),
-    Way("ewe", "wsgi", "python", model="thread", label="ewe thread wsgi"),
-    Way("ewe", "wsgi", "python", label="ewe asyncio wsgi"),
+    Way("ewe", "wsgi", "python", model="thread", label="ewe -t wsgi"),
+    Way("ewe", "wsgi", "python", label="ewe -a wsgi"),
     Way("ewe", "uwsgi", "python"),
     Way("ewe", "fastcgi", "python"),
     Way("ewe", "xswitch", "python"),
@@ -259,7 +259,7 @@ T_A10 = thesis_memory.experiment(
         Way("apache-worker", "uwsgi", "python", label="worker uwsgi"),
         Way("apache-event", "uwsgi", "python", label="event uwsgi"),
         Way("lighttpd", "fastcgi", "python"),
-        Way("ewe", "wsgi", "python", model="thread", label="ewe thread wsgi"),
+        Way("ewe", "wsgi", "python", model="thread", label="ewe -t wsgi"),
         Way("ewe", "xswitch", "python"),
     ),
     T_A10_PRINTED,
@@ -273,7 +273,7 @@ T_A10 = thesis_memory.experiment(
 
 T_DT3_WAYS = (
     Way("tomcat", "servlet", "java"),
-    Way("ewe", "xswitch", "java", children=0, label="ewe xswitch servlet"),
+    Way("ewe", "xswitch", "java", children=0, label="ewe servlet"),
     Way("apache-prefork", "mod_php", "php", label="apache mod_php"),
     Way("nginx", "php-fpm", "php"),
     Way("ewe", "xswitch", "php", label="ewe xswitch php"),
@@ -303,8 +303,8 @@ T_DT3 = thesis_dynamic.experiment(
 T_DT4_WAYS = (
     Way("tomcat", "jsp", "java"),
     Way("tomcat", "servlet", "java"),
-    Way("ewe", "xswitch", "java", children=0, program="jsp", label="ewe xswitch jsp"),
-    Way("ewe", "xswitch", "java", children=0, label="ewe xswitch servlet"),
+    Way("ewe", "xswitch", "java", children=0, program="jsp", label="ewe jsp"),
+    Way("ewe", "xswitch", "java", children=0, label="ewe servlet"),
     Way("apache-prefork", "mod_php", "php", label="apache mod_php"),
 )
 T_DT4_TEST = DynamicTest(
