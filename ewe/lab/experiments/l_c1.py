@@ -21,7 +21,7 @@ from ewe.lab.stacks import gateways
 from ewe.lab.stacks.forms import PROGRAM, body, forms_of
 from ewe.lab.stacks.gateways import Program
 
-LOADING, LATER, FIRST = "loading", "later call", "first call"
+LOADING, LATER, FIRST = "loading", "later", "first"
 PRINTED = {LOADING: 400, LATER: TABLE_2[0][2] * 1000}  # µs; the second of table 2
 LIBRARIES = (20, 100)  # equal libraries, each loaded once
 ENGINES = (3, 10)  # engines of X-Switch, each started once

@@ -73,8 +73,10 @@ def run(lab: Bench) -> Iterator[Cell]:
                 break
             for size, handling in found.items():
                 cells[size].samples.append(sample(handling))
-            for cell, figure in zip(parts, spent(found[SIZES[1]]), strict=True):
-                cell.samples.append(Sample("pinger", 0.0, extra={"micros": figure}))
+            figures = spent(found[SIZES[1]])
+            for cell, figure in zip(parts, figures, strict=True):
+                extra = {"micros": figure, "share": figure / sum(figures) * 100}
+                cell.samples.append(Sample("pinger", 0.0, extra=extra))
         yield from cells.values()
         yield from parts
     lab.notes += REMARKS
@@ -187,7 +189,7 @@ EXPERIMENT = Experiment(
     paper_reference=LIBCGI,
     charts=(
         Chart("bars", "Handling time over LibCGI's", columns=tuple(map(size_name, SIZES)), y="time"),
-        Chart("stacked", "Where the time of 1 KB goes", "extra.micros", (SERVER, PROGRAM, REST), y="µs"),
+        Chart("stacked", "Where the time of 1 KB goes", "extra.share", (SERVER, PROGRAM, REST), y="percent"),
         Chart("bars", "Handling time, in ms", "extra.millis", tuple(map(size_name, SIZES)), y="ms"),
     ),
     run=run,
