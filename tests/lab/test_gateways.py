@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,10 @@ def test_a_form_of_its_own_comes_before_the_script(tmp_path: Path) -> None:
         CGI: "hello.py", FASTCGI: "hello.fcgi", XSWITCH: "hello.py", LIBCGI: "", WSGI: "hello_wsgi.py",
         ASGI: "hello.py",
     }  # fmt: skip
+    (tmp_path / "libcgi-bin").mkdir()
+    (tmp_path / "libcgi-bin" / "hello.so").touch()
+    beside = Program(tmp_path / "cgi-bin", "hello.py")
+    assert gateways.form_of(LIBCGI, beside) == tmp_path / "libcgi-bin" / "hello.so"
     assert gateways.form_of(WSGI, Program(tmp_path, "main.c")) is None
     assert gateways.missing(FASTCGI, Program(tmp_path, "main.c")) == (
         "fastcgi is left out: there is no main.fcgi beside main.c"
@@ -108,6 +114,19 @@ def test_a_script_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     script_runner.code_of.cache_clear()
 
 
+def test_threads_take_turns_with_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text(HELLO)
+    monkeypatch.setattr(script_runner, "SERVED", str(script))
+
+    def ask(number: int) -> bytes:
+        return b"".join(script_runner.wsgi({"QUERY_STRING": str(number)}, lambda status, fields: None))
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(ask, range(200)))
+    assert found == [b"you asked for %d\n" % number for number in range(200)]
+
+
 def test_a_report_has_no_directories_of_this_machine() -> None:
     assert DIRECTORIES.sub(".../", "/fastcgi=unix:/tmp/ewe-lab-1/fastcgi-2/socket") == (
         "/fastcgi=unix:.../socket"
@@ -119,8 +138,10 @@ def test_a_report_has_no_directories_of_this_machine() -> None:
 @pytest.mark.starts_processes
 def test_gateways_are_compared_in_one_command(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("EWE_")}
+    (tmp_path / "programs").mkdir()
+    shutil.copy(ROOT / "cgi-bin" / "hello.py", tmp_path / "programs")
     done = subprocess.run(
-        [sys.executable, "-m", "ewe.lab", "compare", "--cgi", str(ROOT / "cgi-bin"), "--path", "/cgi-bin/hello.py",
+        [sys.executable, "-m", "ewe.lab", "compare", "--cgi", "programs", "--path", "/cgi-bin/hello.py",
          "--gateways", "wsgi,asgi,libcgi", "-t", "-a", "--users", "2", "--time", "500ms", "--repeats", "1",
          "--warm-up", "100ms", "--think", "20ms", "--out", "found"],
         cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=55,

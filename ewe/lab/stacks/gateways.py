@@ -9,7 +9,7 @@ that it understands, and the forms stand beside each other in the directory:
     cgi       hello.py                                      a new process for each request
     fastcgi   hello.fcgi, which speaks FastCGI; else .py    processes that the lab starts
     xswitch   hello.py                                      engines of an X-Switch that the lab starts
-    libcgi    hello.so                                      in the server, called in place
+    libcgi    hello.so, there or in ../libcgi-bin           in the server, called in place
     wsgi      hello_wsgi.py, with `application`; else .py   in the server's interpreter
     asgi      hello_asgi.py, with `application`; else .py   in the server's interpreter
 
@@ -74,7 +74,10 @@ def form_of(gateway: str, program: Program) -> Path | None:
     }.get(gateway, script)
     if own.is_file():
         return own
-    return script if gateway != LIBCGI and script.suffix == ".py" and script.is_file() else None
+    if gateway == LIBCGI:
+        beside = program.directory.parent / "libcgi-bin" / own.name
+        return beside if beside.is_file() else None
+    return script if script.suffix == ".py" and script.is_file() else None
 
 
 def missing(gateway: str, program: Program) -> str:

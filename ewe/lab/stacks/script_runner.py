@@ -20,6 +20,7 @@ from types import CodeType
 from typing import Any
 
 SCRIPT = "LAB_SCRIPT"  # the variable that names the script
+SERVED = os.environ.get(SCRIPT, "")  # read before a script of another thread changes the environment
 ONE = threading.Lock()
 
 Head = list[tuple[str, str]]
@@ -67,7 +68,7 @@ def split(line: str) -> tuple[str, str, str]:
 def wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer with the script that LAB_SCRIPT names: PEP 3333."""
     variables = {name: value for name, value in environ.items() if isinstance(value, str)}
-    status, fields, body = parted(output_of(os.environ[SCRIPT], variables))
+    status, fields, body = parted(output_of(SERVED, variables))
     start_response(status, fields)
     return [body]
 
@@ -88,7 +89,7 @@ async def asgi(
         "QUERY_STRING": scope["query_string"].decode("latin-1"),
         "PATH_INFO": scope["path"],
     }
-    status, fields, body = parted(output_of(os.environ[SCRIPT], variables))
+    status, fields, body = parted(output_of(SERVED, variables))
     headers = [(name.lower().encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": int(status.split()[0]), "headers": headers})
     await send({"type": "http.response.body", "body": body})
