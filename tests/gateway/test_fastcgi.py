@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import web
+from support.proc import open_files
 from support.server import MODELS, ROOT, Server, Start, wait_until, write_program
 from support.wire import read_all
 
@@ -113,6 +114,8 @@ class Application:
             sock.sendall(responder.errors(b"one\ntw") + responder.errors(b"o\nthree"))
         status = b"Status: 201 Made\n" if what == b"/status" else b""
         answer = b"" if what == b"/early" else status + head + (body or what)
+        if what == b"/huge":  # more than the buffers of sockets hold
+            answer = head + LARGE * 8
         for at in range(0, len(answer), 20000):
             sock.sendall(responder.output(answer[at : at + 20000]))
         sock.sendall(responder.end())
@@ -459,6 +462,11 @@ def test_a_request_that_finds_no_room(
     assert [params[b"PATH_INFO"] for params in app.seen] == [b"/gate", b"/waits"]
 
 
+def sockets(server: Server) -> int:
+    """Return how many sockets a server of one process has open."""
+    return sum(name.startswith("socket:") for name in open_files(server.pid).values())
+
+
 def test_a_pool_whose_workers_all_wait_for_one_that_is_parked(
     start: Start, application: Callable[..., Application], tmp_path: Path
 ) -> None:
@@ -467,15 +475,15 @@ def test_a_pool_whose_workers_all_wait_for_one_that_is_parked(
     options = ("--poolthreads", "2", "--fastcgi-connections", "1", "--fastcgi-patience", "1h")
     server = start("pool", "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
     with server.connect() as slow, ThreadPoolExecutor(5) as threads:
-        slow.sendall(
-            b"PUT /app/early HTTP/1.1\r\nHost: ewe\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
-        )
+        slow.sendall(b"GET /app/huge HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n")
         assert slow.recv(100).startswith(b"HTTP/1.1 200 ")
+        before = sockets(server)
         waiting = [threads.submit(web.get, server.url + "app/good", timeout=60) for _ in range(5)]
+        wait_until(lambda: sockets(server) >= before + 5, 20)
         rest = b""
         while data := slow.recv(65536):
             rest += data
-        assert rest.endswith(b"\r\n0\r\n\r\n") and len(rest) > len(LARGE)
+        assert rest.endswith(b"\r\n0\r\n\r\n") and len(rest) > 8 * len(LARGE)
         assert [each.result().content for each in waiting] == [b"/good"] * 5
 
 
