@@ -215,6 +215,11 @@ static int is_head(const char *bytes, size_t length)
             return 0;
         if (feed == bytes || (feed == bytes + 1 && *bytes == '\r'))
             return complete;
+        if (!complete && is_named(bytes, "HTTP/")) { /* ewe takes it for the status, as other servers do */
+            complete = 1;
+            bytes = feed + 1;
+            continue;
+        }
         const char *name = bytes;
         while (is_token(*name))
             name++;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 import time
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.libcgi import DOES, compiled, install
+from support.libcgi import DOES, SAYS, compiled, install
 from support.proc import open_files
-from support.server import MODELS, Server, Start, wait_until
+from support.server import MODELS, WAYS_TO_WAIT, Server, Start, wait_until
 
 from ewe.features.libcgi_status import is_loopback
 from ewe.libcgi import build
@@ -25,7 +26,9 @@ BODY = os.urandom(1_000_000)
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build.build()
-    return compiled(tmp_path_factory.mktemp("libraries"), "does", DOES)
+    directory = tmp_path_factory.mktemp("libraries")
+    compiled(directory, "says", SAYS)
+    return compiled(directory, "does", DOES)
 
 
 @pytest.fixture
@@ -35,6 +38,7 @@ def started(start: Start, site: Path, library: Path) -> Callable[..., Server]:
     def started(model: str, *options: str) -> Server:
         for name in ("does", "other"):
             install(library, site / "libcgi-bin" / f"{name}.so")
+        install(library.parent / "says.so", site / "libcgi-bin" / "says.so")
         user = ("--user", "nobody") if os.geteuid() == 0 else ()
         return start(model, "--libcgi-path", str(site / "libcgi-bin"), *user, *options)
 
@@ -87,6 +91,60 @@ def test_clients_that_leave(started: Callable[..., Server], model: str) -> None:
         lambda: files_of(server) <= before + 2, 30, lambda: f"{before} descriptors, now {files_of(server)}"
     )
     assert "Traceback" not in server.log(), server.log()
+
+
+# Authors whose answers lie. A client must find the end of each answer, and the next answer behind it.
+LIES = {
+    "not modified, with a document": (b"Status: 304 Not Modified\n\nsurplus", 304),
+    "no content, with a document": (b"Status: 204\nContent-Type: a/b\n\nsurplus", 204),
+    "an interim status": (b"Status: 101 Switching\nContent-Type: a/b\n\nsurplus", 500),
+    "no status": (b"Status: 99\nContent-Type: a/b\n\n", 500),
+    "a length too small": (b"Content-Type: a/b\nContent-Length: 3\n\nsurplus", None),
+    "a length too large": (b"Content-Type: a/b\nContent-Length: 300\n\nshort", None),
+    "a length that is none": (b"Content-Type: a/b\nContent-Length: -1\n\nsurplus", 500),
+    "two lengths": (b"Content-Type: a/b\nContent-Length: 1\nContent-Length: 2\n\nxx", 500),
+    "a coding": (b"Content-Type: a/b\nTransfer-Encoding: chunked\n\n0\r\n\r\n", None),
+    "a field in a field": (b"Content-Type: a/b\rX-Injected: 1\n\nx", 500),
+    "a NUL in a field": (b"Content-Type: a/b\nX: \0\n\nx", 500),
+    "a redirect to itself": (b"Location: /libcgi-bin/says.so\n\n", 500),
+    "a redirect to nowhere": (b"Location: \n\n", None),
+    "an HTTP status line": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", None),
+    "an endless head": (b"X: " + b"y" * 300_000 + b"\n\n", 500),
+}
+
+
+@pytest.mark.parametrize("model", WAYS_TO_WAIT)
+def test_answers_that_lie(started: Callable[..., Server], model: str) -> None:
+    """The request behind each, sent with it, gets its own answer, or the connection ends before."""
+    server = started(model)
+    behind = b"GET /libcgi-bin/does.so?- HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    libraries = server.root.parent / "libcgi-bin"
+    for number, (name, (output, status)) in enumerate(LIES.items()):
+        install(libraries / "says.so", libraries / f"{number}.so")  # one that has lied too often is kept out
+        target = b"POST /libcgi-bin/%d.so HTTP/1.1\r\nHost: a\r\n" % number
+        head = target + b"Content-Length: %d\r\n\r\n" % len(output)
+        received = server.ask(head + output + behind)
+        first = received.partition(b"\r\n\r\n")[0]
+        found = int(first.split()[1])
+        assert status is None or found == status, (name, received[:300], server.log())
+        assert b"X-Injected" not in first and first.count(b"Transfer-Encoding") <= 1, (name, first)
+        count = received.count(b"HTTP/1.1 200 OK\r\n")
+        last = re.search(rb"\r\n\r\n\d+ \d+ \d+ -\Z", received)
+        assert last or count <= 1, (name, received)
+        if found in (204, 304):
+            assert last and b"surplus" not in received, (name, received)
+    assert "Traceback" not in server.log(), server.log()
+
+
+@pytest.mark.parametrize("model", WAYS_TO_WAIT)
+def test_a_head_request_and_a_slow_reader(started: Callable[..., Server], model: str) -> None:
+    """A client that does not read holds no call: others get theirs from the same library."""
+    server = started(model)
+    assert server.ask(b"HEAD /libcgi-bin/does.so?- HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\n")
+    with server.connect() as slow:
+        slow.sendall(b"GET /libcgi-bin/does.so?late- HTTP/1.1\r\nHost: a\r\n\r\n" * 20)
+        for _ in range(5):
+            assert httpx.get(f"{server.url}libcgi-bin/does.so?-", timeout=30).status_code == 200
 
 
 # The status page

@@ -103,6 +103,10 @@ void processfunc(char *i) { (void)i; lprintf("Content-Type: text/plain\\n\\n%s",
 SECOND = """#include <ewe_libcgi.h>
 void processfunc(char *i) { (void)i; lputs("Content-Type: text/plain\\n\\nsecond"); }
 """
+# What the client sends is the whole answer, head and all.
+SAYS = """#include <ewe_libcgi.h>
+void processfunc(char *i) { if (i) lwrite(i, strtoul(getenv("CONTENT_LENGTH"), NULL, 10)); }
+"""
 
 
 def compiled(directory: Path, name: str, text: str) -> Path:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.engines import PatientDriver
-from support.libcgi import DOES, END, INIT, NONE, PLAIN, SECOND, compiled, engine
+from support.libcgi import DOES, END, INIT, NONE, PLAIN, SAMPLES, SECOND, compiled, engine
 from support.server import wait_until
+
+from ewe.libcgi import samples
 
 pytestmark = pytest.mark.starts_processes
 OK = b"Content-Type: text/plain\n\n"
@@ -196,3 +198,38 @@ def test_the_host_ends_with_its_sockets(host: Host) -> None:
     host.does("")
     assert host.ends(30)
     wait_until(lambda: not Path(f"/proc/{host.pid}/exe").exists(), 30)
+
+
+def test_the_samples(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All are built but those whose compiler is not here, which is said. They answer as their comments say."""
+    sources = tmp_path / "libcgi-bin"
+    shutil.copytree(SAMPLES, sources, ignore=shutil.ignore_patterns("*.so"))
+    assert samples.main([str(sources)]) == 0
+    left_out = capsys.readouterr().out
+    asked = {
+        "hello": ({"REMOTE_ADDR": "192.0.2.1"}, b"", b"Hello from C, 192.0.2.1!\n"),
+        "bytes": ({}, b"", b"abcdefghijklmnopqrstuvwxyzab"),
+        "form": (
+            {},
+            b"text=%3Cb%3E%26+c&name=%22Eve%22",
+            b"&quot;Eve&quot;! You say:</p>\n<blockquote>&lt;b&gt;&amp; c<",
+        ),
+        "counter": ({}, b"", b"visit 1 of process "),
+        "words": ({}, b"to be or not to be", b"4 different words\n    2 be\n    2 to\n    1 not\n"),
+        "shout": ({}, "été".encode(), "ÉTÉ\n".encode()),
+    }
+    for source in sorted(sources.iterdir()):
+        if source.suffix == ".so":
+            continue
+        library = source.with_suffix(".so")
+        if not library.exists():
+            assert f"*{source.suffix}: left out" in left_out
+            continue
+        environment, body, expected = asked[source.stem]
+        answer = host.ask(str(library), environment=environment, body=body)
+        assert expected in answer.output and answer.status == 0, answer
+    for query in ("100000", "1"):
+        answer = host.ask(str(sources / "bytes.so"), environment={"QUERY_STRING": query})
+        assert len(answer.output.partition(b"\n\n")[2]) == int(query)
+    wrong = host.ask(str(sources / "bytes.so"), environment={"QUERY_STRING": "-1"})
+    assert wrong.output.startswith(b"Status: 400 ")
