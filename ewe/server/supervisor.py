@@ -110,6 +110,8 @@ class Supervisor:
             while self.noted:
                 self.act(self.noted.pop(0))
             self.reap()
+            if self.new and not self.coming and not self.stopping:
+                self.settle()
             self.look_at_sources()
             self.start_due()
             if self.stopping and all(place == COMPANION for place, _ in self.workers.values()):
@@ -233,8 +235,6 @@ class Supervisor:
                 self.failures[pid] = text
             elif word == "ready" and pid in self.coming:
                 self.coming.discard(pid)
-                if not self.coming and not self.stopping:
-                    self.settle()
 
     def settle(self) -> None:
         """Retire the old workers: all new ones serve."""
@@ -379,10 +379,11 @@ class Supervisor:
 
     def reap(self) -> None:
         """Reap the workers that have ended, and plan their replacement."""
-        ended = list(orphans.reap(self.workers))
-        self.read_reports()  # those of workers that have ended, too
-        for pid, raw in ended:
+        for pid, raw in orphans.reap(
+            self.workers
+        ):  # one at a time: a signal to one that is reaped would fail
             place, born = self.workers.pop(pid)
+            self.read_reports()  # this worker's, too
             self.hurry.pop(pid, None)
             code = os.waitstatus_to_exitcode(raw)
             failure = self.failures.pop(pid, "")
