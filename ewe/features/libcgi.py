@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ewe.config.settings import Config
-    from ewe.gateway.libcgi import Answers, AnyOutput, Libraries
+    from ewe.gateway.libcgi import Libraries
+    from ewe.gateway.libcgi_output import Answers, AnyOutput
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
@@ -50,7 +51,9 @@ class LibCGI:
 
     def load(self) -> None:
         """Load what calls libraries. If several threads do so at once, the first one's counts for all."""
-        from ewe.gateway.libcgi import Answers, Libraries, NotBuilt
+        from ewe.gateway.libcgi import Libraries
+        from ewe.gateway.libcgi_output import Answers
+        from ewe.gateway.libcgi_shim import NotBuilt
 
         libraries = Libraries(self.directory, self.timeout, follows=self.follows)
         self.loaded.append((libraries, Answers(self.limits)))
@@ -169,7 +172,8 @@ def obstacle(config: Config) -> str:
     """Return why no library could be called with these settings, in one line; "" if nothing stands in the way."""
     if not holds_libraries(config.libcgi_path):
         return ""
-    from ewe.gateway.libcgi import AS_ROOT, NOT_BUILT
+    from ewe.gateway.libcgi import AS_ROOT
+    from ewe.gateway.libcgi_shim import NOT_BUILT
     from ewe.libcgi.build import shim
 
     if not shim().exists():

@@ -6,8 +6,8 @@ CGI starts a program for a request; FastCGI asks a program that waits. LibCGI ma
                 │ no, or the file has changed              │ a fault
                 └─▶ libcgi_load()                          └─▶ 500, and the library is unloaded
 
-The C side (ewe/libcgi) recovers from faults and keeps threads apart; see guard.c and core.c there. This module
-binds it with ctypes, so that a wheel of ewe holds no binary. What it adds is policy:
+The C side (ewe/libcgi) recovers from faults and keeps threads apart; see guard.c and core.c there. libcgi_shim.py
+binds it, and libcgi_output.py makes a response of what a library writes. What this module adds is policy:
 
 - **A changed file** is loaded beside the old library, which is unloaded when no thread is inside it. ewe looks at
   the file at most once a second (FRESH).
@@ -23,151 +23,30 @@ the Request, and the parsed head, or for short output the whole Response, with t
 What can go wrong: a library shares our memory. Nothing notices a stray write that does not fault; docs/libcgi.md
 says what to run in a separate process.
 
-Read next: ewe/libcgi/core.h; cgi.py, whose variables and whose parser of output this module uses.
+Read next: libcgi_output.py, libcgi_shim.py; ewe/libcgi/core.h.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 from _thread import allocate_lock
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from ewe import logger
-from ewe.gateway.cgi import HEAD_END, GatewaySource, is_nph, parse_head, response
-from ewe.http.messages import Request, Response
-from ewe.http.status import BODILESS, HTTPError
-from ewe.libcgi import build
+from ewe.gateway.libcgi_output import SHORT_OUTPUT, AnyOutput, Output
+from ewe.gateway.libcgi_shim import BUSY, DONE, GONE, Call, Info, NotBuilt, Shim, Slot
+from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
-    from ewe.gateway.scripts import Script
     from ewe.gateway.spool import Spooled
-    from ewe.http.limits import Limits
 
-K = TypeVar("K")
-V = TypeVar("V")
-BUFFER = 256 * 1024  # bytes of output that stay in memory
-PIECE = 256 * 1024  # bytes of a temporary file that are read at once
 FRESH = 1.0  # seconds for which a library's file is not checked again
 FAULTS, WINDOW, OUT = 3, 10.0, 10.0  # faults, seconds, seconds
-SHORT_OUTPUT = 1024  # bytes: the response to longer output is not remembered, only its head
-MAX_REMEMBERED = 512  # responses, and heads
 TRIES = 3  # to find a library that no other call has just unloaded
-DONE, FAULT, TIMEOUT, EXIT, GONE, BUSY = range(6)  # enum libcgi_outcome
-NOT_BUILT = "LibCGI is not built: run `ewe --build-libcgi` (or `make libcgi`), which needs a C compiler"
 AS_ROOT = "root loads no libraries into the server: --user NAME runs it as somebody else (user)"
-
-
-class Call(ctypes.Structure):
-    """struct libcgi_call of core.h."""
-
-    _fields_ = [
-        ("variables", ctypes.c_char_p * 2),
-        ("input", ctypes.c_void_p),
-        ("output", ctypes.c_void_p),
-        ("capacity", ctypes.c_size_t),
-        ("flush", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-        ("used", ctypes.c_size_t),
-        ("flushed", ctypes.c_uint64),
-        ("failed", ctypes.c_int),
-        ("outcome", ctypes.c_int),
-        ("number", ctypes.c_int),
-        ("address", ctypes.c_void_p),
-        ("function", ctypes.c_char_p),
-        ("place", ctypes.c_char * 96),
-        ("remote_host", ctypes.c_char * 256),
-    ]
-
-
-class Info(ctypes.Structure):
-    """struct libcgi_info of core.h."""
-
-    _fields_ = [
-        ("calls", ctypes.c_uint64),
-        ("faults", ctypes.c_uint64),
-        ("nanoseconds", ctypes.c_uint64),
-        ("longest", ctypes.c_uint64),
-        ("inside", ctypes.c_int),
-        ("reentrant", ctypes.c_int),
-        ("retired", ctypes.c_int),
-        ("unloaded", ctypes.c_int),
-    ]
-
-
-class NotBuilt(Exception):
-    """The shim cannot be used. The text is one line."""
-
-
-class Slot:
-    """What one call needs: the structure, and a buffer for its output. Used by one call at a time."""
-
-    __slots__ = ("address", "buffer", "call")
-
-    def __init__(self, flush: int) -> None:
-        self.buffer = mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.call = Call(capacity=BUFFER, flush=flush)
-        self.call.output = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
-        self.address = ctypes.addressof(self.call)
-
-
-class Shim:
-    """The functions of core.h, in this process."""
-
-    def __init__(self) -> None:
-        """Load the shim. Raises NotBuilt."""
-        path = build.shim()
-        if not path.exists():
-            raise NotBuilt(NOT_BUILT)
-        try:
-            # RTLD_GLOBAL: libraries find lwrite() and its relatives in the shim.
-            library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        except OSError as reason:
-            raise NotBuilt(f"LibCGI cannot be loaded: {reason}; remove {path} and build it again") from None
-        pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
-        library.libcgi_interpreter.argtypes = [pointer, pointer]
-        # A PyDLL keeps the interpreter's lock. The shim releases it when a call takes long.
-        held = ctypes.PyDLL(str(path), handle=library._handle)
-        python = ctypes.pythonapi
-        library.libcgi_interpreter(
-            ctypes.cast(python.PyEval_SaveThread, pointer), ctypes.cast(python.PyEval_RestoreThread, pointer)
-        )
-        self.quick = declare(held.libcgi_quick_held, ctypes.c_long, pointer, pointer, text, text, pointer)
-        self.load = declare(library.libcgi_load, pointer, text, text, number, text, size, pointer)
-        self.release = declare(library.libcgi_release, None, pointer)
-        self.retire = declare(library.libcgi_retire, None, pointer)
-        self.describe = declare(library.libcgi_describe, None, pointer, pointer)
-        self.explain = declare(library.libcgi_explain, None, pointer, text, size)
-        self.map_input = declare(library.libcgi_map_input, pointer, number, size)
-        self.unmap_input = declare(library.libcgi_unmap_input, None, pointer, size)
-        self.spool = ctypes.cast(library.libcgi_spool, pointer).value or 0
-        report = ctypes.CFUNCTYPE(None, text)
-        self.report = report(self.log)  # kept, since C calls it
-        library.libcgi_start.argtypes = [report]
-        if failure := library.libcgi_start(self.report):
-            raise NotBuilt(f"LibCGI cannot start: {os.strerror(failure)}")
-
-    @staticmethod
-    def log(line: bytes) -> None:
-        """Log what goes wrong while a library is unloaded."""
-        logger.errors.error(line.decode(errors="backslashreplace"))
-
-    def explanation(self, slot: Slot) -> str:
-        """Return in words how a call ended."""
-        line = ctypes.create_string_buffer(256)
-        self.explain(slot.address, line, len(line))
-        return line.value.decode(errors="backslashreplace")
-
-
-def declare(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Return a C function with its types."""
-    function.restype, function.argtypes = result, arguments
-    found: Callable[..., Any] = function
-    return found
 
 
 class Library:
@@ -210,31 +89,6 @@ class Entry:
         self.out_until = 0.0
         self.identity: tuple[int, ...] = ()  # of the file that faulted, or could not be loaded
         self.failure = ""  # why it could not be loaded
-
-
-class Output:
-    """The output of a call: bytes, or a temporary file with a number of bytes."""
-
-    __slots__ = ("data", "file", "size")
-
-    def __init__(self, data: bytes, file: int = -1) -> None:
-        self.data = data
-        self.file = file
-        self.size = os.fstat(file).st_size if file >= 0 else len(data)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
-
-    def __del__(self) -> None:
-        # If the client has left, nobody has taken the output.
-        self.close()
-
-
-# What a call returns: short output; a head and a body; anything else.
-AnyOutput = bytes | tuple[bytes, bytes] | Output
 
 
 class Libraries:
@@ -469,103 +323,3 @@ class Libraries:
 
 # ---------------------------------------------------------------------------------------------------------
 # The answer
-
-
-class LibrarySource(GatewaySource):
-    """The output of a call as a program's output, for the one parser of heads."""
-
-    def __init__(self, name: str, output: Output) -> None:
-        super().__init__(name)
-        self.output = output
-        self.offset = 0
-
-    async def receive(self) -> bytes:
-        if self.left_over:
-            return self.take_left_over()
-        output = self.output
-        if output.file < 0:
-            data, output.data = output.data, b""
-        else:
-            data = os.pread(output.file, PIECE, self.offset)
-        self.offset += len(data)
-        self.finished = self.offset == output.size
-        return data
-
-    def how_it_ended(self) -> str:
-        return "processfunc() returned"
-
-    async def discard(self) -> None:
-        """Do nothing: the library has ended already."""
-
-    async def close(self) -> None:
-        self.output.close()
-
-
-class Answers:
-    """Makes responses of outputs, and remembers what it has made: libraries repeat themselves."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.responses: dict[bytes, Response] = {}
-        self.documents: dict[tuple[bytes, int], Response] = {}  # each without its body
-
-    def remembered(self, output: AnyOutput) -> Response | None:
-        """Return the response to an output that was here before, or to one with the same head and length."""
-        if type(output) is bytes:
-            return self.responses.get(output)
-        if type(output) is tuple:
-            document = self.documents.get((output[0], len(output[1])))
-            return None if document is None else document.with_body(output[1])
-        return None
-
-    async def response(self, request: Request, script: Script, output: AnyOutput) -> Response:
-        """Return the response that an output says. Raises HTTPError(502) for a malformed head."""
-        if not isinstance(output, Output):
-            found = self.plain(request, script, output)
-            if found is not None:
-                return found
-            output = Output(output if isinstance(output, bytes) else b"\n".join(output))
-        source = LibrarySource(script.name, output)
-        try:
-            answer = await response(request, script, source, self.limits)
-        except BaseException:
-            output.close()
-            raise
-        if answer.body is not source:
-            output.close()
-        elif source.length is None and not source.raw and request.method != "HEAD":
-            source.length = answer.length = output.size - source.offset + len(source.left_over)
-        return answer
-
-    def plain(self, request: Request, script: Script, output: bytes | tuple[bytes, bytes]) -> Response | None:
-        """Return the response to an ordinary document; None if it needs the whole parser."""
-        if request.method == "HEAD" or is_nph(script):
-            return None
-        if isinstance(output, tuple):
-            raw, body = output
-        else:
-            match = HEAD_END.search(output)
-            if match is None:
-                return None
-            raw, body = output[: match.start() + 1], output[match.end() :]
-        if raw[0] == 10 or raw[:2] == b"\r\n":
-            return None
-        head = parse_head(raw, script.name, self.limits)
-        if head.target is not None or head.status == 205 or head.status in BODILESS:
-            return None
-        if head.length is not None and head.length != len(body):
-            return None
-        answer = Response(head.status, head.fields, body, reason=head.reason)
-        answer.encoded()
-        if isinstance(output, bytes):
-            remember(self.responses, output, answer)
-        elif len(raw) <= SHORT_OUTPUT:
-            remember(self.documents, (raw, len(body)), answer.with_body(b""))
-        return answer
-
-
-def remember(known: dict[K, V], key: K, value: V) -> None:
-    """Remember a value; if there are too many, forget all others first."""
-    if len(known) >= MAX_REMEMBERED:
-        known.clear()
-    known[key] = value
