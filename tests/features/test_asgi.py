@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import web
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 
@@ -48,7 +49,7 @@ def get(path: str, method: str = "GET", fields: str = "") -> bytes:
 
 def test_a_scope_says_all_of_a_request(bare: Callable[..., Server], variant: str) -> None:
     server = bare(variant)
-    with httpx.Client(base_url=server.url) as client:
+    with web.Client(base_url=server.url) as client:
         scope = client.get("bare/show/a%20b%C3%A9?x=%20&y", headers={"X-Two": "é".encode("latin-1")}).json()
         assert scope["path"] == "/bare/show/a bé"
         assert scope["raw_path"] == "/bare/show/a%20b%C3%A9"
@@ -74,7 +75,7 @@ def test_a_scope_says_all_of_a_request(bare: Callable[..., Server], variant: str
 def test_bodies_in_and_out(bare: Callable[..., Server], variant: str) -> None:
     server = bare(variant)
     body = bytes(range(256)) * 4000
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with web.Client(base_url=server.url, timeout=30) as client:
         for _ in range(2):  # on one connection
             answer = client.post("bare/echo", content=body[:50_000])
             assert answer.content == body[:50_000]
@@ -163,7 +164,7 @@ def test_large_bodies_need_little_memory(bare: Callable[..., Server], model: str
     size = 192  # MB
     server = bare(model)
     piece = bytes(1 << 20)
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with web.Client(base_url=server.url, timeout=60) as client:
         before = int(client.post("bare/count", content=b"x").text.split()[1])
         answer = client.post("bare/count", content=(piece for _ in range(size)))
         counted, after = map(int, answer.text.split())
@@ -255,9 +256,9 @@ def test_a_file_that_the_application_names(bare: Callable[..., Server], tmp_path
     server = bare(variant)
     assert server.ask(get("file")).startswith(b"HTTP/1.1 500 ")
     (tmp_path / "big").write_bytes(body)
-    answer = httpx.get(server.url + "bare/file")
+    answer = web.get(server.url + "bare/file")
     assert answer.content == body and answer.headers["content-length"] == str(len(body))
-    assert httpx.head(server.url + "bare/file").headers["content-length"] == str(len(body))
+    assert web.head(server.url + "bare/file").headers["content-length"] == str(len(body))
 
 
 def test_work_after_the_response(
@@ -394,7 +395,7 @@ def test_a_shutdown_that_does_not_end(
 
 def test_over_tls(bare: Callable[..., Server], model: str) -> None:
     server = bare(model, "--tls", "self")
-    with httpx.Client(base_url=server.url.replace("http:", "https:"), verify=False) as client:
+    with web.Client(base_url=server.url.replace("http:", "https:"), verify=False) as client:
         assert client.get("bare/show").json()["scheme"] == "https"
         assert client.post("bare/echo", content=bytes(100_000)).content == bytes(100_000)
 
@@ -414,7 +415,7 @@ def test_starlette_and_fastapi(start: Start, tmp_path: Path, model: str) -> None
     shutil.copy(SUPPORT / "framework_apps.py", tmp_path)
     server = start(model, "--asgi", "/star=framework_apps:star", "--asgi", "/fast=framework_apps:fast")
     base = server.url
-    with httpx.Client(base_url=base, timeout=30) as client:
+    with web.Client(base_url=base, timeout=30) as client:
         home = client.get("star/")
         assert home.json() == {"user": f"{base}star/user/ada", "row": "row", "at": "/star/"}, home.text
         assert home.headers["x-middleware"] == "was here"

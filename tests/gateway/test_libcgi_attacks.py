@@ -163,7 +163,8 @@ def test_the_status_page(started: Callable[..., Server], model: str) -> None:
         does, other = status["libraries"]
         assert status["pid"] in server.processes()
         assert (does["calls"], does["inside"], does["threads"]) == (4, 0, "many")
-        assert does["longest_us"] > 200_000 > does["mean_us"] > 40_000
+        assert does["longest_us"] > 200_000
+        assert does["longest_us"] / 4 - 1 < does["mean_us"] < does["longest_us"]
         assert (other["state"], other["recent_faults"]) == ("not loaded", 1)
         for _ in range(2):
             client.get("libcgi-bin/other.so?abort")

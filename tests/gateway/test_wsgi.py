@@ -117,7 +117,7 @@ def test_http_1_0_gets_a_body_whose_end_is_the_close(start_apps: StartApps, mode
 @needs("openssl")
 def test_over_tls(start_apps: StartApps, model: str) -> None:
     server = start_apps(model, "variables", "echo", "much", "--tls self")
-    with httpx.Client(timeout=20, base_url=f"https://127.0.0.1:{server.port}", verify=False) as client:
+    with web.Client(timeout=20, base_url=f"https://127.0.0.1:{server.port}", verify=False) as client:
         text = client.get("/variables").text
         assert "HTTPS='on'\n" in text and "wsgi.url_scheme='https'\n" in text
         assert client.post("/echo", content=b"one\ntwo").text == "one\ntwo"

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
-import httpx
 import pytest
+from support import web
 from support.server import ROOT, Start, run_command
 from support.wire import read_response
 
@@ -91,9 +91,9 @@ def test_many_addresses(start: Start, variant: str, tmp_path: Path) -> None:
             for _ in range(2):
                 sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n")
                 assert read_response(sock)[0] == 200
-        assert httpx.get(server.url).status_code == 200
+        assert web.get(server.url).status_code == 200
         third = server.log().split("http://[::1]:")[1].split("/")[0]
-        assert httpx.get(f"http://[::1]:{third}/").status_code == 200
+        assert web.get(f"http://[::1]:{third}/").status_code == 200
     assert server.stop() == 0, server.log()
     assert not path.exists()
 
@@ -108,7 +108,7 @@ def test_an_inherited_descriptor(site: Path) -> None:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            assert httpx.get(url, timeout=10).status_code == 200  # it waited in the backlog
+            assert web.get(url, timeout=10).status_code == 200  # it waited in the backlog
         finally:
             process.terminate()
             assert process.wait(10) == 0
@@ -135,8 +135,8 @@ def test_the_sample_site(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert "sample site" in process.stderr.readline()
         url = process.stderr.readline().split()[1]
-        assert "ewe" in httpx.get(url).text
-        assert httpx.get(url + "cgi-bin/hello.sh").status_code == 200
+        assert "ewe" in web.get(url).text
+        assert web.get(url + "cgi-bin/hello.sh").status_code == 200
     finally:
         process.terminate()
         assert process.wait(10) == 0

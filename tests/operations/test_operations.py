@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import web
 from support.proc import children
 from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_response
@@ -102,7 +103,7 @@ def test_reload_fails_no_request(start: Start, variant: str, tmp_path: Path) -> 
         reload()
     else:
         under_load(server, reload)
-    wait_until(lambda: "another page" in httpx.get(server.url).text, 20, server.log)
+    wait_until(lambda: "another page" in web.get(server.url).text, 20, server.log)
     if "workers" in variant or variant == "prefork":
         wait_until(lambda: not before & set(children(server.pid)), 20, server.log)
     assert server.stop() == 0, server.log()
@@ -115,11 +116,11 @@ def test_a_bad_configuration_is_refused(start: Start, model: str, tmp_path: Path
     server.process.send_signal(signal.SIGHUP)
     log = server.wait_for_log("the old one stays")
     assert 'did you mean "defaultindex"?' in log
-    assert "welcome" in httpx.get(server.url).text
+    assert "welcome" in web.get(server.url).text
     (tmp_path / "ewe.toml").write_text("backlog = 5\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_for_log("backlog: a change needs a restart")
-    assert "welcome" in httpx.get(server.url).text
+    assert "welcome" in web.get(server.url).text
 
 
 def test_a_reload_may_change_what_a_head_may_measure(start: Start, model: str, tmp_path: Path) -> None:
@@ -128,23 +129,23 @@ def test_a_reload_may_change_what_a_head_may_measure(start: Start, model: str, t
     file.write_text("max-target = 1000\n")
     server = start(model, "--config", str(file))
     url = server.url + "?" + "a" * 200
-    assert httpx.get(url).status_code == httpx.get(url).status_code == 200
+    assert web.get(url).status_code == web.get(url).status_code == 200
     file.write_text("max-target = 100\n")
     server.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: httpx.get(url).status_code == 414, 20, server.log)
+    wait_until(lambda: web.get(url).status_code == 414, 20, server.log)
 
 
 def test_a_reload_may_change_the_log_format(start: Start, variant: str, tmp_path: Path) -> None:
     """Requests are remembered with what the log writes of them: never in the format of before."""
     (tmp_path / "ewe.toml").write_text("log-format = '%s %b %{model}n'\n")
     server = start(variant)
-    wait_until(lambda: httpx.get(server.url).status_code == 200, 20)
+    wait_until(lambda: web.get(server.url).status_code == 200, 20)
     (tmp_path / "ewe.toml").write_text("log-format = 'anew %{model}n %U'\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_for_log("configuration was read again")
 
     def is_renewed() -> bool:
-        assert httpx.get(server.url).status_code == 200
+        assert web.get(server.url).status_code == 200
         return "anew " in (tmp_path / "access.log").read_text()
 
     wait_until(is_renewed, 20)
@@ -166,7 +167,7 @@ def test_a_request_in_progress_survives_a_reload(start: Start, variant: str) -> 
         server.wait_for_log("configuration was read again")
         go.touch()
         assert read_response(sock)[2] == b"done\n"
-    assert httpx.get(server.url).status_code == 200
+    assert web.get(server.url).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["prefork --workers 2", "asyncio --workers 2"])
@@ -191,7 +192,7 @@ def test_more_and_fewer_workers(start: Start, name: str) -> None:
     server.process.send_signal(signal.SIGTTOU)
     time.sleep(0.3)
     assert len(children(server.pid)) == 1
-    assert httpx.get(server.url).status_code == 200
+    assert web.get(server.url).status_code == 200
 
 
 def test_status(start: Start, variant: str) -> None:
@@ -203,7 +204,7 @@ def test_status(start: Start, variant: str) -> None:
         server.wait_for_log("status: thread")
         assert "connections" in server.log()
         wait_until(lambda: ", in serve" in server.log(), 20, server.log)
-    wait_until(lambda: httpx.get(server.url).status_code == 200, 20)
+    wait_until(lambda: web.get(server.url).status_code == 200, 20)
     assert "Traceback" not in server.log()
 
 
@@ -225,7 +226,7 @@ def test_sockets_of_a_service_manager(tmp_path: Path) -> None:
         )  # fmt: skip
         try:
             assert told.recv(1000).decode().split("\n") == ["READY=1", f"MAINPID={process.pid}"]
-            assert httpx.get(f"http://127.0.0.1:{port}/").text == "welcome"
+            assert web.get(f"http://127.0.0.1:{port}/").text == "welcome"
             process.send_signal(signal.SIGHUP)
             reloading = told.recv(1000).decode()
             assert reloading.startswith("RELOADING=1\nMONOTONIC_USEC=") and reloading[27:].isdigit()
@@ -261,7 +262,7 @@ def test_becoming_another_user(start: Start, model: str, tmp_path: Path) -> None
     server = start(model, "--user", "nobody")
     write_program(server.cgi / "who", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nid -u; id -G\n")
     nobody = pwd.getpwnam("nobody")
-    uid, groups = httpx.get(server.url + "cgi-bin/who").text.splitlines()
+    uid, groups = web.get(server.url + "cgi-bin/who").text.splitlines()
     assert int(uid) == nobody.pw_uid
     assert {int(group) for group in groups.split()} == set(os.getgrouplist("nobody", nobody.pw_gid))
 
@@ -284,11 +285,11 @@ def test_an_ewe_that_only_root_may_enter(start: Start, tmp_path: Path, model: st
     server = start(model, env={"PYTHONPATH": str(copy)})
     (server.root / "list").mkdir()
     (server.root / "list" / "file.strange").write_text("strange")
-    listing = httpx.get(server.url + "list/")
+    listing = web.get(server.url + "list/")
     assert listing.status_code == 200 and "file.strange" in listing.text, server.log()
-    assert httpx.get(server.url + "list/", headers={"Accept": "application/json"}).json()[0]["size"] == 7
-    assert httpx.get(server.url + "list/file.strange").text == "strange"
-    assert httpx.get(server.url + "nothing").status_code == 404
+    assert web.get(server.url + "list/", headers={"Accept": "application/json"}).json()[0]["size"] == 7
+    assert web.get(server.url + "list/file.strange").text == "strange"
+    assert web.get(server.url + "nothing").status_code == 404
     assert "Traceback" not in server.log()
 
 
@@ -305,10 +306,10 @@ def test_root_runs_no_programs(start: Start, model: str, tmp_path: Path) -> None
         assert found
         write_program(server.cgi / "who", "#!/bin/sh\nprintf 'Content-Type: a/b\\n\\n'; id -un\n")
         for port, expected in ((server.port, 200), (int(found[1]), status)):
-            answer = httpx.get(f"http://127.0.0.1:{port}/cgi-bin/who")
+            answer = web.get(f"http://127.0.0.1:{port}/cgi-bin/who")
             assert answer.status_code == expected
             assert expected != 200 or answer.text == f"{user or 'root'}\n"
-            assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
+            assert web.get(f"http://127.0.0.1:{port}/").status_code == 200
         said = server.log()
         assert ("would run as root" in said and "root runs no programs for a network" in said) is (
             user is None
@@ -330,6 +331,6 @@ def test_a_unix_socket_outlives_a_worker(start: Start, tmp_path: Path) -> None:
     before = set(children(server.pid))
     server.process.send_signal(signal.SIGHUP)
     wait_until(lambda: not before & set(children(server.pid)), 20, server.log)
-    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ewe") as client:
+    with web.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ewe") as client:
         assert client.get("/").status_code == 200
     assert server.stop() == 0 and not path.exists()

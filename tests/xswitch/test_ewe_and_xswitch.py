@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import web
 from support.proc import children, session_members
 from support.server import MODELS, Server, Start, needs, wait_until, write_program
 from support.xswitch_client import account, xswitch
@@ -62,7 +63,7 @@ def test_every_model_before_one(start: Start, name: str, site: Path) -> None:
         (site / "cgi-bin").rmdir()
         (site / "cgi-bin").symlink_to(behind.site / "cgi-bin")
         server = with_programs(start(name, "--xswitch", behind.address))
-        with httpx.Client(base_url=server.url, timeout=20) as client:
+        with web.Client(base_url=server.url, timeout=20) as client:
             check(client)
             behind.stop()
             unreached = client.get("/cgi-bin/hello.py")
@@ -72,7 +73,7 @@ def test_every_model_before_one(start: Start, name: str, site: Path) -> None:
 
 def test_one_of_its_own(start: Start, site: Path) -> None:
     server = with_programs(start("xswitch"))
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with web.Client(base_url=server.url, timeout=20) as client:
         check(client)
         write_program(server.cgi / "hello.py", HELLO + "print('changed')\n")
         assert "changed" in client.get("/cgi-bin/hello.py").text
@@ -97,7 +98,7 @@ def test_what_is_killed_is_started_anew(start: Start, site: Path, victim: str) -
         suexecme, main = sorted(children(parent))
         return {"its parent": parent, "suexecme": suexecme, "the main module": main}
 
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with web.Client(base_url=server.url, timeout=20) as client:
         answer = client.get("/cgi-bin/hello.py")
         assert answer.status_code == 200, (answer.text, server.log())
         engine = int(answer.text.split()[0])
@@ -125,7 +126,7 @@ def test_a_user_without_x_switch(start: Start) -> None:
     name = pwd.getpwuid(os.geteuid()).pw_name
     as_root = ("--user", "root") if os.geteuid() == 0 else ()
     server = start("pool", "--userdir", ".", "--min-uid", "0", *as_root)
-    answer = httpx.get(f"{server.url}~{name}/cgi-bin/anything.py")
+    answer = web.get(f"{server.url}~{name}/cgi-bin/anything.py")
     assert answer.status_code == 403
     server.wait_for_log("a user's programs need X-Switch")
 
@@ -146,16 +147,16 @@ def test_programs_that_write_their_own_head(start: Start, site: Path) -> None:
     write_program(server.cgi / "nph-script.py", text)
     write_program(server.cgi / "nph-loose.py", text).chmod(0o777)
     for name in ("nph-shell", "nph-script.py"):  # a connection for each: it closes without saying so
-        answer = httpx.get(f"{server.url}cgi-bin/{name}", timeout=20)
+        answer = web.get(f"{server.url}cgi-bin/{name}", timeout=20)
         assert (answer.status_code, answer.text) == (299, "nph"), server.log()
-    assert httpx.get(f"{server.url}cgi-bin/nph-loose.py", timeout=20).status_code == 403
+    assert web.get(f"{server.url}cgi-bin/nph-loose.py", timeout=20).status_code == 403
 
 
 def test_what_x_switch_refuses_has_the_page_of_the_site(start: Start, site: Path) -> None:
     server = start("xswitch", "--program-timeout", "2s")
     write_program(server.cgi / "silent.py", "#!/usr/bin/env python3\n")
     write_program(server.cgi / "spins.py", "#!/usr/bin/env python3\nwhile True: pass\n")
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with web.Client(base_url=server.url, timeout=20) as client:
         for name, status in (("silent.py", 502), ("spins.py", 504)):
             answer = client.get(f"cgi-bin/{name}")
             assert answer.status_code == status
@@ -171,7 +172,7 @@ def test_what_has_no_engine_runs_for_a_network_too(start: Start, site: Path) -> 
     found = re.search(r"http://0\.0\.0\.0:(\d+)/", server.log())
     assert found, server.log()
     write_program(server.cgi / "who", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'; id -u\n")
-    answer = httpx.get(f"http://127.0.0.1:{found[1]}/cgi-bin/who", timeout=20)
+    answer = web.get(f"http://127.0.0.1:{found[1]}/cgi-bin/who", timeout=20)
     assert answer.status_code == 200 and answer.text != "0\n", server.log()
 
 
@@ -180,7 +181,7 @@ def test_a_script_cannot_speak_for_x_switch(start: Start, site: Path) -> None:
     server = start("xswitch")
     text = "import os\nprint('X-Switch: no-engine\\nContent-Type: text/plain\\n')\nprint(os.getppid())\n"
     write_program(server.cgi / "forge.py", "#!/usr/bin/env python3\n" + text)
-    answer = httpx.get(f"{server.url}cgi-bin/forge.py", timeout=20)
+    answer = web.get(f"{server.url}cgi-bin/forge.py", timeout=20)
     assert answer.status_code == 200 and "x-switch" not in answer.headers
     assert int(answer.text) not in (server.pid, *children(server.pid))  # an engine's parent is suexecme
 
@@ -192,7 +193,7 @@ def test_the_log_has_all_that_x_switch_says(start: Start, site: Path, tmp_path: 
     write_program(server.cgi / "fault.py", "#!/usr/bin/env python3\nimport no_such_module\n")
 
     def ask(name: str) -> int:
-        return httpx.get(f"{server.url}cgi-bin/{name}", timeout=20).status_code
+        return web.get(f"{server.url}cgi-bin/{name}", timeout=20).status_code
 
     def said(text: str) -> None:
         wait_until(lambda: text in log.read_text(), 20, lambda: f"{text!r} is not in {log.read_text()}")
@@ -223,7 +224,7 @@ def test_settings_of_its_own(start: Start, site: Path, tmp_path: Path) -> None:
     config.write_text("time-limit = '300ms'\n")
     server = start("xswitch", "--xswitch-config", str(config))
     write_program(server.cgi / "spins.py", "#!/usr/bin/env python3\nwhile True: pass\n")
-    assert httpx.get(f"{server.url}cgi-bin/spins.py", timeout=20).status_code == 504
+    assert web.get(f"{server.url}cgi-bin/spins.py", timeout=20).status_code == 504
     assert server.stop() == 0
     command = [sys.executable, "-m", "ewe", "-x", "--port", "0", "--xswitch-config", str(config)]
     bad = {"time-limit = 'soon'": "time-limit must be", "[": "xswitch.toml", None: "No such file"}
@@ -236,7 +237,7 @@ def test_settings_of_its_own(start: Start, site: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_server_that_was_killed(start: Start, site: Path) -> None:
     server = with_programs(start("xswitch"))
-    assert httpx.get(f"{server.url}cgi-bin/hello.py", timeout=20).status_code == 200
+    assert web.get(f"{server.url}cgi-bin/hello.py", timeout=20).status_code == 200
     family = session_members(server.pid)
     parent = next(pid for pid in family if b"ewe.xswitch" in Path(f"/proc/{pid}/cmdline").read_bytes())
     listed = subprocess.run(["ls", "-l", f"/proc/{parent}/fd"], capture_output=True, text=True, check=True)
@@ -259,7 +260,7 @@ def test_pages_of_the_site(start: Start, site: Path) -> None:
     (server.root / "b" / "index.html").write_text("b's own")
     (server.root / "dir.php").mkdir()
     (server.root / "dir.php" / "notes.txt").write_text("notes")
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with web.Client(base_url=server.url, timeout=20) as client:
         for path, said in (
             ("page.php", "page /page.php - 0"),
             ("page.php/some/where", "page /page.php /some/where 0"),
@@ -295,7 +296,7 @@ def test_a_home_that_the_server_may_not_enter(alice: pwd.struct_passwd, start: S
     for path in (public, *public.rglob("*")):
         os.chown(path, alice.pw_uid, alice.pw_gid)
     server = start("xswitch")
-    with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
+    with web.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
         for closed in (home, public):
             mode = closed.stat().st_mode & 0o777
             closed.chmod(0o700)
@@ -320,7 +321,7 @@ def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) 
     write_program(public / "cgi-bin" / "roots.py", HELLO)
     (public / "cgi-bin" / "data.txt").write_text("secret")
     server = start("xswitch")
-    with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
+    with web.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=20) as client:
         assert client.get("").text == "alice's own"
         assert client.get("cgi-bin/me.py").text.split()[1] == str(alice.pw_uid)
         for name, status in (("loose.py", 403), ("roots.py", 403), ("data.txt", 403), ("none.py", 404)):

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
+from support import web
 from support.java_site import DESCRIPTOR, build_once, compiled, give_all, write_application
 from support.proc import alive
 from support.server import Start, needs, wait_until
@@ -250,7 +250,7 @@ def test_through_ewe(start: Start, tmp_path: Path, classes: tuple[Path, Path]) -
             directory.chmod(0o755)
     server = start("xswitch")
     write_application(server.cgi / "shop", classes[0])
-    with httpx.Client(base_url=f"{server.url}cgi-bin/", timeout=30) as client:
+    with web.Client(base_url=f"{server.url}cgi-bin/", timeout=30) as client:
         assert client.get("shop/plain").text == "version 1", server.log()
         assert client.get("shop").headers["location"] == "/cgi-bin/shop/"
         assert client.get("shop/").text == "welcome to it"
@@ -269,9 +269,9 @@ def test_ewe_never_sends_what_is_private(start: Start) -> None:
     for name in ("WEB-INF", "META-INF"):
         (server.root / "app" / name).mkdir(parents=True)
         (server.root / "app" / name / "web.xml").write_text("secret")
-        assert httpx.get(f"{server.url}app/{name}/web.xml").status_code == 404
-        assert httpx.get(f"{server.url}app/{name.lower()}/").status_code == 404
-    assert "INF" not in httpx.get(f"{server.url}app/").text
+        assert web.get(f"{server.url}app/{name}/web.xml").status_code == 404
+        assert web.get(f"{server.url}app/{name.lower()}/").status_code == 404
+    assert "INF" not in web.get(f"{server.url}app/").text
 
 
 if os.geteuid() == 0:
@@ -368,7 +368,7 @@ if os.geteuid() == 0:
         alice.write("page.html", "plain", 0o644)
         own(alice.public, alice.uid)
         server = start("xswitch")
-        with httpx.Client(base_url=f"{server.url}~{alice.name}/", timeout=30) as client:
+        with web.Client(base_url=f"{server.url}~{alice.name}/", timeout=30) as client:
             for place in ("cgi-bin/shop", "store"):
                 assert client.get(f"{place}/plain").text == "version 1", server.log()
                 assert client.get(f"{place}/page.jsp?name=Ann").text == "42 Ann"

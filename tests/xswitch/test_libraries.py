@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import web
 from support.libcgi import DOES, SECOND, compiled, engine, install
 from support.server import MODELS, ROOT, Start
 from support.xswitch_client import XSwitch, account, xswitch
@@ -97,7 +98,7 @@ def test_libraries_of_the_site_behind_every_model(
         "--libcgi-isolation", "process", "--libcgi-timeout", "500ms",
     )  # fmt: skip
     (running.site / "notes.txt").write_text("secret")
-    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+    with web.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
         pids = {client.get("does.so?-").text.split()[1] for _ in range(5)}
         assert len(pids) == 1 and int(pids.pop()) not in server.processes()
         assert client.post("does.so/a/b?echo", content=BODY).content == BODY
@@ -116,7 +117,7 @@ def test_a_model_with_its_own_x_switch(start: Start, site: Path, library: Path) 
     install(library, site / "libcgi-bin" / "does.so")
     options = ("--libcgi-path", str(site / "libcgi-bin"), "--libcgi-isolation", "process")
     server = start("xswitch", *options)
-    with httpx.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
+    with web.Client(base_url=f"{server.url}libcgi-bin/", timeout=30) as client:
         assert client.get("does.so?segv").status_code == 500
         assert client.get("does.so?-").text.split()[0] == "1"
         large = os.urandom(LARGE)
@@ -143,7 +144,7 @@ def test_a_users_libraries(alice: pwd.struct_passwd, start: Start, site: Path, l
         os.chown(path, alice.pw_uid, alice.pw_gid)
     install(library, public / "libcgi-bin" / "roots.so")
     server = start("xswitch")
-    with httpx.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=30) as client:
+    with web.Client(base_url=f"{server.url}~{alice.pw_name}/", timeout=30) as client:
         found = [client.get(f"{each}/does.so?-").text.split() for each in ("cgi-bin", "libcgi-bin")]
         assert {int(words[2]) for words in found} == {alice.pw_uid}, server.log()
         assert client.get("libcgi-bin/loose.so").status_code == 403

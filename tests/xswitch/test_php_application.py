@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import web
 from support.server import Start, needs
 from support.xswitch_client import XSwitch, account, xswitch
 
@@ -86,7 +87,7 @@ def test_a_wiki_works_for_its_owner(alice: pwd.struct_passwd, start: Start) -> N
     server = start("xswitch")
     wiki = Path(alice.pw_dir) / "public_html" / "wiki"
     path = f"/~{alice.pw_name}/wiki/doku.php"
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with web.Client(base_url=server.url, timeout=30) as client:
         index = client.get(f"/~{alice.pw_name}/wiki/")  # index.php, which leads to the first page
         assert index.status_code == 302 and "/wiki/doku.php" in index.headers["location"], index
         page = client.get(path, params={"id": "start"})
