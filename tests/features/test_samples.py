@@ -64,16 +64,21 @@ def test_the_picture_shows_every_model(file: str) -> None:
 
 @pytest.mark.starts_processes
 def test_a_package_holds_the_samples_and_nothing_else() -> None:
-    """What people put into their clone's htdocs and cgi-bin, and what make builds there, stays out of the wheel."""
+    """What people put into their clone's directories, and what make builds there, stays out of the wheel."""
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packed: dict[str, str] = about["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "htdocs", "cgi-bin"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "ls-files", "-z", "htdocs", "cgi-bin", "libcgi-bin"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     names = set(listed.stdout.split("\0")[:-1])
     if listed.returncode:  # no clone
-        places = [*(ROOT / "htdocs").rglob("*"), *CGI.rglob("*")]
-        names = {str(path.relative_to(ROOT)) for path in places if path.is_file() and path.name != "hello-c"}
+        places = [path for name in ("htdocs", "cgi-bin", "libcgi-bin") for path in (ROOT / name).rglob("*")]
+        built = [path for path in places if path.name == "hello-c" or path.suffix == ".so"]
+        names = {str(path.relative_to(ROOT)) for path in places if path.is_file() and path not in built}
     assert packed == {name: f"ewe/sample/{name}" for name in names}
 
 

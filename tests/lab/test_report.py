@@ -104,7 +104,7 @@ def test_what_stands_in_the_page(page: str) -> None:
     for erratum in CATALOG["E-T2"].errata:
         assert erratum.replace("'", "&#39;") in page
     assert "ewe-lab run E-T2" in page and "ewe-lab compare -f -t" in page
-    assert "LibCGI is not there yet" in page and "FastCGI" in page
+    assert "the blog is not there yet" in page and "Cherokee" in page
     for verdict in ("reproduced", "shape", "changed", "reference"):
         assert f">{verdict}</span>" in page
     assert "EWE basic had" in page

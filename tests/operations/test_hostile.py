@@ -168,9 +168,10 @@ def test_out_of_descriptors(start: Start, name: str) -> None:
         wait_until(lambda pid=pid: waits_for_connections(pid), 20, server.log)  # type: ignore[misc]
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in serving}
     for pid, (_, hard) in limits.items():
-        # The limit is about numbers: none above those in use now is to be had.
-        highest = max(map(int, os.listdir(f"/proc/{pid}/fd")))
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + (1 if "prefork" in name else 15), hard))
+        # The limit is about numbers: prefork gets none that is not in use now, the others fifteen.
+        used = set(map(int, os.listdir(f"/proc/{pid}/fd")))
+        free = sorted(set(range(max(used) + 20)) - used)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[0 if "prefork" in name else 15], hard))
     others = [server.connect() for _ in range(60)]
     for sock in others:
         sock.sendall(GET)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from support.proc import children
 from support.server import ROOT, Server, Start, wait_until, write_program
 from support.wire import read_all, read_response
 
@@ -170,9 +171,12 @@ def test_a_reload_renews_the_certificate(start: Start, model: str, authority: Au
             return (sock.getpeercert() or {})["serialNumber"]
 
     before = serial()
+    workers = set(children(server.pid)) if model == "prefork" else set()
     authority.issue()
     server.process.send_signal(signal.SIGHUP)
     wait_until(lambda: serial() != before, 30, server.log)
+    # Of several workers, the old ones may answer until all new ones serve
+    wait_until(lambda: not workers & set(children(server.pid)), 30, server.log)
     authority.key.write_text("not a key")
     server.process.send_signal(signal.SIGHUP)
     server.wait_for_log("the old one stays")

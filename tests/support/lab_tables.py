@@ -92,7 +92,7 @@ def sweep() -> Table:
 
 
 def everything() -> Results:
-    waiting = Table("L-T2", skipped="LibCGI is not there yet")
+    waiting = Table("T-LD", skipped="the blog is not there yet")
     return Results(
         "2026-11-21T12:00:00+00:00",
         "ewe-lab run --all",
