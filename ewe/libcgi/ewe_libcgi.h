@@ -32,6 +32,9 @@
  *     #define EWE_LIBCGI_ONE_AT_A_TIME
  *
  * A library that does without this header is called by one thread at a time, too.
+ *
+ * Signals. A call that lasts longer than 5 ms may be interrupted by a signal of the server's. read() and write() go on
+ * by themselves; sleep(), poll() and select() may return early with EINTR, so call them in a loop.
  */
 #ifndef EWE_LIBCGI_H
 #define EWE_LIBCGI_H
