@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -232,6 +231,8 @@ def parse_program(text: str) -> tuple[str, int, str]:
     >>> parse_program(".php=4:php-cgi -q")
     ('.php', 4, 'php-cgi -q')
     """
+    import shlex
+
     match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(?:([1-9][0-9]{0,2}):)?(.+)", text)
     if match is None or not shlex.split(match[3]):
         raise ValueError(text)

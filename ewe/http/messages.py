@@ -12,7 +12,6 @@ ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (H
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from copy import copy
 
 from ewe.http.fields import FIELD_LINE, joined
 from ewe.http.status import BODILESS, REASONS
@@ -124,7 +123,10 @@ class Request:
 
 def with_variables(request: Request, variables: dict[bytes, bytes]) -> Request:
     """Return a copy of a request, of the same body, that has more variables for programs."""
-    other = copy(request)
+    # Without the module copy: it loads a further one, and a forked child pays for each
+    other = object.__new__(Request)
+    for name in Request.__slots__:
+        setattr(other, name, getattr(request, name))
     other.variables = request.variables | variables
     other.asked = NOT_ASKED
     return other

@@ -49,6 +49,12 @@ class ProcessorFactory:
         in_processes = self.model.supervised and self.model.many_processes
         self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
 
+    def copy(self) -> ProcessorFactory:
+        """Return a copy, to go back to if new workers fail."""
+        other = object.__new__(ProcessorFactory)
+        other.__dict__.update(self.__dict__)
+        return other
+
     def take(self, config: Config) -> None:
         """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
         if not os.path.isdir(config.documentroot):

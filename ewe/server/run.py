@@ -47,7 +47,7 @@ LATER = (
     "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.libcgi",
     "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.uwsgi",
     "ewe.http.media_types", "ewe.libcgi.build", "ewe.streams.loops", "ewe.streams.tls",
-    "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "subprocess", "tempfile",
+    "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "shlex", "subprocess", "tempfile",
     "tomllib", "traceback",
 )  # fmt: skip
 

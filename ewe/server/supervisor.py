@@ -25,7 +25,6 @@ X-Switch, that is one more process to keep alive: the first to start, the last t
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import signal
@@ -206,7 +205,7 @@ class Supervisor:
             return
         if self.new:
             self.undo()
-        before = copy.copy(self.factory)
+        before = self.factory.copy()
         if not self.factory.renew():
             return
         for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
@@ -285,7 +284,7 @@ class Supervisor:
         logger.errors.info(f"{names}{more} changed: starting new workers")
         if self.new:
             self.undo()
-        before = copy.copy(self.factory)
+        before = self.factory.copy()
         if self.factory.config.file not in changed or self.factory.renew():
             self.change(before)
 
