@@ -21,6 +21,7 @@ DOES = r"""
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int calls;
@@ -50,6 +51,14 @@ static void echo(const char *input)
         lwrite(input, strtoul(length, NULL, 10));
 }
 
+/* The server's signal may interrupt a sleep: ewe_libcgi.h. */
+static void nap(void)
+{
+    struct timespec left = {0, 200000000};
+    while (nanosleep(&left, &left) != 0)
+        ;
+}
+
 void processfunc(char *input)
 {
     const char *query = getenv("QUERY_STRING");
@@ -67,7 +76,7 @@ void processfunc(char *input)
     if (!strcmp(query, "heap")) { char *own = malloc(8); memset(own - 64, 'z', 4096); free(own); free(own); }
     if (!strcmp(query, "write")) { if (write(0, HEAD, sizeof HEAD) + write(3, "\0040\n", 3) > 0) abort(); }
     if (!strcmp(query, "close")) for (int each = 0; each < 1024; each++) close(each);
-    if (!strncmp(query, "nap", 3)) usleep(200000);
+    if (!strncmp(query, "nap", 3)) nap();
     if (!strcmp(query, "nap-much")) { whole(); whole(); return; }
     if (!strcmp(query, "silent")) return;
     if (!strcmp(query, "no-head")) { lputs("Hello\n\n"); whole(); return; }
