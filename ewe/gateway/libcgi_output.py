@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 PIECE = 256 * 1024  # bytes of a temporary file that are read at once
-SHORT_OUTPUT = 1024  # bytes: the response to longer output is not remembered, only its head
+SHORT_OUTPUT = 2048  # bytes: the response to longer output is not remembered, only its head
 MAX_REMEMBERED = 512  # responses, and heads
 
 
