@@ -77,8 +77,11 @@ class Shim:
 
     def __init__(self) -> None:
         """Load the shim. Raises NotBuilt."""
-        path = build.shim()
-        if not path.exists():
+        try:
+            path = build.preloaded or build.shim()
+        except OSError:  # this process may not read ewe's directory
+            raise NotBuilt(NOT_BUILT) from None
+        if path != build.preloaded and not path.exists():
             raise NotBuilt(NOT_BUILT)
         try:
             # RTLD_GLOBAL: libraries find lwrite() and its relatives in the shim.

@@ -25,6 +25,7 @@ HEADERS = ("core.h", "internal.h", "ewe_libcgi.h")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC")
 OPTIONS = ("-shared", "-fvisibility=hidden")  # of the shim
 LIBRARIES = ("-ldl", "-lpthread")  # parts of libc since glibc 2.34
+preloaded: Path | None = None  # the shim that preload() has loaded
 TAKES = 120.0  # seconds that the compiler may take
 
 
@@ -38,6 +39,20 @@ def shim() -> Path:
     for name in (*SOURCES, *HEADERS):
         digest.update((DIRECTORY / name).read_bytes())
     return TARGET / f"libcgi-{digest.hexdigest()[:16]}.so"
+
+
+def preload() -> None:
+    """Load the shim if it is built: a process that gives up root may not be able to read this directory later."""
+    import ctypes
+
+    global preloaded
+    path = shim()
+    if path.exists():
+        try:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            return  # who needs it meets the same error, and says so
+        preloaded = path
 
 
 def build() -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
             continue
         variable, usual, _ = COMPILERS[source.suffix]
         compiler = shlex.split(os.environ.get(variable) or usual)
-        if shutil.which(compiler[0]) is None:
+        if not runs(compiler):
             if compiler[0] not in missing:
                 print(f"{directory}/*{source.suffix}: left out, {compiler[0]} is not installed")
             missing.add(compiler[0])
@@ -45,6 +46,14 @@ def main(arguments: list[str]) -> int:
             failed = True
             print(f"{source}: {error}", file=sys.stderr)
     return int(failed)
+
+
+def runs(compiler: list[str]) -> bool:
+    """Return whether a compiler is here. One that is found may be a promise that nothing keeps, as rustup's are."""
+    if shutil.which(compiler[0]) is None:
+        return False
+    command = [*compiler, "--version"]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 
 def is_built(source: Path) -> bool:

@@ -131,9 +131,10 @@ def with_programs(
 
 
 def load_all() -> None:
-    """Import the lazily loaded modules now: without root, Python's directories may not be readable."""
+    """Load now what is loaded late, LibCGI's shim too: without root, these directories may not be readable."""
     for name in LATER:
         importlib.import_module(name)
+    importlib.import_module("ewe.libcgi.build").preload()
 
 
 @contextmanager
