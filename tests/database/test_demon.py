@@ -122,9 +122,12 @@ def shared() -> Iterator[Demon]:
     with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
         Path(name).chmod(0o755)
         made = Demon(Path(name))
-        made.start()
-        yield made
-        assert made.stop() == 0
+        try:
+            made.start()
+            yield made
+            assert made.stop() == 0
+        finally:
+            made.stop(signal.SIGKILL)
 
 
 LAYOUTS = {

@@ -200,9 +200,11 @@ def demon(server: PostgreSQL) -> Iterator[Demon]:
         made = Demon(Path(name))
         made.databases = {"log": ["driver = 'postgresql'"]}
         made.place = server.place
-        made.start()
-        yield made
-        made.stop(signal.SIGKILL)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop(signal.SIGKILL)
 
 
 def test_a_slow_statement_is_cancelled_in_the_database(demon: Demon, server: PostgreSQL) -> None:
