@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     return serve(settings, read, options.log, options.log_level)
 
 
-def serve(settings: Settings, read: object, log_file: str, level: str) -> int:
+def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level: str) -> int:
     """Serve until a signal ends the demon; return the exit status. Raises ConfigError, UsageError."""
     from ewe.database.demon import Demon
     from ewe.streams.listener import StartError
@@ -108,7 +108,7 @@ def serve(settings: Settings, read: object, log_file: str, level: str) -> int:
     except OSError as reason:
         raise ConfigError(f"--log {log_file}: {reason.strerror}") from None
     try:
-        demon = Demon(settings, read, log)  # type: ignore[arg-type]
+        demon = Demon(settings, read, log)
     except StartError as error:
         return fail(1, error)
     log.write("info", f"ewe-dbd serves {', '.join(settings.databases)} at {', '.join(settings.listen)}")

@@ -48,7 +48,6 @@ BACKLOG = 1024
 LOOK = 0.1  # seconds between two looks at the deadlines
 RECEIVE = 64 * 1024
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-LEFT = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 GRACE = 10.0  # seconds in which the demon finishes what it has begun when it is asked to stop
 
 
@@ -108,6 +107,7 @@ class Demon:
         self.served = 0
         self.refused = 0
         self.stop_by: float | None = None
+        self.listen_again_at: float | None = None
         self.signals: deque[int] = deque()
         self.epoll = select.epoll()
         self.wake_end, self.wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -153,12 +153,23 @@ class Demon:
         """Take a connection."""
         try:
             sock, _ = listening.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as reason:
+            # No descriptor is left. epoll would report the connection again at once
+            self.log.write("error", f"cannot accept: {reason.strerror}; trying again in {LOOK:g} s")
+            self.listen_for(0)
+            self.listen_again_at = time.monotonic() + LOOK
             return
         sock.setblocking(False)
         gateway = Gateway(sock)
         self.gateways[sock.fileno()] = gateway
         self.epoll.register(sock, select.EPOLLIN)
+
+    def listen_for(self, events: int) -> None:
+        """Have epoll report these events of the listening sockets."""
+        for descriptor in self.listening:
+            self.epoll.modify(descriptor, events)
 
     def receive(self, gateway: Gateway) -> None:
         """Read what a gateway sends; if it is a whole request, queue it."""
@@ -179,9 +190,9 @@ class Demon:
         self.next_request(gateway)
 
     def next_request(self, gateway: Gateway) -> None:
-        """Queue the gateway's next request, if it is whole."""
+        """Queue the gateway's next request, if it is whole; a gateway that takes no answers is dropped."""
         try:
-            while (fields := gateway.decoder.frame()) is not None:
+            while not gateway.left and (fields := gateway.decoder.frame()) is not None:
                 request = decode_request(fields)
                 if not request.database:
                     self.say(gateway, self.status(gateway))
@@ -194,6 +205,8 @@ class Demon:
                 return
         except ProtocolError as error:
             self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
+        if gateway.left:
+            self.drop(gateway)
 
     def admit(self, gateway: Gateway, request: ClientRequest) -> None:
         """Queue a request that the gateway may make. Raises DatabaseError."""
@@ -253,7 +266,7 @@ class Demon:
             self.drop(gateway)
         for worker, its in self.running.items():
             if its is gateway:
-                worker.cancel("TIMEOUT")
+                worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
 
     def drop(self, gateway: Gateway) -> None:
         """Close a gateway's connection."""
@@ -301,19 +314,22 @@ class Demon:
             gateway.socket.setblocking(False)
             self.epoll.modify(gateway.socket, select.EPOLLIN)
             self.next_request(gateway)
+        self.resize()
 
     def expire(self, now: float) -> None:
-        """Refuse what has waited too long, and cancel what runs too long."""
+        """Refuse what has waited too long, cancel what runs too long, and accept again after a pause."""
+        if self.listen_again_at is not None and now >= self.listen_again_at and self.stop_by is None:
+            self.listen_again_at = None
+            self.listen_for(select.EPOLLIN)
         while self.queue and now - self.queue[0].since > self.settings.patience:
             waiting = self.queue.popleft()
             waiting.gateway.busy = False
             self.epoll.modify(waiting.gateway.socket, select.EPOLLIN)
             self.refuse(waiting.gateway, DatabaseError("UNAVAILABLE", "no connection became free (patience)"))
-            if waiting.gateway.left:
-                self.drop(waiting.gateway)
+            self.next_request(waiting.gateway)  # one that came in the same segment
         for worker in self.running:
             if now > worker.expires:
-                worker.cancel("TIMEOUT")
+                worker.cancel(DatabaseError("TIMEOUT", "cancelled after the time limit"))
 
     # Signals, status
 
@@ -322,13 +338,20 @@ class Demon:
         if number == signal.SIGHUP:
             self.read_settings()
         elif number == signal.SIGUSR1:
-            self.log.file.open()
+            self.reopen_log()
         elif self.stop_by is None:
             self.stop_by = time.monotonic() + GRACE
             for descriptor in self.listening:
                 self.epoll.unregister(descriptor)
         else:
             self.stop_by = 0.0
+
+    def reopen_log(self) -> None:
+        """Open the log again after it was renamed; if that fails, the old file stays in use."""
+        try:
+            self.log.file.open()
+        except OSError as reason:
+            self.log.write("error", f"USR1: {self.log.file.path}: {reason.strerror}")
 
     def read_settings(self) -> None:
         """Read the settings again; those that are wrong change nothing. `listen` needs a restart."""
@@ -379,7 +402,7 @@ class Demon:
     def close(self) -> None:
         """Close all that is open; the threads end with the process."""
         for worker in self.workers:
-            worker.cancel("UNAVAILABLE")
+            worker.cancel(DatabaseError("UNAVAILABLE", "the demon ends"))
             worker.jobs.put(None)
         close_sockets(self.sockets)
         for gateway in list(self.gateways.values()):

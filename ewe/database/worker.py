@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ewe.database.drivers import Connection, Database, Result, connect
@@ -53,22 +53,22 @@ class Worker:
         self.lock = threading.Lock()
         self.job: Job | None = None
         self.expires = 0.0
-        self.cancelled = ""
+        self.cancelled: DatabaseError | None = None
         self.thread = threading.Thread(target=self.work, daemon=True)
         self.thread.start()
 
     def start(self, job: Job) -> None:
         """Have the worker answer a request; the demon gives it one at a time."""
         with self.lock:
-            self.job, self.cancelled = job, ""
+            self.job, self.cancelled = job, None
             self.expires = time.monotonic() + job.time_limit
         self.jobs.put(job)
 
-    def cancel(self, kind: str) -> None:
-        """Cancel the statement that runs now. kind: of the gateway's error; any thread may call this."""
+    def cancel(self, error: DatabaseError) -> None:
+        """Cancel the statement that runs now. error: the gateway's; any thread may call this."""
         with self.lock:
             if self.job is not None:
-                self.cancelled = self.cancelled or kind
+                self.cancelled = self.cancelled or error
                 if self.connection is not None:
                     self.connection.cancel()
 
@@ -94,9 +94,7 @@ class Worker:
         try:
             self.run(job)
         except DatabaseError as error:
-            failed = (
-                DatabaseError(self.cancelled, "cancelled after the time limit") if self.cancelled else error
-            )
+            failed = self.cancelled or error
             self.log.write("warning", f"{job.who}: database {job.database.name}: {failed.kind}: {failed}")
             job.socket.sendall(encode_response(ServerResponse(b"", False, failed)))
 
@@ -122,7 +120,7 @@ class Worker:
                 self.roll_back(result)
         job.socket.sendall(encode_response(ServerResponse(last or b"", False)))
 
-    def limited(self, rows: Iterator[Sequence[object]], job: Job) -> Iterator[Row]:
+    def limited(self, rows: Iterator[Row], job: Job) -> Iterator[Row]:
         """Yield the rows that may be sent. Raises DatabaseError at a limit of the demon's."""
         wanted = job.request.rows
         for number, row in enumerate(rows):
@@ -131,8 +129,8 @@ class Worker:
             if number == job.rows:
                 raise DatabaseError("TOO MANY ROWS", f"more than {job.rows} rows (rows)")
             if self.cancelled:  # between two rows there was no statement to cancel
-                raise DatabaseError(self.cancelled, "cancelled")
-            yield row  # type: ignore[misc]
+                raise self.cancelled
+            yield row
 
     def execute(self, job: Job) -> Result:
         """Run the statement. A connection that the database has closed since the last one is made again, once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import resource
 import signal
 import socket
 import sqlite3
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -361,6 +363,50 @@ def test_a_full_queue_and_a_long_wait_are_said(demon: Demon) -> None:
         thread.join(20)
         assert [error.kind for error in second_result] == ["UNAVAILABLE"]
         assert second_result[0].status == 503
+
+
+def test_a_request_behind_a_refused_one_is_answered(demon: Demon) -> None:
+    demon.general = ["connections = 1", 'patience = "200ms"', 'time-limit = "20s"']
+    demon.start()
+    with Client(demon.address) as first, Client(demon.address) as second:
+        first.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
+        wait_until(lambda: demon.status()["running"] == 1, 5)
+        second.socket.sendall(encode_request(ClientRequest("log", "SELECT 1")) * 2)
+        second.socket.settimeout(20)
+        errors = []
+        while len(errors) < 2:
+            while (fields := second.decoder.frame()) is None:
+                second.decoder.feed(second.socket.recv(4096))
+            errors.append(decode_response(fields).error)
+    assert [error and error.kind for error in errors] == ["UNAVAILABLE"] * 2
+
+
+def test_fewer_connections_are_kept_after_a_hup(demon: Demon) -> None:
+    demon.start()
+    with Client(demon.address) as busy:
+        busy.socket.sendall(encode_request(ClientRequest("log", ENDLESS)))
+        wait_until(lambda: demon.status()["running"] == 1, 5)
+        for database in ("shop", "staff"):
+            demon.ask("SELECT 1", database=database)
+        demon.general[0] = "connections = 1"
+        demon.settings()
+        os.kill(demon.pid, signal.SIGHUP)
+        wait_until(lambda: demon.status()["connections"] == ["log"], 5)
+    assert demon.answers()
+
+
+def test_no_descriptor_left_is_said_and_is_no_end(demon: Demon) -> None:
+    demon.start()
+    soft, hard = resource.prlimit(demon.pid, resource.RLIMIT_NOFILE)
+    used = set(map(int, os.listdir(f"/proc/{demon.pid}/fd")))
+    resource.prlimit(demon.pid, resource.RLIMIT_NOFILE, (min(set(range(1000)) - used), hard))
+    with Client(demon.address) as waits:
+        wait_until(lambda: "cannot accept: Too many open files" in demon.log.read_text(), 5)
+        before = demon.log.read_text().count("cannot accept")
+        time.sleep(1)  # it tries again some times a second, and not as fast as it can
+        assert demon.log.read_text().count("cannot accept") - before < 50
+        resource.prlimit(demon.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert b"".join(waits.ask(ClientRequest("log", "SELECT 1 AS n", "CSV"))) == b"n\r\n1\r\n"
 
 
 def test_no_gateway_waits_much_longer_than_the_others(demon: Demon) -> None:
