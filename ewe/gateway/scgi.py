@@ -46,10 +46,26 @@ def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-class Requester:
-    """The web server's end of one connection: it begins one request, and hears one answer."""
+class CloseEnded:
+    """What SCGI and uwsgi share: after the head, body and answer are plain bytes, and the close ends the answer."""
 
-    ends_with_close = True  # the answer; so no connection is kept
+    ends_with_close = True  # so no connection is kept
+
+    def input(self, data: bytes) -> bytes:
+        """Return the bytes of more of the body; its end needs none, since its length was told."""
+        return data
+
+    def whole_output(self, data: bytes) -> bytes | None:
+        """Return None: no bytes tell that they are the answer's last."""
+        return None
+
+    def feed(self, data: bytes) -> list[Output]:
+        """Return the answer's next bytes."""
+        return [Output(data)]
+
+
+class Requester(CloseEnded):
+    """The web server's end of one connection: it begins one request, and hears one answer."""
 
     @staticmethod
     def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
@@ -65,18 +81,6 @@ class Requester:
     def begin_with(self, pairs: bytes, keep: bool) -> bytes:
         """Return the netstring of a request whose variables are encoded already. keep: SCGI has no such thing."""
         return b"%d:%b," % (len(pairs), pairs)
-
-    def input(self, data: bytes) -> bytes:
-        """Return the bytes of more of the body; its end needs none, since its length was told."""
-        return data
-
-    def whole_output(self, data: bytes) -> bytes | None:
-        """Return None: no bytes tell that they are the answer's last."""
-        return None
-
-    def feed(self, data: bytes) -> list[Output]:
-        """Return the answer's next bytes."""
-        return [Output(data)]
 
 
 def read_request(data: bytes) -> tuple[dict[bytes, bytes], bytes] | None:

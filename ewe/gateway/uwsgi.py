@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from ewe.gateway.records import Output
+from ewe.gateway.scgi import CloseEnded
 from ewe.http.status import HTTPError
 
 WSGI = 0  # modifier1 of a request; uWSGI hands it to the application that it has loaded, in any language
@@ -54,10 +54,8 @@ def too_large(length: int) -> HTTPError:
     return HTTPError(431, f"the request's variables have {length} bytes; uwsgi carries {MAX_BLOCK}")
 
 
-class Requester:
+class Requester(CloseEnded):
     """The web server's end of one connection: it begins one request, and hears one answer."""
-
-    ends_with_close = True  # the answer; so no connection is kept
 
     @staticmethod
     def encode_request(variables: Mapping[bytes, bytes], length: int) -> bytes:
@@ -74,18 +72,6 @@ class Requester:
         if len(pairs) > MAX_BLOCK:
             raise too_large(len(pairs))
         return HEADER.pack(WSGI, len(pairs), 0) + pairs
-
-    def input(self, data: bytes) -> bytes:
-        """Return the bytes of more of the body; its end needs none, since its length was told."""
-        return data
-
-    def whole_output(self, data: bytes) -> bytes | None:
-        """Return None: no bytes tell that they are the answer's last."""
-        return None
-
-    def feed(self, data: bytes) -> list[Output]:
-        """Return the answer's next bytes."""
-        return [Output(data)]
 
 
 def read_request(data: bytes) -> tuple[dict[bytes, bytes], bytes] | None:
