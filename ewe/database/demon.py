@@ -28,7 +28,8 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from functools import lru_cache
 
 from ewe.database.protocol import (
     ClientRequest,
@@ -52,7 +53,7 @@ GRACE = 10.0  # seconds in which the demon finishes what it has begun when it is
 
 
 class Gateway:
-    """A connection of a gateway. uid, account: of its process; None and "" on TCP.
+    """A connection of a gateway. uid: of its process; None on TCP.
 
     busy: its request waits or runs. left: its connection is of no use any more.
     """
@@ -61,7 +62,6 @@ class Gateway:
         self.socket = sock
         self.decoder = Decoder()
         self.uid: int | None = None
-        self.account = ""
         self.who = "TCP"
         self.busy = False
         self.left = False
@@ -69,14 +69,13 @@ class Gateway:
             pid, self.uid, _ = CREDENTIALS.unpack(
                 sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
             )
-            self.account = name_of(self.uid)
-            self.who = f"{self.account} (pid {pid})"
+            self.who = f"{name_of(self.uid)} (pid {pid})"
 
-    def may_use(self, database: DatabaseSettings, key: str) -> bool:
-        """Return whether the gateway may use a database: by its account, or on TCP by the key."""
+    def may_use(self, database: DatabaseSettings, accounts: Container[int], key: str) -> bool:
+        """Return whether the gateway may use a database: its account is among these, or on TCP it has the key."""
         if self.uid is None:
             return bool(database.key) and hmac.compare_digest(database.key.encode(), key.encode())
-        return self.account in database.users if database.users else self.uid == os.geteuid()
+        return self.uid in accounts
 
 
 class Waiting:
@@ -96,6 +95,7 @@ class Demon:
         self.settings = settings
         self.reload = reload
         self.log = log
+        self.accounts = accounts_of(settings, log)
         self.sockets = open_sockets(settings.listen, BACKLOG, settings.write_timeout)
         self.listening = {sock.fileno(): sock for sock in self.sockets}
         self.gateways: dict[int, Gateway] = {}
@@ -222,7 +222,7 @@ class Demon:
         """Return the job of a request that the gateway may make. Raises DatabaseError."""
         own = self.settings.databases.get(request.database)
         # The same words for a database that does not exist and one that is not for this peer
-        if own is None or not gateway.may_use(own, request.key):
+        if own is None or not gateway.may_use(own, self.accounts[request.database], request.key):
             reason = (
                 unknown(request.database, self.settings) if own is None else "it may not use this database"
             )
@@ -363,6 +363,7 @@ class Demon:
         if settings.listen != self.settings.listen:
             self.log.write("warning", "HUP: listen has changed: restart the demon for it")
         self.settings = settings
+        self.accounts = accounts_of(settings, self.log)
         self.resize()
         self.log.write("info", "HUP: the settings are read again")
 
@@ -409,9 +410,31 @@ class Demon:
             self.drop(gateway)
 
 
+def accounts_of(settings: Settings, log: ErrorLog) -> dict[str, set[int]]:
+    """Return the user ids that may use each database. A name that no account has is logged.
+
+    The names are looked up now, since a lookup needs a descriptor, and later there may be none.
+    """
+    found: dict[str, set[int]] = {}
+    for database, own in settings.databases.items():
+        ids = found[database] = set() if own.users else {os.geteuid()}
+        for name in own.users:
+            try:
+                ids.add(pwd.getpwnam(name).pw_uid)
+            except KeyError:
+                log.write("warning", f"[databases.{database}] users: there is no account {name!r}")
+    return found
+
+
 def name_of(uid: int) -> str:
-    """Return the name of an account, or its number."""
+    """Return the name of an account, for messages; its number if there is none."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return known_name(uid)
     except KeyError:
         return str(uid)
+
+
+@lru_cache(1000)
+def known_name(uid: int) -> str:
+    """Return the name of an account: a lookup opens a file, which each connection would pay. Raises KeyError."""
+    return pwd.getpwuid(uid).pw_name

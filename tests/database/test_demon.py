@@ -216,6 +216,17 @@ def test_a_database_is_for_its_users(shared: Demon) -> None:
         assert may_nobody_use(shared, database) == "FORBIDDEN"
 
 
+def test_accounts_are_looked_up_when_the_settings_are_read(demon: Demon) -> None:
+    demon.databases["log"] = ["users = ['root', 'nobody-at-all']"]
+    demon.start()
+    assert "[databases.log] users: there is no account 'nobody-at-all'" in demon.log.read_text()
+    assert may_nobody_use(demon, "log") == "FORBIDDEN"
+    demon.databases["log"] = ["users = ['root', 'nobody']"]
+    demon.settings()
+    os.kill(demon.pid, signal.SIGHUP)
+    wait_until(lambda: may_nobody_use(demon, "log") == "yes", 5)
+
+
 def may_nobody_use(demon: Demon, database: str) -> str:
     """Ask as the account nobody; return "yes", or the kind of the error."""
     code = (

@@ -109,6 +109,10 @@ def test_edit_and_try(start: Start, tmp_path: Path, model: str) -> None:
         wait_for_answer(server, "blog", "two")
         save(tmp_path / "greets.py", FEATURE, "two")
         wait_for_answer(server, "greets", "two")
+        # One new worker has answered. A change before all of them serve would take this one back
+        wait_until(
+            lambda: server.log().rfind("new workers serve") > server.log().rfind("starting new workers"), 20
+        )
         (tmp_path / "shop.py").write_text("def app(:\n")
         log = server.wait_for_log(
             "the old ones go on: application 'shop:app' cannot be imported: SyntaxError: "
