@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ewe.features.base import Feature
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.asgi import Application
+    from ewe.gateway.database import Databases
     from ewe.streams.base import Stream
 
 IDLE_SOCKET = 75.0  # seconds that a connection may be idle where it costs only a socket
@@ -59,6 +60,11 @@ class Site:
             from ewe.streams.tls import server_context
 
             self.tls = server_context(config.tls_cert, config.tls_key)
+        self.databases: Databases | None = None
+        if config.database or config.dbd is not None:
+            from ewe.gateway.database import Databases
+
+            self.databases = Databases(config)
         switch = None
         if config.xswitch is not None:
             from ewe.features.xswitch import XSwitch

@@ -276,6 +276,28 @@ def _applications(raw: object) -> tuple[str, ...]:
     return items
 
 
+def parse_database(text: str) -> tuple[str, str, str]:
+    """Return the name of a database, its driver, and its place, "" if only a demon knows it. Raises ValueError.
+
+    >>> parse_database("log=access.db")
+    ('log', 'sqlite', 'access.db')
+    >>> parse_database("shop=postgresql:host=/run/postgresql dbname=shop")
+    ('shop', 'postgresql', 'host=/run/postgresql dbname=shop')
+    """
+    match = re.fullmatch(r"([A-Za-z_][\w-]{0,63})(?:=(?:(sqlite|postgresql):)?(.+))?", text)
+    if match is None:
+        raise ValueError(text)
+    return match[1], match[2] or "sqlite", match[3] or ""
+
+
+def _databases(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    names = [parse_database(item)[0] for item in items]
+    if len(set(names)) < len(names):
+        raise ValueError(raw)
+    return items
+
+
 def auto(kind: Kind[T]) -> Kind[T | None]:
     """Return a kind with one more value: None, which is written ``auto``."""
 
@@ -323,6 +345,12 @@ AUTHORIZERS = Kind("PATH=ADDRESS", "a path, = and unix:PATH or HOST:PORT", _auth
 
 MOUNTS = Kind("PATH=NAME", "a path, = and the name of a feature, or module:Class", _mounts, ", ".join)
 
+DATABASES = Kind(
+    "NAME=PLACE",
+    "different names, each with = and a file of SQLite, or =postgresql: and a connection string",
+    _databases,
+    ", ".join,
+)
 APPLICATIONS = Kind(
     "PATH=MODULE:APP", "a path, = and an application as module:name", _applications, ", ".join
 )

@@ -24,6 +24,7 @@ from ewe.config.setting_types import (
     COOKIE,
     COUNT,
     COUNT_OR_0,
+    DATABASES,
     FILE_NAME,
     FILE_NAMES,
     HOST,
@@ -206,6 +207,14 @@ class Config:
                           " machine only", group="programs")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
                     " unnamed temporary file", group="programs")
+
+    database = Setting((), DATABASES, "a database that pages may read: log=access.db, or"
+                       " shop=postgresql:dbname=shop; ewe starts a database demon for it, unless `dbd` names one;"
+                       " may be repeated", group="databases")
+    dbd = Setting(None, unset(TEXT), "the address of a database demon (ewe-dbd) that runs already: unix:PATH or"
+                  " HOST:PORT; empty: ewe starts one if there are databases", group="databases")
+    dbd_key = Setting(None, unset(TEXT), "the key of the databases, for a demon on TCP; empty: none",
+                      group="databases")
 
     persistent = Setting(True, BOOL, "keep a connection open for the next request", group="http")
     idle = Setting(None, auto(WAIT), "how long a connection may stay idle between requests; auto: 75s if it"

@@ -66,6 +66,25 @@ def json_value(value: Value) -> str:
     return json.dumps(base64(value) if isinstance(value, bytes) else value, ensure_ascii=False)
 
 
+def as_rows(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Yield a line of JSON for the columns' names, and one for each row: lists, whose values keep their types.
+
+    Bytes and numbers that JSON lacks are objects: {"base64": "AP8="}, {"float": "inf"}.
+    """
+    yield json.dumps(list(columns)) + "\n"
+    for row in rows:
+        yield json.dumps([typed(value) for value in row]) + "\n"
+
+
+def typed(value: Value) -> object:
+    """Return a value as as_rows() gives it to JSON."""
+    if isinstance(value, bytes):
+        return {"base64": base64(value)}
+    if isinstance(value, float) and not -float("inf") < value < float("inf"):
+        return {"float": str(value)}
+    return value
+
+
 def csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """Yield comma-separated values with a line of names: RFC 4180."""
     yield ",".join(map(quoted, columns)) + "\r\n"
@@ -123,6 +142,7 @@ LAYOUTS: dict[str, Layout] = {
     "JSON": as_json,
     "CSV": csv,
     "XML": xml,
+    "ROWS": as_rows,
 }
 
 

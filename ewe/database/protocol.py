@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 MAX_FRAME = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
 MAX_FIELDS = 4096  # of one frame: a database takes no more parameters
 FRAGMENT = 32 * 1024  # bytes of a ResponseFragment of ours
-LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML")
+LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
 LENGTH = struct.Struct(">I")
 FIELD = struct.Struct(">cI")
