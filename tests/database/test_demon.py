@@ -15,10 +15,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.demon import Demon
 from support.proc import peak_memory
 from support.server import ROOT, wait_until
 
@@ -29,84 +30,6 @@ pytestmark = pytest.mark.starts_processes
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
 COUNT = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT ?) SELECT n, 'text' FROM c"
 NOBODY = pwd.getpwnam("nobody")
-
-
-class Demon:
-    """A running demon with three databases: `shop` may be changed, `staff` is not for nobody."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.address = f"unix:{directory}/demon.sock"
-        self.log = directory / "demon.log"
-        self.general = ["connections = 4", 'time-limit = "20s"']
-        self.databases = {
-            "log": ["users = ['root', 'nobody']"],
-            "shop": ["write = true"],
-            "staff": ["users = ['root']"],
-        }
-        for name in self.databases:
-            with sqlite3.connect(directory / f"{name}.db") as connection:
-                connection.execute(
-                    "CREATE TABLE goods (id INTEGER PRIMARY KEY, name TEXT, price REAL, image BLOB)"
-                )
-                connection.execute("INSERT INTO goods VALUES (1, '<b>\"wool\" & ü</b>', 2.5, x'00ff')")
-            connection.close()
-        self.place = ""  # of all databases; "": each has a file
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def settings(self) -> Path:
-        lines = [f"listen = ['{self.address}']", *self.general]
-        for name, own in self.databases.items():
-            lines += [f"[databases.{name}]", f"place = '{self.place or name + '.db'}'", *own]
-        path = self.directory / "dbd.toml"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return path
-
-    def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "ewe.database.cli",
-            "--config",
-            str(self.settings()),
-            "--log",
-            str(self.log),
-        ]
-        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
-        wait_until(self.answers, 10, lambda: self.log.read_text() if self.log.exists() else "no log")
-
-    def answers(self) -> bool:
-        try:
-            return self.ask("SELECT 1 AS n", layout="CSV") == "n\r\n1\r\n"
-        except DatabaseError:
-            return False
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        if self.process is None:
-            return 0
-        self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=30)
-        status = self.process.returncode
-        self.process = None
-        assert b"Traceback" not in errors, errors.decode()
-        return status
-
-    def ask(self, statement: str, parameters: Sequence[object] = (), database: str = "log", layout: str = "JSON",
-            **more: object) -> str:  # fmt: skip
-        request = ClientRequest(database, statement, layout, parameters, **more)  # type: ignore[arg-type]
-        with Client(self.address, 60) as client:
-            return b"".join(client.ask(request)).decode()
-
-    def status(self) -> dict[str, object]:
-        with Client(self.address) as client:
-            found = json.loads(b"".join(client.ask(ClientRequest("", ""))))
-        assert isinstance(found, dict)
-        return found
 
 
 @pytest.fixture

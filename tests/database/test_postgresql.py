@@ -13,7 +13,7 @@ from glob import glob
 from pathlib import Path
 
 import pytest
-from database.test_demon import Demon
+from support.demon import Demon
 from support.server import wait_until
 
 from ewe.database.client import Client

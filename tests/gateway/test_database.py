@@ -1,0 +1,111 @@
+"""A feature that asks a database demon, under every model: results, errors, and a demon that comes and goes."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from support import web
+from support.demon import Demon
+from support.server import MODELS, Start, wait_until
+
+from ewe.config.settings import Config
+from ewe.gateway.database import Databases
+
+FEATURE = """
+import json
+from urllib.parse import unquote
+
+from ewe.database.protocol import ClientRequest, DatabaseError
+from ewe.gateway.database import Databases, http_error
+from ewe.http.messages import Response
+
+class Asks:
+    def __init__(self, config, path):
+        self.databases = Databases(config)
+
+    async def respond(self, request, io):
+        statement = ClientRequest("shop", unquote(request.query), "CSV")
+        try:
+            if request.path.endswith("rows"):
+                table = await self.databases.rows(
+                    ClientRequest("shop", unquote(request.query), rows=2), io, writes=request.method == "POST"
+                )
+                return Response(200, (), json.dumps(table, default=repr).encode())
+            return Response(200, (), await self.databases.ask(statement, io))
+        except DatabaseError as error:
+            raise http_error(error)
+"""
+NUMBERS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT %d) SELECT n FROM c"
+
+
+@pytest.fixture(scope="module")
+def demon() -> Iterator[Demon]:
+    with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
+        Path(name).chmod(0o755)
+        made = Demon(Path(name))
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_under_every_model(start: Start, demon: Demon, tmp_path: Path, model: str) -> None:
+    (tmp_path / "asks.py").write_text(FEATURE)
+    server = start(model, "--mount", "/ask=asks:Asks", "--dbd", demon.address)
+    url = server.url + "ask/"
+    table = web.get(url + "rows?SELECT 1 AS n, 'ü' AS t, NULL AS missing, x'00ff' AS b, 9e999 AS f")
+    assert table.status_code == 200, server.log()
+    assert table.json() == [
+        ["n", "t", "missing", "b", "f"],
+        [[1, "ü", None, "b'\\x00\\xff'", float("inf")]],
+        False,
+    ]
+    assert web.get(url + "rows?" + NUMBERS % 3).json() == [["n"], [[1], [2]], True]
+    assert web.get(url + "rows?" + NUMBERS % 2).json() == [["n"], [[1], [2]], False]
+    assert web.get(url + "?" + NUMBERS % 50_000).text.count("\r\n") == 50_001  # a result in many frames
+    assert web.get(url + "?SELEC 1").status_code == 500
+    assert "syntax error" in server.wait_for_log('near "SELEC"')
+    with sqlite3.connect(demon.directory / "shop.db") as database:
+        before = database.execute("SELECT COUNT(*) FROM goods").fetchone()
+    written = web.post(url + "rows?INSERT INTO goods (name) VALUES ('new') RETURNING name", content=b"")
+    assert written.json() == [["name"], [["new"]], False]
+    with sqlite3.connect(demon.directory / "shop.db") as database:
+        assert database.execute("SELECT COUNT(*) FROM goods").fetchone() == (before[0] + 1,)
+    demon.stop(signal.SIGKILL)
+    away = web.get(url + "?SELECT 1")
+    assert (away.status_code, away.headers.get("retry-after")) == (503, "1")
+    demon.start()
+    # A connection that was kept from before the restart has ended: the request meets another one
+    wait_until(lambda: web.get(url + "?SELECT 1").status_code == 200, 5)
+
+
+def test_a_client_that_leaves_ends_its_statement(start: Start, demon: Demon, tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(FEATURE)
+    server = start("asyncio", "--mount", "/ask=asks:Asks", "--dbd", demon.address)
+    endless = quote("WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n FROM c) SELECT max(n) FROM c")
+    client = server.connect()
+    client.sendall(f"GET /ask/?{endless} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+    wait_until(lambda: demon.status()["running"] == 1, 5, str(demon.status()))
+    client.close()
+    wait_until(lambda: demon.status()["running"] == 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"database": ["log"]}, "database log: where is it?"),
+        ({"dbd": "nowhere"}, "(dbd)"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match="dbd") as wrong:
+        Databases(Config(**settings))
+    assert words in str(wrong.value)
