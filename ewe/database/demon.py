@@ -233,7 +233,7 @@ class Demon:
         limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
         return Job(
             request,
-            own.database(request.database),
+            own.database(request.database, read_only=request.read_only),
             gateway.socket,
             gateway.who,
             self.settings.rows,

@@ -22,7 +22,8 @@ of them in memory; `ContinueFlow` says whether another follows. The paper introd
 messages have at most 8,192 bytes.
 
 Beyond the paper there are parameters (P), so that no gateway pastes a visitor's text into a statement, limits for
-rows (N) and time (T), the key (K) that a demon asks for on TCP, and an error (E) in place of a result. A receiver
+rows (N) and time (T), the word READ (O) for a statement that may only read, also where the database may be changed,
+the key (K) that a demon asks for on TCP, and an error (E) in place of a result. A receiver
 refuses a letter that it does not know: it cannot tell whether the field may be ignored.
 
 A peer may send anything. Decoder therefore checks the length of a frame before its bytes arrive, and every error is
@@ -83,6 +84,7 @@ class ClientRequest:
 
     client: the gateway's process id, for the log. parameters: bound to the statement by position or by name.
     rows: the largest number of rows; time_limit: in seconds; None: the demon's own limit. Neither can raise it.
+    read_only: the statement must not change the database, even if this gateway may: a visitor wrote it.
     """
 
     database: str
@@ -93,6 +95,7 @@ class ClientRequest:
     rows: int | None = None
     time_limit: float | None = None
     key: str = ""
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,8 @@ def encode_request(request: ClientRequest) -> bytes:
     fields += [(b"P", each) for each in encode_parameters(request.parameters)]
     numbers = ((b"I", request.client), (b"N", request.rows), (b"T", request.time_limit))
     fields += [(letter, b"%a" % number) for letter, number in numbers if number is not None]
+    if request.read_only:
+        fields.append((b"O", b"READ"))
     if request.key:
         fields.append((b"K", encoded(request.key)))
     return frame(fields)
@@ -228,11 +233,13 @@ def fields_of(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
     """Return the ClientRequest that a frame's fields make. Raises ProtocolError."""
-    single, parameters = split(fields, b"DSLINTK")
+    single, parameters = split(fields, b"DSLINTKO")
     try:
         layout = text_of(single.get(b"L", b"TABLE"))
         if layout not in LAYOUTS:
             raise ProtocolError(f"no layout {layout[:40]!r}: {', '.join(LAYOUTS)}")
+        if single.get(b"O", b"READ") != b"READ":
+            raise ProtocolError("field b'O' is not READ")
         return ClientRequest(
             database=text_of(single[b"D"]),
             statement=text_of(single[b"S"]),
@@ -242,6 +249,7 @@ def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
             rows=number_of(single[b"N"]) if b"N" in single else None,
             time_limit=seconds_of(single[b"T"]) if b"T" in single else None,
             key=text_of(single.get(b"K", b"")),
+            read_only=b"O" in single,
         )
     except KeyError as missing:
         raise ProtocolError(f"the request has no field {missing.args[0]!r}") from None

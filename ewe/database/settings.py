@@ -66,9 +66,9 @@ class DatabaseSettings:
     key: str = setting("", TEXT, "who knows it may use the database through TCP; none: nobody may")
     write: bool = setting(False, BOOL, "statements may change the database")
 
-    def database(self, name: str) -> Database:
-        """Return what a driver needs to know."""
-        return Database(name, self.driver, self.place, self.write)
+    def database(self, name: str, *, read_only: bool = False) -> Database:
+        """Return what a driver needs to know. read_only: for a statement that must not change anything."""
+        return Database(name, self.driver, self.place, self.write and not read_only)
 
 
 @dataclass(frozen=True)

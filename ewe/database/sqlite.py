@@ -94,7 +94,12 @@ UNAVAILABLE = (
 BEYOND = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
 READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
 # Pragmas that only tell of tables
-TELLS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"})
+TELLS = frozenset(
+    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list", "data_version"}
+)
+# SQLite asks whether it may write these when it opens a virtual table, which a full-text index is, and so is
+# pragma_table_info(). It writes nothing then. A statement that would write them is refused by SQLite itself.
+CATALOGUE = frozenset({"sqlite_master", "sqlite_schema"})
 DANGEROUS = frozenset({"load_extension", "writefile", "edit", "fts3_tokenizer"})
 
 
@@ -104,6 +109,8 @@ def may_read(action: int, first: str | None, second: str | None, *_: object) -> 
         allowed = (first or "").lower() in TELLS
     elif action == sqlite3.SQLITE_FUNCTION:
         allowed = (second or "").lower() not in DANGEROUS
+    elif action == sqlite3.SQLITE_UPDATE:
+        allowed = first in CATALOGUE
     else:
         allowed = action in READS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

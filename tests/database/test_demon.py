@@ -91,6 +91,8 @@ def test_a_parameter_is_bound_and_never_pasted(shared: Demon, value: object) -> 
         "CREATE TEMP TABLE more (id)",
         "PRAGMA journal_mode = DELETE",
         "PRAGMA writable_schema = 1",
+        "UPDATE sqlite_master SET sql = ''",
+        "UPDATE sqlite_schema SET name = 'x'",
         "ATTACH 'more.db' AS more",
         "VACUUM INTO 'more.db'",
         "SELECT load_extension('x')",
@@ -120,6 +122,32 @@ def test_who_may_write_writes_to_one_file_only(shared: Demon, statement: str) ->
     with pytest.raises(DatabaseError):
         shared.ask(statement, database="shop")
     assert sorted(os.listdir(shared.directory)) == before
+
+
+def test_a_statement_that_may_only_read_changes_nothing_where_others_may(shared: Demon) -> None:
+    """A visitor may write a statement of their own in a page that also has forms."""
+    for statement in (
+        "DELETE FROM goods",
+        "DROP TABLE goods",
+        "WITH a AS (SELECT 1) INSERT INTO goods SELECT * FROM a",
+    ):
+        with pytest.raises(DatabaseError) as refused:
+            shared.ask(statement, database="shop", read_only=True)
+        assert refused.value.kind == "STATEMENT"
+    assert json.loads(shared.ask("SELECT COUNT(*) AS n FROM goods", database="shop", read_only=True))[0]["n"]
+    shared.ask("UPDATE goods SET price = price", database="shop")
+
+
+def test_the_schema_and_a_full_text_index_may_be_read(demon: Demon) -> None:
+    with sqlite3.connect(demon.directory / "log.db") as connection:
+        connection.executescript(
+            "CREATE VIRTUAL TABLE words USING fts5(text); INSERT INTO words VALUES ('wool')"
+        )
+    connection.close()
+    demon.start()
+    assert '"wool"' in demon.ask("SELECT text FROM words WHERE words MATCH 'wo*'")
+    columns = demon.ask("SELECT c.name FROM pragma_table_list AS t JOIN pragma_table_xinfo(t.name) AS c")
+    assert '"price"' in columns
 
 
 def test_a_change_is_kept_whole_or_not_at_all(shared: Demon) -> None:

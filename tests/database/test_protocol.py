@@ -37,6 +37,7 @@ REQUESTS = st.builds(
     rows=st.none() | st.integers(0, 2**31),
     time_limit=st.none() | st.floats(0.001, 1e6),
     key=TEXT,
+    read_only=st.booleans(),
 )
 
 
@@ -92,6 +93,7 @@ def test_any_bytes_are_fields_or_an_error(data: bytes) -> None:
         ([(b"D", b"a"), (b"S", b""), (b"P", b"\0i1"), (b"P", b"n\0i1")], "by position and by name"),
         ([(b"D", b"a"), (b"S", b""), (b"T", b"-1")], "no time"),
         ([(b"D", b"a"), (b"S", b""), (b"N", b"-1")], "no number"),
+        ([(b"D", b"a"), (b"S", b""), (b"O", b"WRITE")], "not READ"),
     ],
 )
 def test_what_breaks_the_grammar_is_refused(fields: list[tuple[bytes, bytes]], words: str) -> None:
