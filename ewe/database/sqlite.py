@@ -95,7 +95,15 @@ BEYOND = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
 READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
 # Pragmas that only tell of tables
 TELLS = frozenset(
-    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list", "data_version"}
+    {
+        "table_info",
+        "table_xinfo",
+        "table_list",
+        "index_list",
+        "index_info",
+        "foreign_key_list",
+        "data_version",
+    }
 )
 # SQLite asks whether it may write these when it opens a virtual table, which a full-text index is, and so is
 # pragma_table_info(). It writes nothing then. A statement that would write them is refused by SQLite itself.

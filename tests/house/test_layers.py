@@ -38,7 +38,7 @@ CIRCLES = {
     # A stream returns the poller of its model, and the event loop's poller is entered with its stream: types only.
     frozenset({"ewe.streams.base", "ewe.streams.event", "ewe.streams.poller"}),
 }
-BESIDE = ("ewe.xswitch", "ewe.lab")  # they have rules of their own
+BESIDE = ("ewe.xswitch", "ewe.lab", "ewe.classroom")  # they have rules of their own
 
 SOCKETS = {"_socket", "asyncio", "select", "selectors", "socket", "socketserver", "uvloop"}
 THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
@@ -52,6 +52,7 @@ ROOMS_WITH_SOCKETS = {
     "ewe.server",
     "ewe.xswitch",
     "ewe.lab",
+    "ewe.classroom",
 }
 
 
@@ -146,8 +147,8 @@ def objection(room: str, found: Import) -> str | None:
         if found.module in SHARED.get(room, {found.module}):
             return None
         return f"of its own package it shares only {', '.join(sorted(SHARED[room]))}"
-    if target == "ewe.lab":
-        return "nothing leans on the lab"
+    if target in ("ewe.lab", "ewe.classroom"):
+        return f"nothing leans on {target}"
     if FLOORS[target] >= FLOORS[room]:
         return f"floor {FLOORS[target]} is not below floor {FLOORS[room]}"
     return None

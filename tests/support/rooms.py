@@ -34,9 +34,10 @@ FLOORS = {
     "ewe.cli": 12,
     "ewe.__main__": 13,
     "ewe.lab": 14,
+    "ewe.classroom": 14,
 }
 # Rooms beside the house. Their modules have pages of their own.
-BESIDE = ("ewe.xswitch", "ewe.lab")
+BESIDE = ("ewe.xswitch", "ewe.lab", "ewe.classroom")
 
 
 def module_name(path: Path) -> str:
