@@ -73,8 +73,9 @@ bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the command line of ewe-lab
 	$(VENV)/bin/ewe-lab $(ARGS)
 
-java: $(VENV)/.serve ## the Java engine of X-Switch (needs Maven, a JDK, and the network once)
+java: $(VENV)/.serve ## the Java engine of X-Switch, and the lab's servlets (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java
+	$(VENV)/bin/python -m ewe.lab.stacks.servlets
 
 libcgi: $(VENV)/.serve ## LibCGI and its samples, libcgi-bin/* (needs a C compiler; C++ and Rust if they are here)
 	$(VENV)/bin/ewe --build-libcgi
@@ -88,7 +89,7 @@ docs: $(VENV)/.serve ## what is generated in docs/: the settings of ewe and of X
 	$(VENV)/bin/python tests/support/rooms.py
 
 clean: ## remove all files that make and the tools have created
-	rm -rf .venv .venv-* ewe/xswitch/engines/java/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
+	rm -rf .venv .venv-* ewe/xswitch/engines/java/target ewe/lab/stacks/servlets/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 cgi-bin/hello-c: cgi-bin/hello.c

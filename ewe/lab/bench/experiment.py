@@ -187,8 +187,9 @@ class Running(Protocol):
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a table's cells. kind: bars (log axis, paper hatched beside ours), lines (against x),
-    stacked (a breakdown), errors (stacked by kind), timeline (each second of one cell's middle sample)."""
+    """A chart of a table's cells. kind: bars (log axis, paper hatched beside ours), lines (against x), scatter (as
+    lines, with a fit of second degree), stacked (a breakdown), errors (stacked by kind), timeline (each second of
+    one cell's middle sample)."""
 
     kind: str
     title: str

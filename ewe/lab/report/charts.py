@@ -4,6 +4,7 @@
               ratios to the reference server and grow from 1 to either side of a logarithmic axis. Without them the
               bars are figures, from zero, or on a logarithmic axis if they differ much
     lines     a line for each server against x, named at its end (ewe.lab.report.lines)
+    scatter   the same, with a fitted curve in place of a line through the figures
     stacked   a bar for each server, made of the columns' figures, or for each column, made of the servers'; with
               printed figures the document's above ours
     errors    for each server what part of its sessions ended in an error, by kind, the document's above ours

@@ -1,4 +1,8 @@
-"""Charts with a line: figures against users, rates or sizes, and what happened second by second."""
+"""Charts with a line: figures against users, rates or sizes, and what happened second by second.
+
+A line joins the figures. In a scatter plot it is the polynomial of second degree that fits them best
+(ewe.lab.report.fit).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dataclasses import dataclass
 from ewe.lab.bench import figures
 from ewe.lab.bench.experiment import Chart
 from ewe.lab.bench.results import Cell, Second
+from ewe.lab.report import fit
 from ewe.lab.report.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
 
 HIGH = 230  # of a plot
@@ -95,11 +100,13 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[Line], value: str
         picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
     draw_x(picture, x_axis, xs, bottom, chart.x)
     picture.line(left, bottom, right, bottom, "axis")
-    ends = [y_axis(line.points[-1][1]) for line in found]
-    for line, name, end, at in zip(found, names, ends, spread(ends, 12.5, top, bottom), strict=True):
+    curves = [fit.drawn(line.points) if chart.kind == "scatter" else line.points for line in found]
+    ends = [y_axis(curve[-1][1]) for curve in curves]
+    places = spread(ends, 12.5, top, bottom)
+    for line, curve, name, end, at in zip(found, curves, names, ends, places, strict=True):
         points = [(x_axis(x), y_axis(y)) for x, y in line.points]
         kind = f"s{line.series % SERIES}"
-        picture.path(points, f"{kind} line d{line.series % 4}")
+        picture.path([(x_axis(x), y_axis(y)) for x, y in curve], f"{kind} line d{line.series % 4}")
         for x, y in points:
             picture.marker(x, y, line.series)
         picture.path([(points[-1][0] + 4, end), (right + 10, at)], f"{kind} lead")

@@ -1,0 +1,56 @@
+"""A curve through measured points: the polynomial of second degree with the least squares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Point = tuple[float, float]
+STEPS = 24  # straight pieces in which a curve is drawn
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """y = a + b x + c x². share: R², the share of the variance that the curve explains."""
+
+    a: float
+    b: float
+    c: float
+    share: float = 0.0
+
+    def __call__(self, x: float) -> float:
+        return self.a + self.b * x + self.c * x * x
+
+
+def fitted(points: Sequence[Point]) -> Quadratic | None:
+    """Return the curve with the least squares; None for fewer than three different x.
+
+    The normal equations: for k = 0, 1, 2 the sum of x^k (y - a - b x - c x²) is 0. They are solved by elimination.
+    """
+    if len({x for x, _ in points}) < 3:
+        return None
+    powers = [sum(x**power for x, _ in points) for power in range(5)]
+    rows = [[*powers[k : k + 3], sum(x**k * y for x, y in points)] for k in range(3)]
+    for k in range(3):
+        best = max(range(k, 3), key=lambda row: abs(rows[row][k]))
+        rows[k], rows[best] = rows[best], rows[k]
+        for row in range(3):
+            if row != k:
+                factor = rows[row][k] / rows[k][k]
+                rows[row] = [one - factor * other for one, other in zip(rows[row], rows[k], strict=True)]
+    a, b, c = (rows[k][3] / rows[k][k] for k in range(3))
+    curve = Quadratic(a, b, c)
+    mean = sum(y for _, y in points) / len(points)
+    whole = sum((y - mean) ** 2 for _, y in points)
+    rest = sum((y - curve(x)) ** 2 for x, y in points)
+    return Quadratic(a, b, c, 1 - rest / whole if whole else 1.0)
+
+
+def drawn(points: Sequence[Point]) -> list[Point]:
+    """Return points of the curve from the first x to the last, or the points themselves if there is no curve."""
+    curve = fitted(points)
+    if curve is None:
+        return list(points)
+    first, last = min(x for x, _ in points), max(x for x, _ in points)
+    xs = [first + (last - first) * step / STEPS for step in range(STEPS + 1)]
+    return [(x, max(curve(x), 0.0)) for x in xs]

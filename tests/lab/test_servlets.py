@@ -1,0 +1,54 @@
+"""The database report as a servlet of X-Switch's JVM."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+
+import pytest
+from support.java_site import build_once
+from support.lab_bench import quick_lab
+from support.server import needs
+
+from ewe.database.access_log import REPORT, fill, sample
+from ewe.database.layouts import fragments
+from ewe.lab.bench.processes import LabError
+from ewe.lab.load.http_clients import pinged
+from ewe.lab.stacks import servlets
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(300)
+@needs("mvn", "javac", "java")
+def test_the_servlets_report_is_the_demons() -> None:
+    build_once()
+    if not servlets.BUILT.exists():
+        try:
+            servlets.build()
+        except LabError as reason:
+            pytest.skip(str(reason))
+    with quick_lab() as lab:
+        place = lab.directory / "access.db"
+        fill(str(place), sample(500), new=True)
+        with sqlite3.connect(place) as connection:
+            found = connection.execute(REPORT)
+            body = b"".join(fragments("TABLE", [each[0] for each in found.description], found))
+        connection.close()
+        place.chmod(0o644)
+        with servlets.served(lab, servlets.TYPE_2, str(place)) as (server, path):
+            digest = hashlib.sha256(body).hexdigest()
+            took = pinged(server.url.rstrip("/") + path, 1, 3, digest)
+    assert took.errors == {}
+    assert len(took.connecting) == len(took.retrieving) == 3
+    assert min(took.retrieving) > 0
+
+
+def test_without_the_build_servlets_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servlets, "BUILT", servlets.SOURCE / "none")
+    assert servlets.missing() == servlets.NOT_BUILT
+    with (
+        quick_lab() as lab,
+        pytest.raises(LabError, match="make java"),
+        servlets.served(lab, servlets.TYPE_2, "x"),
+    ):
+        pass
