@@ -28,7 +28,7 @@
  *     cc -O2 -I $(ewe's directory)/database -o goods goods.c
  *
  * Never paste what a visitor has sent into a statement. Write ? or :name there, and give the value by
- * ewe_db_text() and its siblings: the database then takes it for a value, whatever it contains.
+ * ewe_db_text() and its siblings: the database then never takes its text for SQL.
  *
  * A program that stays loaded (FastCGI, LibCGI) makes one ewe_db and asks again and again. The connection stays open,
  * and is made again if the demon was restarted meanwhile. Two threads must not use one ewe_db at the same time.
