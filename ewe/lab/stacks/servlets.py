@@ -7,7 +7,7 @@
     4    a driver of type 2, which calls the database's C library: sqlite-jdbc on SQLite
     8    a driver of type 4, which speaks the database's protocol in Java: PostgreSQL's own
 
-Each request has a new connection. The answer is the report as the demon's layout TABLE has it, so its bytes are
+Each request has a new connection. The answer is the report in the layout TABLE of the demon, so its bytes are
 those of all other scenarios. Its header `Server-Timing: con;dur=1.2, ret;dur=3.4` tells the CPU time in ms of
 connecting and of retrieving. Raises LabError.
 """
