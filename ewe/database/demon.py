@@ -405,7 +405,11 @@ class Demon:
         for worker in self.workers:
             worker.cancel(DatabaseError("UNAVAILABLE", "the demon ends"))
             worker.jobs.put(None)
-        close_sockets(self.sockets)
+        if any(each.startswith("fd:") for each in self.settings.listen):
+            for sock in self.sockets:
+                sock.close()  # its name belongs to the parent, who may start another demon
+        else:
+            close_sockets(self.sockets)
         for gateway in list(self.gateways.values()):
             self.drop(gateway)
 

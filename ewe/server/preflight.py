@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.setting_types import parse_database
 from ewe.processors.base import find
+from ewe.server.demon_program import missing_databases, needs_demon
+from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_isolation, check_users, words_of
-from ewe.server.program_manager import missing_programs
 from ewe.server.run import addresses_of, unreadable_root
 from ewe.site import Site
 from ewe.streams.listener import StartError, try_address
@@ -28,6 +30,10 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     """Return the failures that would prevent a start, and notes: a line each, with the setting's name."""
     failures: list[str] = [*failing_files(config), *missing_programs(config)]
     notes: list[str] = []
+    missing = missing_databases(config)
+    failures += missing
+    if needs_demon(config) and not missing:
+        notes += unopened_databases(config)
     try:
         logger.AccessLog("off", config.log_format)
     except ValueError as reason:
@@ -66,6 +72,18 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         else:
             notes += [f"{note} ({setting})"] if note else []
     return failures, notes
+
+
+def unopened_databases(config: Config) -> Iterator[str]:
+    """Yield a line for each database that cannot be opened now. The server would start, since it may be later."""
+    from ewe.database.drivers import Database, connect
+    from ewe.database.protocol import DatabaseError
+
+    for name, driver, place in map(parse_database, config.database):
+        try:
+            connect(Database(name, driver, place, write=False)).close()
+        except DatabaseError as error:
+            yield f"database {name} cannot be opened: {error} (database)"
 
 
 def failing_files(config: Config) -> Iterator[str]:

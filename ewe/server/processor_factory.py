@@ -118,7 +118,7 @@ class ProcessorFactory:
             systemd.notify("READY=1")
         logger.errors.info(f"the configuration was read again ({self.config.file or 'no file'})")
         if self.programs is not None:
-            self.programs.restart()
+            self.programs.restart(self.config)
         return True
 
     def with_fixed(self, fresh: Config) -> Config:
@@ -129,6 +129,8 @@ class ProcessorFactory:
             for name in fixed
             if getattr(fresh, name) != getattr(self.config, name)
         }
+        if fresh.database and fresh.dbd is None:  # no demon was started for it
+            kept |= {"database": self.config.database, "dbd": self.config.dbd}
         if kept:
             names = ", ".join(name.replace("_", "-") for name in kept)
             logger.errors.warning(f"{names}: a change needs a restart")

@@ -1,4 +1,4 @@
-"""The program manager: starts FastCGI programs, keeps them running, and ends them with the server (fastcgi-start).
+"""The program manager: starts FastCGI programs and the database demon, and keeps them running beside the server.
 
 A web server may start a FastCGI program (FastCGI specification section 2). The program then finds a listening
 socket as its descriptor 0, accepts connections from it, and answers one request after another. In ewe, one more
@@ -15,26 +15,25 @@ process does this, so that it is the same under every concurrency model:
   process with its process group: TERM, and KILL after a while. php-cgi with PHP_FCGI_CHILDREN has children in its
   group. If the manager itself is killed, the kernel sends TERM to the programs (PR_SET_PDEATHSIG).
 - **HUP.** New processes start, then the old ones get USR1. By convention (mod_fastcgi, libfcgi, php-cgi) a program
-  then ends after its request. An old process that is still there after `grace` gets TERM.
+  then ends after its request. An old process that is still there after `grace` gets TERM. The database demon
+  (demon_program.py) stays, and reads its new settings.
 - **Root.** The manager becomes the user of the workers before it starts a program.
 
 Signals that a terminal or a service manager sends to all processes at once do not end the manager: requests in
 progress need the programs until the workers have ended.
 
-Read next: xswitch_process.py, the other process that ewe keeps beside it; gateway/connections.py, which connects.
+Read next: kept_programs.py, what is started; xswitch_process.py, the other process that ewe keeps beside it;
+gateway/connections.py, which connects.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
 import re
 import select
-import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -43,17 +42,17 @@ from typing import TYPE_CHECKING, NoReturn
 from ewe import logger
 from ewe.config.setting_types import parse_program
 from ewe.gateway.programs import ErrorLog
+from ewe.server.demon_program import DemonProgram, missing_databases, needs_demon, write_settings
+from ewe.server.kept_programs import Command, Program, missing_programs
 from ewe.server.privileges import become
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
-BACKLOG = 1024
 BACK_OFF = 0.25, 8.0  # seconds between two starts of a process that ends at once: the first, and the longest
 YOUNG = 1.0  # seconds: a process that ends younger than this counts as ending at once
 LAST_MOMENT = 2.0  # seconds between TERM and KILL
-PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 MINUTE = 60.0  # seconds for which the number of lines that a process may log is counted
 PIECE = 65536  # bytes read of a program's messages at once
 MISSING = re.compile(rb"Can't locate (\S+)\.pm in @INC|No module named '([\w.]+)'")
@@ -73,23 +72,37 @@ class ProgramManager:
         commands = [parse_program(each) for each in config.fastcgi_start]
         if missing := missing_programs(config):
             raise StartError(missing[0])
-        self.directory = tempfile.mkdtemp(prefix="ewe-fastcgi-")
-        self.programs = [
-            Program(count, command, os.path.join(self.directory, str(number)))
+        if missing := missing_databases(config):
+            raise StartError(missing[0])
+        self.demon: DemonProgram | None = None
+        self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
+        self.programs: list[Program] = [
+            Command(count, command, os.path.join(self.directory, str(number)))
             for number, (_, count, command) in enumerate(commands)
         ]
         self.named = tuple(
             f"{where}=unix:{program.path}"
             for (where, _, _), program in zip(commands, self.programs, strict=True)
         )
+        if needs_demon(config):
+            self.demon = DemonProgram(self.directory, config)
+            self.programs.append(self.demon)
         if user is not None and os.geteuid() == 0:
             account = pwd.getpwnam(user)
-            for name in (self.directory, *(program.path for program in self.programs)):
-                os.chown(name, account.pw_uid, account.pw_gid)
+            for name in (".", *os.listdir(self.directory)):
+                os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:
-        """Return a configuration in which `fastcgi` names the sockets of the programs, too."""
-        return config.replace("fastcgi-start", fastcgi=[*config.fastcgi, *self.named])
+        """Return a configuration in which `fastcgi` and `dbd` name the sockets of the programs, too.
+
+        Raises StartError if a database is not there.
+        """
+        if missing := missing_databases(config):
+            raise StartError(missing[0])
+        config = config.replace("fastcgi-start", fastcgi=[*config.fastcgi, *self.named])
+        if self.demon is not None and needs_demon(config):
+            config = config.replace("database", dbd=self.demon.address)
+        return config
 
     def start(self) -> None:
         """Fork the manager. Only this process, and those that it forks from now on, hold the lifeline."""
@@ -109,17 +122,21 @@ class ProgramManager:
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)
+            for program in self.programs:
+                program.preload()
             if os.geteuid() == 0:
                 become(self.user, self.group)
             Manager(self.programs, lifeline, self.grace).run()
             shutil.rmtree(self.directory, ignore_errors=True)  # a server that was killed cannot
         except BaseException:
-            logger.errors.exception("the manager of fastcgi-start failed")
+            logger.errors.exception("the program manager failed (fastcgi-start, database)")
         finally:
             os._exit(0)
 
-    def restart(self) -> None:
-        """HUP: have every process replaced."""
+    def restart(self, config: Config) -> None:
+        """HUP: have every process replaced, and the demon read the databases of a new configuration."""
+        if self.demon is not None and config.database:
+            write_settings(config, self.demon.settings)
         if self.pid:
             os.kill(self.pid, signal.SIGHUP)
 
@@ -142,42 +159,6 @@ class ProgramManager:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def missing_programs(config: Config) -> list[str]:
-    """Return a line for each program of fastcgi-start that is not there."""
-    words = [shlex.split(parse_program(each)[2])[0] for each in config.fastcgi_start]
-    return [
-        f"there is no program {word!r}; install it, or name its path (fastcgi-start)"
-        for word in words
-        if shutil.which(word) is None
-    ]
-
-
-class Program:
-    """One program: how many processes, the command, the listening socket and its name in the file system."""
-
-    def __init__(self, count: int, command: str, path: str) -> None:
-        self.count = count
-        self.command = shlex.split(command)
-        self.name = os.path.basename(self.command[0])
-        self.path = path
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.bind(path)
-        self.socket.listen(BACKLOG)
-        self.hidden = False
-
-    def hide(self) -> None:
-        """Take the socket's name away: connections are refused."""
-        if not self.hidden:
-            os.rename(self.path, self.path + ".hidden")
-            self.hidden = True
-
-    def show(self) -> None:
-        """Give the socket its name back."""
-        if self.hidden:
-            os.rename(self.path + ".hidden", self.path)
-            self.hidden = False
-
-
 class Place:
     """The place of one process of a program. due: when to start a process there, 0 while one runs."""
 
@@ -195,10 +176,7 @@ class Process:
         """Raises OSError if it cannot be started."""
         reader, writer = os.pipe()
         try:
-            self.process = subprocess.Popen(
-                program.command, stdin=program.socket.fileno(), stdout=writer, stderr=writer, process_group=0,
-                preexec_fn=prepare, restore_signals=True,
-            )  # fmt: skip
+            self.process = program.start(writer)
         except BaseException:
             os.close(reader)
             raise
@@ -220,6 +198,13 @@ class Process:
             os.killpg(self.pid, number)
         except OSError:
             pass  # none is left
+
+    def hang_up(self) -> None:
+        """Have the process read its settings again: HUP, to itself and not to its group."""
+        try:
+            os.kill(self.pid, signal.SIGHUP)
+        except OSError:
+            pass  # it has just ended
 
     def read(self) -> None:
         """Pass on what it has written."""
@@ -247,21 +232,6 @@ class Process:
             self.reader = -1
         self.errors.end()
         self.signal(signal.SIGKILL)
-
-
-def prepare() -> None:
-    """In the new process: get TERM when the manager dies; take no signal as ignored or blocked from it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGHUP,
-    ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 class Manager:
@@ -337,7 +307,7 @@ class Manager:
             each.back_off and each.process is None for each in self.places if each.program is place.program
         ):
             place.program.hide()
-        logger.errors.error(f"{what}; starting another{wait} (fastcgi-start)")
+        logger.errors.error(f"{what}; starting another{wait} ({place.program.setting})")
 
     def reap(self) -> None:
         """Note which processes have ended, and plan their successors."""
@@ -360,6 +330,9 @@ class Manager:
         self.restarting = False
         now = time.monotonic()
         for place in self.places:
+            if place.program.rereads and place.process is not None:
+                place.process.hang_up()
+                continue
             process, place.process = place.process, None
             place.due, place.back_off = now, 0.0
             if process is not None:

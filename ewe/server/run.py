@@ -69,6 +69,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
     """Serve without an X-Switch; return the exit status. Raises StartError."""
     config = factory.config
     with opened(factory) as sockets:
+        start_programs(factory)
         if config.user or config.group:
             load_all()
         become(config.user, config.group)
@@ -99,6 +100,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
                 programs,
             )
             with opened(factory) as sockets:
+                start_programs(factory)
                 return run(factory, sockets)
     finally:
         xswitch_process.close()
@@ -106,11 +108,11 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
 
 @contextmanager
 def started_programs(config: Config, user: str | None) -> Iterator[ProgramManager | None]:
-    """Open the sockets of the programs that fastcgi-start names, if any; end the programs at the end.
+    """Open the sockets of the programs that ewe keeps running, if any; end the programs at the end.
 
     user: whom they run as. Raises StartError.
     """
-    if not config.fastcgi_start:
+    if not config.fastcgi_start and (not config.database or config.dbd is not None):
         yield None
         return
     from ewe.server.program_manager import ProgramManager
@@ -128,6 +130,12 @@ def with_programs(
     """Return the configuration, and what reads it again, completed by the addresses of the programs."""
     completed = programs.completed
     return completed(config), (lambda: completed(reread())) if reread else None
+
+
+def start_programs(factory: ProcessorFactory) -> None:
+    """Have the programs started that ewe keeps running. Their manager gives up root by itself."""
+    if factory.programs is not None:
+        factory.programs.start()
 
 
 def load_all() -> None:
@@ -160,9 +168,6 @@ def addresses_of(config: Config) -> tuple[str, ...]:
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Run the model, in this process or in workers; return the exit status."""
-
-    if factory.programs is not None:
-        factory.programs.start()
 
     def ready() -> None:
         banner(sockets, factory)

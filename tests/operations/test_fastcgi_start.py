@@ -76,7 +76,7 @@ def test_programs_end_with_a_server_that_is_killed(start: Start, model: str) -> 
     (directory,) = {
         Path(line.split()[-1]).parent
         for line in Path("/proc/net/unix").read_text().splitlines()
-        if "/ewe-fastcgi-" in line and inode_of(min(programs)) in line
+        if "/ewe-programs-" in line and inode_of(min(programs)) in line
     }
     os.kill(server.pid, signal.SIGKILL)
     wait_until(lambda: all(is_gone(pid) for pid in programs), 30)

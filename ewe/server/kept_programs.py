@@ -1,0 +1,143 @@
+"""Programs that ewe keeps running: what one is, and how a process of it is started.
+
+Command is a program of `fastcgi-start`. The database demon is another kind (demon_program.py). The program manager
+(program_manager.py) starts their processes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ewe.config.setting_types import parse_program
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+
+BACKLOG = 1024
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+
+class Running(Protocol):
+    """A process that runs: what the manager uses of subprocess.Popen."""
+
+    pid: int
+    returncode: int
+
+    def poll(self) -> int | None:
+        """Return the exit status, minus the signal that ended the process; None while it runs."""
+
+
+class Program:
+    """One program: how many processes, the listening socket and its name in the file system.
+
+    setting: the one that asks for it. rereads: at HUP, its processes read their settings again and stay.
+    """
+
+    setting = "fastcgi-start"
+    rereads = False
+
+    def __init__(self, name: str, count: int, path: str) -> None:
+        self.name = name
+        self.count = count
+        self.path = path
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+        self.socket.listen(BACKLOG)
+        self.hidden = False
+
+    def preload(self) -> None:
+        """Load what start() needs: once root is given up, its directory may not be readable."""
+
+    def start(self, output: int) -> Running:
+        """Start a process: the socket is its descriptor 0, `output` 1 and 2. Raises OSError."""
+        raise NotImplementedError
+
+    def hide(self) -> None:
+        """Take the socket's name away: connections are refused."""
+        if not self.hidden:
+            os.rename(self.path, self.path + ".hidden")
+            self.hidden = True
+
+    def show(self) -> None:
+        """Give the socket its name back."""
+        if self.hidden:
+            os.rename(self.path + ".hidden", self.path)
+            self.hidden = False
+
+
+class Command(Program):
+    """A program of fastcgi-start: a command."""
+
+    def __init__(self, count: int, command: str, path: str) -> None:
+        self.command = shlex.split(command)
+        super().__init__(os.path.basename(self.command[0]), count, path)
+
+    def start(self, output: int) -> Running:
+        return subprocess.Popen(
+            self.command, stdin=self.socket.fileno(), stdout=output, stderr=output, process_group=0,
+            preexec_fn=prepare, restore_signals=True,
+        )  # fmt: skip
+
+
+class Forked:
+    """A process that runs a function of this program."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        """Raises OSError."""
+        self.returncode = 0
+        self.ended = False
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                signal.set_wakeup_fd(-1)
+                os.setpgid(0, 0)
+                prepare()
+                function()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+
+    def poll(self) -> int | None:
+        """Return the exit status, minus the signal that ended the process; None while it runs."""
+        if not self.ended:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.ended = pid != 0
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else 0
+        return self.returncode if self.ended else None
+
+
+def prepare() -> None:
+    """In the new process: get TERM when the manager dies; take no signal as ignored or blocked from it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGHUP,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def missing_programs(config: Config) -> list[str]:
+    """Return a line for each program of fastcgi-start that is not there."""
+    words = [shlex.split(parse_program(each)[2])[0] for each in config.fastcgi_start]
+    return [
+        f"there is no program {word!r}; install it, or name its path (fastcgi-start)"
+        for word in words
+        if shutil.which(word) is None
+    ]
