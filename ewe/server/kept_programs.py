@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -62,10 +63,13 @@ class Program:
         raise NotImplementedError
 
     def hide(self) -> None:
-        """Take the socket's name away: connections are refused."""
+        """Take the socket's name away: connections are refused, and those in the backlog are closed."""
         if not self.hidden:
             os.rename(self.path, self.path + ".hidden")
             self.hidden = True
+        # Not by a socket that does not block: the processes share this property of it
+        while select.select([self.socket], [], [], 0)[0]:
+            self.socket.accept()[0].close()
 
     def show(self) -> None:
         """Give the socket its name back."""

@@ -9,8 +9,8 @@ process does this, so that it is the same under every concurrency model:
      └─ lifeline ──────┘  └─ pipe ◀─ what they write to standard output and error: the error log
 
 - **They end.** A process that ends is started again: at once, or, if it lived for less than a second, later and
-  later (BACK_OFF). While every process of a program has failed, its socket has no name: requests are answered 503
-  at once, instead of waiting in the backlog until they are 504.
+  later (BACK_OFF). While every process of a program has failed twice in a row, its socket has no name: requests are
+  answered 503 at once, instead of waiting in the backlog until they are 504.
 - **The server ends**, also by kill -9. The kernel then closes the last end of the lifeline. The manager ends each
   process with its process group: TERM, and KILL after a while. php-cgi with PHP_FCGI_CHILDREN has children in its
   group. If the manager itself is killed, the kernel sends TERM to the programs (PR_SET_PDEATHSIG).
@@ -116,6 +116,8 @@ class ProgramManager:
         os.close(lifeline)
         for program in self.programs:
             program.socket.close()
+        if self.demon is not None:
+            logger.errors.info(f"a database demon serves them at {self.demon.address} (database)")
 
     def run(self, lifeline: int) -> NoReturn:
         """Be the manager; never return."""
@@ -304,7 +306,9 @@ class Manager:
         place.due = time.monotonic() + place.back_off
         wait = f" in {place.back_off:g} s" if young else ""
         if all(
-            each.back_off and each.process is None for each in self.places if each.program is place.program
+            each.back_off > shortest and each.process is None
+            for each in self.places
+            if each.program is place.program
         ):
             place.program.hide()
         logger.errors.error(f"{what}; starting another{wait} ({place.program.setting})")

@@ -11,36 +11,12 @@ from urllib.parse import quote
 
 import pytest
 from support import web
-from support.demon import Demon
+from support.demon import FEATURE, Demon
 from support.server import MODELS, Start, wait_until
 
 from ewe.config.settings import Config
 from ewe.gateway.database import Databases
 
-FEATURE = """
-import json
-from urllib.parse import unquote
-
-from ewe.database.protocol import ClientRequest, DatabaseError
-from ewe.gateway.database import Databases, http_error
-from ewe.http.messages import Response
-
-class Asks:
-    def __init__(self, config, path):
-        self.databases = Databases(config)
-
-    async def respond(self, request, io):
-        statement = ClientRequest("shop", unquote(request.query), "CSV")
-        try:
-            if request.path.endswith("rows"):
-                table = await self.databases.rows(
-                    ClientRequest("shop", unquote(request.query), rows=2), io, writes=request.method == "POST"
-                )
-                return Response(200, (), json.dumps(table, default=repr).encode())
-            return Response(200, (), await self.databases.ask(statement, io))
-        except DatabaseError as error:
-            raise http_error(error)
-"""
 NUMBERS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT %d) SELECT n FROM c"
 
 

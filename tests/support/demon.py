@@ -14,6 +14,32 @@ from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
 from support.server import ROOT, wait_until
 
+# A feature of ewe: mounted at /ask, it asks the database `shop` what stands after the question mark
+FEATURE = """
+import json
+from urllib.parse import unquote
+
+from ewe.database.protocol import ClientRequest, DatabaseError
+from ewe.gateway.database import Databases, http_error
+from ewe.http.messages import Response
+
+class Asks:
+    def __init__(self, config, path):
+        self.databases = Databases(config)
+
+    async def respond(self, request, io):
+        statement = ClientRequest("shop", unquote(request.query), "CSV")
+        try:
+            if request.path.endswith("rows"):
+                table = await self.databases.rows(
+                    ClientRequest("shop", unquote(request.query), rows=2), io, writes=request.method == "POST"
+                )
+                return Response(200, (), json.dumps(table, default=repr).encode())
+            return Response(200, (), await self.databases.ask(statement, io))
+        except DatabaseError as error:
+            raise http_error(error)
+"""
+
 
 class Demon:
     """A running demon with three databases: `shop` may be changed, `staff` is not for nobody."""
