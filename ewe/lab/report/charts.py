@@ -24,7 +24,7 @@ from ewe.lab.bench.experiment import Chart, Experiment
 from ewe.lab.bench.results import ERRORS, Cell, Table
 from ewe.lab.bench.verdicts import judge
 from ewe.lab.report import lines
-from ewe.lab.report.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, width
+from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, width
 
 ROW, BAR, GAP = 14, 10, 9  # distance of bars, height of a bar, distance of groups
 LABELLED = 19  # distance of bars that have figures in them

@@ -14,7 +14,7 @@ from ewe.lab.bench import figures
 from ewe.lab.bench.experiment import Chart
 from ewe.lab.bench.results import Cell, Second
 from ewe.lab.report import fit
-from ewe.lab.report.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
+from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
 
 HIGH = 230  # of a plot
 HALF = 0.5  # seconds: a shorter rest is not shown
