@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.lab_tables import MODELS, compared, ewe_table, sweep
 
+from ewe import svg
 from ewe.lab.bench.experiment import Chart, Experiment
 from ewe.lab.bench.results import Cell, Sample, Table
 from ewe.lab.experiments import CATALOG
-from ewe.lab.report import lines, report, svg
+from ewe.lab.report import lines, report
 from ewe.lab.report.charts import Drawn, draw, printed_errors
 
 
