@@ -192,6 +192,10 @@ class LabBench:
             sample.usage = watch.usage()
             sample.core = watch.share(1)
             watch.fill(sample.timeline)
+            begin = 0.0
+            for phase in sample.phases:
+                phase.usage = watch.usage_between(begin, begin + phase.seconds)
+                begin += phase.seconds
         if not sample.replies and not sample.errors:
             sample.notes.append(f"not one answer came within {sample.seconds:.1f} s")
         return sample

@@ -21,7 +21,7 @@ from ewe.lab.bench.experiment import Contender, Load
 from ewe.lab.bench.processes import LabError, find_tool, processes, tree
 from ewe.lab.bench.progress import Progress
 from ewe.lab.bench.results import Cell, Sample, Second
-from ewe.lab.bench.watch import Watch
+from ewe.lab.bench.watch import Reading, Watch
 from ewe.lab.lab_bench import Job, LabBench, expected, fitting, missing
 from ewe.lab.stacks import peers, servers
 
@@ -250,6 +250,18 @@ def test_what_a_tree_of_processes_uses() -> None:
     assert [second.processes for second in timeline[:2]] == [2, 2]
     assert timeline[-1].processes is None
     assert all(second.switches for second in timeline[:2])
+
+
+def test_what_was_used_in_a_phase() -> None:
+    watch = Watch(1)
+    for number, (cpu, memory) in enumerate(((0.0, 5e6), (0.5, 7e6), (1.5, 9e6), (2.5, None), (2.6, 6e6))):
+        watch.readings.append(Reading(100.0 + number * 1.01, cpu, number, 1, None, memory, 10 * number, 0))
+    first, second = watch.usage_between(0.0, 1.0), watch.usage_between(1.0, 4.0)
+    assert first is not None and second is not None
+    assert (first.cpu, first.memory, first.processes) == (pytest.approx(0.5, rel=0.02), 7e6, 1)
+    assert (second.cpu, second.memory, second.processes) == (pytest.approx(2.1, rel=0.02), 9e6, 4)
+    assert second.voluntary == 30
+    assert watch.usage_between(7.0, 9.0) is None
 
 
 @pytest.mark.starts_processes

@@ -173,6 +173,48 @@ def test_phases(known: KnownServers) -> None:
     sample = run_locust(load, url)
     assert [second.due for second in sample.timeline] == [20, 100, 40]
     assert sample.response is not None and sample.response.count == 160
+    answered = [phase.response.count if phase.response else 0 for phase in sample.phases]
+    assert answered == [20, 100, 40]
+    assert [phase.seconds for phase in sample.phases] == [1.0, 1.0, 1.0]
+    assert sum(phase.replies for phase in sample.phases) == sample.replies
+    assert not any(phase.timeline for phase in sample.phases)
+
+
+def test_visitors_who_do_not_know_of_each_other_come_at_random_times(known: KnownServers) -> None:
+    load = Load("arrivals", rate=100, seconds=4, warm_up=0, poisson=True)
+    dues = [second.due or 0 for second in run_locust(load, known("plain")).timeline]
+    assert 320 < sum(dues) < 480 and len(set(dues)) > 1  # four standard deviations; evenly spaced: 100 each
+
+
+def test_a_visitor_looks_at_one_page_after_the_other(known: KnownServers) -> None:
+    load = Load("arrivals", rate=50, sessions=20, calls=2, paths=("/there", "/missing"), seconds=20)
+    sample = run_locust(load, known("paths"))
+    assert (sample.replies, sample.errors, sample.connections) == (20, {"status": 20}, 20)
+    closed = run_locust(
+        Load(users=1, think=0.01, paths=("/there", "/missing"), seconds=1, warm_up=0), known("paths")
+    )
+    assert abs(closed.replies - closed.errors["status"]) <= 1 < closed.replies
+
+
+@pytest.mark.parametrize("reopens", [True, False])
+def test_a_browser_asks_again_where_the_server_has_closed_a_kept_connection(
+    known: KnownServers, reopens: bool
+) -> None:
+    load = Load("arrivals", rate=50, sessions=10, calls=2, think=0.05, seconds=20, reopens=reopens)
+    sample = run_locust(load, known("leaves"))
+    if reopens:
+        assert (sample.replies, sample.errors, sample.connections) == (20, {}, 20)
+    else:
+        assert (sample.replies, sample.errors, sample.connections) == (10, {"res": 10}, 10)
+
+
+@pytest.mark.parametrize("behaviour", ["reset", "cut", "cut-head"])
+def test_a_browser_does_not_ask_again_on_a_new_connection_or_after_a_part(
+    known: KnownServers, behaviour: str
+) -> None:
+    load = Load("arrivals", rate=50, sessions=5, calls=2, seconds=20, reopens=True)
+    sample = run_locust(load, known(behaviour))
+    assert (sample.replies, sample.errors, sample.connections) == (0, {"res": 5}, 5)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -420,6 +462,24 @@ def test_a_window_that_is_set_does_not_move_with_the_process(monkeypatch: pytest
     recorder.stop()
     sample = recorder.sample("locust")
     assert (sample.sessions, sample.seconds) == (2, 2.0)
+
+
+def test_a_phase_has_what_was_due_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    recorder = Recorder(scheduled=True)
+    recorder.set_window(10.0, 13.0)
+    recorder.divide([1.0, 2.0])
+    for who, (due, ends, error) in enumerate(((10.5, 10.7, ""), (10.9, 11.9, ""), (12.0, 12.5, "ct"))):
+        recorder.is_due(due)
+        recorder.sent(who, due)
+        clock[0] = ends
+        recorder.ended(who, due, due, error, 1, 100)
+    recorder.dropped(10.1)
+    first, second = recorder.sample("locust").phases
+    assert (first.requests, first.replies, first.errors) == (2, 1, {"fd": 1})
+    assert first.response is not None and first.response.count == 2  # the answer came in the second phase
+    assert (second.requests, second.replies, second.errors) == (1, 1, {"ct": 1})
 
 
 def test_nothing_has_no_times() -> None:

@@ -34,15 +34,18 @@ ANSWERS = {
     "short": b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789",
     "nonsense": b"this is no HTTP at all\r\n\r\n",
     "trickle": WHOLE,
+    "leaves": WHOLE,  # and closes without having said so
+    "paths": WHOLE,  # but for /missing
 }
+MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 BEHAVIOURS = (*(name for name in ANSWERS if name != "frozen"), "silent", "reset")
-CLOSES = {"until-close", "old", "close", "cut", "cut-chunk", "cut-head", "nonsense"}
+CLOSES = {"leaves", "until-close", "old", "close", "cut", "cut-chunk", "cut-head", "nonsense"}
 
 
 async def answer(behaviour: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Hold one conversation."""
     try:
-        while await reader.readuntil(b"\r\n\r\n"):
+        while head := await reader.readuntil(b"\r\n\r\n"):
             if behaviour == "silent":
                 await asyncio.sleep(3600)
             if behaviour == "reset":
@@ -58,7 +61,8 @@ async def answer(behaviour: str, reader: asyncio.StreamReader, writer: asyncio.S
                         return
                     writer.write(bytes([byte]))
                     await asyncio.sleep(0.1)
-            writer.write(ANSWERS[behaviour])
+            lacks = behaviour == "paths" and head.startswith(b"GET /missing ")
+            writer.write(MISSING if lacks else ANSWERS[behaviour])
             if behaviour in CLOSES:
                 break
         await writer.drain()

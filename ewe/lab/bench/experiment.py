@@ -54,7 +54,8 @@ class Load:
                 on the server, so a closed loop hides stalls
     arrivals    `rate` new sessions a second, however fast the server is, each of `calls` requests on one connection
                 with `think` seconds between. With `users`, all sessions share that many connections and wait for a
-                free one. `phases`: the rate changes, (seconds, sessions a second)
+                free one. `phases`: the rate changes, (seconds, sessions a second). `poisson`: at random times, as
+                visitors come who do not know of each other; the times are the same in every run
     ceiling     as many requests as the server answers, from wrk or ab
 
     What counts: closed: the replies within `seconds`; times and errors of all requests that were under way then,
@@ -72,9 +73,12 @@ class Load:
     sessions: int = 0  # arrivals: how many, 0: until `seconds` are over
     calls: int = 1  # requests of one session
     phases: tuple[tuple[float, float], ...] = ()
+    poisson: bool = False
     timeout: float = 5.0  # of one request, from its sending (ct)
     keep_alive: bool = True
+    reopens: bool = False  # as browsers do: a connection that the server has closed while the user thought
     path: str = "/index.html"
+    paths: tuple[str, ...] = ()  # in turn, in place of `path`: what a visitor looks at
     length: int | None = None  # of the body expected; another is an error
     tls: str = ""  # "", "default", or "parity": TLS 1.2, AES256-SHA, no resumption
     tool: str = ""  # "": the best that is here; locust, wrk, ab, httperf
@@ -111,6 +115,8 @@ class Load:
             parts = [f"{self.sessions} sessions at {self.rate:g}/s"]
         else:
             parts = [f"{self.rate:g} sessions/s"]
+        if self.poisson:
+            parts.append("at random times")
         if self.calls > 1:
             parts.append(f"{self.calls} calls each")
             if self.think:

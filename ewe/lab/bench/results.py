@@ -104,7 +104,8 @@ class Usage:
 class Sample:
     """One run of a load. tool: locust, wrk, ab, httperf or the lab's own pinger.
 
-    running: the mean service time of the first 1, 2, 5, 10, 20 ... answers.
+    running: the mean service time of the first 1, 2, 5, 10, 20 ... answers. phases: where the rate of the load
+    changes, the figures of each phase, without a timeline.
     sessions: the number begun, if a session sends several requests and its first error ends it; else 0.
     service: from sending a request to the end of its answer. response: from the time at which the request was
     due; None if the load has no schedule. client: the share of its core that the load generator used; core: the
@@ -128,6 +129,7 @@ class Sample:
     notes: list[str] = field(default_factory=list)  # reasons to doubt the sample, a sentence each
     sessions: int = 0
     running: list[tuple[int, float]] = field(default_factory=list)
+    phases: list[Sample] = field(default_factory=list)
 
     @property
     def tried(self) -> int:
@@ -302,6 +304,8 @@ def build(kind: Any, value: Any) -> Any:
         return build(next(each for each in arguments if each is not types.NoneType), value)
     if origin is list:
         return [build(arguments[0], part) for part in value]
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return tuple(build(arguments[0], part) for part in value)
     if origin is tuple:
         return tuple(build(each, part) for each, part in zip(arguments, value, strict=True))
     if origin is dict:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from ewe.lab.bench.processes import core_seconds, cpu_seconds, tree
 from ewe.lab.bench.results import Second, Usage
 
 EVERY = 1.0  # seconds
+HALF = EVERY / 2
 SHARE = 0.05  # share of the time that may be spent on reading memory
 
 
@@ -134,17 +135,20 @@ class Watch:
 
     def usage(self) -> Usage:
         """Return what was used from begin() to end()."""
-        first, last = self.readings[0], self.readings[-1]
-        return Usage(
-            last.cpu - first.cpu,
-            peak(each.memory for each in self.readings),
-            peak(each.threads for each in self.readings),
-            peak(each.processes for each in self.readings),
-            peak(each.descriptors for each in self.readings),
-            last.voluntary - first.voluntary,
-            last.involuntary - first.involuntary,
-            self.share(0),
-        )
+        return replace(used(self.readings), core=self.share(0))
+
+    def usage_between(self, start: float, end: float) -> Usage | None:
+        """Return what was used in a part of the time, in seconds since begin(); None without two readings in it.
+
+        The readings are a second apart: the figures are those from the first to the last reading in that part,
+        and CPU time is scaled up to the whole part.
+        """
+        first = self.readings[0].at
+        inside = [each for each in self.readings if start - HALF <= each.at - first < end + HALF]
+        if len(inside) < 2:
+            return None
+        found = used(inside)
+        return replace(found, cpu=found.cpu * (end - start) / (inside[-1].at - inside[0].at))
 
     def share(self, which: int) -> float | None:
         """Return the share of one of the two cores that was busy with any program; None: it was not watched."""
@@ -166,6 +170,20 @@ class Watch:
             second.threads, second.processes = reading.threads, reading.processes
             second.descriptors = reading.descriptors
             second.switches = reading.voluntary + reading.involuntary - before.voluntary - before.involuntary
+
+
+def used(readings: Sequence[Reading]) -> Usage:
+    """Return what was used from the first to the last reading."""
+    first, last = readings[0], readings[-1]
+    return Usage(
+        last.cpu - first.cpu,
+        peak(each.memory for each in readings),
+        peak(each.threads for each in readings),
+        peak(each.processes for each in readings),
+        peak(each.descriptors for each in readings),
+        last.voluntary - first.voluntary,
+        last.involuntary - first.involuntary,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from locust.event import Events
 
 from ewe.lab.bench.experiment import Load
 from ewe.lab.bench.processes import allow_descriptors
-from ewe.lab.bench.results import Sample
+from ewe.lab.bench.results import Sample, build
 from ewe.lab.load.client import target
 from ewe.lab.load.recorder import Recorder
 
@@ -141,9 +141,8 @@ def finished(plan: users.Plan) -> Sample:
 def main() -> int:
     """Read, run, write; return the exit status."""
     order = json.load(sys.stdin)
-    load = Load(
-        **{**order["load"], "phases": tuple((float(a), float(b)) for a, b in order["load"]["phases"])}
-    )
+    load = build(Load, order["load"])
+    assert isinstance(load, Load)
     say(json.dumps(asdict(run(load, order["url"]))))
     return 0
 

@@ -60,15 +60,16 @@ def kind(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """The request of a load, and the address of the server."""
+    """The requests of a load, and the address of the server."""
 
     family: int
     address: Any
     host: str
-    request: bytes
+    requests: tuple[bytes, ...]
     timeout: float
     keep_alive: bool
     length: int | None
+    reopens: bool
     context: ssl.SSLContext | None
 
 
@@ -79,18 +80,20 @@ def target(load: Load, url: str) -> Target:
         raise ValueError(f"{url} is not the URL of a server")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     family, _, _, _, address = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)[0]
-    head = f"GET {load.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
+    fields = f"Host: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n"
     if not load.keep_alive:
-        head += "Connection: close\r\n"
+        fields += "Connection: close\r\n"
+    paths = load.paths or (load.path,)
     context = tls_context(load.tls or "default") if parts.scheme == "https" else None
     return Target(
         family,
         address,
         parts.hostname,
-        f"{head}\r\n".encode(),
+        tuple(f"GET {path} HTTP/1.1\r\n{fields}\r\n".encode() for path in paths),
         load.timeout,
         load.keep_alive,
         load.length,
+        load.reopens,
         context,
     )
 
@@ -160,14 +163,28 @@ class Connection:
             ReplyHead(0, 0, False),
         )  # a server repeats the same head for up to a second
 
-    def ask(self) -> None:
-        """Send the request and read the whole answer. Raises OSError, Status, BadAnswer."""
+    def ask(self, number: int = 0) -> None:
+        """Send the request with that number, in turn, and read the whole answer.
+
+        A browser sends a request again if the server has closed the kept connection meanwhile (RFC 9112 section
+        9.3.1), and so do we for a load that `reopens`. Raises OSError, Status, BadAnswer.
+        """
+        kept, received = self.sock is not None, self.received
+        try:
+            self.exchange(number)
+        except (ConnectionError, Cut):
+            if not (self.to.reopens and kept and self.received == received):
+                raise
+            self.exchange(number)
+
+    def exchange(self, number: int) -> None:
+        """Do what ask() says, once."""
         self.deadline = time.perf_counter() + self.to.timeout
         try:
             sock = self.sock
             if sock is None:
                 sock = self.sock = self.connect()
-            sock.sendall(self.to.request)
+            sock.sendall(self.to.requests[number % len(self.to.requests)])
             head = self.read_answer()
         except BaseException:
             self.close()

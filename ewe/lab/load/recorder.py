@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from ewe.lab.bench.results import Sample, Second
 from ewe.lab.load.histogram import Histogram
@@ -48,6 +49,7 @@ class Recorder:
         self.running: list[tuple[int, float]] = []
         self.mark = 1  # answers at which the mean so far is noted next
         self.waiting: dict[int, float] = {}  # send times of the requests without an answer
+        self.phases: list[Recorder] = []  # each counts a part of the window
 
     def set_window(self, begin: float, end: float) -> None:
         """Count between these times, whenever start() and stop() are called.
@@ -55,6 +57,14 @@ class Recorder:
         A schedule knows its times. Where a busy machine wakes this process late, as many requests are due as ever.
         """
         self.begin, self.end = begin, end
+
+    def divide(self, lengths: Sequence[float]) -> None:
+        """Count each phase of the window by itself, too. lengths: their seconds; [] for no phases."""
+        begin = self.begin
+        for length in lengths:
+            self.phases.append(Recorder(self.scheduled))
+            self.phases[-1].set_window(begin, begin + length)
+            begin += length
 
     def start(self) -> None:
         """Begin now, if the window is not set."""
@@ -84,6 +94,8 @@ class Recorder:
 
     def is_due(self, due: float, first: bool = False) -> None:
         """Note that a request is due. first: of a session."""
+        for phase in self.phases:
+            phase.is_due(due, first)
         if self.within(due):
             self.sessions += first
             second = self.second(due)
@@ -91,12 +103,16 @@ class Recorder:
 
     def sent(self, who: int, at: float) -> None:
         """Note that a client sends a request."""
+        for phase in self.phases:
+            phase.sent(who, at)
         self.waiting[who] = at
         if self.within(at):
             self.requests += 1
 
     def ended(self, who: int, due: float, sent: float, error: str, made: int, received: int) -> None:
         """Note an answer or an error. made: connections opened for it; received: bytes."""
+        for phase in self.phases:
+            phase.ended(who, due, sent, error, made, received)
         at = time.perf_counter()
         self.waiting.pop(who, None)
         now = self.within(at)
@@ -136,6 +152,8 @@ class Recorder:
 
     def dropped(self, due: float) -> None:
         """Note a session that could not begin, because this process has no descriptor left for it."""
+        for phase in self.phases:
+            phase.dropped(due)
         if self.within(due):
             self.failed("fd", due)
 
@@ -170,9 +188,12 @@ class Recorder:
             timeline=[self.seconds[number] for number in range(math.ceil(length))],
             sessions=self.sessions,
             running=self.running,
+            phases=[phase.sample(tool) for phase in self.phases],
         )
         for number, second in enumerate(found.timeline):
             second.at = number
+        for phase in found.phases:
+            phase.timeline.clear()  # the seconds are in the whole
         if self.late:
             found.extra["late"] = float(self.late)
         return found

@@ -10,6 +10,7 @@ import locust  # first, see above
 
 # isort: on
 import itertools
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ewe.lab.load.client import BadAnswer, Connection, Status, Target, kind
 from ewe.lab.load.recorder import Recorder
 
 AFTER_ERROR = 0.1  # seconds that a closed user waits after an error; without it refused users would spin
+SEED = 2011  # of the random times
 AT_ONCE = 100  # requests of a user without think time before locust gets control
 
 __all__ = ["ArrivalUser", "ClosedUser", "Plan", "locust", "schedule"]
@@ -46,14 +48,14 @@ class Plan:
     dropped: int = 0
 
 
-def ask(plan: Plan, connection: Connection, who: int, due: float | None) -> bool:
-    """Send a request and record it; return whether it was answered."""
+def ask(plan: Plan, connection: Connection, who: int, due: float | None, number: int = 0) -> bool:
+    """Send a request and record it; return whether it was answered. number: of the request, in turn."""
     made, received = connection.connections, connection.received
     sent = time.perf_counter()
     plan.recorder.sent(who, sent)
     error = ""
     try:
-        connection.ask()
+        connection.ask(number)
     except (OSError, Status, BadAnswer) as reason:
         error = kind(reason)
     plan.recorder.ended(
@@ -77,6 +79,7 @@ class ClosedUser(User):
         """Start one after the other: users who start together would send together all the time."""
         self.number = next(self.plan.numbers)
         self.connection = Connection(self.plan.target)
+        self.asked = self.number
         gevent.sleep(self.plan.load.think * self.number / max(self.plan.load.users, 1))
 
     def wait_time(self) -> float:
@@ -89,7 +92,8 @@ class ClosedUser(User):
         for _ in range(1 if self.plan.load.think else AT_ONCE):
             if self.plan.over:
                 gevent.sleep(3600)  # until locust ends us
-            if not ask(self.plan, self.connection, self.number, None):
+            self.asked += 1
+            if not ask(self.plan, self.connection, self.number, None, self.asked):
                 gevent.sleep(max(AFTER_ERROR - self.plan.load.think, 0))
 
 
@@ -100,11 +104,18 @@ def schedule(load: Load) -> Iterator[float]:
         return
     phases = load.phases or ((load.seconds, load.rate),)
     start = 0.0
+    chance = random.Random(SEED)
     for length, rate in ((load.warm_up, phases[0][1]), *phases):
-        number = 0
-        while rate > 0 and number / rate < length:
-            yield start + number / rate
-            number += 1
+        if load.poisson:
+            at = chance.expovariate(rate) if rate > 0 else length
+            while at < length:
+                yield start + at
+                at += chance.expovariate(rate)
+        else:
+            number = 0
+            while rate > 0 and number / rate < length:
+                yield start + number / rate
+                number += 1
         start += length
 
 
@@ -128,6 +139,7 @@ class ArrivalUser(User):
         if not plan.load.sessions:
             begin = began + plan.load.warm_up
             plan.recorder.set_window(begin, begin + plan.load.duration)
+            plan.recorder.divide([seconds for seconds, _ in plan.load.phases])
         plan.began.set()
         for number, seconds in enumerate(schedule(plan.load)):
             due = began + seconds
@@ -159,7 +171,7 @@ def session(plan: Plan, who: int, due: float, pool: Queue[Connection] | None) ->
                 if plan.over and not plan.recorder.within(due):
                     return
                 plan.recorder.is_due(due)
-            if not ask(plan, connection, who, due):
+            if not ask(plan, connection, who, due, call):
                 return
     finally:
         if pool is None:

@@ -164,8 +164,12 @@ def technology(name: str, program: str = "hello") -> Way:
 
 
 @contextmanager
-def served(lab: Bench, way: Way, *options: str, tls: bool = False) -> Iterator[tuple[Running, str]]:
+def served(
+    lab: Bench, way: Way, *options: str, tls: bool = False, root: Path | None = None
+) -> Iterator[tuple[Running, str]]:
     """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
+
+    root: a document root whose PHP files are run, in place of the program; not for Tomcat and CGI.
 
     Raises LabError, which names the package if one is missing.
     """
@@ -176,31 +180,34 @@ def served(lab: Bench, way: Way, *options: str, tls: bool = False) -> Iterator[t
             yield found
         return
     if way.front == "ewe" and not way.is_backed:
-        with by_ewe(lab, way, *options, tls=tls) as found:
+        with by_ewe(lab, way, *options, tls=tls, root=root) as found:
             yield found
         return
     programs = directory_of(lab)
     where = Path(tempfile.mkdtemp(prefix="way-", dir=lab.directory))
     where.chmod(0o755)
-    script = programs / script_of(way)
+    script = None if root else programs / script_of(way)
+    path, site = (f"/{script.name}", programs) if script else ("/", root or programs)
     with ExitStack() as stack:
         output = stack.enter_context(tempfile.TemporaryFile())
         address, also = stack.enter_context(backend(way, where, programs, output))
         if way.front == "ewe":
-            backed = (f"--{SPOKEN[way.by]}", f".{EXTENSIONS[way.language]}={address}")
+            backed = [f"--{SPOKEN[way.by]}", f".{EXTENSIONS[way.language]}={address}"]
+            if root:
+                backed += ["--defaultindex", "index.php"]
             contender = Contender(way.name, model=way.model, options=(*backed, *way.options, *options))
-            server = stack.enter_context(lab.start(contender, programs, tls=tls))
+            server = stack.enter_context(lab.start(contender, site, tls=tls))
             assert isinstance(server, Server)
-            yield replace(server, also=also), f"/{script.name}"
+            yield replace(server, also=also), path
             return
         behind = Behind(script, address, SPOKEN.get(way.by, way.by), way.keeps)
         certificate = lab.certificate() if tls else None
-        setup = Setup(where, free_port(), programs, certificate, processes=way.processes, behind=behind)
+        setup = Setup(where, free_port(), site, certificate, processes=way.processes, behind=behind)
         env = environment() | php_settings(where, way.opcache)
         with running(command_of(way, setup), output, two_cores()[0], cwd=where, env=env) as web:
             wait_for_port(web, setup.port, output, way.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
-            yield Server(web.pid, url, way.name, also), f"/{script.name}"
+            yield Server(web.pid, url, way.name, also), path
 
 
 def script_of(way: Way) -> str:
@@ -211,17 +218,22 @@ def script_of(way: Way) -> str:
 
 
 @contextmanager
-def by_ewe(lab: Bench, way: Way, *options: str, tls: bool = False) -> Iterator[tuple[Running, str]]:
-    """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch."""
-    options = ("--cgi-path", str(directory_of(lab)), *way.options, *options)
-    path, model = f"/cgi-bin/{path_of(lab, way)}", way.model
+def by_ewe(
+    lab: Bench, way: Way, *options: str, tls: bool = False, root: Path | None = None
+) -> Iterator[tuple[Running, str]]:
+    """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch. root: as in served()."""
+    options = (
+        (*way.options, *options) if root else ("--cgi-path", str(directory_of(lab)), *way.options, *options)
+    )
+    path, model = "/" if root else f"/cgi-bin/{path_of(lab, way)}", way.model
     if way.by == "xswitch":
         model = "xswitch"
         options += ("--xswitch-status", *xswitch_settings(lab, way))
     elif way.by in IN_PROCESS:
         path = f"/{way.program}"
         options += (f"--{way.by}", f"{path}={APPLICATIONS}:{way.by}_{way.program}")
-    with lab.start(Contender(way.name, model=model, options=options), lab.site([]), tls=tls) as server:
+    site = root or lab.site([])
+    with lab.start(Contender(way.name, model=model, options=options), site, tls=tls) as server:
         if way.by == "xswitch":
             backends.wait_for_xswitch(server)
         yield server, path

@@ -4,9 +4,9 @@
     command = nginx(Setup(directory, port, root, behind=Behind(script, "unix:/run/php.sock")))
 
 A function writes the configuration into a directory of its run and returns the command. nginx, Apache and lighttpd
-can also lead every URL to one program (`behind`). Nothing that is installed is read or changed. Each server has one
-worker process where it would start one for each core, since all have one core here; no access log; and it never
-closes a connection because of its age.
+can also lead every URL to one program, or run each PHP file of the directory (`behind`). Nothing that is installed
+is read or changed. Each server has one worker process where it would start one for each core, since all have one
+core here; no access log; and it never closes a connection because of its age.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ PHP_MODULES = "libphp*.so"  # the file's name contains PHP's version
 class Behind:
     """A program behind a web server, and how the server reaches it.
 
-    script: the program's file. address: `unix:PATH` or `HOST:PORT` of the process that runs it, "" if the server
-    itself does. by: the protocol (fastcgi, uwsgi), or how the server runs it (cgi, mod_php). keeps: whether
-    connections to the program stay open.
+    script: the program's file; None: each PHP file of the document root, and index.php for a directory.
+    address: `unix:PATH` or `HOST:PORT` of the process that runs it, "" if the server itself does. by: the
+    protocol (fastcgi, uwsgi), or how the server runs it (cgi, mod_php). keeps: whether connections to the
+    program stay open.
     """
 
-    script: Path
+    script: Path | None
     address: str = ""
     by: str = "fastcgi"
     keeps: bool = False
@@ -90,13 +91,14 @@ ssl_certificate "{certificate}"; ssl_certificate_key "{certificate}"; ssl_protoc
 
 NGINX_UPSTREAM = "upstream behind {{ server {address}; {keepalive} }}"
 NGINX_LOCATION = """\
-location / {{
+location {match} {{
     {by}_pass behind; {keep_conn}
 {params}
   }}"""
 PARAMS = {
     "REQUEST_METHOD": "$request_method", "QUERY_STRING": "$query_string", "CONTENT_LENGTH": "$content_length",
     "CONTENT_TYPE": "$content_type", "SCRIPT_FILENAME": '"{script}"', "SCRIPT_NAME": "$uri", "PATH_INFO": '""',
+    "DOCUMENT_ROOT": "$document_root", "DOCUMENT_URI": "$document_uri",
     "REQUEST_URI": "$request_uri", "SERVER_PROTOCOL": "$server_protocol", "SERVER_NAME": "localhost",
     "SERVER_PORT": "{port}", "REMOTE_ADDR": "$remote_addr", "REMOTE_PORT": "$remote_port",
     "GATEWAY_INTERFACE": "CGI/1.1",
@@ -129,11 +131,12 @@ def nginx_behind(behind: Behind, port: int) -> tuple[str, str]:
     )
     params = (f"    {behind.by}_param {name} {value};" for name, value in PARAMS.items())
     location = NGINX_LOCATION.format(
+        match="/" if behind.script else "~ \\.php$",
         by=behind.by,
         keep_conn="fastcgi_keep_conn on;" if behind.keeps else "",
-        params="\n".join(params).format(script=behind.script, port=port),
+        params="\n".join(params).format(script=behind.script or "$document_root$uri", port=port),
     )
-    return upstream, location
+    return upstream, location if behind.script else f"index index.php; {location}"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -185,6 +188,11 @@ APACHE_LOCATION = """\
   SetHandler {handler}
 </LocationMatch>
 {more}"""
+APACHE_PHP_FILES = """\
+DirectoryIndex index.php
+<FilesMatch "\\.php$">
+  SetHandler {handler}
+</FilesMatch>"""
 APACHE_HANDLERS = {  # by: the modules and the handler that it needs
     "fastcgi": (("proxy", "proxy_fcgi"), '"proxy:{target}|fcgi://localhost/"'),
     "uwsgi": (("proxy", "proxy_uwsgi"), '"proxy:{target}|uwsgi://localhost/"'),
@@ -213,7 +221,9 @@ def apache(mpm: str) -> Callable[[Setup], list[str]]:
             for name in (f"mpm_{mpm}", "authz_core", "mime", "dir", *names)
         ]
         location = ""
-        if behind:
+        if behind and not behind.script:
+            location = APACHE_PHP_FILES.format(handler=handler.format(target=behind.address))
+        elif behind and behind.script:
             location = APACHE_LOCATION.format(
                 script=behind.script.name.replace(".", "\\."),
                 handler=handler.format(target=behind.address),
@@ -281,7 +291,7 @@ def lighttpd(setup: Setup) -> list[str]:
 
 def lighttpd_behind(behind: Behind) -> str:
     """Return the module and the handler for a program."""
-    extension = behind.script.suffix
+    extension = behind.script.suffix if behind.script else ".php"
     if behind.by == "cgi":
         handler = f'cgi.assign = ( "{extension}" => "" )'  # the script's first line names its interpreter
     else:
@@ -289,7 +299,8 @@ def lighttpd_behind(behind: Behind) -> str:
         where = f'"socket" => "{rest}"' if host == "unix" else f'"host" => "{host}", "port" => {rest}'
         options = f'{where}, "check-local" => "disable"'
         handler = f'fastcgi.server = ( "{extension}" => (( {options} )) )'
-    return f'server.modules += ( "mod_{behind.by}" )\n{handler}'
+    index = "" if behind.script else '\nindex-file.names += ( "index.php" )'
+    return f'server.modules += ( "mod_{behind.by}" )\n{handler}{index}'
 
 
 # ---------------------------------------------------------------------------------------------------------
