@@ -1,6 +1,6 @@
 """Programs: starting one for a request, reading its output, ending it with all that it started.
 
-    start() ─▶ subprocess (vfork) ─▶ program, leader of a process group
+    start() ─▶ spawn.py (vfork) ──▶ program, leader of a process group
                                        │ standard output ──▶ receive(): the response's body
                                        │ standard error  ──▶ the error log, line by line
                                        └ pidfd           ──▶ "the program has exited"
@@ -8,8 +8,8 @@
 
 A Program is the source of its response (GatewaySource): the conversation reads from it directly.
 
-subprocess starts programs with vfork(2) or posix_spawn(3), never with a plain fork(2), so a start costs the same
-for a small server and for a large one. Each program leads its own process group: Ctrl-C in the server's terminal
+Programs are started with posix_spawn(3), never with a plain fork(2), so a start costs the same for a small server
+and for a large one. Each program leads its own process group: Ctrl-C in the server's terminal
 does not reach it, and killpg(2) ends it with every process that it started. A process that calls setsid(2) leaves
 the group on purpose.
 
@@ -23,7 +23,8 @@ What can go wrong, and where it is prevented:
 - A signal goes to a process id that was reaped, and belongs to another process now. signal() sends only until the
   leader is reaped; until then the kernel keeps its number.
 
-Read next: cgi.py for what a program is told; streams/poller.py; orphans.py for programs whose worker was killed.
+Read next: spawn.py for the start; cgi.py for what a program is told; streams/poller.py; orphans.py for programs
+whose worker was killed.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ from ewe.gateway.scripts import fault_of
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
-    import subprocess
-
     from ewe.gateway.scripts import Script
     from ewe.streams.base import Stream
 
@@ -58,7 +57,7 @@ running: set[Program] = set()  # every program of this process that is not reape
 
 def prepare() -> None:
     """Import what start() needs, before the server forks, so that its children need not."""
-    import subprocess  # noqa: F401 - with it comes threading, which makes every fork dearer
+    from ewe.gateway import spawn  # noqa: F401 - not above: who only wants an ErrorLog starts no program
 
 
 def start(
@@ -75,27 +74,27 @@ def start(
     directory: its working directory. stdin: a descriptor, its standard input. timeout: seconds that it may be
     silent. The program is in io.programs until it is reaped, so that it ends when the connection is aborted.
     """
-    import subprocess
+    from ewe.gateway import spawn
 
-    process = subprocess.Popen(
-        command,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=directory,
-        env=environment,
-        process_group=0,
-        bufsize=0,
-    )
+    ends: list[int] = []
     try:
-        return Program(io, process, script, timeout)
-    except OSError:  # the process has no descriptor left for the pidfd
-        process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
+        ends += os.pipe()
+        ends += os.pipe()
+        output, its_output, error, its_error = ends
+        pid = spawn.start(command, environment, directory, (stdin, its_output, its_error))
+        try:
+            program = Program(io, pid, output, error, script, timeout)
+        except OSError:  # there is no descriptor left for the pidfd
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+    except BaseException:
+        for end in ends:
+            os.close(end)
         raise
+    os.close(its_output)
+    os.close(its_error)
+    return program
 
 
 class ErrorLog:
@@ -132,20 +131,22 @@ class ErrorLog:
 class Program(GatewaySource):
     """A program that runs, and at the same time the body of its response: receive() reads its standard output.
 
-    Its standard error goes to the log meanwhile. timeout: seconds that it may be silent.
+    Its standard error goes to the log meanwhile.
     """
 
-    def __init__(self, io: Stream, process: subprocess.Popen[bytes], script: Script, timeout: float) -> None:
+    def __init__(self, io: Stream, pid: int, output: int, error: int, script: Script, timeout: float) -> None:
+        """output, error: the pipes to read, which are the program's from now on. timeout: seconds that it may be
+        silent. Raises OSError if no descriptor is left.
+        """
         super().__init__(script.name)
-        assert process.stdout is not None and process.stderr is not None
+        self.exited = os.pidfd_open(pid)
         self.owned = io.programs
         self.poller = io.poller()
-        self.process = process
+        self.pid = pid
         self.script = script
         self.timeout = timeout
-        self.output = process.stdout.fileno()
-        self.error = process.stderr.fileno()
-        self.exited = os.pidfd_open(process.pid)
+        self.output = output
+        self.error = error
         self.error_open = True
         self.errors = ErrorLog(script.name)
         self.gone = False  # the program itself has exited
@@ -250,7 +251,7 @@ class Program(GatewaySource):
         if self.status is not None:
             return
         try:
-            os.killpg(self.process.pid, number)
+            os.killpg(self.pid, number)
         except OSError:
             pass
 
@@ -258,18 +259,24 @@ class Program(GatewaySource):
         """Kill what is left of the group, read the exit status, close the pipes; return the status."""
         self.over = True
         self.signal(signal.SIGKILL)
-        self.status = status = self.process.wait()
+        self.status = status = exit_status(self.pid)
         for _ in range(LAST_ERRORS):
             if not (self.error_open and self.read_errors()):
                 break
         self.errors.end()
-        os.close(self.exited)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+        for descriptor in (self.exited, self.output, self.error):
+            os.close(descriptor)
         running.discard(self)
         self.owned.discard(self)
         return status
+
+
+def exit_status(pid: int) -> int:
+    """Wait for a child process, and return its exit status; -N: signal N has ended it."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # a waitpid(-1) elsewhere in this process was first
+        return 0
 
 
 def kill_all() -> int:

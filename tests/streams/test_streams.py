@@ -995,7 +995,7 @@ def test_a_silent_program(connect: Connect) -> None:
         began = time.monotonic()
         with pytest.raises(HTTPError) as refused:
             await program.receive()
-        return refused.value.status, time.monotonic() - began, program.process.pid
+        return refused.value.status, time.monotonic() - began, program.pid
 
     status, took, pid = connect(talk).result()
     assert status == 504 and 0.15 <= took < 0.4 + programs.FAREWELL + SLACK
@@ -1018,7 +1018,7 @@ def test_a_client_that_leaves_a_program(connect: Connect, leave: str) -> None:
 
     async def talk(stream: Stream) -> float:
         program = await start(stream, "sleep 60", 50)
-        pids.append(program.process.pid)
+        pids.append(program.pid)
         began = time.monotonic()
         with pytest.raises(Disconnected):
             await program.receive()
@@ -1073,7 +1073,7 @@ def test_a_program_that_is_slow_and_never_silent(connect: Connect) -> None:
 @pytest.mark.starts_processes
 def test_two_programs(connect: Connect) -> None:
     async def talk(stream: Stream) -> list[int]:
-        return [(await start(stream, "sleep 60")).process.pid for _ in range(2)]
+        return [(await start(stream, "sleep 60")).pid for _ in range(2)]
 
     pids = connect(talk).result()
     wait_until(lambda: all(map(gone, pids)), 30)

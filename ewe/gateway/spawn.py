@@ -1,0 +1,136 @@
+"""Spawn: start a program with posix_spawn(3), while the other threads of this process go on.
+
+To start a program costs about half a millisecond, whatever starts it: the kernel makes a process, replaces its
+memory by the program's, and maps the program's libraries. Until the program has replaced the memory, the thread
+that starts it waits (vfork). What the *other* threads do meanwhile is the difference:
+
+    subprocess.Popen     holds the interpreter's lock (GIL): no thread runs Python until the program has started
+    posix_spawn, ctypes  the lock is free: on two cores, two threads start two programs at once
+
+ctypes releases the lock around each call of a C function, so the call here is the C library's own. In the thread
+model, and Popen also does more work in Python. The process that is started gets:
+
+- standard input, output and error, and no other descriptor. Most of ewe's close by themselves (PEP 446), but not
+  one that ewe has inherited, such as a listening socket of systemd
+- its own process group, so that Ctrl-C in the server's terminal does not reach it, and killpg(2) reaches all of it
+- SIGPIPE and SIGXFSZ as programs expect them; Python ignores both
+
+What can go wrong: the sizes of the C library's structures are not known to Python. The buffers here are larger than
+any of them. A C library may lack posix_spawn_file_actions_addclosefrom_np (glibc before 2.34): then subprocess
+starts the program.
+
+Read next: programs.py, which reads what the program writes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+SET_GROUP, SET_DEFAULT_SIGNALS = 0x02, 0x04  # POSIX_SPAWN_SETPGROUP, POSIX_SPAWN_SETSIGDEF of <spawn.h>
+ROOM = 1024  # bytes: more than posix_spawnattr_t, posix_spawn_file_actions_t or sigset_t need
+PATHS = ctypes.c_char_p
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def start(
+    command: Sequence[str | bytes],
+    environment: Mapping[bytes, bytes],
+    directory: str,
+    descriptors: tuple[int, int, int],
+) -> int:
+    """Start a program; return its process id, which the caller must wait for. Raises OSError, ValueError.
+
+    command: the program's absolute path, and its arguments. directory: its working directory. descriptors: what
+    becomes its standard input, output and error. ValueError: a text has a NUL.
+    """
+    if SPAWNER is None:
+        return start_without(command, environment, directory, descriptors)
+    return SPAWNER.start(command, environment, directory, descriptors)
+
+
+def start_without(
+    command: Sequence[str | bytes],
+    environment: Mapping[bytes, bytes],
+    directory: str,
+    descriptors: tuple[int, int, int],
+) -> int:
+    """Start a program as start() does, with subprocess."""
+    import subprocess
+
+    stdin, stdout, stderr = descriptors
+    process = subprocess.Popen(
+        command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=directory, env=environment, process_group=0
+    )
+    process.returncode = 0  # or subprocess would wait for the process, too, once this object is gone
+    return process.pid
+
+
+class Spawner:
+    """The C library's posix_spawn, prepared. Raises AttributeError if the library lacks a function."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None)
+        self.spawn = libc.posix_spawn
+        self.begin = libc.posix_spawn_file_actions_init
+        self.duplicate = libc.posix_spawn_file_actions_adddup2
+        self.change_directory = libc.posix_spawn_file_actions_addchdir_np
+        self.close_from = libc.posix_spawn_file_actions_addclosefrom_np
+        self.end = libc.posix_spawn_file_actions_destroy
+        self.attributes = ctypes.create_string_buffer(ROOM)
+        signals = ctypes.create_string_buffer(ROOM)
+        libc.sigemptyset(signals)
+        for number in IGNORED_BY_PYTHON:
+            libc.sigaddset(signals, number)
+        libc.posix_spawnattr_init(self.attributes)
+        libc.posix_spawnattr_setsigdefault(self.attributes, signals)
+        libc.posix_spawnattr_setpgroup(self.attributes, 0)
+        libc.posix_spawnattr_setflags(self.attributes, ctypes.c_short(SET_GROUP | SET_DEFAULT_SIGNALS))
+
+    def start(
+        self,
+        command: Sequence[str | bytes],
+        environment: Mapping[bytes, bytes],
+        directory: str,
+        descriptors: tuple[int, int, int],
+    ) -> int:
+        """Start a program, as the function start() says."""
+        arguments = [os.fsencode(each) for each in command]
+        variables = [name + b"=" + value for name, value in environment.items()]
+        where = os.fsencode(directory)
+        if b"\0" in b"".join((*arguments, *variables, where)):
+            raise ValueError("embedded null byte")
+        actions = ctypes.create_string_buffer(ROOM)
+        pid = ctypes.c_int()
+        self.begin(actions)
+        try:
+            self.change_directory(actions, where)
+            for number, descriptor in enumerate(descriptors):
+                self.duplicate(actions, descriptor, number)
+            self.close_from(actions, 3)
+            error = self.spawn(
+                ctypes.byref(pid),
+                arguments[0],
+                actions,
+                self.attributes,
+                (PATHS * (len(arguments) + 1))(*arguments),
+                (PATHS * (len(variables) + 1))(*variables),
+            )
+        finally:
+            self.end(actions)
+        if error:
+            raise OSError(error, os.strerror(error), command[0])
+        return pid.value
+
+
+def spawner() -> Spawner | None:
+    """Return what starts programs; None if the C library lacks a function."""
+    try:
+        return Spawner()
+    except AttributeError:
+        return None
+
+
+SPAWNER = spawner()
