@@ -57,7 +57,7 @@ running: set[Program] = set()  # every program of this process that is not reape
 
 def prepare() -> None:
     """Import what start() needs, before the server forks, so that its children need not."""
-    from ewe.gateway import spawn  # noqa: F401 - not above: who only wants an ErrorLog starts no program
+    import ewe.gateway.spawn  # noqa: F401 - not above: a feature that only wants an ErrorLog starts no program
 
 
 def start(
@@ -74,14 +74,14 @@ def start(
     directory: its working directory. stdin: a descriptor, its standard input. timeout: seconds that it may be
     silent. The program is in io.programs until it is reaped, so that it ends when the connection is aborted.
     """
-    from ewe.gateway import spawn
+    from ewe.gateway.spawn import start as spawn
 
     ends: list[int] = []
     try:
         ends += os.pipe()
         ends += os.pipe()
         output, its_output, error, its_error = ends
-        pid = spawn.start(command, environment, directory, (stdin, its_output, its_error))
+        pid = spawn(command, environment, directory, (stdin, its_output, its_error))
         try:
             program = Program(io, pid, output, error, script, timeout)
         except OSError:  # there is no descriptor left for the pidfd

@@ -1,6 +1,6 @@
 """Spawn: start a program with posix_spawn(3), while the other threads of this process go on.
 
-To start a program costs about half a millisecond, whatever starts it: the kernel makes a process, replaces its
+To start a program costs about half a millisecond in any case: the kernel makes a process, replaces its
 memory by the program's, and maps the program's libraries. Until the program has replaced the memory, the thread
 that starts it waits (vfork). What the *other* threads do meanwhile is the difference:
 

@@ -45,8 +45,8 @@ LATER = (
     *(where.partition(":")[0] for where in FEATURES.values()),
     "ewe.features.authorizers", "ewe.features.indexes", "ewe.features.libcgi_process",
     "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.database", "ewe.gateway.libcgi",
-    "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.uwsgi",
-    "ewe.http.media_types", "ewe.libcgi.build", "ewe.streams.loops", "ewe.streams.tls",
+    "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.spawn",
+    "ewe.gateway.uwsgi", "ewe.http.media_types", "ewe.libcgi.build", "ewe.streams.loops", "ewe.streams.tls",
     "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "shlex", "subprocess", "tempfile",
     "tomllib", "traceback",
 )  # fmt: skip
