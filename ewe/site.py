@@ -103,7 +103,7 @@ class Site:
         if config.userdir is not None:
             from ewe.features.users import Users
 
-            yield "/~", Users(config, switch, claims)
+            yield "/~", Users(config, switch, claims, self.databases)
         if config.fastcgi or config.scgi or config.uwsgi:
             from ewe.features.fastcgi import features
 
@@ -113,6 +113,10 @@ class Site:
             from ewe.features.pages import SitePages
 
             yield "/", SitePages(switch, self.static.root, config.defaultindex)
+        if self.databases is not None:
+            from ewe.features.sql_pages import SQLPages
+
+            yield "/", SQLPages(config, self.databases, self.static)
 
     def libcgi(self, config: Config, switch: XSwitch | None) -> Iterator[tuple[str, Feature]]:
         """Yield what answers for the site's libraries: this process, or X-Switch."""

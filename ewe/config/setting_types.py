@@ -283,8 +283,12 @@ def parse_database(text: str) -> tuple[str, str, str]:
     ('log', 'sqlite', 'access.db')
     >>> parse_database("shop=postgresql:host=/run/postgresql dbname=shop")
     ('shop', 'postgresql', 'host=/run/postgresql dbname=shop')
+    >>> parse_database("~alice:shop=/home/alice/shop.db")
+    ('~alice:shop', 'sqlite', '/home/alice/shop.db')
     """
-    match = re.fullmatch(r"([A-Za-z_][\w-]{0,63})(?:=(?:(sqlite|postgresql):)?(.+))?", text)
+    match = re.fullmatch(
+        r"([A-Za-z_][\w-]{0,63}|~[\w.-]{1,32}(?::[\w-]{1,63})?)(?:=(?:(sqlite|postgresql):)?(.+))?", text
+    )
     if match is None:
         raise ValueError(text)
     return match[1], match[2] or "sqlite", match[3] or ""

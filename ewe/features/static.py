@@ -20,7 +20,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from ewe.gateway.claims import Claims
+from ewe.gateway.claims import Claims, is_sql_page
 from ewe.http import conditional, ranges
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page, html_escape
@@ -216,6 +216,8 @@ class Static:
             raise HTTPError(404, f"{name} leads out of the document root (symlinks = inside)")
         if not for_program and self.claims.claim(name, real, descriptor):
             raise HTTPError(403, f"{real} belongs to a program, which is never sent as a file")
+        if not for_program and is_sql_page(name, real):
+            raise HTTPError(404, f"{real} is a page from SQL, whose source is never sent (database)")
         if self.owner is not None:
             about = os.fstat(descriptor)
             # Root's file may be there as a hard link.

@@ -31,8 +31,10 @@ from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.sql_pages import SQLPages
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.claims import Claims
+    from ewe.gateway.database import Databases
     from ewe.streams.base import Stream
 
 NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
@@ -51,7 +53,7 @@ class Home:
     Files are served from `real` alone. `root` may lead elsewhere at any moment, since its user can exchange it.
     """
 
-    __slots__ = ("checked", "name", "pages", "programs", "root", "static")
+    __slots__ = ("checked", "name", "pages", "programs", "root", "sql_pages", "static")
 
     def __init__(self, account: pwd.struct_passwd, root: str, real: str, users: Users) -> None:
         self.name = account.pw_name
@@ -61,6 +63,11 @@ class Home:
         claims = users.claims.for_root(real, [real + each for each in PROGRAMS])
         self.static = Static(users.config, real, prefix, claims, account.pw_uid)
         directories = users.switch.directories if users.switch is not None else ()
+        self.sql_pages: SQLPages | None = None
+        if users.databases is not None:
+            from ewe.features.sql_pages import SQLPages
+
+            self.sql_pages = SQLPages(users.config, users.databases, self.static, self.name)
         self.pages = Pages(root, prefix, users.config.defaultindex, directories)
         self.checked = time.monotonic()
 
@@ -68,11 +75,17 @@ class Home:
 class Users:
     """Serve the directories of users."""
 
-    def __init__(self, config: Config, switch: XSwitch | None, claims: Claims) -> None:
-        """switch: runs the programs of users; None: they do not run. claims: the site's."""
+    def __init__(
+        self, config: Config, switch: XSwitch | None, claims: Claims, databases: Databases | None = None
+    ) -> None:
+        """switch: runs the programs of users; None: they do not run. claims: the site's.
+
+        databases: those that pages may ask; a user's page only the user's own.
+        """
         assert config.userdir is not None
         self.switch = switch
         self.claims = claims
+        self.databases = databases
         self.config = config
         self.directory = config.userdir
         self.homes: dict[str, Home] = {}
@@ -89,6 +102,8 @@ class Users:
             return None if script is None else await self.switch.run(script, request, io, home.root)
         if self.switch is not None and (page := home.pages.find(request.path)) is not None:
             return await self.switch.run(page, request, io, home.root)
+        if home.sql_pages is not None and (answer := await home.sql_pages.respond(request, io)) is not None:
+            return answer
         return await home.static.respond(request, io)
 
     def home(self, path: str) -> Home | None:

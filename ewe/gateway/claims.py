@@ -10,6 +10,10 @@ the static files (ewe.site) and answers for it. That is not enough to keep the s
 
 Each Static therefore asks a Claims about every file that it opens, by the name in the URL and by the true name that
 the kernel reports. A claimed file is refused with 403, whether or not its program can be reached at the moment.
+
+A page from SQL (name.sql.html, ewe.features.sql_pages) is refused with 404, on every site, also one without
+databases: its file holds statements, and tells how a database is built. The same holds for copies of it that
+editors and compressors leave beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ from collections.abc import Iterable, Sequence
 
 # No client may read these directories of a web application: Servlet specification section 10.5
 PRIVATE = re.compile(r"/(?:WEB|META)-INF(?:/|\Z)", re.IGNORECASE)
+# A page from SQL, or a copy of it. Some file systems ignore case, or dots and spaces at the end.
+SQL_PAGE = re.compile(
+    r"\.sql\.html(?:\.(?:gz|br|zst|bz2|xz|bak|old|orig|save|swp|tmp)|~)*[. ]*\Z", re.IGNORECASE
+)
 EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
@@ -74,6 +82,11 @@ class Claims:
         if not stat.S_ISREG(mode):
             return False  # a directory with such a name holds files like any other
         return ends or (mode & EXECUTABLE != 0 and is_in(real, self.executables))
+
+
+def is_sql_page(name: str, real: str) -> bool:
+    """Return whether a file is a page from SQL or a copy of one. name: in the URL. real: its true name."""
+    return SQL_PAGE.search(name) is not None or SQL_PAGE.search(real) is not None
 
 
 def names_of(directory: str) -> set[str]:

@@ -47,10 +47,17 @@ TEXTS = {
 }
 
 
-def error_page(status: int, cause: str, fields: Iterable[tuple[str, str]] = ()) -> Response:
-    """Return the page of a status. cause: for the error log alone. fields: for the client, too."""
+def error_page(
+    status: int, cause: str, fields: Iterable[tuple[str, str]] = (), *, text: str = ""
+) -> Response:
+    """Return the page of a status. cause: for the error log alone. fields: for the client, too.
+
+    text: what the page says, if there is something better to say than of the status in general.
+    """
     reason = REASONS.get(status, "Error")
-    page = PAGE.format(status=status, reason=reason, text=TEXTS.get(status, reason + "."))
+    page = PAGE.format(
+        status=status, reason=reason, text=html_escape(text) if text else TEXTS.get(status, reason + ".")
+    )
     return Response(
         status,
         (*PAGE_FIELDS, *fields),

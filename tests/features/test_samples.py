@@ -68,7 +68,7 @@ def test_a_package_holds_the_samples_and_nothing_else() -> None:
     about = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packed: dict[str, str] = about["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "htdocs", "cgi-bin", "libcgi-bin"],
+        ["git", "ls-files", "-z", "htdocs", "cgi-bin", "libcgi-bin", "samples"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -76,7 +76,11 @@ def test_a_package_holds_the_samples_and_nothing_else() -> None:
     )
     names = set(listed.stdout.split("\0")[:-1])
     if listed.returncode:  # no clone
-        places = [path for name in ("htdocs", "cgi-bin", "libcgi-bin") for path in (ROOT / name).rglob("*")]
+        places = [
+            path
+            for name in ("htdocs", "cgi-bin", "libcgi-bin", "samples")
+            for path in (ROOT / name).rglob("*")
+        ]
         built = [path for path in places if path.name == "hello-c" or path.suffix == ".so"]
         names = {str(path.relative_to(ROOT)) for path in places if path.is_file() and path not in built}
     assert packed == {name: f"ewe/sample/{name}" for name in names}

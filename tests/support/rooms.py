@@ -22,6 +22,7 @@ FLOORS = {
     "ewe.libcgi": 1,
     "ewe.logger": 2,
     "ewe.streams": 3,
+    "ewe.sqlpages": 5,
     "ewe.gateway": 5,
     "ewe.database": 4,
     "ewe.features": 6,

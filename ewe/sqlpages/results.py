@@ -1,0 +1,316 @@
+"""What a template sees: the results of the queries, with tables, links and charts made of them, and the page.
+
+A visitor's choices travel in the URL alone: the parameters, and for each query the column to sort by and the number
+of the page. `sort` and `page` belong to the first query; those of the others bear the query's name (`loans.page`).
+A column to sort by is one that the page declares, so no text of a visitor becomes part of a statement.
+
+The classes here are what templates of users may touch (see templates.py). Their names without a leading underscore
+are therefore harmless to call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+
+from ewe.database.protocol import Value
+from ewe.sqlpages import charts
+from ewe.sqlpages.declarations import Declarations, Query
+
+PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
+PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+
+
+class Choice:
+    """What a visitor has chosen for one query. column: to sort by, "" for the page's order. page: from 1."""
+
+    __slots__ = ("column", "descending", "page")
+
+    def __init__(self, query: Query, prefix: str, given: Mapping[str, str]) -> None:
+        """prefix: of the query's names in the URL. given: the URL's fields."""
+        wanted = given.get(f"{prefix}sort", "")
+        name = wanted.removeprefix("-")
+        known = any(name == column for column, _ in query.sort)
+        self.column = name if known else ""
+        self.descending = known and wanted.startswith("-")
+        number = given.get(f"{prefix}page", "")
+        self.page = int(number) if PAGE_NUMBER.fullmatch(number) else 1
+
+    def order(self, query: Query) -> list[tuple[str, bool]]:
+        """Return the columns to sort by, each with True for descending: the chosen one first."""
+        if not self.column:
+            return list(query.sort)
+        others = [(column, down) for column, down in query.sort if column != self.column]
+        return [(self.column, self.descending), *others]
+
+
+def select(query: Query, choice: Choice, *, whole: bool = False) -> str:
+    """Return the statement to run: the query as a subquery, sorted, and cut to one page and one row.
+
+    A subquery can only read: what changes a database cannot stand in one. whole: all rows, for an export.
+    """
+    parts = [f"SELECT * FROM (\n{query.sql}\n) AS {identifier(query.name)}"]
+    order = choice.order(query)
+    if order:
+        columns = (identifier(column) + (" DESC" if down else "") for column, down in order)
+        parts.append(f"ORDER BY {', '.join(columns)}")
+    if not whole:
+        parts.append(f"LIMIT {query.rows + 1} OFFSET {(choice.page - 1) * query.rows}")
+    return " ".join(parts)
+
+
+def identifier(name: str) -> str:
+    """Return a name as SQL writes it, whatever it is."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Row:
+    """One row. Its columns are attributes, and items for names that no attribute can have: row["count(*)"]."""
+
+    def __init__(self, columns: Sequence[str], values: Sequence[Value]) -> None:
+        self.__dict__.update(zip(columns, values, strict=True))
+
+    def __getitem__(self, name: str) -> Value:
+        value: Value = self.__dict__[name]
+        return value
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.__dict__.values())
+
+
+class Result:
+    """The rows of one query, of one page.
+
+    asked: False if the query was not run, since its parameter is not given. cut: there are more rows.
+    """
+
+    def __init__(
+        self,
+        page: Page,
+        query: Query,
+        choice: Choice,
+        prefix: str,
+        columns: list[str],
+        rows: list[list[Value]],
+    ) -> None:
+        self._page = page
+        self._query = query
+        self._choice = choice
+        self._prefix = prefix
+        self.asked = True
+        self.columns = columns
+        self.cut = len(rows) > query.rows
+        self._rows = rows[: query.rows]
+        self.number = choice.page
+
+    def __iter__(self) -> Iterator[Row]:
+        columns = self.columns
+        return (Row(columns, row) for row in self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def first(self) -> Row | None:
+        """Return the first row, None if there is none."""
+        return Row(self.columns, self._rows[0]) if self._rows else None
+
+    @property
+    def csv(self) -> str:
+        """Return the URL of all rows as CSV."""
+        return self._export("csv")
+
+    @property
+    def json(self) -> str:
+        """Return the URL of all rows as JSON."""
+        return self._export("json")
+
+    def _export(self, suffix: str) -> str:
+        changes: dict[str, Value] = {f"{self._prefix}page": None}
+        if self._prefix:
+            changes["query"] = self._query.name
+        return self._page._file(suffix) + self._page.here(**changes)
+
+    # Tables
+
+    def table(
+        self,
+        links: Mapping[str, str] | None = None,
+        hide: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        empty: str = "Nothing was found.",
+    ) -> Markup:
+        """Return the rows as a table, and links to the other pages.
+
+        links: column -> URL with {column} for a row's value. hide: columns left out. labels: column -> heading.
+        """
+        if not self.asked:
+            return Markup("")
+        if not self._rows:
+            return Markup(f'<p class="empty">{escape(empty)}</p>\n') + self.pages()
+        shown = [(at, name) for at, name in enumerate(self.columns) if name not in hide]
+        heads = "".join(self._head(at, name, (labels or {}).get(name, name)) for at, name in shown)
+        patterns = [(links or {}).get(name) for _, name in shown]
+        if any(patterns) or len(shown) < len(self.columns):
+            rows = [self._row(row, shown, patterns) for row in self._rows]
+        else:
+            rows = [f"<tr>{''.join([cell(value) for value in row])}\n" for row in self._rows]
+        body = f"<thead><tr>{heads}\n<tbody>\n{''.join(rows)}"
+        return Markup(f'<div class="scroll"><table>\n{body}</table></div>\n') + self.pages()
+
+    def _head(self, at: int, name: str, label: str) -> str:
+        """Return the head of a column: a link that sorts, where the page lets visitors sort by it."""
+        declared = dict(self._query.sort)
+        number = ' class="number"' if isinstance(self._rows[0][at], NUMBERS) else ""
+        if name not in declared:
+            return f"<th{number}>{escape(label)}"
+        order = self._choice.order(self._query)[:1]
+        sorted_down = order[0][1] if order and order[0][0] == name else None
+        down = declared[name] if sorted_down is None else not sorted_down
+        aria = "" if sorted_down is None else f' aria-sort="{"descending" if sorted_down else "ascending"}"'
+        url = self._page.here(
+            **{f"{self._prefix}sort": ("-" if down else "") + name, f"{self._prefix}page": None}
+        )
+        return f'<th{number}{aria}><a href="{escape(url)}">{escape(label)}</a>'
+
+    def _row(self, row: list[Value], shown: list[tuple[int, str]], patterns: list[str | None]) -> str:
+        """Return a row of a table in which some columns are links or are left out."""
+        cells = []
+        for (at, _), pattern in zip(shown, patterns, strict=True):
+            if pattern is None or row[at] is None:
+                cells.append(cell(row[at]))
+            else:
+                url = filled(pattern, dict(zip(self.columns, row, strict=True)))
+                number = ' class="number"' if isinstance(row[at], NUMBERS) else ""
+                cells.append(f'<td{number}><a href="{escape(url)}">{escape(text_of(row[at]))}</a>')
+        return f"<tr>{''.join(cells)}\n"
+
+    def pages(self) -> Markup:
+        """Return links to the pages before and after, and which rows these are; nothing for a single page."""
+        number, rows = self._choice.page, len(self._rows)
+        if number == 1 and not self.cut:
+            return Markup("")
+        name = f"{self._prefix}page"
+        links = []
+        if number > 1:
+            url = self._page.here(**{name: None if number == 2 else number - 1})
+            links.append(f'<a rel="prev" href="{escape(url)}">← Previous</a>')
+        first = (number - 1) * self._query.rows + 1
+        more = "; there are more" if self.cut else ""
+        links.append(f"Rows {first:,} to {first + rows - 1:,}{more}" if rows else "No more rows")
+        if self.cut:
+            url = self._page.here(**{name: number + 1})
+            links.append(f'<a rel="next" href="{escape(url)}">Next →</a>')
+        return Markup(f'<nav class="pages" aria-label="Pages">{" · ".join(links)}</nav>\n')
+
+    # Charts
+
+    def bars(self, x: str, y: str, title: str = "") -> Markup:
+        """Return a bar chart: the column x names the bars, the column y is their length."""
+        return Markup(charts.bars(self._page._chart_name(), title, *self._columns(x, y)))
+
+    def lines(self, x: str, *y: str, title: str = "") -> Markup:
+        """Return a line for each column of y, against the column x."""
+        return Markup(charts.lines(self._page._chart_name(), title, *self._columns(x, *y)))
+
+    def _columns(self, *names: str) -> tuple[Sequence[str], list[list[Value]]]:
+        """Return the names, and the values of each column. Raises KeyError for a column that is not there."""
+        places = []
+        for name in names:
+            if name not in self.columns:
+                known = ", ".join(self.columns) or "none, since the query was not run"
+                raise KeyError(f"{self._query.name} has no column {name!r}; there are: {known}")
+            places.append(self.columns.index(name))
+        return names, [[row[at] for row in self._rows] for at in places]
+
+
+NUMBERS = (int, float)
+
+
+def cell(value: Value) -> str:
+    """Return one cell of a table."""
+    if isinstance(value, str):
+        return f"<td>{escape(value)}"
+    if isinstance(value, NUMBERS):
+        return f'<td class="number">{value}'
+    return "<td>" if value is None else f"<td>{escape(text_of(value))}"
+
+
+def text_of(value: Value) -> str:
+    """Return a value as text. Bytes are told by their number."""
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    return "" if value is None else str(value)
+
+
+def filled(pattern: str, values: Mapping[str, Value]) -> str:
+    """Return a URL with each {name} replaced by its value, percent-encoded: a value cannot lead elsewhere.
+
+    Raises KeyError for a name without a value.
+    """
+    return PLACEHOLDER.sub(lambda match: quote(text_of(values[match[1]]), safe=""), pattern)
+
+
+class Page:
+    """The page as its template sees it: `page`. given: the URL's fields. path: of the URL."""
+
+    def __init__(self, declarations: Declarations, path: str, given: Mapping[str, str], style: str) -> None:
+        self._declarations = declarations
+        self._path = path
+        self._given = given
+        self._charts = 0
+        self.style = Markup(style)
+        self.database = declarations.database
+
+    @property
+    def title(self) -> str:
+        """Return the declared title, else one made of the file's name."""
+        name = self._name()
+        return self._declarations.title or name.replace("-", " ").replace("_", " ").strip().capitalize()
+
+    def _name(self) -> str:
+        """Return the last part of the path without what marks a page from SQL; "index" for a directory."""
+        name = self._path.rpartition("/")[2]
+        for suffix in (".sql.html", ".sql.csv", ".sql.json"):
+            name = name.removesuffix(suffix)
+        return name or "index"
+
+    def _file(self, suffix: str) -> str:
+        """Return the URL of an export, relative to the page's."""
+        return f"{quote(self._name(), safe='')}.sql.{suffix}"
+
+    def _chart_name(self) -> str:
+        """Return a name that no other chart of the page has."""
+        self._charts += 1
+        return f"chart-{self._charts}"
+
+    def here(self, **changes: Value) -> str:
+        """Return the query of this page's URL with other values; None removes one. It begins with "?"."""
+        fields: dict[str, Value] = {**self._given, **changes}
+        return "?" + urlencode({name: value for name, value in fields.items() if value is not None})
+
+    def url(self, place: str, /, **parameters: Value) -> str:
+        """Return the URL of another page with these parameters; None leaves one out."""
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
+        return f"{place}?{query}" if query else place
+
+    @property
+    def parameters(self) -> list[dict[str, Value]]:
+        """Return what a form needs: name, type of the input field, and value as the URL gives it."""
+        from ewe.sqlpages.values import TYPES
+
+        used = {name for query in self._declarations.queries.values() for name in query.parameters}
+        return [
+            {
+                "name": each.name,
+                "input": TYPES[each.kind].input,
+                "value": self._given.get(each.name, "" if each.default is None else str(each.default)),
+                "required": each.required,
+            }
+            for each in self._declarations.parameters.values()
+            if each.name in used
+        ]

@@ -1,0 +1,267 @@
+"""Templates: the HTML of a page from SQL, by jinja2 in a sandbox.
+
+Text is escaped wherever it is inserted (autoescape), and NULL is shown as nothing. A name that the page does not
+declare is an error, with its line.
+
+The sandbox keeps a template from Python: no attribute that begins with an underscore, no change of what it gets.
+That does not bound its time. A budget does: loops and calls look at the clock. A template that takes longer than
+SECONDS, or makes more than MAX_BYTES, ends with an error. One operation that makes a huge text (`"x" * 10 ** 9`) is
+refused. A template's author still uses the server's processor, as the author of a CGI program does.
+
+A template may extend `ewe`, the layout below, or a file beside it that begins with an underscore:
+{% extends "_layout.sql.html" %}. No client can fetch such a file.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ewe.sqlpages.declarations import PageError
+
+SECONDS = 2.0  # that a template may take
+MAX_BYTES = 8 << 20  # characters that a page may have
+MAX_REPEATED = 1 << 20  # of the result of one operation
+EVERY = 64  # rounds between two looks at the clock
+PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
+Load = Callable[[str], tuple[str, Callable[[], bool]]]
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
+  --line: #d3d8cb; --accent: #1d6b45; --s0: #1d6b45; --s1: #d55e00; --s2: #0072b2; --s3: #b0568e; --s4: #6a5acd;
+  --s5: #8c6d00; --s6: #2c8fbf; --s7: #a02c2c; --s8: #4d6b2c; --s9: #5c5c66 }
+@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
+  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8; --s0: #86d3a8; --s1: #f0934a; --s2: #56b4e9; --s3: #e08fc4;
+  --s4: #a99cf5; --s5: #e3c04a; --s6: #9bd8f5; --s7: #f08080; --s8: #a9cf7c; --s9: #b9bcc4 } }
+* { box-sizing: border-box }
+html { font: 1.0625rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--ink);
+  -webkit-text-size-adjust: 100%; text-size-adjust: 100% }
+body { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 3rem }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem } h2 { font-size: 1.2rem; margin: 2rem 0 .6rem }
+h1, h2, p { overflow-wrap: anywhere } td { overflow-wrap: break-word }
+a { color: var(--accent); text-underline-offset: .15em }
+.scroll { overflow-x: auto; margin: 1rem 0 .5rem }
+table { border-spacing: 0; min-width: 100% }
+th { text-align: left; border-bottom: 2px solid var(--line); white-space: nowrap; font-weight: 600;
+  color: var(--quiet) }
+th, td { padding: .35rem .8rem .35rem 0; vertical-align: baseline }
+th a { color: inherit; text-decoration: none } th a:hover { text-decoration: underline }
+th[aria-sort] { color: var(--ink) } th[aria-sort] a::after { content: " ▲"; font-size: .7em }
+th[aria-sort=descending] a::after { content: " ▼" }
+td { border-bottom: 1px solid var(--line) } tbody tr:hover td { background: var(--panel) }
+.number { text-align: right } td.number { white-space: nowrap; font-variant-numeric: tabular-nums }
+.pages, .empty, .export, small, time, figcaption { color: var(--quiet); font-size: .92rem }
+form { margin: 1rem 0 } form p { margin: .5rem 0 }
+form.search { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: end }
+label { display: inline-grid; gap: .15rem; font-size: .92rem; color: var(--quiet) }
+input, textarea, select, button { font: inherit; color: inherit; background: var(--paper);
+  border: 1px solid var(--quiet); border-radius: .3rem; padding: .35rem .55rem; max-width: 100% }
+input[type=checkbox] { justify-self: start; width: 1.2rem; height: 1.2rem }
+textarea { width: 100%; min-height: 7rem }
+button { background: var(--accent); border-color: var(--accent); color: var(--paper); cursor: pointer;
+  padding: .35rem 1rem }
+:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px }
+.chart { margin: 1.2rem 0; max-width: 40rem } .chart svg { display: block; width: 100%; height: auto }
+svg text { fill: var(--ink); font-family: system-ui, sans-serif } svg text.dim { fill: var(--quiet) }
+svg text.title { font-weight: 600 } svg .grid { stroke: var(--line) } svg .axis { stroke: var(--quiet) }
+svg path.line { stroke-width: 2; fill: none } svg .mark { stroke: var(--paper); stroke-width: .6 }
+""" + "\n".join(
+    f"svg rect.s{n}, svg path.mark.s{n} {{ fill: var(--s{n}) }} svg path.line.s{n} {{ stroke: var(--s{n}) }}"
+    for n in range(10)
+)
+
+LAYOUT = """<!DOCTYPE html>
+<html lang="{% block lang %}en{% endblock %}">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{% block title %}{{ page.title }}{% endblock %}</title>
+<style>{{ page.style }}{% block style %}{% endblock %}</style>
+{% block head %}{% endblock %}
+{% block body %}<main>
+{% block content %}{% endblock %}
+</main>{% endblock %}
+</html>
+"""
+
+# The page of a file that has declarations only
+PLAIN = """{% extends "ewe" %}
+{% block content %}
+<h1>{{ page.title }}</h1>
+{% if page.parameters %}<form class="search">
+{% for each in page.parameters %}<label>{{ each.name|replace("_", " ")|capitalize }}
+{% if each.input == "checkbox" %}<input type="hidden" name="{{ each.name }}" value="0">
+<input type="checkbox" name="{{ each.name }}" value="1"{{ " checked" if each.value == "1" }}>
+{% else %}<input type="{{ each.input }}" name="{{ each.name }}" value="{{ each.value }}"
+{{- " step=any" if each.input == "number" }}{{ " required" if each.required }}>
+{% endif %}</label>
+{% endfor %}<button>Show</button>
+</form>{% endif %}
+{% for name, result in results.items() %}{% if result.asked %}
+{% if results|length > 1 %}<h2>{{ name|replace("_", " ")|capitalize }}</h2>{% endif %}
+{{ result.table() }}
+<p class="export">As <a href="{{ result.csv }}">CSV</a> or <a href="{{ result.json }}">JSON</a></p>
+{% endif %}{% endfor %}
+{% endblock %}
+"""
+
+
+class TooMuch(Exception):
+    """A template that takes too long or makes too much; the text is one line."""
+
+
+class Environment(ImmutableSandboxedEnvironment):
+    """jinja2 for pages from SQL: escaped, strict, in a sandbox, with a budget."""
+
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
+
+    def __init__(self, load: Load) -> None:
+        """load: returns the text of a file that a template extends or includes, and whether it is still the same.
+
+        It raises FileNotFoundError.
+        """
+        super().__init__(
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            finalize=lambda value: "" if value is None else value,
+            loader=Loader(load),
+            cache_size=100,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        # These make a text of any length out of a number
+        for name in ("center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint"):
+            del self.filters[name]
+        self.filters["ewe_rounds"] = rounds
+        del self.globals["lipsum"]
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """Parse a template, and have each loop look at the clock."""
+        tree = super()._parse(source, name, filename)
+        for loop in list(tree.find_all(nodes.For)):
+            loop.iter = nodes.Filter(loop.iter, "ewe_rounds", [], [], None, None, lineno=loop.lineno)
+        return tree
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
+        spend()
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Refuse an operation that makes a huge text, list or number."""
+        if operator == "**" or (operator == "%" and isinstance(left, str)):
+            raise SecurityError(f"the operator {operator} is not offered here")
+        if operator in "*+":
+            sizes = [len(each) if isinstance(each, str | list | tuple) else 0 for each in (left, right)]
+            numbers = [abs(each) if isinstance(each, int) else 1 for each in (left, right)]
+            if sum(sizes) > MAX_REPEATED or (operator == "*" and max(sizes) * max(numbers) > MAX_REPEATED):
+                raise SecurityError("a text that is too long")
+            if max(numbers) >= 1 << 4096:
+                raise SecurityError("a number that is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+class Loader(jinja2.BaseLoader):
+    """Finds the layout `ewe`, and files that begin with an underscore."""
+
+    def __init__(self, load: Load) -> None:
+        self.load_file = load
+
+    def get_source(
+        self, environment: jinja2.Environment, template: str
+    ) -> tuple[str, str | None, Callable[[], bool] | None]:
+        if template == "ewe":
+            return LAYOUT, None, lambda: True
+        if PARTIAL.fullmatch(template):
+            try:
+                text, is_same = self.load_file(template)
+            except FileNotFoundError:
+                pass
+            else:
+                return text, template, is_same
+        raise jinja2.TemplateNotFound(template)
+
+
+# When the template that this thread renders now must be at its end. A template never pauses, so there is one.
+budget = threading.local()
+
+
+def spend() -> None:
+    """Look at the clock. Raises TooMuch."""
+    if time.monotonic() > getattr(budget, "ends", 0.0):
+        raise TooMuch(f"the template takes longer than {SECONDS:g} s")
+
+
+def rounds(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the items of a loop, and look at the clock now and then. Raises TooMuch."""
+    for number, item in enumerate(items):
+        if number % EVERY == 0:
+            spend()
+        yield item
+
+
+class Template:
+    """A compiled template. Line numbers in its errors are those of the file."""
+
+    def __init__(self, environment: Environment, text: str | None, offset: int) -> None:
+        """text: None for the plain page. offset: lines of the file before the template. Raises PageError."""
+        self.offset = offset
+        try:
+            self.template = environment.from_string(PLAIN if text is None else text)
+        except jinja2.TemplateSyntaxError as error:
+            raise PageError(error.lineno + offset, f"template: {error.message}") from None
+        except (RecursionError, SyntaxError, MemoryError, ValueError, OverflowError) as error:
+            raise PageError(offset + 1, f"template: {type(error).__name__}: {error}") from None
+
+    def render(self, variables: Mapping[str, object]) -> str:
+        """Return the page. Raises PageError for all that goes wrong in a template."""
+        template = self.template
+        budget.ends = time.monotonic() + SECONDS
+        pieces: list[str] = []
+        size = 0
+        try:
+            for piece in template.root_render_func(template.new_context(dict(variables))):
+                size += len(piece)
+                if size > MAX_BYTES:
+                    raise TooMuch(f"the page is longer than {MAX_BYTES} characters")
+                pieces.append(piece)
+        except Exception as error:
+            raise self.failed(error) from None
+        return "".join(pieces)
+
+    def failed(self, error: Exception) -> PageError:
+        """Return the error with the line of the template at which it happened."""
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            where = f"{error.name}, line {error.lineno}: " if error.name else ""
+            return PageError(0, f"template: {where}{error.message}")
+        line, where = line_of(error.__traceback__, self.template)
+        kind = (
+            ""
+            if isinstance(error, TooMuch | jinja2.UndefinedError | SecurityError)
+            else f"{type(error).__name__}: "
+        )
+        text = error.args[0] if isinstance(error, KeyError) and error.args else error
+        return PageError(line + self.offset if line and not where else 0, f"template: {where}{kind}{text}")
+
+
+def line_of(trace: TracebackType | None, page: jinja2.Template) -> tuple[int, str]:
+    """Return the last line of the page's own template in a traceback, and where else it was, "" if in the page."""
+    line, where = 0, ""
+    while trace is not None:
+        template = trace.tb_frame.f_globals.get("__jinja_template__")
+        if isinstance(template, jinja2.Template):
+            found = template.get_corresponding_lineno(trace.tb_lineno)
+            if template is page or template.root_render_func is page.root_render_func:
+                line, where = found, ""
+            elif template.name != "ewe":
+                where = f"{template.name}, line {found}: "
+        trace = trace.tb_next
+    return line, where

@@ -1,0 +1,115 @@
+"""The values of a page's parameters, from a URL's query or a form: read by their types, to be bound to statements.
+
+A value never becomes part of a statement. What cannot be read as its type is refused, and the visitor is told which
+field it is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from ewe.database.protocol import Value
+
+MAX_FIELDS = 1000  # of a query or a form
+INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+NUMBER = re.compile(r"[+-]?(?:[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300})(?:[eE][+-]?[0-9]{1,3})?")
+
+
+class BadValue(ValueError):
+    """A value that is not of its type. The text goes on after the parameter's name: "is not a whole number"."""
+
+
+def integer(text: str) -> int:
+    number = int(text) if INTEGER.fullmatch(text.strip()) else 1 << 63
+    if not -(1 << 63) <= number < 1 << 63:
+        raise BadValue("must be a whole number")
+    return number
+
+
+def number(text: str) -> float:
+    found = float(text) if NUMBER.fullmatch(text.strip()) else float("inf")
+    if found in (float("inf"), -float("inf")):
+        raise BadValue("must be a number")
+    return found
+
+
+def date(text: str) -> str:
+    try:
+        return datetime.date.fromisoformat(text.strip()).isoformat()
+    except ValueError:
+        raise BadValue("must be a date: 2026-12-31") from None
+
+
+def flag(text: str) -> int:
+    if text.strip().lower() not in ("0", "1", "on", "off", "true", "false"):
+        raise BadValue("must be 0 or 1")
+    return int(text.strip().lower() in ("1", "on", "true"))
+
+
+def plain(text: str) -> str:
+    if "\0" in text:
+        raise BadValue("holds a character that no text can have")
+    return text
+
+
+class Type(NamedTuple):
+    """What a parameter can be. input: the type of HTML's input field."""
+
+    read: Callable[[str], Value]
+    input: str
+
+
+TYPES = {
+    "text": Type(plain, "search"),
+    "integer": Type(integer, "number"),
+    "number": Type(number, "number"),
+    "date": Type(date, "date"),
+    "flag": Type(flag, "checkbox"),
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a URL or a form may give. kind: a key of TYPES. default: bound if nothing is given."""
+
+    name: str
+    kind: str = "text"
+    default: Value = None
+    required: bool = False
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """Return the fields of a query or of a form, the last of each name. Raises BadValue."""
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))
+    except UnicodeDecodeError:
+        raise BadValue("is not UTF-8") from None
+    except ValueError:
+        raise BadValue(f"has more than {MAX_FIELDS} fields") from None
+
+
+def bound(
+    names: Iterable[str], parameters: Mapping[str, Parameter], given: Mapping[str, str]
+) -> dict[str, Value]:
+    """Return the values of the named parameters. given: the fields of a URL or a form. Raises BadValue."""
+    return {name: value_of(parameters[name], given.get(name)) for name in names}
+
+
+def value_of(parameter: Parameter, text: str | None) -> Value:
+    """Return a parameter's value. An empty field is the empty text; for all other types it is not given.
+
+    Raises BadValue, whose text names the parameter.
+    """
+    if text is None or (parameter.kind != "text" and not text.strip()) or (parameter.required and not text):
+        if parameter.required:
+            raise BadValue(f"{parameter.name} is missing")
+        return parameter.default
+    try:
+        return TYPES[parameter.kind].read(text)
+    except BadValue as bad:
+        raise BadValue(f"{parameter.name} {bad}") from None
