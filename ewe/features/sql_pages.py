@@ -37,13 +37,19 @@ from ewe.http.messages import METHODS, Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 from ewe.sqlpages.declarations import Declarations, PageError, Post, Query, Statement, parse
-from ewe.sqlpages.results import Choice, Page, Result, filled, select
 from ewe.sqlpages.values import BadValue, bound, fields_of
+
+try:
+    from ewe.sqlpages.results import Choice, Page, Result, filled, select
+    from ewe.sqlpages.templates import STYLE, Environment, Template
+
+    MISSING = ""
+except ImportError as missing:
+    MISSING = f"pages from SQL need {missing.name}: pip install 'ewe-server[pages]'"
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.gateway.database import Databases
-    from ewe.sqlpages.templates import Environment, Template
     from ewe.streams.base import Stream
 
 SUFFIX = ".sql.html"
@@ -101,6 +107,8 @@ class SQLPages:
         if found is None:
             return None
         file, kind = found
+        if MISSING:
+            return self.failure(500, MISSING)
         source = self.source(file)
         try:
             if source.error is not None:
@@ -216,14 +224,8 @@ class SQLPages:
             raise HTTPError(500, f"{name}, line {line}: it is not UTF-8: save it as UTF-8") from None
 
     def template(self, source: Compiled, path: str) -> Template:
-        """Return the compiled template of a file. Raises PageError, HTTPError(500) without jinja2."""
+        """Return the compiled template of a file. Raises PageError."""
         if source.template is None:
-            try:
-                from ewe.sqlpages.templates import Template
-            except ImportError as missing:
-                raise HTTPError(
-                    500, f"pages from SQL need {missing.name}: pip install 'ewe-server[pages]'"
-                ) from None
             found = source.declarations
             source.template = Template(
                 self.environment_of(path.rpartition("/")[0]), found.template, found.offset
@@ -232,7 +234,6 @@ class SQLPages:
 
     def environment_of(self, directory: str) -> Environment:
         """Return the environment in which the pages of a directory are compiled. What they extend lies below it."""
-        from ewe.sqlpages.templates import Environment
 
         def load(name: str) -> tuple[str, Callable[[], bool]]:
             place = f"{directory}/{name}"
@@ -298,8 +299,6 @@ class Asked:
         """Run the queries and fill the template. Raises PageError, BadValue, HTTPError."""
         found = self.declarations
         template = self.pages.template(self.source, self.file)
-        from ewe.sqlpages.templates import STYLE
-
         page = Page(found, self.request.path, self.given, STYLE)
         used = [name for query in found.queries.values() for name in query.parameters]
         values = bound(used, found.parameters, self.given)

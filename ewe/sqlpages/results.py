@@ -64,7 +64,7 @@ def select(query: Query, choice: Choice, *, whole: bool = False) -> str:
 
 
 def identifier(name: str) -> str:
-    """Return a name as SQL writes it, whatever it is."""
+    """Return a name in quotes, so that SQL reads any text as a name."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import web
 from support.demon import Demon
-from support.server import MODELS, ROOT, Server, Start
+from support.server import MODELS, ROOT, Start
 
 BOOKS = """-- database: books
 -- title: Our books

@@ -30,6 +30,7 @@ EARLIER = {
     "importlib": "loads the model",
     "importlib.metadata": "finds the models and features of other packages",
     "ewe.features.base": "the site is made before",
+    "ewe.features.sql_pages": "the site is made before; without databases it would load jinja2 for nothing",
     "errno": "is part of the interpreter",
     "uvloop": "the model's words for the banner import it",
 }
