@@ -183,7 +183,7 @@ def test_phases(known: KnownServers) -> None:
 def test_visitors_who_do_not_know_of_each_other_come_at_random_times(known: KnownServers) -> None:
     load = Load("arrivals", rate=100, seconds=4, warm_up=0, poisson=True)
     dues = [second.due or 0 for second in run_locust(load, known("plain")).timeline]
-    assert 320 < sum(dues) < 480 and len(set(dues)) > 1  # four standard deviations; evenly spaced: 100 each
+    assert 320 < sum(dues) < 480 and max(dues) - min(dues) > 2  # evenly spaced: 100 each, give or take one
 
 
 def test_a_visitor_looks_at_one_page_after_the_other(known: KnownServers) -> None:
@@ -208,13 +208,13 @@ def test_a_browser_asks_again_where_the_server_has_closed_a_kept_connection(
         assert (sample.replies, sample.errors, sample.connections) == (10, {"res": 10}, 10)
 
 
-@pytest.mark.parametrize("behaviour", ["reset", "cut", "cut-head"])
+@pytest.mark.parametrize(("behaviour", "answered"), [("reset", 0), ("cut-head", 0), ("fades", 5)])
 def test_a_browser_does_not_ask_again_on_a_new_connection_or_after_a_part(
-    known: KnownServers, behaviour: str
+    known: KnownServers, behaviour: str, answered: int
 ) -> None:
     load = Load("arrivals", rate=50, sessions=5, calls=2, seconds=20, reopens=True)
     sample = run_locust(load, known(behaviour))
-    assert (sample.replies, sample.errors, sample.connections) == (0, {"res": 5}, 5)
+    assert (sample.replies, sample.errors, sample.connections) == (answered, {"res": 5}, 5)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ ANSWERS = {
     "trickle": WHOLE,
     "leaves": WHOLE,  # and closes without having said so
     "paths": WHOLE,  # but for /missing
+    "fades": WHOLE,  # the first answer only: the second is cut
 }
 MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 BEHAVIOURS = (*(name for name in ANSWERS if name != "frozen"), "silent", "reset")
@@ -45,6 +46,7 @@ CLOSES = {"leaves", "until-close", "old", "close", "cut", "cut-chunk", "cut-head
 async def answer(behaviour: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Hold one conversation."""
     try:
+        answered = 0
         while head := await reader.readuntil(b"\r\n\r\n"):
             if behaviour == "silent":
                 await asyncio.sleep(3600)
@@ -62,7 +64,9 @@ async def answer(behaviour: str, reader: asyncio.StreamReader, writer: asyncio.S
                     writer.write(bytes([byte]))
                     await asyncio.sleep(0.1)
             lacks = behaviour == "paths" and head.startswith(b"GET /missing ")
+            behaviour = "cut" if behaviour == "fades" and answered else behaviour
             writer.write(MISSING if lacks else ANSWERS[behaviour])
+            answered += 1
             if behaviour in CLOSES:
                 break
         await writer.drain()
