@@ -6,7 +6,8 @@ declare is an error, with its line.
 The sandbox keeps a template from Python: no attribute that begins with an underscore, no change of what it gets.
 That does not bound its time. A budget does: loops and calls look at the clock. A template that takes longer than
 SECONDS, or makes more than MAX_BYTES, ends with an error. One operation that makes a huge text (`"x" * 10 ** 9`) is
-refused. A template's author still uses the server's processor, as the author of a CGI program does.
+refused, and so is one that grows a text step by step. A template's author still uses the server's processor, as the
+author of a CGI program does.
 
 A template may extend `ewe`, the layout below, or a file beside it that begins with an underscore:
 {% extends "_layout.sql.html" %}. No client can fetch such a file.
@@ -14,6 +15,8 @@ A template may extend `ewe`, the layout below, or a file beside it that begins w
 
 from __future__ import annotations
 
+import codecs
+import functools
 import re
 import threading
 import time
@@ -22,17 +25,36 @@ from types import TracebackType
 from typing import Any
 
 import jinja2
+import jinja2.debug
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import htmlsafe_json_dumps
+from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
 from ewe.sqlpages.declarations import PageError
+
+# jinja2 loads these when it first needs them: once root is given up, Python's directories may not be readable
+codecs.lookup("unicode-escape")
 
 SECONDS = 2.0  # that a template may take
 MAX_BYTES = 8 << 20  # characters that a page may have
 MAX_REPEATED = 1 << 20  # of the result of one operation
 EVERY = 64  # rounds between two looks at the clock
 PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
+# Filters that make a text or a list of any length out of a little, and what needs a look at its arguments as well
+ENDLESS = (
+    "center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint", "sum", "join", "replace",
+    "forceescape",
+)  # fmt: skip
+# Methods of a text that make none that is longer
+METHODS = frozenset({
+    "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal",
+    "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "lower", "lstrip", "partition",
+    "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
+    "startswith", "strip", "swapcase", "title", "upper",
+})  # fmt: skip
 Load = Callable[[str], tuple[str, Callable[[], bool]]]
 
 STYLE = """
@@ -131,29 +153,42 @@ class Environment(ImmutableSandboxedEnvironment):
         super().__init__(
             autoescape=True,
             undefined=jinja2.StrictUndefined,
-            finalize=lambda value: "" if value is None else value,
+            finalize=inserted,
             loader=Loader(load),
             cache_size=100,
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
         )
-        # These make a text of any length out of a number
-        for name in ("center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint"):
+        for name in ENDLESS:
             del self.filters[name]
-        self.filters["ewe_rounds"] = rounds
+        self.filters = {name: limited(each) for name, each in self.filters.items()}
+        self.filters |= {
+            "ewe_rounds": rounds,
+            "ewe_concat": concatenated,
+            "join": join,
+            "replace": replaced,
+            "sum": total,
+            "tojson": limited(lambda value: htmlsafe_json_dumps(value)),
+        }
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Parse a template, and have each loop look at the clock."""
+        """Parse a template; have each loop look at the clock, and each `~` at the length of its result."""
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = nodes.Filter(loop.iter, "ewe_rounds", [], [], None, None, lineno=loop.lineno)
+        Concatenations().visit(tree)
         return tree
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
         spend()
+        if isinstance(getattr(__obj, "__self__", None), str) and __obj.__name__ not in METHODS:
+            raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
         return super().call(__context, __obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> None:
+        """Leave a text's format() as it is: METHODS does not have it, since it can pad to any length."""
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Refuse an operation that makes a huge text, list or number."""
@@ -167,6 +202,65 @@ class Environment(ImmutableSandboxedEnvironment):
             if max(numbers) >= 1 << 4096:
                 raise SecurityError("a number that is too large")
         return super().call_binop(context, operator, left, right)
+
+
+def limited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that takes no text longer than MAX_REPEATED, so that none grows without a limit."""
+    place = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place and isinstance(args[place], str) and len(args[place]) > MAX_REPEATED:
+            raise SecurityError("a text that is too long")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def inserted(value: Any) -> Any:
+    """Return what is inserted for a value, nothing for NULL. Raises TooMuch if the page gets too long."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        budget.size = getattr(budget, "size", 0) + len(value)
+        if budget.size > MAX_BYTES:
+            raise TooMuch(f"the page is longer than {MAX_BYTES} characters")
+    return value
+
+
+def concatenated(parts: list[Any]) -> str:
+    """Return what a ~ b ~ c is: texts in a row, escaped if one of them is HTML."""
+    texts = ["" if part is None else part if isinstance(part, str) else str(part) for part in parts]
+    if sum(map(len, texts)) > MAX_REPEATED:
+        raise SecurityError("a text that is too long")
+    return Markup("").join(texts) if any(isinstance(each, Markup) for each in texts) else "".join(texts)
+
+
+def join(values: Iterable[Any], separator: str = "") -> str:
+    """Return the values in a row: jinja2's filter with a limit."""
+    parts = [part for each in values for part in (separator, each)][1:]
+    return concatenated(parts)
+
+
+def replaced(value: Any, old: str, new: str) -> str:
+    """Return a text with another in place of each `old`: jinja2's filter with a limit."""
+    text: str = value if isinstance(value, str) else str(value)
+    if not old or len(text) + text.count(old) * len(new) > MAX_REPEATED:
+        raise SecurityError("a text that is too long")
+    return text.replace(old, new)
+
+
+def total(values: Iterable[Any], start: float = 0) -> Any:
+    """Return the sum of numbers; NULL counts as nothing."""
+    return sum((each if isinstance(each, int) else float(each) for each in values if each is not None), start)
+
+
+class Concatenations(NodeTransformer):
+    """Replaces a ~ b by a filter, which looks at the length."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        parts = nodes.List([self.visit(each) for each in node.nodes], lineno=node.lineno)
+        return nodes.Filter(parts, "ewe_concat", [], [], None, None, lineno=node.lineno)
 
 
 class Loader(jinja2.BaseLoader):
@@ -225,6 +319,7 @@ class Template:
         """Return the page. Raises PageError for all that goes wrong in a template."""
         template = self.template
         budget.ends = time.monotonic() + SECONDS
+        budget.size = 0
         pieces: list[str] = []
         size = 0
         try:
