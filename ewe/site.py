@@ -91,6 +91,10 @@ class Site:
             from ewe.features.base import Mounted, make
 
             yield path, Mounted(make(name, config, path), path)
+        if self.databases is not None and config.browser is not None:
+            from ewe.features.browser.feature import Browser
+
+            yield config.browser, Browser(config, self.databases)
         yield from self.applications_of(config)
         if switch is not None and config.xswitch_status:
             yield XSWITCH_STATUS_PATH, switch

@@ -302,6 +302,42 @@ def _databases(raw: object) -> tuple[str, ...]:
     return items
 
 
+def parse_table(text: str) -> tuple[str, str]:
+    """Return the names of a database and of a table: ("shop", "goods"). Raises ValueError."""
+    database, found, table = text.partition(".")
+    if not found or not table or re.fullmatch(r"[A-Za-z_][\w-]{0,63}", database) is None:
+        raise ValueError(text)
+    return database, table
+
+
+def _tables(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    for item in items:
+        parse_table(item)
+    return items
+
+
+def parse_saved_query(text: str) -> tuple[str, str, str]:
+    """Return a database, the name of a query and its SQL: ("log", "slowest", "SELECT ..."). Raises ValueError."""
+    match = re.fullmatch(r"([A-Za-z_][\w-]{0,63})/([^=/]{1,100})=(.*\S.*)", text, re.DOTALL)
+    if match is None:
+        raise ValueError(text)
+    return match[1], match[2].strip(), match[3].strip()
+
+
+def _saved_queries(raw: object) -> tuple[str, ...]:
+    items = (raw,) if isinstance(raw, str) else _list(raw)  # SQL has commas
+    for item in items:
+        parse_saved_query(item)
+    return items
+
+
+def _url_path(raw: object) -> str:
+    if not isinstance(raw, str) or re.fullmatch(r"(?:/[\w.~-]+)+/?", raw) is None:
+        raise ValueError(raw)
+    return raw
+
+
 def auto(kind: Kind[T]) -> Kind[T | None]:
     """Return a kind with one more value: None, which is written ``auto``."""
 
@@ -349,6 +385,9 @@ AUTHORIZERS = Kind("PATH=ADDRESS", "a path, = and unix:PATH or HOST:PORT", _auth
 
 MOUNTS = Kind("PATH=NAME", "a path, = and the name of a feature, or module:Class", _mounts, ", ".join)
 
+URL_PATH = Kind("PATH", "the path of a URL below /, such as /-/databases", _url_path)
+TABLES = Kind("DATABASE.TABLE", "a database, a dot and a table", _tables, ", ".join)
+SAVED_QUERIES = Kind("DATABASE/NAME=SQL", "a database, / and a name, = and SQL", _saved_queries, "; ".join)
 DATABASES = Kind(
     "NAME=PLACE",
     "different names, each with = and a file of SQLite, or =postgresql: and a connection string",

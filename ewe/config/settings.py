@@ -34,8 +34,11 @@ from ewe.config.setting_types import (
     PORT,
     PROGRAMS,
     RESPONDERS,
+    SAVED_QUERIES,
     SIZE,
+    TABLES,
     TEXT,
+    URL_PATH,
     WAIT,
     G,
     K,
@@ -213,6 +216,17 @@ class Config:
                        " may be repeated", group="databases")
     dbd = Setting(None, unset(TEXT), "the address of a database demon (ewe-dbd) that runs already: unix:PATH or"
                   " HOST:PORT; empty: ewe starts one if there are databases", group="databases")
+    browser = Setting("/-/databases", unset(URL_PATH), "the path below which visitors may browse the databases:"
+                      " tables, filters, SQL that only reads; empty: nowhere", group="databases")
+    browser_hidden = Setting((), FILE_NAMES, "a database that nobody may browse, such as one for pages; may be"
+                             " repeated",
+                             group="databases")
+    browser_sql = Setting(True, BOOL, "whether visitors may write SQL there, which only reads", group="databases")
+    browser_query = Setting((), SAVED_QUERIES, "a saved query of the browser: log/slowest=SELECT ...; a :name in it"
+                            " becomes a field; may be repeated", group="databases")
+    browser_edit = Setting((), TABLES, "a table whose rows visitors may insert, edit and delete: shop.goods; only"
+                           " with a demon (dbd) whose database has write = true; may be repeated",
+                           group="databases")
     dbd_key = Setting(None, unset(TEXT), "the key of the databases, for a demon on TCP; empty: none",
                       group="databases")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # name: where it is defined; imported only by a site that needs it. In the order in which a site asks them.
 FEATURES = {
+    "browser": "ewe.features.browser.feature:Browser",
     "wsgi": "ewe.features.wsgi:WSGI",
     "asgi": "ewe.features.asgi:ASGI",
     "xswitch": "ewe.features.xswitch:XSwitch",

@@ -1,0 +1,246 @@
+"""A database's schema: tables, columns and keys, read from its catalogue by one statement of its dialect.
+
+SQLite has its catalogue in sqlite_schema and in functions such as pragma_table_xinfo(); PostgreSQL has
+information_schema and pg_catalog. Each statement below returns rows of one form:
+
+    column   table, kind, column, type, not null, place in the primary key, where the value comes from
+    key      table, number, column, other table, other column
+
+From then on, both databases are the same to the browser. `Dialect` holds what still differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ewe.database.protocol import Value
+
+NUMBERS = ("INT", "REAL", "FLOA", "DOUB", "NUM", "DEC", "SERIAL", "MONEY")
+TEXTS = ("CHAR", "CLOB", "TEXT", "NAME")
+LABELS = ("name", "title", "label", "subject", "username", "login", "email")
+ROW_IDS = ("rowid", "_rowid_", "oid")
+
+
+class Dialect(NamedTuple):
+    """What differs between the databases.
+
+    columns, keys: statements that read the schema. tables: the same without views: SQLite tells no columns at all
+    if those of one view cannot be found. like: the operator of a search that ignores case. as_text: turns a column
+    into text. nulls_first: NULL is less than every value. explain: before a statement to explain it.
+    """
+
+    name: str
+    title: str
+    columns: str
+    tables: str
+    keys: str
+    like: str
+    as_text: str
+    nulls_first: bool
+    explain: str
+
+
+# A column's place in the key counts from 1. `hidden` is 1 for a hidden column of a virtual table.
+SQLITE_COLUMNS = """
+SELECT t.name, CASE WHEN s.sql LIKE 'CREATE VIRTUAL TABLE%' THEN s.sql ELSE t.type END, c.name, c.type,
+  c."notnull", c.pk, CASE WHEN c.hidden > 1 THEN 'computed' ELSE COALESCE(c.dflt_value, '') END, t.wr
+FROM pragma_table_list AS t JOIN pragma_table_xinfo(t.name) AS c
+LEFT JOIN sqlite_schema AS s ON s.name = t.name
+WHERE t.schema = 'main' AND t.type <> 'shadow' AND t.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND c.hidden <> 1
+ORDER BY t.name, c.cid"""
+SQLITE = Dialect(
+    "sqlite",
+    "SQLite",
+    columns=SQLITE_COLUMNS,
+    tables=SQLITE_COLUMNS.replace("ORDER BY", "AND t.type <> 'view' ORDER BY"),
+    keys="""
+SELECT t.name, k.id, k."from", k."table", k."to"
+FROM pragma_table_list AS t JOIN pragma_foreign_key_list(t.name) AS k
+WHERE t.schema = 'main' AND t.type = 'table' ORDER BY t.name, k.id, k.seq""",
+    like="LIKE",
+    as_text="{}",
+    nulls_first=True,
+    explain="EXPLAIN QUERY PLAN ",
+)
+# What the account may not read is left out: a link to it could only fail
+POSTGRESQL_COLUMNS = """
+SELECT r.relname, CASE r.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'view' ELSE 'table' END, a.attname,
+  format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 1 ELSE 0 END,
+  COALESCE(array_position(k.conkey, a.attnum), 0),
+  CASE WHEN a.attgenerated <> '' THEN 'computed' WHEN a.attidentity <> '' THEN 'identity'
+    ELSE COALESCE(pg_get_expr(d.adbin, d.adrelid), '') END, 0
+FROM pg_class AS r JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_constraint AS k ON k.conrelid = r.oid AND k.contype = 'p'
+LEFT JOIN pg_attrdef AS d ON d.adrelid = r.oid AND d.adnum = a.attnum
+WHERE r.relnamespace = current_schema()::regnamespace AND r.relkind IN ('r', 'v', 'm', 'p', 'f')
+  AND has_column_privilege(r.oid, a.attnum, 'SELECT') ORDER BY r.relname, a.attnum"""
+POSTGRESQL = Dialect(
+    "postgresql",
+    "PostgreSQL",
+    columns=POSTGRESQL_COLUMNS,
+    tables=POSTGRESQL_COLUMNS,
+    keys="""
+SELECT r.relname, k.oid::bigint, a.attname, o.relname, b.attname
+FROM pg_constraint AS k JOIN pg_class AS r ON r.oid = k.conrelid JOIN pg_class AS o ON o.oid = k.confrelid
+CROSS JOIN LATERAL unnest(k.conkey, k.confkey) WITH ORDINALITY AS p(here, there, place)
+JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum = p.here
+JOIN pg_attribute AS b ON b.attrelid = o.oid AND b.attnum = p.there
+WHERE k.contype = 'f' AND r.relnamespace = current_schema()::regnamespace ORDER BY 1, 2, p.place""",
+    like="ILIKE",
+    as_text="CAST({} AS text)",
+    nulls_first=False,
+    explain="EXPLAIN ",
+)
+DIALECTS = (SQLITE, POSTGRESQL)
+
+
+class Column(NamedTuple):
+    """A column. key: its place in the primary key from 1, 0: none. filled: what fills it if an insert does not."""
+
+    name: str
+    type: str
+    not_null: bool
+    key: int
+    filled: str
+
+    @property
+    def is_number(self) -> bool:
+        """Return whether the declared type is a number."""
+        return any(part in self.type.upper() for part in NUMBERS) and "POINT" not in self.type.upper()
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether the declared type is text."""
+        return any(part in self.type.upper() for part in TEXTS)
+
+    @property
+    def is_bytes(self) -> bool:
+        """Return whether the declared type is bytes, which no field of a form can hold."""
+        return any(part in self.type.upper() for part in ("BLOB", "BYTEA"))
+
+
+class ForeignKey(NamedTuple):
+    """Columns of a table whose values are those of other columns in a row of another table."""
+
+    table: str
+    columns: tuple[str, ...]
+    other: str
+    others: tuple[str, ...]
+
+
+class Table(NamedTuple):
+    """A table or a view. key: the columns that name a row, which may be SQLite's row id; (): none do.
+
+    search: the full-text index (FTS) over this table, "" without one. sql: of a virtual table.
+    """
+
+    name: str
+    is_view: bool
+    columns: dict[str, Column]
+    key: tuple[str, ...]
+    foreign: tuple[ForeignKey, ...]
+    search: str
+    sql: str
+
+    @property
+    def row_id(self) -> str:
+        """Return the name of SQLite's row id if it is the key; "" if the key is among the columns."""
+        return self.key[0] if len(self.key) == 1 and self.key[0] not in self.columns else ""
+
+    @property
+    def label(self) -> str:
+        """Return the column that tells people which row this is; "" if none does."""
+        lower = {name.lower(): name for name in self.columns}
+        named = next((lower[each] for each in LABELS if each in lower), "")
+        others = [name for name in self.columns if name not in self.key]
+        return named or (others[0] if len(others) == 1 else "")
+
+    def foreign_key(self, column: str) -> ForeignKey | None:
+        """Return the foreign key of this column alone; None without one."""
+        return next((each for each in self.foreign if each.columns == (column,)), None)
+
+
+class Schema(NamedTuple):
+    """The tables of a database, by name. referring: by table, the foreign keys of others that lead to it."""
+
+    dialect: Dialect
+    tables: dict[str, Table]
+    referring: dict[str, list[ForeignKey]]
+
+
+def schema_of(
+    dialect: Dialect, columns: Iterable[Sequence[Value]], keys: Iterable[Sequence[Value]]
+) -> Schema:
+    """Return the schema that the rows of a dialect's two statements tell of."""
+    kinds: dict[str, tuple[str, bool]] = {}
+    found: dict[str, dict[str, Column]] = {}
+    for table, kind, name, type_, not_null, key, filled, without_row_id in columns:
+        column = Column(str(name), str(type_ or ""), bool(not_null), int(key or 0), str(filled or ""))
+        found.setdefault(str(table), {})[column.name] = column
+        kinds[str(table)] = (str(kind), bool(without_row_id))
+    foreign = foreign_keys(keys, found)
+    sql = {name: kind for name, (kind, _) in kinds.items() if kind not in ("table", "view", "virtual")}
+    tables = {}
+    for name, own in found.items():
+        kind, without_row_id = kinds[name]
+        primary = key_of(own, dialect is SQLITE and kind != "view" and not without_row_id)
+        search = name if name in sql and is_index(sql[name]) else index_over(name, sql)
+        tables[name] = Table(
+            name, kind == "view", own, primary, tuple(foreign.get(name, ())), search, sql.get(name, "")
+        )
+    referring: dict[str, list[ForeignKey]] = {}
+    for each in (each for own in foreign.values() for each in own):
+        referring.setdefault(each.other, []).append(each)
+    return Schema(dialect, tables, referring)
+
+
+def foreign_keys(
+    rows: Iterable[Sequence[Value]], tables: dict[str, dict[str, Column]]
+) -> dict[str, list[ForeignKey]]:
+    """Return the foreign keys of each table. One that leads to a table that does not exist is left out."""
+    pairs: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for table, number, column, other, other_column in rows:
+        name = next((each for each in tables if each.lower() == str(other).lower()), "")
+        if name:
+            to = str(other_column or "")
+            pairs.setdefault((str(table), str(number), name), []).append((str(column), to))
+    found: dict[str, list[ForeignKey]] = {}
+    for (table, _, other), columns in pairs.items():
+        there = tuple(to for _, to in columns)
+        if "" in there:  # REFERENCES other, without columns: its primary key
+            there = key_of(tables[other], False)
+        here = tuple(column for column, _ in columns)
+        if len(here) == len(there):
+            found.setdefault(table, []).append(ForeignKey(table, here, other, there))
+    return found
+
+
+def key_of(columns: dict[str, Column], has_row_id: bool) -> tuple[str, ...]:
+    """Return the columns that name a row: the primary key, else SQLite's row id, else none."""
+    primary = sorted((column.key, name) for name, column in columns.items() if column.key)
+    if primary:
+        return tuple(name for _, name in primary)
+    lower = {name.lower() for name in columns}
+    free = next((name for name in ROW_IDS if name not in lower), "")
+    return (free,) if has_row_id and free else ()
+
+
+def is_index(sql: str) -> bool:
+    """Return whether a virtual table is a full-text index."""
+    return any(f"using {kind}" in " ".join(sql.lower().split()) for kind in ("fts5", "fts4", "fts3"))
+
+
+def index_over(table: str, virtual: dict[str, str]) -> str:
+    """Return the full-text index whose content is this table; "" without one."""
+    for name, sql in virtual.items():
+        said = "".join(sql.lower().split())
+        quoted = (f"content={mark}{table.lower()}{mark}" for mark in ("'", '"', ""))
+        if is_index(sql) and any(each + end in said for each in quoted for end in (",", ")")):
+            return name
+    return ""
+
+
+def quote(name: str) -> str:
+    """Return a name of the schema as an identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'

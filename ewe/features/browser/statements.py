@@ -1,0 +1,301 @@
+"""Statements: the SQL for what a URL asks for. Names come from the schema, values are parameters.
+
+The functions are pure. They give a Statement, which the demon runs and the page shows.
+
+The order of a page's rows must be total, or rows would be shown twice or never: after the sorted column comes the
+key. The next page begins after (value, key) of the last row. Both databases compare such pairs, as in
+("bytes", "id") > (:a0, :a1), but a comparison with NULL is neither true nor false, so NULLs need a case each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ewe.database.protocol import Value
+from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, Table, quote
+from ewe.features.browser.urls import BadRequest, Filter, View
+
+FACET_VALUES = 20
+WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
+COMPARISONS = {"eq": "=", "ne": "<>", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+# What a statement may hold that is no parameter: strings, names, comments, casts; then a parameter
+PARAMETER = re.compile(
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \[[^\]]*\] | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
+      | (?<![\w:]):(?P<name>[A-Za-z_]\w*)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Statement(NamedTuple):
+    """SQL and the values of its parameters, by name."""
+
+    sql: str
+    parameters: dict[str, Value]
+
+
+def rows_of(schema: Schema, table: Table, view: View, *, limit: bool = True) -> Statement:
+    """Return the statement for a page of rows. It asks for one more row, which tells that a page follows.
+
+    limit: False for all rows, as an export has them: without SQLite's row id, which is no column.
+    """
+    parameters: dict[str, Value] = {}
+    conditions = conditions_of(schema, table, view, parameters)
+    backwards = bool(view.before)
+    if limit and (place := view.before or view.after):
+        conditions.append(beyond(schema, table, view, place, backwards, parameters))
+    columns = columns_of(table) if limit else "*"
+    lines = [f"SELECT {columns}", f"FROM {quote(table.name)}", *where(conditions)]
+    if order := order_of(table, view, backwards):
+        lines.append(f"ORDER BY {', '.join(order)}")
+    if limit:
+        offset = f" OFFSET {view.offset}" if view.offset and not table.key else ""
+        lines.append(f"LIMIT {view.size + 1}{offset}")
+    return Statement("\n".join(lines), parameters)
+
+
+def count_of(schema: Schema, table: Table, view: View) -> Statement:
+    """Return the statement that counts the rows of a view."""
+    parameters: dict[str, Value] = {}
+    conditions = conditions_of(schema, table, view, parameters)
+    return Statement(
+        "\n".join(["SELECT COUNT(*)", f"FROM {quote(table.name)}", *where(conditions)]), parameters
+    )
+
+
+def counts_of(tables: Iterable[Table]) -> Statement:
+    """Return the statement that counts the rows of several tables: one row with a column for each."""
+    counts = ", ".join(f"(SELECT COUNT(*) FROM {quote(table.name)})" for table in tables)
+    return Statement(f"SELECT {counts}", {})
+
+
+def facet_of(schema: Schema, table: Table, view: View, column: str) -> Statement:
+    """Return the statement for the most frequent values of a column, and for one more."""
+    parameters: dict[str, Value] = {}
+    conditions = conditions_of(schema, table, view, parameters)
+    name = quote(column)
+    lines = [f"SELECT {name}, COUNT(*) AS n", f"FROM {quote(table.name)}", *where(conditions)]
+    lines += [f"GROUP BY {name}", f"ORDER BY n DESC, {name}", f"LIMIT {FACET_VALUES + 1}"]
+    return Statement("\n".join(lines), parameters)
+
+
+def row_of(schema: Schema, table: Table, key: Sequence[Value]) -> Statement:
+    """Return the statement for the row with this key."""
+    conditions, parameters = key_is(schema, table, key)
+    columns = columns_of(table)
+    return Statement(
+        "\n".join([f"SELECT {columns}", f"FROM {quote(table.name)}", *where(conditions)]), parameters
+    )
+
+
+def labels_of(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> Statement | None:
+    """Return the statement for what people call the rows that a foreign key leads to; None if nothing does."""
+    other = schema.tables[key.other]
+    if not other.label or not values:
+        return None
+    parameters = {f"v{number}": value for number, value in enumerate(values)}
+    names = ", ".join(f":{name}" for name in parameters)
+    there = quote(key.others[0])
+    sql = f"SELECT {there}, {quote(other.label)}\nFROM {quote(other.name)}\nWHERE {there} IN ({names})"
+    return Statement(sql, parameters)
+
+
+def insert_of(schema: Schema, table: Table, values: dict[str, str | None]) -> Statement:
+    """Return the statement that inserts a row. values: of the columns that the form has."""
+    parameters = {
+        f"p{number}": bound(schema, table, name, value) for number, (name, value) in enumerate(values.items())
+    }
+    names = ", ".join(map(quote, values))
+    places = ", ".join(f":{name}" for name in parameters)
+    if not values:
+        return Statement(f"INSERT INTO {quote(table.name)} DEFAULT VALUES", {})
+    return Statement(f"INSERT INTO {quote(table.name)} ({names})\nVALUES ({places})", parameters)
+
+
+def update_of(schema: Schema, table: Table, key: Sequence[Value], values: dict[str, str | None]) -> Statement:
+    """Return the statement that changes the row with this key. Raises BadRequest if there is nothing to change."""
+    if not values:
+        raise BadRequest("The form changes no column.")
+    conditions, parameters = key_is(schema, table, key)
+    changes = []
+    for number, (name, value) in enumerate(values.items()):
+        parameters[f"p{number}"] = bound(schema, table, name, value)
+        changes.append(f"{quote(name)} = :p{number}")
+    lines = [f"UPDATE {quote(table.name)}", f"SET {', '.join(changes)}", *where(conditions)]
+    return Statement("\n".join(lines), parameters)
+
+
+def delete_of(schema: Schema, table: Table, key: Sequence[Value]) -> Statement:
+    """Return the statement that deletes the row with this key."""
+    conditions, parameters = key_is(schema, table, key)
+    return Statement("\n".join([f"DELETE FROM {quote(table.name)}", *where(conditions)]), parameters)
+
+
+def key_is(schema: Schema, table: Table, key: Sequence[Value]) -> tuple[list[str], dict[str, Value]]:
+    """Return the conditions for the row with this key, and their parameters."""
+    parameters: dict[str, Value] = {}
+    conditions = []
+    for number, (name, value) in enumerate(zip(table.key, key, strict=True)):
+        if value is None:
+            conditions.append(f"{quote(name)} IS NULL")
+            continue
+        parameters[f"k{number}"] = bound(schema, table, name, value)
+        conditions.append(f"{quote(name)} = :k{number}")
+    return conditions, parameters
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Parts of statements
+
+
+def columns_of(table: Table) -> str:
+    """Return what to select of a table: all columns, and before them the row id if it is the key."""
+    if not table.row_id:
+        return "*"
+    # SQLite calls the row id rowid, by whichever name it was asked for
+    alias = "" if table.row_id == "rowid" else f" AS {quote(table.row_id)}"
+    return f"{quote(table.row_id)}{alias}, *"
+
+
+def where(conditions: Sequence[str]) -> list[str]:
+    """Return the WHERE clause, if there is one."""
+    return ["WHERE " + "\n  AND ".join(conditions)] if conditions else []
+
+
+def conditions_of(schema: Schema, table: Table, view: View, parameters: dict[str, Value]) -> list[str]:
+    """Return the conditions of a view's filters and its search; add their parameters."""
+    conditions = [
+        condition(schema, table, each, f"p{number}", parameters) for number, each in enumerate(view.filters)
+    ]
+    if view.search:
+        conditions.append(search(schema, table, view.search, parameters))
+    return conditions
+
+
+def condition(schema: Schema, table: Table, one: Filter, name: str, parameters: dict[str, Value]) -> str:
+    """Return the condition of a filter; add its parameters, whose names begin with `name`."""
+    column = quote(one.column)
+    if one.op in ("null", "notnull"):
+        return f"{column} IS {'NOT ' if one.op == 'notnull' else ''}NULL"
+    if one.op == "in":
+        values = [part.strip() for part in one.value.split(",")]
+        names = [f"{name}_{number}" for number in range(len(values))]
+        parameters.update(
+            (each, bound(schema, table, one.column, value)) for each, value in zip(names, values, strict=True)
+        )
+        return f"{column} IN ({', '.join(':' + each for each in names)})"
+    if one.op in COMPARISONS:
+        parameters[name] = bound(schema, table, one.column, one.value)
+        return f"{column} {COMPARISONS[one.op]} :{name}"
+    pattern = like_escaped(one.value)
+    before, after = {"begins": ("", "%"), "ends": ("%", "")}.get(one.op, ("%", "%"))
+    parameters[name] = before + pattern + after
+    return like(schema, column, name, negated=one.op == "lacks")
+
+
+def search(schema: Schema, table: Table, text: str, parameters: dict[str, Value]) -> str:
+    """Return the condition for rows that hold a text: by the full-text index, else in any column of text."""
+    if table.search:
+        words = ('"' + word.replace('"', '""') + '"' for word in text.split())
+        parameters["search"] = " ".join(words)
+        index = quote(table.search)
+        if table.search == table.name:
+            return f"{index} MATCH :search"
+        return f"rowid IN (SELECT rowid FROM {index} WHERE {index} MATCH :search)"
+    columns = [each.name for each in table.columns.values() if each.is_text] or list(table.columns)
+    parameters["search"] = f"%{like_escaped(text)}%"
+    return "(" + " OR ".join(like(schema, quote(name), "search") for name in columns) + ")"
+
+
+def like(schema: Schema, column: str, name: str, *, negated: bool = False) -> str:
+    """Return a comparison with a pattern that ignores case. column: quoted."""
+    text = schema.dialect.as_text.format(column)
+    return f"{text} {'NOT ' if negated else ''}{schema.dialect.like} :{name} ESCAPE '\\'"
+
+
+def like_escaped(text: str) -> str:
+    r"""Return a text as a pattern that only this text fits.
+
+    >>> like_escaped("100%")
+    '100\\%'
+    """
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def bound(schema: Schema, table: Table, column: str, value: Value) -> Value:
+    """Return what to bind for a value of a URL or a form, which is text.
+
+    PostgreSQL reads the text as the column's type. SQLite does so only where a column has a type with an affinity
+    (sqlite.org/datatype3.html section 4.2): in the column of a view, 5 and '5' differ. There a number is bound.
+    """
+    known = table.columns.get(column)
+    if not isinstance(value, str) or schema.dialect is not SQLITE or (known is not None and known.is_text):
+        return value
+    if WHOLE.fullmatch(value):
+        return int(value)
+    return float(value) if DECIMAL.fullmatch(value) else value
+
+
+def order_of(table: Table, view: View, backwards: bool) -> list[str]:
+    """Return the terms of the ORDER BY clause: the sorted column, then the key."""
+    down = " DESC" if view.descending != backwards else ""
+    return [quote(name) + down for name in ordered_by(table, view)]
+
+
+def ordered_by(table: Table, view: View) -> Iterator[str]:
+    """Yield the columns that a view is ordered by. Without a sorted column, that is the key."""
+    if view.sort:
+        yield view.sort
+    yield from (name for name in table.key if name != view.sort)
+
+
+def place_in(table: Table, view: View, columns: Sequence[str], row: Sequence[Value]) -> tuple[Value, ...]:
+    """Return the place of a row in the order, for the parameters `after` and `before`."""
+    names = ([view.sort] if view.sort else []) + list(table.key)
+    return tuple(row[columns.index(name)] for name in names)
+
+
+def beyond(
+    schema: Schema,
+    table: Table,
+    view: View,
+    place: Sequence[Value],
+    backwards: bool,
+    parameters: dict[str, Value],
+) -> str:
+    """Return the condition for the rows after a place in the order; add its parameters."""
+    names = ([view.sort] if view.sort else []) + list(table.key)
+    known = dict(zip(names, place, strict=True))
+    names = list(ordered_by(table, view))
+    ascending = view.descending == backwards
+    sign = ">" if ascending else "<"
+    parameters |= {f"a{at}": known[name] for at, name in enumerate(names) if at or known[name] is not None}
+
+    def pairs(start: int) -> str:
+        left = ", ".join(map(quote, names[start:]))
+        right = ", ".join(f":a{at}" for at in range(start, len(names)))
+        return f"({left}) {sign} ({right})" if len(names) - start > 1 else f"{left} {sign} {right}"
+
+    column = table.columns.get(names[0])
+    first = quote(names[0])
+    if not view.sort or (column is not None and column.not_null):
+        return pairs(0)
+    nulls_come_first = ascending == schema.dialect.nulls_first
+    if known[names[0]] is not None:
+        return pairs(0) if nulls_come_first else f"({pairs(0)} OR {first} IS NULL)"
+    if len(names) == 1:  # the sorted column is the key
+        return f"{first} IS NOT NULL" if nulls_come_first else "1 = 0"
+    rest = f"{first} IS NULL AND {pairs(1)}"
+    return f"(({rest}) OR {first} IS NOT NULL)" if nulls_come_first else f"({rest})"
+
+
+def parameters_in(sql: str) -> list[str]:
+    """Return the names of the parameters in a statement that a visitor wrote, each once.
+
+    >>> parameters_in("SELECT ':no', a::text FROM t WHERE b = :yes -- :no")
+    ['yes']
+    """
+    names = (found["name"] for found in PARAMETER.finditer(sql) if found["name"])
+    return list(dict.fromkeys(names))

@@ -1,0 +1,274 @@
+"""URLs: what a visitor asks for, and the URL of everything.
+
+    BASE/                                  the databases
+    BASE/log/                              the tables of one
+    BASE/log/requests                      rows          .csv .json
+    BASE/log/requests/row?key=17           one row       .json
+    BASE/log/requests/insert, edit, delete forms, where a table is named for them
+    BASE/log/-sql?sql=SELECT...&:p0=404    the SQL editor   .csv .json
+    BASE/log/-saved/slowest?:p0=404        a saved query    .csv .json
+
+A name may hold any character, and a path may not. encode_name() writes each ASCII character but letters, digits, _
+and - as ~XX, and a leading - as well. A table `a/b.csv` is therefore a~2Fb~2Ecsv, and the words above are free.
+
+The rows that a page shows are a View. A filter is three parameters in a row, as a form without scripts sends them:
+
+    ?column=status&op=ge&value=500&column=method&op=eq&value=GET&search=shop&sort=bytes&desc=1&facet=address
+
+Paging is by key: `after` holds the last row's value in the sorted column, and its key, as JSON. The database then
+finds the next page by an index, however far down it is; OFFSET would read all rows before it. A view has no key, so
+there `offset` counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qsl, quote_plus
+
+from ewe.database.layouts import typed
+from ewe.database.protocol import Value
+from ewe.features.browser.schema import Table
+from ewe.gateway.database import from_json
+from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode
+
+PAGE_ROWS = 100
+MOST_ROWS = 1000  # on one page
+MOST_FILTERS = 20
+MOST_FACETS = 5
+MOST_PARAMETERS = 200  # of a query string
+MOST_OFFSET = 10_000_000
+# Each operator of a filter: what people read, and whether it takes a value
+OPERATORS = {
+    "eq": ("=", True),
+    "ne": ("≠", True),
+    "gt": (">", True),
+    "ge": ("≥", True),
+    "lt": ("<", True),
+    "le": ("≤", True),
+    "contains": ("contains", True),
+    "lacks": ("does not contain", True),
+    "begins": ("begins with", True),
+    "ends": ("ends with", True),
+    "in": ("is one of (a, b, …)", True),
+    "null": ("is NULL", False),
+    "notnull": ("is not NULL", False),
+}
+
+
+class BadRequest(HTTPError):
+    """A URL that asks for what cannot be; the text is for the visitor."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(400, text)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One condition on a column. op: a key of OPERATORS."""
+
+    column: str
+    op: str
+    value: str
+
+
+@dataclass(frozen=True)
+class View:
+    """Which rows of a table, in which order. column names are those of the schema.
+
+    after, before: the place of a row in the order, () at the beginning. offset: where there is no key.
+    """
+
+    filters: tuple[Filter, ...] = ()
+    search: str = ""
+    sort: str = ""
+    descending: bool = False
+    facets: tuple[str, ...] = ()
+    size: int = PAGE_ROWS
+    after: tuple[Value, ...] = ()
+    before: tuple[Value, ...] = ()
+    offset: int = 0
+
+    def first(self) -> View:
+        """Return the same view from its beginning."""
+        return replace(self, after=(), before=(), offset=0)
+
+    def filtered(self, column: str, op: str, value: str) -> View:
+        """Return this view from its beginning with one more filter."""
+        return replace(self.first(), filters=(*self.filters, Filter(column, op, value)))
+
+    def without(self, one: Filter) -> View:
+        """Return this view from its beginning without one filter."""
+        return replace(self.first(), filters=tuple(each for each in self.filters if each != one))
+
+    def sorted(self, column: str, descending: bool) -> View:
+        """Return this view in another order."""
+        return replace(self.first(), sort=column, descending=descending)
+
+    def with_facets(self, facets: Iterable[str]) -> View:
+        """Return this view with the most frequent values of other columns."""
+        return replace(self, facets=tuple(facets))
+
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """Yield the parameters of a query that asks for this view."""
+        for each in self.filters:
+            yield "column", each.column
+            yield "op", each.op
+            yield "value", each.value
+        if self.search:
+            yield "search", self.search
+        if self.sort:
+            yield "sort", self.sort
+        if self.descending:
+            yield "desc", "1"
+        for facet in self.facets:
+            yield "facet", facet
+        if self.size != PAGE_ROWS:
+            yield "size", str(self.size)
+        for name, place in (("after", self.after), ("before", self.before)):
+            if place:
+                yield name, place_text(place)
+        if self.offset:
+            yield "offset", str(self.offset)
+
+    def query(self) -> str:
+        """Return the query of a URL with its question mark; "" for the plain view."""
+        return query_of(self.parameters())
+
+
+def query_of(parameters: Iterable[tuple[str, str]]) -> str:
+    """Return the query of a URL with its question mark; "" without parameters."""
+    pairs = [f"{quote_plus(name, safe=':')}={quote_plus(value)}" for name, value in parameters]
+    return "?" + "&".join(pairs) if pairs else ""
+
+
+def parameters_of(query: str | None) -> list[tuple[str, str]]:
+    """Return the parameters of a query or of a form, in order. Raises BadRequest."""
+    try:
+        return parse_qsl(query or "", keep_blank_values=True, max_num_fields=MOST_PARAMETERS, errors="strict")
+    except ValueError:
+        raise BadRequest(
+            f"The address is not UTF-8, or has more than {MOST_PARAMETERS} parameters."
+        ) from None
+
+
+def view_of(table: Table, query: str | None) -> View:
+    """Return the view that a query asks for. Parameters that the browser does not know are ignored.
+
+    Raises BadRequest for a column that the table does not have, and for values that cannot be.
+    """
+    if not query:
+        return PLAIN
+    said: dict[str, str] = {}
+    lists: dict[str, list[str]] = {"column": [], "op": [], "value": [], "facet": []}
+    for name, value in parameters_of(query):
+        if name in lists:
+            lists[name].append(value)
+        else:
+            said[name] = value
+    return View(
+        filters=tuple(filters_of(table, lists)),
+        search=said.get("search", "").strip(),
+        sort=column_of(table, said["sort"], also=table.key) if said.get("sort") else "",
+        descending=said.get("desc", "") == "1",
+        facets=facets_of(table, lists["facet"]),
+        size=number_of(said, "size", PAGE_ROWS, 1, MOST_ROWS),
+        after=place_of(table, said, "after"),
+        before=place_of(table, said, "before"),
+        offset=number_of(said, "offset", 0, 0, MOST_OFFSET),
+    )
+
+
+PLAIN = View()
+
+
+def filters_of(table: Table, lists: dict[str, list[str]]) -> Iterator[Filter]:
+    """Yield the filters of a query: those whose column is chosen. Raises BadRequest."""
+    columns, operators, values = lists["column"], lists["op"], lists["value"]
+    if not len(columns) == len(operators) == len(values):
+        raise BadRequest("A filter is column, op and value, in this order; one of them is missing.")
+    if len(columns) > MOST_FILTERS:
+        raise BadRequest(f"These are more than {MOST_FILTERS} filters.")
+    for column, op, value in zip(columns, operators, values, strict=True):
+        if not column:
+            continue
+        if op not in OPERATORS:
+            raise BadRequest(f"There is no operator “{op[:40]}”. There are: {', '.join(OPERATORS)}.")
+        if "\0" in value:
+            raise BadRequest("A filter cannot hold the character NUL.")
+        yield Filter(column_of(table, column, also=table.key), op, value if OPERATORS[op][1] else "")
+
+
+def facets_of(table: Table, names: list[str]) -> tuple[str, ...]:
+    """Return the columns whose most frequent values are asked for. Raises BadRequest."""
+    columns = tuple(dict.fromkeys(column_of(table, name) for name in names if name))
+    if len(columns) > MOST_FACETS:
+        raise BadRequest(f"These are more than {MOST_FACETS} columns to count the values of.")
+    return columns
+
+
+def column_of(table: Table, name: str, also: tuple[str, ...] = ()) -> str:
+    """Return the name of a column of the table. Raises BadRequest."""
+    if name not in table.columns and name not in also:
+        raise BadRequest(f"The table {table.name} has no column “{name[:60]}”.")
+    return name
+
+
+def number_of(said: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    """Return a whole number of a query. Raises BadRequest."""
+    text = said.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise BadRequest(f"{name} must be a whole number from {least} to {most}.")
+    return int(text)
+
+
+def place_text(place: Iterable[Value]) -> str:
+    """Return a row's place in the order as the value of a parameter."""
+    return json.dumps([typed(value) for value in place], separators=(",", ":"), ensure_ascii=False)
+
+
+def place_of(table: Table, said: dict[str, str], name: str) -> tuple[Value, ...]:
+    """Return the place that a query names: the value of the sorted column, if there is one, then the key.
+
+    Raises BadRequest.
+    """
+    if not (text := said.get(name)):
+        return ()
+    place = values_in(text)
+    if place is None or not table.key or len(place) != len(table.key) + bool(said.get("sort")):
+        raise BadRequest(f"“{name}” does not name a row. Please begin on the first page.")
+    return tuple(place)
+
+
+def values_in(text: str) -> list[Value] | None:
+    """Return the values that place_text() has made a text of; None if the text has another form."""
+    try:
+        values: Any = json.loads(text, object_hook=from_json)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return values if isinstance(values, list) and all(map(is_value, values)) else None
+
+
+def is_value(value: object) -> bool:
+    """Return whether this is a value that a database can compare."""
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 63
+    return value is None or isinstance(value, float | bytes) or (isinstance(value, str) and "\0" not in value)
+
+
+NOT_IN_NAMES = re.compile(r"[\x00-\x2c./:-@\[-^`{-\x7f]|^-")
+ENCODED = re.compile("~([0-7][0-9A-F])")
+
+
+def encode_name(name: str) -> str:
+    """Return the name of a table as one segment of a path."""
+    return percent_encode(NOT_IN_NAMES.sub(lambda found: f"~{ord(found[0]):02X}", name))
+
+
+def decode_name(segment: str) -> str:
+    """Return the name that a segment of a decoded path stands for."""
+    return ENCODED.sub(lambda found: chr(int(found[1], 16)), segment)
