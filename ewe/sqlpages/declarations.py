@@ -285,19 +285,20 @@ class Reader:
         statement, self.statement = self.statement, None
         if statement is None:
             return
-        lines = list(self.sql)
+        lines, begins = list(self.sql), statement.line
         while lines and not lines[0].strip():
             del lines[0]
             statement.line += 1
         statement.sql, names = self.checked("\n".join(lines).rstrip(), statement.line)
         if not statement.sql:
-            raise PageError(statement.line - 1, f"{statement.name} has no SQL")
+            raise PageError(begins, f"{statement.name} has no SQL")
         unknown = [name for name in names if name not in self.found.parameters]
         needs = statement.needs if isinstance(statement, Query) else ""
         if needs and needs not in self.found.parameters:
             unknown.insert(0, needs)
         if unknown:
-            near = get_close_matches(unknown[0], self.found.parameters, 1)
+            same = [name for name in self.found.parameters if name.lower() == unknown[0].lower()]
+            near = same or get_close_matches(unknown[0], self.found.parameters, 1)
             hint = f", did you mean :{near[0]}?" if near else f": write `-- parameter: {unknown[0]}` above"
             raise PageError(
                 statement.line, f"{statement.name} uses :{unknown[0]}, which is not declared{hint}"
@@ -316,15 +317,16 @@ class Reader:
             if end is not None and (between or not comment):
                 where = line + sql.count("\n", 0, match.start())
                 raise PageError(where, "only one statement stands below each name")
-            code = code or between or not comment
+            code = code or between or not (comment or match["semicolon"])
             if match["name"]:
                 names.append(match["name"])
             if match["semicolon"]:
                 end = match.start()
             at = match.end()
-        rest = sql[at:].strip() != ""
+        rest = sql[at:].strip()
         if end is not None and rest:
-            raise PageError(line + sql.count("\n", 0, at), "only one statement stands below each name")
+            where = line + sql.count("\n", 0, sql.rindex(rest))
+            raise PageError(where, "only one statement stands below each name")
         return (sql[:end] if code or rest else ""), names
 
 

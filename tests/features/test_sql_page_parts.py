@@ -1,0 +1,340 @@
+"""The parts of pages from SQL, in memory: declarations, values, statements, tables, links, charts, templates."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ewe.sqlpages import templates
+from ewe.sqlpages.charts import bars, lines
+from ewe.sqlpages.declarations import Declarations, PageError, Query, parse
+from ewe.sqlpages.results import Choice, Page, Result, filled, identifier, select
+from ewe.sqlpages.templates import Environment, Template
+from ewe.sqlpages.values import BadValue, Parameter, bound, fields_of, value_of
+
+PAGE = """-- database: library
+-- title: Books
+-- A comment is no declaration
+-- parameter: q text = 'it''s'
+-- parameter: year integer
+-- parameter: price number = 2.5
+-- parameter: since date = '2026-01-31'
+-- parameter: all flag = 0
+-- parameter: id integer required
+-- parameter: bare
+
+-- query: books
+-- rows: 20
+-- time: 1.5
+-- if: q
+-- sort: title, "a ""b", year desc
+-- what it finds
+SELECT title, ':no', "x:y", 1::int /* :no */ -- :no
+FROM books WHERE title = :q AND year = :year AND q2 = :q; -- done
+
+-- post: add
+-- redirect: books.sql.html?id={id}
+INSERT INTO books VALUES (:id)
+---
+<h1>{{ q }}</h1>
+"""
+
+
+def test_a_page_is_taken_apart() -> None:
+    found = parse(PAGE)
+    assert (found.database, found.title, found.offset) == ("library", "Books", 24)
+    assert found.template == "<h1>{{ q }}</h1>\n"
+    assert found.parameters == {
+        "q": Parameter("q", "text", "it's"),
+        "year": Parameter("year", "integer"),
+        "price": Parameter("price", "number", 2.5),
+        "since": Parameter("since", "date", "2026-01-31"),
+        "all": Parameter("all", "flag", 0),
+        "id": Parameter("id", "integer", required=True),
+        "bare": Parameter("bare"),
+    }
+    books = found.queries["books"]
+    assert books.parameters == ("q", "year")
+    assert (books.rows, books.seconds, books.needs, books.line) == (20, 1.5, "q", 17)
+    assert books.sort == (("title", False), ('a "b', False), ("year", True))
+    assert books.sql.endswith("q2 = :q") and books.sql.startswith("-- what it finds\nSELECT")
+    assert found.posts["add"].redirect == "books.sql.html?id={id}"
+    assert parse(PAGE.replace("\n", "\r\n")) == found
+    assert parse("\ufeff" + PAGE) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 1, "declares nothing"),
+        ("<p>hello", 1, "HTML stands below a line ---"),
+        ("SELECT 1", 1, "-- query: NAME"),
+        ("-- query: a\n\n-- query: b\nSELECT 1", 1, "a has no SQL"),
+        ("-- query: a\n-- only a comment\n;\n", 1, "a has no SQL"),
+        ("-- query: a\n-- row: 5\nSELECT 1", 2, "did you mean rows?"),
+        ("-- query: a\n-- rows: 0\nSELECT 1", 2, "1 to"),
+        ("-- query: a\n-- rows: 99999999999999999999\nSELECT 1", 2, "1 to"),
+        ("-- query: a\n-- time: nan\nSELECT 1", 2, "seconds"),
+        ("-- query: a\n-- sort: a b c\nSELECT 1", 2, "list of columns"),
+        ("-- query: a\n-- empty: 200\nSELECT 1", 2, "404"),
+        ("-- query: a\nSELECT 1\n-- rows: 5", 3, "between `-- query: NAME` and its SQL"),
+        ("-- rows: 5\n-- query: a\nSELECT 1", 1, "between"),
+        ("-- post: a\n-- rows: 5\nSELECT 1", 2, "between `-- query: NAME`"),
+        ("-- query: a b\nSELECT 1", 1, "no name"),
+        ("-- query: page\nSELECT 1", 1, "has a meaning"),
+        ("-- parameter: a\n-- query: a\nSELECT 1", 2, "declared twice"),
+        ("-- parameter: a tex\n-- query: b\nSELECT 1", 1, "no type 'tex'"),
+        ("-- parameter: a integer = x\n-- query: b\nSELECT 1", 1, "whole number"),
+        ("-- parameter: a text = x\n-- query: b\nSELECT 1", 1, "in quotes"),
+        ("-- parameter: a b c d\n-- query: b\nSELECT 1", 1, "NAME TYPE"),
+        ("-- parameter: q\n-- query: b\nSELECT :Q", 3, "did you mean :q?"),
+        ("-- query: b\nSELECT 1,\n:x", 2, "write `-- parameter: x`"),
+        ("-- query: b\n-- if: x\nSELECT 1", 3, "-- parameter: x"),
+        ("-- query: b\nSELECT 1;\nDELETE FROM a", 3, "only one statement"),
+        ("-- query: b\nSELECT 1; SELECT 2", 2, "only one statement"),
+        ("-- query: b\nSELECT 1;;", 2, "only one statement"),
+        ("-- post: b\n-- redirect: //evil.example/\nDELETE FROM a", 2, "of this site"),
+        ("-- post: b\n-- redirect: https://evil.example/\nDELETE FROM a", 2, "of this site"),
+        ("-- post: b\n-- redirect: {x}\nDELETE FROM a", 2, "of this site"),
+        ("-- post: b\n-- redirect: /\\evil.example\nDELETE FROM a", 2, "of this site"),
+        ("-- database: a b\n-- query: b\nSELECT 1", 1, "one name"),
+    ],
+)
+def test_a_mistake_is_found_and_its_line_is_named(text: str, line: int, words: str) -> None:
+    with pytest.raises(PageError) as error:
+        parse(text)
+    assert words in str(error.value) and "\n" not in str(error.value)
+    assert error.value.line == line
+
+
+@given(st.text(alphabet=st.sampled_from("-: \nabq;'\"/*$SELECT{}<>=1"), max_size=200))
+def test_no_text_makes_the_reader_fail(text: str) -> None:
+    try:
+        parse("-- parameter: q\n-- query: x\n" + text)
+    except PageError:
+        pass
+
+
+def test_values_are_read_by_their_types() -> None:
+    types = {"t": "text", "i": "integer", "n": "number", "d": "date", "f": "flag"}
+    kinds = {name: Parameter(name, kind) for name, kind in types.items()}
+    given = fields_of("t=a+b%26%c3%bc&i=-7&n=1e3&d=2026-02-28&f=on&f=0&other=1")
+    assert bound("tindf", kinds, given) == {"t": "a b&ü", "i": -7, "n": 1000.0, "d": "2026-02-28", "f": 0}
+    assert bound("tin", kinds, fields_of("t=&i=&n=+")) == {"t": "", "i": None, "n": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("integer", "1.5"), ("integer", "x"), ("integer", "9223372036854775808"), ("integer", "9" * 30),
+        ("integer", "٣"), ("number", "nan"), ("number", "inf"), ("number", "1e999"), ("number", "0x1"),
+        ("date", "2026-02-30"), ("date", "today"), ("flag", "maybe"), ("text", "a\0b"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_not_of_its_type_is_refused(kind: str, text: str) -> None:
+    with pytest.raises(BadValue, match=r"^x "):
+        value_of(Parameter("x", kind), text)
+
+
+def test_what_is_required_must_be_given() -> None:
+    for text in (None, ""):
+        with pytest.raises(BadValue, match="x is missing"):
+            value_of(Parameter("x", required=True), text)
+
+
+@pytest.mark.parametrize("query", ["a=%ff", "&".join(f"a{n}=1" for n in range(1001))])
+def test_a_query_that_cannot_be_read_is_refused(query: str) -> None:
+    with pytest.raises(BadValue):
+        fields_of(query)
+
+
+BOOKS = Query("books", 1, "SELECT a -- all", rows=10, sort=(("title", False), ("year", True)))
+
+
+def statement(**given: str) -> str:
+    return select(BOOKS, Choice(BOOKS, "", given))
+
+
+def test_a_query_is_a_subquery_sorted_by_declared_columns_alone() -> None:
+    begin = 'SELECT * FROM (\nSELECT a -- all\n) AS "books" ORDER BY '
+    assert statement() == begin + '"title", "year" DESC LIMIT 11 OFFSET 0'
+    assert statement(sort="year", page="3") == begin + '"year", "title" LIMIT 11 OFFSET 20'
+    assert statement(sort="-title") == begin + '"title" DESC, "year" DESC LIMIT 11 OFFSET 0'
+    for sort in ("id", "--title", "title desc", 'title";DROP TABLE books;--', "1", "(SELECT 1)", ""):
+        assert statement(sort=sort) == statement(), sort
+    for page in ("0", "-1", "1e3", "9999999", "1;DROP", "٣", " 2"):
+        assert statement(page=page) == statement(), page
+    assert select(BOOKS, Choice(BOOKS, "", {"page": "3"}), whole=True) == begin + '"title", "year" DESC'
+    assert select(BOOKS, Choice(BOOKS, "books.", {"sort": "year", "books.sort": "-year"})).count(
+        '"year" DESC'
+    )
+
+
+@given(st.text())
+def test_any_name_is_one_name(name: str) -> None:
+    quoted = identifier(name)
+    assert quoted[0] == quoted[-1] == '"' and '"' not in quoted[1:-1].replace('""', "")
+
+
+def result(columns: list[str], rows: list[list[Any]], given: dict[str, str] | None = None) -> Result:
+    declarations = Declarations(queries={"books": BOOKS})
+    page = Page(declarations, "/shop/our books.sql.html", given or {}, templates.STYLE)
+    return Result(page, BOOKS, Choice(BOOKS, "", given or {}), "", columns, rows)
+
+
+NASTY = "<script>alert('1')</script>&\""
+
+
+def test_a_table_shows_text_as_text() -> None:
+    found = result(["id", "title", NASTY], [[1, NASTY, None], [2, "x", b"\0\1"]])
+    table = str(found.table(links={"title": "book?id={id}&t={title}"}, labels={"id": NASTY}))
+    assert "<script" not in table and table.count("&lt;script&gt;") == 3
+    assert 'href="book?id=1&amp;t=%3Cscript%3Ealert%28%271%27%29%3C%2Fscript%3E%26%22"' in table
+    assert '<td class="number">1' in table and "<td>2 bytes" in table
+    assert re.findall(r"<th[^>]*>(?:<a[^>]*>)?([^<]+)", str(found.table(hide=[NASTY]))) == ["id", "title"]
+    assert "Nothing was found." in found.__class__(found._page, BOOKS, found._choice, "", ["a"], []).table()
+
+
+def test_links_keep_what_the_visitor_has_chosen() -> None:
+    given = {"q": "a&b", "sort": "-year", "page": "2", "other": '">'}
+    found = result(["title", "year"], [["a", 1]] * 11, given)
+    table = str(found.table())
+    assert 'href="?q=a%26b&amp;sort=title&amp;other=%22%3E"' in table
+    assert (
+        '<th class="number" aria-sort="descending"><a href="?q=a%26b&amp;sort=year&amp;other=%22%3E"' in table
+    )
+    assert 'rel="prev" href="?q=a%26b&amp;sort=-year&amp;other=%22%3E"' in table
+    assert 'rel="next" href="?q=a%26b&amp;sort=-year&amp;page=3&amp;other=%22%3E"' in table
+    assert "Rows 11 to 20; there are more" in table and len(found) == 10 and found.cut
+    assert found.csv == "our%20books.sql.csv?q=a%26b&sort=-year&other=%22%3E"
+    assert filled("a?x={x}&y={y}", {"x": "../&=", "y": None}) == "a?x=..%2F%26%3D&y="
+
+
+def test_charts_are_well_formed_and_hold_no_markup_of_the_data() -> None:
+    labels = [NASTY, "b\0c", None, "a" * 300, 5]
+    for numbers in ([1, 2.5, None, "7", 0], [-3, 5, 1, 2, 9], [0, 0, 0, 0, 0], [1e200, 1e-9, 1, "x", True]):
+        for drawn in (
+            bars("n", "", ["x", "y"], [labels, numbers]),
+            lines("n", NASTY, ["x", "y"], [labels, numbers]),
+        ):
+            assert "<script" not in drawn
+            ElementTree.fromstring(drawn)
+    several = lines("n", "", ["x", "y", "z"], [[2000, 2001, 2002], [1, 2, 3], [3, None, 1]])
+    assert several.count('class="line ') == 2
+    assert bars("n", "", ["x", "y"], [["a"], ["b"]]) == "" and lines("n", "", ["x", "y"], [[], []]) == ""
+    many = bars("n", "", ["x", "y"], [list(range(100)), list(range(100))])
+    assert many.count("<rect") == 60 and "the first 60 of 100" in many
+
+
+def load(name: str) -> tuple[str, Any]:
+    files = {"_layout.sql.html": "<b>{% block content %}{% endblock %}</b>", "_bad.sql.html": "\n{{ nix }}"}
+    if name not in files:
+        raise FileNotFoundError
+    return files[name], lambda: True
+
+
+def render(text: str, **variables: object) -> str:
+    return Template(Environment(load), text, 10).render(variables)
+
+
+def test_a_template_escapes_and_extends() -> None:
+    assert (
+        render("{{ x }}{{ y }}", x=NASTY, y=None)
+        == "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&#34;"
+    )
+    text = '{% extends "_layout.sql.html" %}{% block content %}{{ x }}{% endblock %}'
+    assert render(text, x="<") == "<b>&lt;</b>"
+    assert (
+        render('{{ "a" ~ 1 ~ none ~ "<" }} {{ ["a", "<"]|join(", ") }} {{ [1, none, 2]|sum }}')
+        == "a1&lt; a, &lt; 3"
+    )
+    assert render('{{ "a.b"|replace(".", "<") }}{{ {"a": "</script>"}|tojson }}').startswith("a&lt;b{")
+    found = result(["title", "count(*)"], [["a", 3]])
+    assert (
+        render('{% for each in x %}{{ each.title }}{{ each["count(*)"] }}{% endfor %}{{ x|length }}', x=found)
+        == "a31"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("{{ nix }}", 11, "'nix' is undefined"),
+        ("\n\n{% for %}", 13, "Expected"),
+        ("\n{{ 1 / 0 }}", 12, "ZeroDivisionError"),
+        ('{% include "_bad.sql.html" %}', 0, "_bad.sql.html, line 2: 'nix' is undefined"),
+        ('{% extends "other.sql.html" %}', 11, "TemplateNotFound"),
+        ('{% include "../_layout.sql.html" %}', 11, "TemplateNotFound"),
+        ('{% include "/_layout.sql.html" %}', 11, "TemplateNotFound"),
+        ("{{ x.__class__ }}", 11, "unsafe"),
+        ("{{ x._page }}", 11, "unsafe"),
+        ('{{ x|attr("_page") }}', 11, "unsafe"),
+        ("{{ x.table.__func__.__globals__ }}", 11, "unsafe"),
+        ("{{ ''.__class__.__mro__ }}", 11, "unsafe"),
+        ("{% set y = x.columns.append(1) %}", 11, "unsafe"),
+    ],
+)
+def test_a_mistake_in_a_template_is_found_with_its_line(text: str, line: int, words: str) -> None:
+    with pytest.raises(PageError) as error:
+        render(text, x=result(["a"], [[1]]))
+    assert words in str(error.value)
+    assert error.value.line == line
+
+
+GROW = '{% set a = namespace(s="xx", l=[1], n=9) %}{% for i in range(70) %}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GROW + "{% set a.s = a.s ~ a.s %}{% endfor %}",
+        GROW + "{% set a.s = a.s + a.s %}{% endfor %}",
+        GROW + "{% set a.s = a.s|tojson %}{% endfor %}",
+        GROW + "{% set b %}{{ a.s }}{{ a.s }}{% endset %}{% set a.s = b %}{% endfor %}",
+        GROW + "{% set a.l = a.l + a.l %}{% endfor %}",
+        GROW + "{% set a.l = [a.l, a.l]|sum(start=[]) %}{% endfor %}",
+        GROW + '{% set a.s = a.s|replace("x", a.s ~ "x") %}{% endfor %}',
+        GROW + "{% set a.s = [a.s, a.s]|join(a.s) %}{% endfor %}",
+        GROW + "{% set a.n = a.n * a.n %}{% endfor %}",
+        "{{ 9 ** 9 ** 9 }}",
+        '{{ "x" * 999999999 }}',
+        "{{ [1] * 999999999 }}",
+        '{{ "%999999999d" % 1 }}',
+        '{{ "{:999999999}".format(1) }}',
+        '{{ "x".ljust(999999999) }}',
+        '{{ "\t".expandtabs(999999999) }}',
+        '{{ ["a"]|map("center", 999999999)|list }}',
+        "{{ [[1]]|tojson(indent=999999999) }}",
+        "{{ range(999999999) }}",
+        "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+        '{% for i in range(99999) %}{{ "x" * 100000 }}{% endfor %}',
+    ],
+)
+def test_a_template_cannot_grow_without_a_limit(text: str) -> None:
+    with pytest.raises(PageError):
+        render(text)
+
+
+def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.05)
+    loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    calls = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}"
+    for text in (loop, calls):
+        with pytest.raises(PageError, match=r"longer than 0\.05 s"):
+            render(text)
+
+
+def test_the_plain_page_has_a_form_and_every_result() -> None:
+    declarations = parse(PAGE.partition("---")[0])
+    page = Page(declarations, "/books.sql.html", {"q": NASTY}, templates.STYLE)
+    books = declarations.queries["books"]
+    found = Result(page, books, Choice(books, "", {}), "", ["title"], [["a"]])
+    text = Template(Environment(load), None, 0).render({"page": page, "results": {"books": found}})
+    assert '<input type="search" name="q" value="&lt;script&gt;' in text and "<script" not in text
+    assert 'name="year"' in text and 'name="price"' not in text  # which no query uses
+    assert "<td>a" in text and 'href="books.sql.csv?q=' in text
