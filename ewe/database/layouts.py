@@ -73,7 +73,15 @@ def as_rows(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """
     yield json.dumps(list(columns)) + "\n"
     for row in rows:
-        yield json.dumps([typed(value) for value in row]) + "\n"
+        yield f"[{','.join([row_value(value) for value in row])}]\n"
+
+
+def row_value(value: Value) -> str:
+    """Return one value of as_rows(). json.dumps() makes an encoder for each call, so texts and numbers go without."""
+    kind = type(value)
+    if kind is str:
+        return QUOTE(value)  # type: ignore[arg-type]
+    return str(value) if kind is int else json.dumps(typed(value))
 
 
 def typed(value: Value) -> object:
@@ -83,6 +91,9 @@ def typed(value: Value) -> object:
     if isinstance(value, float) and not -float("inf") < value < float("inf"):
         return {"float": str(value)}
     return value
+
+
+QUOTE = json.encoder.encode_basestring_ascii
 
 
 def csv(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:

@@ -110,7 +110,8 @@ class Databases:
                 data += piece
         finally:
             await result.close()
-        columns, *rows = (json.loads(line, object_hook=from_json) for line in data.splitlines())
+        # All lines as one JSON text: to decode each by itself takes five times as long
+        columns, *rows = json.loads(b"[%b]" % b",".join(data.splitlines()), object_hook=from_json)
         cut = most is not None and len(rows) > most
         return Table(columns, rows[:most], cut)
 
