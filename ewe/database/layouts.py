@@ -77,11 +77,13 @@ def as_rows(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def row_value(value: Value) -> str:
-    """Return one value of as_rows(). json.dumps() makes an encoder for each call, so texts and numbers go without."""
+    """Return one value of as_rows(). json.dumps() makes an encoder for each call; texts and numbers go without."""
     kind = type(value)
     if kind is str:
         return QUOTE(value)  # type: ignore[arg-type]
-    return str(value) if kind is int else json.dumps(typed(value))
+    if kind is int or (kind is float and -float("inf") < value < float("inf")):  # type: ignore[operator]
+        return repr(value)
+    return json.dumps(typed(value))
 
 
 def typed(value: Value) -> object:
