@@ -13,6 +13,8 @@ from glob import glob
 from pathlib import Path
 
 import pytest
+from support.browsing import check_paging, listing_of, schema_in
+from support.browsing import run as rows_of
 from support.demon import Demon
 from support.server import wait_until
 
@@ -20,6 +22,9 @@ from ewe.database.client import Client
 from ewe.database.drivers import Connection, Database, connect
 from ewe.database.postgresql import psycopg_style
 from ewe.database.protocol import ClientRequest, DatabaseError, Parameters, encode_request
+from ewe.features.browser import statements
+from ewe.features.browser.schema import POSTGRESQL
+from ewe.features.browser.urls import OPERATORS, Filter, View
 
 pytestmark = pytest.mark.starts_processes
 PROGRAMS = max(glob("/usr/lib/postgresql/*/bin"), default="")
@@ -239,3 +244,115 @@ def test_a_database_that_stops_is_said_and_one_that_starts_again_is_used(
     server.start()
     for _ in range(8):
         assert demon.ask(SERIES, [1])
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The browser's statements (ewe/features/browser)
+
+BROWSED = """
+CREATE SCHEMA browsed; SET search_path = browsed;
+CREATE TABLE makers (name text PRIMARY KEY, founded date);
+CREATE TABLE goods (id serial PRIMARY KEY, name varchar(40) NOT NULL, price numeric(8, 2),
+    maker text REFERENCES makers, at timestamptz, tags jsonb, cents int GENERATED ALWAYS AS (price * 100) STORED);
+CREATE TABLE stock (good int REFERENCES goods, place text, PRIMARY KEY (good, place));
+CREATE TABLE "a;""b" ("c'd" text);
+CREATE VIEW cheap AS SELECT name, price FROM goods WHERE price < 5;
+INSERT INTO makers VALUES ('Bess', '1820-05-01'), ('Ivy', NULL);
+INSERT INTO goods (name, price, maker, at, tags) VALUES ('wool', 2.5, 'Bess', '2026-01-01 UTC', '{"a": 1}'),
+    ('Wool 100%', NULL, NULL, NULL, NULL), ('w_ol', 2.5, 'Ivy', '2025-01-01 UTC', '[]'),
+    ('7', 9, 'Ivy', NULL, NULL);
+INSERT INTO stock SELECT id, place FROM goods, (VALUES ('barn'), ('shop')) AS p (place);
+ALTER ROLE postgres SET search_path = browsed;
+"""
+
+
+@pytest.fixture(scope="module")
+def browsed(server: PostgreSQL) -> Iterator[Connection]:
+    server.run(
+        "psql", "-h", str(server.directory), "-U", "postgres", "-q", "-v", "ON_ERROR_STOP=1", "-c", BROWSED
+    )
+    connection = connect(Database("pg", "postgresql", server.place, False))
+    yield connection
+    connection.close()
+    server.run(
+        "psql", "-h", str(server.directory), "-U", "postgres", "-c", "ALTER ROLE postgres RESET search_path"
+    )
+
+
+def test_the_browser_reads_the_schema(browsed: Connection) -> None:
+    schema = schema_in(browsed, POSTGRESQL)
+    assert list(schema.tables) == ['a;"b', "cheap", "goods", "makers", "stock"]
+    goods = schema.tables["goods"]
+    assert goods.key == ("id",) and goods.label == "name" and goods.columns["price"].is_number
+    assert goods.columns["cents"].filled == "computed" and "nextval" in goods.columns["id"].filled
+    assert goods.columns["name"].not_null and not goods.columns["at"].is_number
+    assert [(each.columns, each.other, each.others) for each in goods.foreign] == [
+        (("maker",), "makers", ("name",))
+    ]
+    assert schema.tables["stock"].key == ("good", "place") and schema.tables["cheap"].is_view
+    assert [each.table for each in schema.referring["goods"]] == ["stock"]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    ("name", "sort"),
+    [
+        ("goods", ""),
+        ("goods", "price"),
+        ("goods", "maker"),
+        ("goods", "at"),
+        ("stock", "place"),
+        ("makers", "founded"),
+        ("cheap", "price"),
+    ],
+)
+def test_the_browsers_pages_hold_every_row_once(
+    browsed: Connection, name: str, sort: str, descending: bool
+) -> None:
+    schema = schema_in(browsed, POSTGRESQL)
+    for size in (1, 3):
+        check_paging(browsed, schema, schema.tables[name], View(sort=sort, descending=descending, size=size))
+
+
+@pytest.mark.parametrize(
+    ("column", "op", "value", "names"),
+    [
+        ("price", "eq", "2.50", ["w_ol", "wool"]),
+        ("price", "in", "9, 2.5", ["7", "w_ol", "wool"]),
+        ("price", "contains", "2.5", ["w_ol", "wool"]),
+        ("at", "gt", "2025-06-01", ["wool"]),
+        ("name", "begins", "WOOL", ["Wool 100%", "wool"]),
+        ("name", "contains", "0%", ["Wool 100%"]),
+        ("name", "lacks", "ool", ["7", "w_ol"]),
+        ("maker", "null", "", ["Wool 100%"]),
+        ("tags", "eq", '{"a":1}', ["wool"]),
+        ("name", "eq", "' OR 1=1 --", []),
+    ],
+)
+def test_the_browsers_filters_find_what_they_say(
+    browsed: Connection, column: str, op: str, value: str, names: list[str]
+) -> None:
+    schema = schema_in(browsed, POSTGRESQL)
+    listing = listing_of(browsed, schema, schema.tables["goods"], View((Filter(column, op, value),)))
+    assert sorted(str(row[1]) for row in listing.rows.rows) == names and listing.total == len(names)
+
+
+def test_the_browsers_other_statements_run(browsed: Connection) -> None:
+    schema = schema_in(browsed, POSTGRESQL)
+    goods = schema.tables["goods"]
+    for op in OPERATORS:
+        rows_of(
+            browsed, statements.rows_of(schema, goods, View((Filter("name", op, "%s :a ? %(b)s"),), "100%"))
+        )
+    assert rows_of(browsed, statements.facet_of(schema, goods, View(), "maker"))[1][0] == ["Ivy", 2]
+    assert rows_of(browsed, statements.row_of(schema, goods, [3]))[1][0][1] == "w_ol"
+    labels = statements.labels_of(schema, schema.tables["stock"].foreign[0], [1, 3])
+    assert labels is not None and sorted(rows_of(browsed, labels)[1], key=str) == [[1, "wool"], [3, "w_ol"]]
+    plan = rows_of(
+        browsed, statements.Statement(POSTGRESQL.explain + 'SELECT * FROM "goods" WHERE id = :n', {"n": 1})
+    )
+    assert "goods" in str(plan[1])
+    with pytest.raises(DatabaseError) as refused:
+        listing_of(browsed, schema, goods, View((Filter("price", "gt", "dear"),)))
+    assert refused.value.kind == "STATEMENT"
+    browsed.end(commit=False)
