@@ -1,0 +1,30 @@
+"""Names for people: of a lock, from the line that makes it; of a line, its text."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from functools import lru_cache
+
+ASSIGNED = re.compile(r"^\s*(?:self\.|cls\.)?([A-Za-z_][\w.]*)\s*(?::[^=]*)?=[^=]")
+KEYWORD = re.compile(r"^\s*\"?([A-Za-z_]\w*)\"?\s*[:=]")
+
+
+@lru_cache(maxsize=4096)
+def name_of(file: str, line: int) -> str:
+    """Return the name that a line of source assigns, in the singular if it makes several; "" if it assigns none."""
+    if not file:
+        return ""
+    text = linecache.getline(file, line)
+    found = ASSIGNED.match(text) or KEYWORD.match(text)
+    if found is None:
+        return ""
+    name = found[1]
+    if re.search(r"\bfor\b.*\bin\b|\]\s*\*", text) and name.endswith("s"):
+        name = name[:-1]
+    return name
+
+
+def source(file: str, line: int) -> str:
+    """Return the text of a line, without its indentation."""
+    return linecache.getline(file, line).strip() if file else ""

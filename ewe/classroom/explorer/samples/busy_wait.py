@@ -1,0 +1,17 @@
+"""Broken: the main thread looks again and again, without a pause, whether the worker is ready. A busy wait."""
+
+import threading
+
+
+def scenario():
+    state = {"ready": False, "asked": False}
+
+    def work():
+        while not state["asked"]:
+            pass
+        state["ready"] = True
+
+    threading.Thread(target=work, name="worker").start()
+    while not state["ready"]:
+        pass
+    state["asked"] = True

@@ -1,0 +1,19 @@
+"""Broken: two philosophers, two forks. Each takes the left fork first: when both have one, both wait without end."""
+
+import threading
+
+
+def dine(left, right):
+    with left:
+        with right:
+            pass
+
+
+def scenario():
+    forks = [threading.Lock() for _ in range(2)]
+    first = threading.Thread(target=dine, args=(forks[0], forks[1]), name="Plato")
+    second = threading.Thread(target=dine, args=(forks[1], forks[0]), name="Kant")
+    first.start()
+    second.start()
+    first.join()
+    second.join()

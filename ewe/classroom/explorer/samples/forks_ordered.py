@@ -1,0 +1,23 @@
+"""Correct: three philosophers, three forks, and each takes the fork with the lower number first."""
+
+import threading
+
+
+def dine(forks, left, right):
+    first, second = min(left, right), max(left, right)
+    with forks[first]:
+        with forks[second]:
+            pass
+
+
+def scenario():
+    forks = [threading.Lock() for _ in range(3)]
+    names = ("Plato", "Kant", "Arendt")
+    threads = [
+        threading.Thread(target=dine, args=(forks, place, (place + 1) % 3), name=name)
+        for place, name in enumerate(names)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,15 @@
+"""Broken: three philosophers, three forks, and each takes the left fork first."""
+
+import threading
+
+
+def dine(left, right):
+    with left:
+        with right:
+            pass
+
+
+def scenario():
+    forks = [threading.Lock() for _ in range(3)]
+    for place, name in enumerate(("Plato", "Kant", "Arendt")):
+        threading.Thread(target=dine, args=(forks[place], forks[(place + 1) % 3]), name=name).start()
