@@ -304,8 +304,8 @@ def again(run: Run, first: Step, last: Step) -> str:
         inside = first.done < step.done < last.done and step.lane == first.lane
         if inside and isinstance(step.target, Condition) and step.verb.startswith("waits on"):
             return (
-                f"{name(run, step)} waits on {named(step)} in between [line {step.line}]. What it was woken for may "
-                "be gone when it has the lock again, so it must test once more: `while`, not `if`."
+                f"{name(run, step)} waits on {named(step)} in between [line {step.line}]. What it was woken for "
+                "may be gone when it has the lock again, so it must test once more: `while`, not `if`."
             )
     return ""
 

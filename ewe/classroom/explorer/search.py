@@ -12,7 +12,7 @@ level that was searched to its end is a statement: no schedule with so few devia
 *Priorities by lot.* Probabilistic concurrency testing (PCT; Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS
 2010) draws a priority for each thread and runs the highest one that can run. At d - 1 random steps it lowers the
 priority of the running thread below all others. A race that needs d ordered steps is found with a probability of at
-least 1 / (n * k^(d - 1)) in each run, whatever the program is: the guarantee that the first search lacks for a race
+least 1 / (n * k^(d - 1)) in each run, in every program: the guarantee that the first search lacks for a race
 that hides at a high level.
 
 Both switch only where a switch can matter: at an access to something that two lanes have used and one has
@@ -103,8 +103,8 @@ class Failure:
     tried: int = 0  # runs that shrinking took
 
     def key(self) -> tuple[int, int, int]:
-        """Return what makes a failure better than another: fewest preemptions, then the shortest."""
-        return self.preemptions, len(self.schedule), self.steps
+        """Return what makes a failure better than another: few deviations, few preemptions, few steps."""
+        return len(self.schedule), self.preemptions, self.steps
 
 
 def failure_of(run: Run) -> Failure:

@@ -1,14 +1,14 @@
 """Shrinking: the smallest schedule with which the program still fails in the same way.
 
-Smaller means: fewer preemptions (switches away from a lane that could have gone on), then fewer deviations, then
-fewer steps. A found schedule becomes small in three passes:
+Smaller means: fewer deviations; then fewer preemptions among them (switches away from a lane that could have gone
+on; the others only choose who follows a lane that waits); then fewer steps. Three passes make a schedule small:
 
 1. *Leave out.* Delta debugging (Zeller and Hildebrandt, 2002): drop halves of the deviations, then quarters, then
    single ones, as long as the program still fails. No single deviation of what is left can be dropped.
-2. *Move.* Replace one deviation by another one at an earlier or later decision, and keep the better failure.
-3. *Prove.* Try every schedule with fewer deviations. Either one fails, and is the better failure; or none does, and
-   the schedule is minimal by construction: it is the answer, and not only the best found. The search may have done
-   this already. Where it would take too many runs, the report says so.
+2. *Prove.* Try every schedule with fewer deviations, and those of as many with fewer preemptions. Either one fails,
+   and is the better failure; or none does, and the schedule is minimal by construction. Where this would take too
+   many runs (PROOF), the report says so.
+3. *Move.* Replace one deviation by another one at an earlier decision, and keep the shorter run.
 
 Every run after a failing one is normalized: the deviations that really happened are kept, the others are dropped.
 
@@ -17,11 +17,13 @@ Read next: explain.py.
 
 from __future__ import annotations
 
+from collections import deque
+
 from ewe.classroom.explorer.scheduler import Run, Schedule
 from ewe.classroom.explorer.search import Failure, Replay, Search, failure_of
 
-MOVES = 400  # runs for pass 2
-PROOF = 1500  # runs for pass 3
+PROOF = 1500  # runs for pass 2
+MOVES = 400  # runs for pass 3
 
 
 class Shrinker:
@@ -77,28 +79,30 @@ class Shrinker:
             size = max(min(size, len(self.best.schedule) // 2), 1)
 
     def prove(self) -> None:
-        """Try every schedule with fewer deviations than the best."""
-        search = Search(self.search.start, self.search.options, 0)
-        budget = PROOF
-        while budget > 0:
-            depth = len(self.best.schedule)
-            waiting = any(level.waiting for level in search.levels[:depth])
-            if not waiting:
-                break
-            schedule = search.take()
-            if schedule is None:
-                break
-            budget -= 1
-            self.runs += 1
-            run = search.run_level(schedule)
+        """Try every schedule with fewer deviations than the best, and those of as many with fewer preemptions."""
+        waiting: deque[tuple[Schedule, int]] = deque([((), 0)])
+        budget = self.runs + PROOF
+        while waiting and self.runs < budget:
+            schedule, cost = waiting.popleft()
+            if not self.is_smaller(len(schedule), cost):
+                continue
+            run = self.run(schedule)
             if self.best.problem.same(run.problem):
                 found = failure_of(run)
                 if found.key() < self.best.key():
                     self.best = found
-                    self.leave_out()
-        depth = len(self.best.schedule)
-        self.complete = not any(level.waiting or level.dropped for level in search.levels[:depth])
-        self.best.complete = self.complete
+            if run.problem is not None or tuple(run.deviations) != schedule:
+                continue  # its last deviation did not happen: the schedule without it was tried
+            last = schedule[-1][0] if schedule else -1
+            for index, lane in self.search.deviations(run, last):
+                more = cost + (run.branches[index].current >= 0)
+                if self.is_smaller(len(schedule) + 1, more):
+                    waiting.append(((*schedule, (index, lane)), more))
+        self.best.complete = not any(self.is_smaller(len(schedule), cost) for schedule, cost in waiting)
+
+    def is_smaller(self, deviations: int, preemptions: int) -> bool:
+        """Return whether a schedule would be smaller than the best."""
+        return (deviations, preemptions) < (len(self.best.schedule), self.best.preemptions)
 
     def move(self) -> None:
         """Try other decisions for each deviation, as long as this makes the failure better."""

@@ -1,4 +1,4 @@
-"""Broken: two philosophers, two forks. Each takes the left fork first: when both have one, both wait without end."""
+"""Broken: two philosophers, two forks. Each takes the left fork first, and may wait for the other one's."""
 
 import threading
 
