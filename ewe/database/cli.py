@@ -17,6 +17,7 @@ from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import toml
 from ewe.database.protocol import LAYOUTS, ClientRequest, DatabaseError
 from ewe.database.settings import ADDRESSES, DATABASE, GENERAL, Settings, load
+from ewe.database.transports import ADDRESS, parse_transport
 from ewe.logger import LEVELS, ErrorLog
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     """Serve, or print or check the settings. Raises ConfigError, UsageError."""
     parser = Parser(prog="ewe-dbd", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="settings (TOML); HUP reads them again")
-    parser.add_argument("--listen", metavar="ADDRESS", action="append", help="unix:PATH or HOST:PORT")
+    parser.add_argument("--listen", metavar="ADDRESS", action="append", help=ADDRESS)
     parser.add_argument("--log", metavar="FILE", default="-", help="the log [-: standard error]")
     parser.add_argument("--log-level", metavar="LEVEL", choices=LEVELS, default="info", help="[info]")
     parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
@@ -81,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         ADDRESSES.read(options.listen or [])
     except ValueError as wrong:
-        raise UsageError(f"--listen must be unix:PATH or HOST:PORT, not {wrong}") from None
+        raise UsageError(f"--listen must be {ADDRESS}, not {wrong}") from None
     settings = read()
     if options.print_config:
         print("\n".join(as_toml(settings)))
@@ -124,7 +125,7 @@ def doubts(settings: Settings) -> list[str]:
             lines.append(
                 f"[databases.{name}] place: {own.place} cannot be opened; the demon tries at each request"
             )
-        tcp = [each for each in settings.listen if not each.startswith(("unix:", "fd:"))]
+        tcp = [each for each in settings.listen if parse_transport(each)[0] == "tcp"]
         if (
             tcp
             and own.key
@@ -146,7 +147,7 @@ def as_toml(settings: Settings) -> list[str]:
     for name, own in settings.databases.items():
         lines += ["", f"[databases.{name}]"]
         for key, (kind, _) in DATABASE.items():
-            value = getattr(own, key)
+            value = getattr(own, key.replace("-", "_"))
             if value not in ("", ()):
                 lines.append(f"{key} = {toml(kind, value)}")
     return lines
@@ -156,7 +157,7 @@ def address_of(options: argparse.Namespace) -> str:
     """Return the address of a running demon. Raises ConfigError, UsageError."""
     address = options.listen or next(iter(load(options.config).listen), "")
     if not address:
-        raise UsageError("which demon? Say --listen unix:PATH or --listen HOST:PORT, or --config FILE")
+        raise UsageError("which demon? Say --listen ADDRESS, or --config FILE")
     return str(address)
 
 
@@ -200,7 +201,7 @@ def show(address: str, request: ClientRequest) -> int:
                 sys.stdout.buffer.write(piece)
             sys.stdout.flush()
     except ValueError:
-        raise UsageError(f"{address}: no address; unix:PATH or HOST:PORT is one") from None
+        raise UsageError(f"{address}: no address; it must be {ADDRESS}") from None
     return 0
 
 

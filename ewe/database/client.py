@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
-from ewe.config.setting_types import parse_address
+from ewe.database.dialing import connected
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -26,7 +25,7 @@ class Client:
     """
 
     def __init__(self, address: str, timeout_s: float = 30.0) -> None:
-        """Connect. address: unix:PATH or HOST:PORT. Raises DatabaseError("UNAVAILABLE"), ValueError."""
+        """Connect. address: see transports.py. Raises DatabaseError("UNAVAILABLE"), ValueError."""
         self.decoder = Decoder()
         try:
             self.socket = connected(address, timeout_s)
@@ -61,20 +60,3 @@ class Client:
             raise DatabaseError("UNAVAILABLE", str(reason.strerror or reason)) from None
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
-
-
-def connected(address: str, timeout_s: float) -> socket.socket:
-    """Return a connection to unix:PATH or HOST:PORT. Raises OSError, ValueError."""
-    family, host, port = parse_address(address)
-    if family != "unix":
-        sock = socket.create_connection((host, port), timeout_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.settimeout(timeout_s)
-        sock.connect(host)
-    except OSError:
-        sock.close()
-        raise
-    return sock

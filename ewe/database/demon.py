@@ -5,13 +5,17 @@
                             ▲                  │ sends the result to the gateway itself
                             └──── pipe: done ──┘
 
+A worker is a thread (worker.py), or, with several demons, a thread of another process (demons.py). The lines to
+gateways may be sockets, pipes or message queues (lines.py). Neither makes a difference here.
+
 The main thread owns everything but the statements: it accepts, reads requests, decides who may ask, and hands each
 request to a worker. All its state is its own, so it needs no lock. A request waits in one queue for all databases,
 first come, first served: no gateway waits longer than those who came before it, however often others ask.
 
 Who may ask is decided by the kernel's word, not by the peer's: on a Unix socket, the user id of the process that
 connected (SO_PEERCRED). If the permissions of the socket decided instead, every student's script could use every
-database. On TCP there is no such word, so a key is asked for.
+database. The owner of a named pipe or a message queue is as good. On TCP there is no such word, so a key is asked
+for.
 
 A worker blocks while it sends to a gateway that reads slowly, for at most `write_timeout`.
 """
@@ -24,13 +28,13 @@ import os
 import pwd
 import select
 import signal
-import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Container
-from functools import lru_cache
+from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
 
+from ewe.database.demons import LOG, DemonProcess, Remote
+from ewe.database.lines import Acceptor, Line, name_of, open_acceptors
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -43,12 +47,9 @@ from ewe.database.protocol import (
 from ewe.database.settings import DatabaseSettings, Settings, unknown
 from ewe.database.worker import Job, Worker
 from ewe.logger import ErrorLog
-from ewe.streams.listener import close_sockets, open_sockets
 
-BACKLOG = 1024
 LOOK = 0.1  # seconds between two looks at the deadlines
-RECEIVE = 64 * 1024
-CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+YOUNG = 1.0  # seconds: a demon that ends younger than this is started again only after so long
 GRACE = 10.0  # seconds in which the demon finishes what it has begun when it is asked to stop
 
 
@@ -58,18 +59,14 @@ class Gateway:
     busy: its request waits or runs. left: its connection is of no use any more.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
+    def __init__(self, line: Line, acceptor: Acceptor) -> None:
+        self.line = line
+        self.acceptor = acceptor
         self.decoder = Decoder()
-        self.uid: int | None = None
-        self.who = "TCP"
+        self.uid = line.uid
+        self.who = line.who
         self.busy = False
         self.left = False
-        if sock.family == socket.AF_UNIX:
-            pid, self.uid, _ = CREDENTIALS.unpack(
-                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            )
-            self.who = f"{name_of(self.uid)} (pid {pid})"
 
     def may_use(self, database: DatabaseSettings, accounts: Container[int], key: str) -> bool:
         """Return whether the gateway may use a database: its account is among these, or on TCP it has the key."""
@@ -96,14 +93,18 @@ class Demon:
         self.reload = reload
         self.log = log
         self.accounts = accounts_of(settings, log)
-        self.sockets = open_sockets(settings.listen, BACKLOG, settings.write_timeout)
-        self.listening = {sock.fileno(): sock for sock in self.sockets}
+        self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
+        self.listening = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
         self.gateways: dict[int, Gateway] = {}
         self.queue: deque[Waiting] = deque()
-        self.running: dict[Worker, Gateway] = {}
-        self.free: list[Worker] = []
-        self.workers: list[Worker] = []
-        self.finished: deque[Worker] = deque()
+        self.running: dict[Worker | Remote, Gateway] = {}
+        self.free: list[Worker | Remote] = []
+        self.workers: list[Worker | Remote] = []
+        self.finished: deque[Worker | Remote] = deque()
+        self.demons: dict[
+            int, DemonProcess
+        ] = {}  # by descriptor; empty: the workers are threads of this process
+        self.starts: deque[tuple[float, int]] = deque()  # demons to start again: when, and their connections
         self.served = 0
         self.refused = 0
         self.stop_by: float | None = None
@@ -122,8 +123,8 @@ class Demon:
         self.epoll.register(self.wake_end, select.EPOLLIN)
         for descriptor in self.listening:
             self.epoll.register(descriptor, select.EPOLLIN)
-        self.resize()
         try:
+            self.resize()
             while not self.is_over():
                 for descriptor, events in self.epoll.poll(LOOK):
                     self.handle(descriptor, events)
@@ -141,6 +142,8 @@ class Demon:
             os.read(self.wake_end, 4096)
         elif descriptor in self.listening:
             self.accept(self.listening[descriptor])
+        elif descriptor in self.demons:
+            self.hear(self.demons[descriptor])
         elif (gateway := self.gateways.get(descriptor)) is not None:
             if gateway.busy:
                 self.leave(gateway)
@@ -149,22 +152,23 @@ class Demon:
             else:
                 self.drop(gateway)
 
-    def accept(self, listening: socket.socket) -> None:
-        """Take a connection."""
+    def accept(self, acceptor: Acceptor) -> None:
+        """Take connections, and what the acceptor has received for those that there are."""
         try:
-            sock, _ = listening.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
+            for line in acceptor.take():
+                gateway = self.gateways.get(line.fileno())
+                if gateway is None:
+                    self.gateways[line.fileno()] = Gateway(line, acceptor)
+                    self.epoll.register(line.fileno(), line.idle_events)
+                elif not gateway.busy:
+                    self.receive(gateway)
+                elif line.is_overfull():
+                    self.leave(gateway)
         except OSError as reason:
             # No descriptor is left. epoll would report the connection again at once
             self.log.write("error", f"cannot accept: {reason.strerror}; trying again in {LOOK:g} s")
             self.listen_for(0)
             self.listen_again_at = time.monotonic() + LOOK
-            return
-        sock.setblocking(False)
-        gateway = Gateway(sock)
-        self.gateways[sock.fileno()] = gateway
-        self.epoll.register(sock, select.EPOLLIN)
 
     def listen_for(self, events: int) -> None:
         """Have epoll report these events of the listening sockets."""
@@ -174,7 +178,7 @@ class Demon:
     def receive(self, gateway: Gateway) -> None:
         """Read what a gateway sends; if it is a whole request, queue it."""
         try:
-            data = gateway.socket.recv(RECEIVE)
+            data = gateway.line.receive()
         except BlockingIOError:
             return
         except OSError:
@@ -207,6 +211,8 @@ class Demon:
             self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
         if gateway.left:
             self.drop(gateway)
+        elif not gateway.busy and gateway.line.has_received():
+            self.receive(gateway)
 
     def admit(self, gateway: Gateway, request: ClientRequest) -> None:
         """Queue a request that the gateway may make. Raises DatabaseError."""
@@ -216,7 +222,7 @@ class Demon:
         gateway.busy = True
         self.queue.append(Waiting(gateway, job))
         # From here on only its leaving matters: what it sends stays in the socket
-        self.epoll.modify(gateway.socket, select.EPOLLRDHUP | select.EPOLLONESHOT)
+        self.epoll.modify(gateway.line.fileno(), gateway.line.busy_events)
 
     def job(self, gateway: Gateway, request: ClientRequest) -> Job:
         """Return the job of a request that the gateway may make. Raises DatabaseError."""
@@ -230,14 +236,21 @@ class Demon:
             raise DatabaseError(
                 "FORBIDDEN", f"{gateway.who} may not use a database {request.database[:60]!r}"
             )
+        user = ""
+        if own.per_user:
+            if gateway.uid is None:
+                raise DatabaseError(
+                    "FORBIDDEN", f"{request.database[:60]!r} is not used through TCP (per-user)"
+                )
+            user = name_of(gateway.uid)
         limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
         return Job(
             request,
-            own.database(request.database, read_only=request.read_only),
-            gateway.socket,
-            gateway.who,
+            own.database(request.database, read_only=request.read_only, user=user),
+            gateway.line,
             self.settings.rows,
             limit,
+            self.settings.write_timeout,
         )
 
     def refuse(self, gateway: Gateway, error: DatabaseError, *, closes: bool = False) -> None:
@@ -250,13 +263,8 @@ class Demon:
 
     def say(self, gateway: Gateway, response: ServerResponse) -> None:
         """Send a short response without waiting; a gateway that has no room for it is dropped."""
-        data = encode_response(response)
-        try:
-            if gateway.socket.send(data, socket.MSG_DONTWAIT) == len(data):
-                return
-        except OSError:
-            pass
-        gateway.left = True
+        if not gateway.line.send_now(encode_response(response)):
+            gateway.left = True
 
     def leave(self, gateway: Gateway) -> None:
         """Note that a gateway has left while its request waits or runs; the statement is cancelled."""
@@ -270,28 +278,35 @@ class Demon:
 
     def drop(self, gateway: Gateway) -> None:
         """Close a gateway's connection."""
-        if self.gateways.pop(gateway.socket.fileno(), None) is not None:
-            self.epoll.unregister(gateway.socket)
-            gateway.socket.close()
+        line = gateway.line
+        if self.gateways.get(line.fileno()) is gateway:
+            del self.gateways[line.fileno()]
+            self.epoll.unregister(line.fileno())
+            gateway.acceptor.forget(line)
+            line.close()
 
     # Jobs
 
     def dispatch(self) -> None:
-        """Give waiting requests to free workers, in order; a worker whose connection fits comes first."""
+        """Give waiting requests to free workers, in order.
+
+        A worker of the least busy demon comes first, then one whose connection fits, then one without a connection.
+        """
         while self.queue and self.free:
             waiting = self.queue.popleft()
             if waiting.gateway.left:
                 self.drop(waiting.gateway)
                 continue
             database = waiting.job.database
-            worker = next((each for each in self.free if each.database == database), None)
-            worker = worker or next((each for each in self.free if each.database is None), self.free[0])
+            worker = min(
+                self.free,
+                key=lambda each: (each.load, each.database != database, each.database is not None),
+            )
             self.free.remove(worker)
             self.running[worker] = waiting.gateway
-            waiting.gateway.socket.settimeout(self.settings.write_timeout)
             worker.start(waiting.job)
 
-    def finish(self, worker: Worker) -> None:
+    def finish(self, worker: Worker | Remote) -> None:
         """Note that a worker is free; called in its thread."""
         self.finished.append(worker)
         try:
@@ -311,10 +326,16 @@ class Demon:
             if worker.gone or gateway.left:
                 self.drop(gateway)
                 continue
-            gateway.socket.setblocking(False)
-            self.epoll.modify(gateway.socket, select.EPOLLIN)
-            self.next_request(gateway)
+            self.await_request(gateway)
         self.resize()
+
+    def await_request(self, gateway: Gateway) -> None:
+        """Go on with a gateway that has its answer: its next request may have come already."""
+        self.epoll.modify(gateway.line.fileno(), gateway.line.idle_events)
+        if gateway.line.has_received():
+            self.receive(gateway)
+        else:
+            self.next_request(gateway)
 
     def expire(self, now: float) -> None:
         """Refuse what has waited too long, cancel what runs too long, and accept again after a pause."""
@@ -324,12 +345,17 @@ class Demon:
         while self.queue and now - self.queue[0].since > self.settings.patience:
             waiting = self.queue.popleft()
             waiting.gateway.busy = False
-            self.epoll.modify(waiting.gateway.socket, select.EPOLLIN)
             self.refuse(waiting.gateway, DatabaseError("UNAVAILABLE", "no connection became free (patience)"))
-            self.next_request(waiting.gateway)  # one that came in the same segment
-        for worker in self.running:
+            self.await_request(waiting.gateway)
+        for worker, gateway in self.running.items():
+            if gateway.left:  # again: the statement may not have begun when it left
+                worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
             if now > worker.expires:
                 worker.cancel(DatabaseError("TIMEOUT", "cancelled after the time limit"))
+                if isinstance(worker, Remote) and now > worker.expires + GRACE:
+                    worker.demon.kill()  # it does not even cancel
+        while self.starts and now >= self.starts[0][0]:
+            self.start_demon(self.starts.popleft()[1])
 
     # Signals, status
 
@@ -350,6 +376,8 @@ class Demon:
         """Open the log again after it was renamed; if that fails, the old file stays in use."""
         try:
             self.log.file.open()
+            for demon in self.demons.values():
+                demon.order(LOG)
         except OSError as reason:
             self.log.write("error", f"USR1: {self.log.file.path}: {reason.strerror}")
 
@@ -360,8 +388,11 @@ class Demon:
         except ValueError as error:
             self.log.write("error", f"HUP: {error}; the settings stay as they are")
             return
-        if settings.listen != self.settings.listen:
-            self.log.write("warning", "HUP: listen has changed: restart the demon for it")
+        several = max(settings.demons, self.settings.demons) > 1
+        for name in ("listen", "demons", *(("connections",) if several else ())):
+            if getattr(settings, name) != getattr(self.settings, name):
+                self.log.write("warning", f"HUP: {name} has changed: restart the demon for it")
+                settings = replace(settings, **{name: getattr(self.settings, name)})
         self.settings = settings
         self.accounts = accounts_of(settings, self.log)
         self.resize()
@@ -369,14 +400,49 @@ class Demon:
 
     def resize(self) -> None:
         """Have as many workers as the settings say; those that run end after their statement."""
+        demons = self.settings.demons
+        if demons > 1:
+            if not self.demons and not self.starts:
+                for number in range(demons):
+                    self.start_demon((self.settings.connections + number) // demons)
+            return
         while len(self.workers) < self.settings.connections:
             worker = Worker(self.log, self.finish)
             self.workers.append(worker)
             self.free.append(worker)
         while len(self.workers) > self.settings.connections and self.free:
-            worker = self.free.pop(0)
-            self.workers.remove(worker)
-            worker.jobs.put(None)
+            idle = self.free.pop(0)
+            self.workers.remove(idle)
+            idle.stop()
+
+    def start_demon(self, connections: int) -> None:
+        """Start a demon with so many connections."""
+        demon = DemonProcess(self.log, connections, self.finish)
+        self.demons[demon.fileno()] = demon
+        self.epoll.register(demon.fileno(), select.EPOLLIN)
+        self.workers += demon.workers
+        self.free += demon.workers
+
+    def hear(self, demon: DemonProcess) -> None:
+        """Take what a demon reports; if it has ended, close the gateways that it served, and start another."""
+        try:
+            demon.read()
+            return
+        except EOFError:
+            pass
+        self.epoll.unregister(demon.fileno())
+        del self.demons[demon.fileno()]
+        demon.close()
+        self.log.write("error", f"a demon (pid {demon.pid}) has ended; starting another")
+        self.collect()
+        for remote in demon.workers:
+            self.workers.remove(remote)
+            if remote.job is None:
+                self.free.remove(remote)
+            else:
+                self.drop(self.running.pop(remote))
+        young = time.monotonic() - demon.born < YOUNG
+        self.starts.append((time.monotonic() + (YOUNG if young else 0.0), len(demon.workers)))
 
     def status(self, gateway: Gateway) -> ServerResponse:
         """Return what the demon does, as JSON; only for root and its own user."""
@@ -388,9 +454,18 @@ class Demon:
             "gateways": len(self.gateways),
             "waiting": len(self.queue),
             "running": len(self.running),
-            "connections": [worker.database.name for worker in self.workers if worker.database is not None],
+            "connections": names_of(self.workers),
             "served": self.served,
             "refused": self.refused,
+            "demons": [
+                {
+                    "pid": demon.pid,
+                    "running": demon.running,
+                    "served": demon.served,
+                    "connections": names_of(demon.workers),
+                }
+                for demon in self.demons.values()
+            ],
         }
         return ServerResponse(json.dumps(about, indent=2).encode() + b"\n", False)
 
@@ -404,14 +479,18 @@ class Demon:
         """Close all that is open; the threads end with the process."""
         for worker in self.workers:
             worker.cancel(DatabaseError("UNAVAILABLE", "the demon ends"))
-            worker.jobs.put(None)
-        if any(each.startswith("fd:") for each in self.settings.listen):
-            for sock in self.sockets:
-                sock.close()  # its name belongs to the parent, who may start another demon
-        else:
-            close_sockets(self.sockets)
+            worker.stop()
         for gateway in list(self.gateways.values()):
             self.drop(gateway)
+        for acceptor in self.acceptors:
+            acceptor.close()
+        for demon in self.demons.values():
+            demon.close()
+
+
+def names_of(workers: Iterable[Worker | Remote]) -> list[str]:
+    """Return the names of the databases that workers are connected to."""
+    return [worker.database.name for worker in workers if worker.database is not None]
 
 
 def accounts_of(settings: Settings, log: ErrorLog) -> dict[str, set[int]]:
@@ -428,17 +507,3 @@ def accounts_of(settings: Settings, log: ErrorLog) -> dict[str, set[int]]:
             except KeyError:
                 log.write("warning", f"[databases.{database}] users: there is no account {name!r}")
     return found
-
-
-def name_of(uid: int) -> str:
-    """Return the name of an account, for messages; its number if there is none."""
-    try:
-        return known_name(uid)
-    except KeyError:
-        return str(uid)
-
-
-@lru_cache(1000)
-def known_name(uid: int) -> str:
-    """Return the name of an account: a lookup opens a file, which each connection would pay. Raises KeyError."""
-    return pwd.getpwuid(uid).pw_name

@@ -16,12 +16,16 @@ from ewe.registry import load
 
 
 class Database(NamedTuple):
-    """One database of the settings. place: a file for SQLite, a connection string for PostgreSQL."""
+    """One database of the settings. place: a file for SQLite, a connection string for PostgreSQL.
+
+    user: the account of PostgreSQL to connect as; "": that of the connection string.
+    """
 
     name: str
     driver: str
     place: str
     write: bool
+    user: str = ""
 
 
 class Result(NamedTuple):

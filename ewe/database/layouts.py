@@ -159,12 +159,14 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-def fragments(layout: str, columns: Sequence[str], rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield a result in pieces of at most FRAGMENT bytes, the last may be empty. layout: a key of LAYOUTS."""
+def fragments(
+    layout: str, columns: Sequence[str], rows: Iterable[Row], size: int = FRAGMENT
+) -> Iterator[bytes]:
+    """Yield a result in pieces of at most `size` bytes, the last may be empty. layout: a key of LAYOUTS."""
     waiting = bytearray()
     for part in LAYOUTS[layout](columns, rows):
         waiting += part.encode("utf-8", "replace")
-        while len(waiting) >= FRAGMENT:
-            yield bytes(waiting[:FRAGMENT])
-            del waiting[:FRAGMENT]
+        while len(waiting) >= size:
+            yield bytes(waiting[:size])
+            del waiting[:size]
     yield bytes(waiting)

@@ -36,7 +36,8 @@ class PostgreSQL:
     def __init__(self, database: Database) -> None:
         self.write = database.write
         try:
-            self.connection = psycopg.connect(database.place, connect_timeout=CONNECT)
+            place = psycopg.conninfo.make_conninfo(database.place, user=database.user or None)
+            self.connection = psycopg.connect(place, connect_timeout=CONNECT)
         except psycopg.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.name}: {reason}") from None
         self.connection.read_only = not database.write

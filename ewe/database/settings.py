@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest, one_line
-from ewe.config.setting_types import BOOL, Kind, duration, parse_address, whole
+from ewe.config.setting_types import BOOL, Kind, duration, whole
 from ewe.config.tables import Described, described, read_file, read_table, setting, sub_table
 from ewe.database.drivers import DRIVERS, Database
+from ewe.database.transports import ADDRESS, parse_transport
 
 
 def _text(raw: object) -> str:
@@ -39,14 +40,14 @@ def _texts(raw: object) -> tuple[str, ...]:
 
 def _addresses(raw: object) -> tuple[str, ...]:
     for each in _texts(raw):
-        parse_address(each)
+        parse_transport(each)
     return _texts(raw)
 
 
 _JOIN: Any = ", ".join
 TEXT = Kind("TEXT", "a text in one line", _text)
 TEXTS = Kind("TEXT", "a list of texts", _texts, _JOIN)
-ADDRESSES = Kind("ADDRESS", "a list of unix:PATH and HOST:PORT", _addresses, _JOIN)
+ADDRESSES = Kind("ADDRESS", f"a list of {ADDRESS}", _addresses, _JOIN)
 DRIVER = Kind("DRIVER", f"one of {', '.join(DRIVERS)}", _driver)
 SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 31, "a whole number from 1")
@@ -65,10 +66,19 @@ class DatabaseSettings:
     )
     key: str = setting("", TEXT, "who knows it may use the database through TCP; none: nobody may")
     write: bool = setting(False, BOOL, "statements may change the database")
+    per_user: bool = setting(
+        False,
+        BOOL,
+        "PostgreSQL: connect as the account of the gateway's process; a connection fits that account only",
+    )
 
-    def database(self, name: str, *, read_only: bool = False) -> Database:
-        """Return what a driver needs to know. read_only: for a statement that must not change anything."""
-        return Database(name, self.driver, self.place, self.write and not read_only)
+    def database(self, name: str, *, read_only: bool = False, user: str = "") -> Database:
+        """Return what a driver needs to know.
+
+        read_only: for a statement that must not change anything. user: the account of the gateway's process.
+        """
+        write = self.write and not read_only
+        return Database(name, self.driver, self.place, write, user if self.per_user else "")
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,12 @@ class Settings:
 
     listen: tuple[str, ...] = setting((), ADDRESSES, "where gateways connect")
     connections: int = setting(
-        4, whole(1, 1000, "1 to 1000"), "connections to databases, and so statements at once"
+        4,
+        whole(1, 1000, "1 to 1000"),
+        "connections to databases, and so statements at once, of all demons together",
+    )
+    demons: int = setting(
+        1, whole(1, 64, "1 to 64"), "processes that run statements; each gets its part of the connections"
     )
     queue: int = setting(1000, COUNT, "requests that may wait for a connection; above it UNAVAILABLE")
     patience: float = setting(10.0, SECONDS, "how long a request waits for a connection; then UNAVAILABLE")
@@ -107,9 +122,13 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
         made = DatabaseSettings(**read_table(own, DATABASE, place))
         if not made.place:
             raise ConfigError(f"{place}: place is missing: where is the database?")
+        if made.per_user and made.driver != "postgresql":
+            raise ConfigError(f"{place}: per-user is for PostgreSQL: {made.driver} knows no users")
         if made.driver == "sqlite":
             made = replace(made, place=os.path.join(directory, made.place))
         databases[name] = made
+    if settings.demons > settings.connections:
+        raise ConfigError(f"{where}: demons must not be more than connections: each needs one")
     return replace(settings, databases=databases)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from ewe.database.drivers import Connection, Database, Result, connect
 from ewe.database.layouts import Row, fragments
+from ewe.database.lines import Line
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -31,14 +31,19 @@ class Job(NamedTuple):
 
     request: ClientRequest
     database: Database
-    socket: socket.socket
-    who: str
+    line: Line
     rows: int
     time_limit: float
+    write_timeout: float
 
 
 class Worker:
-    """A thread and its connection. database: the one that it is connected to."""
+    """A thread and its connection. database: the one that it is connected to.
+
+    load: how much its demon has to do, by which the least busy of several demons is found (demons.py).
+    """
+
+    load = 0
 
     def __init__(self, log: ErrorLog, done: Callable[[Worker], None]) -> None:
         """done: called in the worker's thread after each job."""
@@ -64,6 +69,10 @@ class Worker:
             self.expires = time.monotonic() + job.time_limit
         self.jobs.put(job)
 
+    def stop(self) -> None:
+        """End the thread, and its connection, after the statement that runs."""
+        self.jobs.put(None)
+
     def cancel(self, error: DatabaseError) -> None:
         """Cancel the statement that runs now. error: the gateway's; any thread may call this."""
         with self.lock:
@@ -81,7 +90,7 @@ class Worker:
             except OSError:
                 self.gone = True
             except Exception as bug:
-                self.log.write("error", f"{job.who}: {type(bug).__name__}: {bug}")
+                self.log.write("error", f"{job.line.who}: {type(bug).__name__}: {bug}")
                 self.gone = True
                 self.disconnect()
             with self.lock:
@@ -95,8 +104,10 @@ class Worker:
             self.run(job)
         except DatabaseError as error:
             failed = self.cancelled or error
-            self.log.write("warning", f"{job.who}: database {job.database.name}: {failed.kind}: {failed}")
-            job.socket.sendall(encode_response(ServerResponse(b"", False, failed)))
+            self.log.write(
+                "warning", f"{job.line.who}: database {job.database.name}: {failed.kind}: {failed}"
+            )
+            self.send(job, ServerResponse(b"", False, failed))
 
     def run(self, job: Job) -> None:
         """Run the statement and send its result. The transaction is committed before the last part leaves."""
@@ -108,9 +119,9 @@ class Worker:
             assert connection is not None
             rows = self.limited(result.rows, job)
             last: bytes | None = None
-            for piece in fragments(job.request.layout, result.columns, rows):
+            for piece in fragments(job.request.layout, result.columns, rows, job.line.fragment):
                 if last is not None:
-                    job.socket.sendall(encode_response(ServerResponse(last, True)))
+                    self.send(job, ServerResponse(last, True))
                 last = piece
             result.rows.close()  # a limit may have ended it
             connection.end(commit=True)
@@ -118,7 +129,11 @@ class Worker:
         finally:
             if not whole:
                 self.roll_back(result)
-        job.socket.sendall(encode_response(ServerResponse(last or b"", False)))
+        self.send(job, ServerResponse(last or b"", False))
+
+    def send(self, job: Job, response: ServerResponse) -> None:
+        """Send a part of the answer. Raises OSError if the gateway has left, or reads nothing."""
+        job.line.send(encode_response(response), job.write_timeout)
 
     def limited(self, rows: Iterator[Row], job: Job) -> Iterator[Row]:
         """Yield the rows that may be sent. Raises DatabaseError at a limit of the demon's."""

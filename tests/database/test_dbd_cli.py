@@ -15,7 +15,7 @@ from ewe.database.cli import main
     ("text", "words"),
     [
         ("nothing = 1", "unknown setting nothing"),
-        ("listen = ['http://x']", "listen must be a list of unix:PATH and HOST:PORT"),
+        ("listen = ['http://x']", "listen must be a list of unix:PATH, HOST:PORT, fifo:PATH or mq:NAME"),
         ("[databases.log]", "[databases.log]: place is missing"),
         ("[databases.log]\nplace = 'a.db'\ndriver = 'oracle'", "driver must be one of sqlite"),
         ("databases = 1", "databases must be a table"),

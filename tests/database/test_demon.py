@@ -359,6 +359,17 @@ def test_fewer_connections_are_kept_after_a_hup(demon: Demon) -> None:
 
 def test_no_descriptor_left_is_said_and_is_no_end(demon: Demon) -> None:
     demon.start()
+    with Client(demon.address) as stays:  # the connection of another test of the start may not be closed yet
+        wait_until(lambda: alone(stays), 5)
+        no_descriptor_left(demon)
+
+
+def alone(client: Client) -> bool:
+    """Return whether a client is the only one of its demon."""
+    return bool(json.loads(b"".join(client.ask(ClientRequest("", ""))))["gateways"] == 1)
+
+
+def no_descriptor_left(demon: Demon) -> None:
     soft, hard = resource.prlimit(demon.pid, resource.RLIMIT_NOFILE)
     used = set(map(int, os.listdir(f"/proc/{demon.pid}/fd")))
     resource.prlimit(demon.pid, resource.RLIMIT_NOFILE, (min(set(range(1000)) - used), hard))

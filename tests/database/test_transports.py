@@ -1,0 +1,350 @@
+"""The transports of the demon, with one demon and with two: the same protocol over each, and what ends a line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import posix_ipc
+import pytest
+from support.demon import Demon
+from support.proc import is_gone
+from support.server import ROOT, wait_until
+
+from ewe.database.client import Client
+from ewe.database.dialing import PipeEnd, QueueEnd, connected
+from ewe.database.protocol import ClientRequest, DatabaseError, Decoder, decode_response, encode_request
+from ewe.database.transports import parse_transport
+
+pytestmark = pytest.mark.starts_processes
+ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
+COUNT = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT ?) SELECT n, 'text' FROM c"
+TRANSPORTS = ("unix", "tcp", "fifo", "mq")
+ONE = ClientRequest("log", "SELECT 1 AS n", "CSV", key="sesame")
+
+
+class Demons(Demon):
+    """A demon that listens on every transport. at: the address of each."""
+
+    def __init__(self, directory: Path, demons: int) -> None:
+        super().__init__(directory)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.at = {
+            "unix": self.address,
+            "tcp": f"127.0.0.1:{port}",
+            "fifo": f"fifo:{directory}/pipes",
+            "mq": f"mq:{directory.name}",
+        }
+        self.general += [f"demons = {demons}"]
+        self.databases["log"].append("key = 'sesame'")
+
+    def settings(self) -> Path:
+        path = super().settings()
+        path.write_text(path.read_text().replace(f"['{self.address}']", json.dumps(list(self.at.values()))))
+        return path
+
+    def demons(self) -> list[dict[str, object]]:
+        found = self.status()["demons"]
+        assert isinstance(found, list)
+        return found
+
+
+@contextlib.contextmanager
+def running(demons: int) -> Iterator[Demons]:
+    with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
+        Path(name).chmod(0o755)
+        made = Demons(Path(name), demons)
+        try:
+            made.start()
+            yield made
+            assert made.stop() in (0, -signal.SIGKILL)
+            assert not list(Path(name).glob("pipes")), "names are left behind"
+            with pytest.raises(posix_ipc.ExistentialError):
+                posix_ipc.MessageQueue("/" + made.directory.name)
+        finally:
+            made.stop(signal.SIGKILL)
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_message_queue("/" + made.directory.name)
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def demon(request: pytest.FixtureRequest) -> Iterator[Demons]:
+    """One demon, or two, for the tests that leave it as it was."""
+    with running(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def one() -> Iterator[Demons]:
+    with running(1) as made:
+        yield made
+
+
+@pytest.fixture
+def two() -> Iterator[Demons]:
+    with running(2) as made:
+        yield made
+
+
+def answers(demon: Demons, transport: str) -> bool:
+    with Client(demon.at[transport], 30) as client:
+        return b"".join(client.ask(ONE)) == b"n\r\n1\r\n"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_requests_and_results_of_any_size(demon: Demons, transport: str) -> None:
+    long = "ü<'\0" * 100_000
+    with Client(demon.at[transport], 60) as client:
+        for _ in range(3):
+            assert b"".join(client.ask(ONE)) == b"n\r\n1\r\n"
+        asked = ClientRequest("log", "SELECT ? AS text", "JSON", [long], key="sesame")
+        assert json.loads(b"".join(client.ask(asked)))[0]["text"] == long
+        asked = ClientRequest("log", COUNT, "CSV", [50_000], key="sesame")
+        assert sum(map(len, client.ask(asked))) == 10 + sum(len(f"{n},text\r\n") for n in range(1, 50_001))
+        with pytest.raises(DatabaseError, match="syntax error"):
+            list(client.ask(ClientRequest("log", "SELEC 1", key="sesame")))
+        assert b"".join(client.ask(ONE)) == b"n\r\n1\r\n"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_frames_that_are_cut_joined_and_broken(demon: Demons, transport: str) -> None:
+    """Byte by byte, two in one segment, an end in the middle, and noise: only that line suffers."""
+    frame = encode_request(ONE)
+    chance = random.Random(transport)
+    whole = connected(demon.at[transport], 30)
+    for at in range(len(frame)):
+        whole.sendall(frame[at : at + 1])
+    whole.sendall(frame + frame)
+    decoder, found = Decoder(), []
+    while len(found) < 3:
+        if (fields := decoder.frame()) is None:
+            decoder.feed(whole.recv(4096))
+        else:
+            found.append(decode_response(fields).fragment)
+    whole.close()
+    assert found == [b"n\r\n1\r\n"] * 3
+    for _ in range(10):
+        end = connected(demon.at[transport], 30)
+        end.sendall(frame[: chance.randrange(1, len(frame))])
+        end.close()
+    for _ in range(10):
+        noise = bytearray(frame)
+        for _ in range(3):
+            noise[chance.randrange(len(noise))] = chance.randrange(256)
+        end = connected(demon.at[transport], 30)
+        with contextlib.suppress(OSError):
+            end.sendall(bytes(noise) + chance.randbytes(50))
+        end.close()
+    bad = connected(demon.at[transport], 30)
+    bad.sendall(b"\xff" * 8)
+    decoder = Decoder()
+    while (fields := decoder.frame()) is None:
+        decoder.feed(bad.recv(4096))
+    error = decode_response(fields).error
+    assert error is not None and error.kind == "MESSAGE"
+    assert bad.recv(4096) == b""
+    bad.close()
+    assert answers(demon, transport)
+
+
+@pytest.mark.parametrize("transport", ["fifo", "mq"])
+def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(demon: Demons, transport: str) -> None:
+    code = (
+        "import os, sys; from ewe.database.client import Client\n"
+        "from ewe.database.protocol import ClientRequest, DatabaseError\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "for name in sys.argv[2:]:\n"
+        "    try: print(b''.join(Client(sys.argv[1]).ask(ClientRequest(name, 'SELECT 1', 'CSV'))))\n"
+        "    except DatabaseError as error: print(error.kind)\n"
+        "try: print(os.listdir(sys.argv[1][5:]))\n"
+        "except OSError as error: print(error.strerror)\n"
+    )
+    command = [sys.executable, "-c", code, demon.at[transport], "log", "staff", ""]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    *kinds, listed = done.stdout.splitlines()
+    assert kinds == ["b'1\\r\\n1\\r\\n'", "FORBIDDEN", "FORBIDDEN"]
+    assert listed == ("Permission denied" if transport == "fifo" else "No such file or directory")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_gateway_that_leaves_or_is_killed_ends_its_statement(demon: Demons, transport: str) -> None:
+    end = connected(demon.at[transport], 30)
+    end.sendall(encode_request(ClientRequest("log", ENDLESS, key="sesame")))
+    wait_until(lambda: demon.status()["running"] == 1, 5)
+    end.close()
+    wait_until(lambda: demon.status()["running"] == 0, 5)
+    code = (
+        "import sys; from ewe.database.client import Client; from ewe.database.protocol import ClientRequest\n"
+        "list(Client(sys.argv[1]).ask(ClientRequest('log', sys.argv[2], key='sesame')))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, demon.at[transport], ENDLESS], cwd=ROOT) as killed:
+        wait_until(lambda: demon.status()["running"] == 1, 10)
+        killed.kill()
+    wait_until(lambda: demon.status()["running"] == 0, 5)
+    wait_until(lambda: demon.status()["gateways"] == 1, 5)
+    assert os.listdir(demon.at["fifo"][5:]) == ["demon"]
+
+
+def test_a_queue_cannot_be_used_in_anothers_name(demon: Demons) -> None:
+    """Who does not read the reply queue does not learn the token, and cannot ask."""
+    end = connected(demon.at["mq"], 30)
+    assert isinstance(end, QueueEnd)
+    right, end.token = end.token, os.urandom(16)
+    end.sendall(encode_request(ONE))
+    for junk in (b"", b"X", b"O", b"O" + b"z" * 32, b"D" + b"\0" * 16, b"O" + b"0" * 32 + b"s" * 16 + b"1"):
+        end.put(junk)
+    end.token = right
+    posix_ipc.MessageQueue("/" + demon.directory.name, read=False).close()
+    end.sendall(encode_request(ClientRequest("log", "SELECT 2 AS n", "CSV")))
+    decoder = Decoder()
+    decoder.feed(end.recv(8192))
+    assert decode_response(decoder.frame() or []).fragment == b"n\r\n2\r\n"
+    end.close()
+
+
+def test_notes_that_are_none_are_left_out(demon: Demons) -> None:
+    directory = Path(demon.at["fifo"][5:])
+    (directory / ("a" * 32 + ".request")).write_text("no pipe")
+    with open(directory / "demon", "wb", buffering=0) as door:
+        for note in (
+            b"x\n",
+            b"a" * 32 + b"\n",
+            b"y" * 4000,
+            b"\n",
+            b"../../../../etc/passwd\n",
+            b"0" * 32 + b"\n",
+        ):
+            door.write(note)
+    assert answers(demon, "fifo")
+    assert os.listdir(directory) == ["demon"]
+
+
+def test_a_demon_that_was_killed_leaves_nothing_in_the_way(one: Demons) -> None:
+    ends = {name: connected(at, 30) for name, at in one.at.items()}
+    assert isinstance(ends["fifo"], PipeEnd)
+    one.stop(signal.SIGKILL)
+    for name, at in one.at.items():
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionResetError):
+            assert ends[name].recv(1) == b"", name
+        with pytest.raises(DatabaseError) as refused:
+            Client(at)
+        assert refused.value.kind == "UNAVAILABLE", name
+        assert time.monotonic() - began < 20  # its own timeout is 30 s
+        ends[name].close()
+    one.start()
+    assert all(answers(one, name) for name in TRANSPORTS)
+
+
+@pytest.mark.parametrize("transport", ["fifo", "mq"])
+def test_an_address_that_is_in_use_is_said(demon: Demons, transport: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ewe.database.cli", "--config", str(demon.settings()), "--listen"]
+    done = subprocess.run(
+        [*command, demon.at[transport]], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "is in use by another demon; choose another" in done.stderr
+    assert done.stderr.count("\n") == 1
+    (tmp_path / "mine").touch()
+    done = subprocess.run(
+        [*command, f"fifo:{tmp_path}"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "is not a demon's" in done.stderr
+    assert os.listdir(tmp_path) == ["mine"]
+    assert answers(demon, transport)
+
+
+@pytest.mark.parametrize(
+    "text", ["fifo:", "mq:", "mq:/", "mq:a/b", "mq:..", "fifo:a\nb", "http://x", "", "mq:ü"]
+)
+def test_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        parse_transport(text)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Several demons
+
+
+def ask_in_background(demon: Demons, statement: str = ENDLESS) -> Client:
+    client = Client(demon.address, 60)
+    client.socket.sendall(encode_request(ClientRequest("log", statement)))
+    return client
+
+
+def test_the_least_busy_demon_gets_the_request(two: Demons) -> None:
+    clients = []
+    for load in ([1, 0], [1, 1], [2, 1], [2, 2]):
+        clients.append(ask_in_background(two))
+        wait_until(lambda load=load: sorted(each["running"] for each in two.demons()) == sorted(load), 5)
+    clients[0].socket.close()  # its demon, the first or the second, is now the less busy one
+    wait_until(lambda: sorted(each["running"] for each in two.demons()) == [1, 2], 5)
+    less = min(two.demons(), key=lambda each: each["running"])["pid"]
+    clients.append(ask_in_background(two))
+    wait_until(lambda: {each["pid"]: each["running"] for each in two.demons()}[less] == 2, 5)
+    for client in clients:
+        client.socket.close()
+    wait_until(lambda: two.status()["running"] == 0, 5)
+
+
+def test_a_demon_that_is_killed_is_replaced_and_the_others_go_on(two: Demons) -> None:
+    first, second = ask_in_background(two), ask_in_background(two)
+    wait_until(lambda: [each["running"] for each in two.demons()] == [1, 1], 5)
+    before = [each["pid"] for each in two.demons()]
+    os.kill(int(str(before[0])), signal.SIGKILL)
+    wait_until(lambda: len(two.demons()) == 2 and before[0] not in [each["pid"] for each in two.demons()], 10)
+    assert two.status()["running"] == 1
+    ends = []
+    for client in (first, second):
+        client.socket.settimeout(0.3)
+        with contextlib.suppress(TimeoutError):
+            ends.append(client.socket.recv(10))
+    assert ends == [b""]  # one was closed, and the other still waits
+    assert two.answers()
+    assert "a demon (pid" in two.log.read_text()
+    first.socket.close()
+    second.socket.close()
+
+
+def test_demons_end_with_the_regulating_process(two: Demons) -> None:
+    pids = [int(str(each["pid"])) for each in two.demons()]
+    client = ask_in_background(two)
+    wait_until(lambda: two.status()["running"] == 1, 5)
+    two.stop(signal.SIGKILL)
+    wait_until(lambda: all(map(is_gone, pids)), 10)
+    client.socket.close()
+    two.start()
+
+
+def test_time_limits_hup_and_logs_reach_the_demons(two: Demons) -> None:
+    with pytest.raises(DatabaseError, match="time limit") as late:
+        two.ask(ENDLESS, time_limit=0.2)
+    assert late.value.kind == "TIMEOUT"
+    two.databases["new"] = []
+    os.link(two.directory / "log.db", two.directory / "new.db")
+    two.general = ["connections = 6", "demons = 2"]
+    two.settings()
+    os.kill(two.pid, signal.SIGHUP)
+    wait_until(lambda: "connections has changed: restart the demon for it" in two.log.read_text(), 5)
+    wait_until(lambda: two.ask("SELECT 1 AS n", database="new", layout="CSV") == "n\r\n1\r\n", 5)
+    two.log.rename(two.directory / "old.log")
+    os.kill(two.pid, signal.SIGUSR1)
+    wait_until(two.log.exists, 5)
+
+    def is_logged() -> bool:
+        with pytest.raises(DatabaseError):
+            two.ask("SELEC 1")
+        return "syntax error" in two.log.read_text()
+
+    wait_until(is_logged, 5)
