@@ -103,7 +103,7 @@ def open_queue(name: str, **how: Any) -> Queue:
     except (module.Error, OSError, ValueError) as reason:
         raise OSError(f"mq:{name[1:]}: {reason}") from None
     if "flags" in how:
-        os.fchmod(queue.mqd, 0o622)  # whatever the umask is: only its owner may read it
+        os.fchmod(queue.mqd, 0o622)  # the umask has removed bits; only the owner may read it
     queue.block = False
     os.set_inheritable(queue.mqd, False)
     return queue
