@@ -14,6 +14,7 @@ from ewe.config.messages import ConfigError
 
 ROWS = 50_000
 ROW = 196  # bytes of a row's text in the paper
+ADDRESSES = 92  # the report is then an HTML table of 5,586 bytes; the paper's page had 5,605
 REPORT = (
     "SELECT address, SUM(bytes) AS total FROM log WHERE status = 200 GROUP BY address ORDER BY total DESC"
 )
@@ -29,10 +30,10 @@ Row = tuple[str, str, str, str, int, int, str, str]
 
 
 def sample(rows: int = ROWS, seed: int = 1999) -> Iterator[Row]:
-    """Yield the rows of a log, the same each time: 120 addresses, some of them asking far more than others."""
+    """Yield the rows of a log, the same each time: ADDRESSES, some of them asking far more than others."""
     chance = random.Random(seed)
-    addresses = [f"10.{each % 7}.{each % 31}.{each + 1}" for each in range(120)]
-    weights = [1 / (each + 1) for each in range(120)]
+    addresses = [f"10.{each % 7}.{each % 31}.{each + 1}" for each in range(ADDRESSES)]
+    weights = [1 / (each + 1) for each in range(ADDRESSES)]
     for number in range(rows):
         address = chance.choices(addresses, weights)[0]
         status = chance.choices((200, 304, 404, 500), (80, 12, 7, 1))[0]

@@ -1,16 +1,17 @@
-/* bytes.h as a FastCGI responder: standard input is its listening socket (FastCGI specification, section 2.2).
+/* A FastCGI responder: standard input is its listening socket (FastCGI specification, section 2.2).
  *
  * One process serves all its connections with poll(2), and keeps those that the web server wants kept. It reads the
  * parameters only for QUERY_STRING. A connection sends its requests one after the other.
+ *
+ * The program that includes this file, after `#define _GNU_SOURCE`, defines answer() and calls serve_all().
  */
-#define _GNU_SOURCE
-#include "bytes.h"
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 enum { BEGIN = 1, END = 3, PARAMS = 4, STDIN = 5, STDOUT = 6 };
@@ -19,10 +20,15 @@ enum { HEADER = 8, ROOM = 1 << 17, CONNECTIONS = 1024, RECORD = 65528 };
 struct connection {
     char data[ROOM];      /* what has come and is not handled yet */
     size_t filled;
-    size_t bytes;         /* that the request wants */
+    char query[1 << 13];
+    size_t query_length;
     uint16_t id;
     int keep;
 };
+
+/* Return the length of the answer to a query, a CGI head and a document, and where it is. It is sent before the next
+   request is answered. */
+static size_t answer(const char *query, size_t length, const char **where);
 
 static struct pollfd polled[CONNECTIONS + 1];
 static struct connection *known[CONNECTIONS + 1];
@@ -47,8 +53,10 @@ static void read_params(struct connection *of, const uint8_t *at, const uint8_t 
         size_t name = length_at(&at), value = length_at(&at);
         if (at > end || name + value > (size_t)(end - at))
             return;
-        if (name == 12 && memcmp(at, "QUERY_STRING", 12) == 0)
-            of->bytes = wanted((const char *)at + name, value);
+        if (name == 12 && memcmp(at, "QUERY_STRING", 12) == 0 && value <= sizeof of->query) {
+            memcpy(of->query, at + name, value);
+            of->query_length = value;
+        }
         at += name + value;
     }
 }
@@ -78,26 +86,28 @@ static int send_all(int sock, const uint8_t *data, size_t length)
 
 static int respond(int sock, struct connection *of)
 {
-    static uint8_t out[MOST + MOST / RECORD * HEADER + 4 * HEADER + HEAD];
-    char head[HEAD];
-    size_t begin = head_of(head, of->bytes), left = begin + of->bytes, from = 0, at = 0;
+    static uint8_t *out;
+    static size_t room;
+    const char *source;
+    size_t left = answer(of->query, of->query_length, &source), at = 0;
+    size_t needed = left + left / RECORD * HEADER + 4 * HEADER;
 
+    if (needed > room) {
+        free(out);
+        room = 2 * needed;
+        if ((out = malloc(room)) == NULL) {
+            room = 0;
+            return -1;
+        }
+    }
     while (left > 0) {
         size_t part = left < RECORD ? left : RECORD;
         header(out + at, STDOUT, of->id, part);
-        at += HEADER;
-        for (size_t end = at + part; at < end;) {
-            const char *source = from < begin ? head + from : packet + from - begin;
-            size_t piece = from < begin ? begin - from : end - at;
-            if (piece > end - at)
-                piece = end - at;
-            memcpy(out + at, source, piece);
-            at += piece;
-            from += piece;
-        }
+        memcpy(out + at + HEADER, source, part);
+        at += HEADER + part;
+        source += part;
         left -= part;
     }
-    out[at - 1] = '\n';
     header(out + at, STDOUT, of->id, 0);
     header(out + at + HEADER, END, of->id, 8);
     memset(out + at + 2 * HEADER, 0, 8);
@@ -117,7 +127,7 @@ static int handle(int sock, struct connection *of)
         if (at[1] == BEGIN) {
             of->id = (uint16_t)(at[2] << 8 | at[3]);
             of->keep = content[2] & 1;
-            of->bytes = 28;
+            of->query_length = 0;
         } else if (at[1] == PARAMS) {
             read_params(of, content, content + length);
         } else if (at[1] == STDIN && length == 0 && respond(sock, of) != 0) {
@@ -166,10 +176,9 @@ static int serve(int sock, struct connection *of)
     return handle(sock, of);
 }
 
-int main(void)
+static int serve_all(void)
 {
     signal(SIGPIPE, SIG_IGN);
-    make_packet();
     polled[0].fd = 0;
     polled[0].events = POLLIN;
     while (poll(polled, count, -1) > 0 || errno == EINTR) {
