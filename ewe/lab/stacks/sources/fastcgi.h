@@ -6,6 +6,7 @@
  * The program that includes this file, after `#define _GNU_SOURCE`, defines answer() and calls serve_all().
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
@@ -179,6 +180,7 @@ static int serve(int sock, struct connection *of)
 static int serve_all(void)
 {
     signal(SIGPIPE, SIG_IGN);
+    fcntl(0, F_SETFL, O_NONBLOCK); /* of several processes that are told of a connection, one gets it */
     polled[0].fd = 0;
     polled[0].events = POLLIN;
     while (poll(polled, count, -1) > 0 || errno == EINTR) {
