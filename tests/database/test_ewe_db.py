@@ -220,7 +220,7 @@ class Answers:
         self.answers = answers
         self.closes = closes
         self.listening = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:{}".format(self.listening.getsockname()[1])
+        self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
         self.requests: list[bytes] = []
         self.open: list[socket.socket] = []
         self.thread = threading.Thread(target=self.run)
@@ -283,7 +283,8 @@ BAD = {
     "more that does not come": (framed(field(b"R", b"x"), YES), 503),
     "more that is no frame": (framed(field(b"R", b"x"), YES) + b"\xff" * 20, 500),
     "an error in the middle": (
-        framed(field(b"R", b"x"), YES) + encode_response(ServerResponse(b"", False, DatabaseError("TIMEOUT", "late"))),
+        framed(field(b"R", b"x"), YES)
+        + encode_response(ServerResponse(b"", False, DatabaseError("TIMEOUT", "late"))),
         504,
     ),
 }  # fmt: skip

@@ -68,6 +68,7 @@ STATIC, DYNAMIC = "static", "dynamic"
 DIRECT, ODBC, DEMON = "direct", "odbc", "demon"  # how a program reaches the database
 NONE, POOL, SHARED = "NONE", "POOL", "SHARED"  # what a program keeps of its connections, as in report_lib.c
 ENGINES = 4  # of X-Switch
+READS = "-c default_transaction_read_only=on"  # PostgreSQL's option for a connection that changes nothing
 CONNECT = 5  # seconds that a program waits for a connection
 PROGRAMS = {
     CGI: ("report_cgi.c", "report.cgi"),
@@ -193,7 +194,7 @@ def built(lab: Bench, scenario: Scenario, database: Database, demon: Asked) -> P
     second = compiled.SOURCES / f"report_{part}.c"
     defined = {"STATEMENT": REPORT, "DATABASE": database.place}
     if part == "libpq":
-        defined["DATABASE"] = f"{database.place} connect_timeout={CONNECT}"
+        defined["DATABASE"] = f"{database.place} connect_timeout={CONNECT} options='{READS}'"
     elif part == "ecpg":
         second = embedded(where)
         words = words_of(database)
@@ -201,6 +202,8 @@ def built(lab: Bench, scenario: Scenario, database: Database, demon: Asked) -> P
         defined["ACCOUNT"] = words["user"]
     elif part == ODBC:
         defined |= {"DATABASE": odbc_string(database), "DRIVERS": str(where)}
+        if database.name == SQLITE:
+            defined["PREPARES"] = "PRAGMA query_only = 1"  # its driver has no word for it
         (where / "odbcinst.ini").write_text(ODBC_INI.format(driver=driver_of(database.name)))
     elif part == DEMON:
         defined |= {"DATABASE": NAME, "DEMON": demon.address}
@@ -229,7 +232,7 @@ def odbc_string(database: Database) -> str:
     words = words_of(database)
     return (
         f"Driver=report;Servername={words['host']};Port={words['port']};Database={words['dbname']};"
-        f"Username={words['user']}"
+        f"Username={words['user']};ReadOnly=1"
     )
 
 
@@ -294,6 +297,7 @@ def write_page(path: Path, database: Database) -> None:
     if database.name == POSTGRESQL:
         words = words_of(database)
         told["ACCOUNT"] = words.pop("user")
+        words["options"] = f"'{READS}'"
         told["SOURCE"] = "pgsql:" + ";".join(f"{name}={value}" for name, value in words.items())
     text = (compiled.SOURCES / "report.php").read_text()
     for name, value in told.items():

@@ -24,27 +24,45 @@ function refuse($status, $text, $reason)
     exit;
 }
 
-$began = clocks();
-$options = [PDO::ATTR_PERSISTENT => true, PDO::ATTR_TIMEOUT => 5];
-if (strncmp(SOURCE, 'sqlite:', 7) === 0) {
-    $options[PDO::SQLITE_ATTR_OPEN_FLAGS] = PDO::SQLITE_OPEN_READONLY;
+function connect()
+{
+    $options = [PDO::ATTR_PERSISTENT => true, PDO::ATTR_TIMEOUT => 5];
+    if (strncmp(SOURCE, 'sqlite:', 7) === 0) {
+        $options[PDO::SQLITE_ATTR_OPEN_FLAGS] = PDO::SQLITE_OPEN_READONLY;
+    }
+    try {
+        return new PDO(SOURCE, ACCOUNT, '', $options);
+    } catch (PDOException $reason) {
+        refuse(503, 'The database does not answer. Please try again later.', $reason->getMessage());
+    }
 }
-try {
-    $database = new PDO(SOURCE, ACCOUNT, '', $options);
-} catch (PDOException $reason) {
-    refuse(503, 'The database does not answer. Please try again later.', $reason->getMessage());
-}
-$connected = clocks();
-try {
+
+function table($database)
+{
     $page = "<table>\n<thead><tr><th>address</th><th>total</th></tr></thead>\n<tbody>\n";
     foreach ($database->query($_GET['sql'] ?? STATEMENT, PDO::FETCH_NUM) as [$address, $total]) {
         $page .= '<tr><td>' . htmlspecialchars($address) . "</td><td class=\"number\">$total</td></tr>\n";
     }
-    $page .= "</tbody>\n</table>\n";
+    return $page . "</tbody>\n</table>\n";
+}
+
+$began = clocks();
+$database = connect();
+$connected = clocks();
+try {
+    try {
+        $page = table($database);
+    } catch (PDOException $reason) {
+        // The server has ended: PDO notices only by the answer to a statement, and connects again if it is asked to
+        if (strpos($reason->getMessage(), 'terminating connection') === false
+            && strpos($reason->getMessage(), 'server closed the connection') === false) {
+            throw $reason;
+        }
+        $database = null;
+        $page = table(connect());
+    }
 } catch (PDOException $reason) {
-    $lost = substr($reason->getCode(), 0, 2) === '08';
-    refuse($lost ? 503 : 500, $lost ? 'The database does not answer. Please try again later.'
-        : 'The database could not make this report.', $reason->getMessage());
+    refuse(500, 'The database could not make this report.', $reason->getMessage());
 }
 $ended = clocks();
 header('Content-Type: text/html; charset=utf-8');

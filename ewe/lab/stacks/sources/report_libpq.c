@@ -3,6 +3,7 @@
 #include "report.h"
 #include <libpq-fe.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct connection {
     PGconn *handle;
@@ -28,7 +29,9 @@ struct connection *db_connect(struct report *report)
 
 static int failed(struct report *report, struct connection *connection, PGresult *result)
 {
-    int lost = PQstatus(connection->handle) != CONNECTION_OK;
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    /* Only the server gives a state, and 57P is that of one which ends: the connection is closed right after it */
+    int lost = state == NULL || strncmp(state, "57P", 3) == 0;
 
     report_fail(report, lost ? 503 : 500, "%s", PQerrorMessage(connection->handle));
     PQclear(result);

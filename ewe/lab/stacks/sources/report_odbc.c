@@ -14,6 +14,10 @@ struct connection {
     SQLHDBC handle;
 };
 
+#ifndef PREPARES
+#define PREPARES "" /* a statement that makes a new connection read-only, where the connection string cannot */
+#endif
+
 static int failed(struct report *report, SQLSMALLINT type, SQLHANDLE handle, int status)
 {
     SQLCHAR state[6] = "", text[400] = "";
@@ -52,6 +56,13 @@ struct connection *db_connect(struct report *report)
         SQLFreeHandle(SQL_HANDLE_ENV, made->environment);
         free(made);
         return NULL;
+    }
+    if (PREPARES[0] != '\0') {
+        SQLHSTMT asked;
+        if (SQL_SUCCEEDED(SQLAllocHandle(SQL_HANDLE_STMT, made->handle, &asked))) {
+            SQLExecDirect(asked, (SQLCHAR *)PREPARES, SQL_NTS);
+            SQLFreeHandle(SQL_HANDLE_STMT, asked);
+        }
     }
     return made;
 }
