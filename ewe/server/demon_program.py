@@ -64,7 +64,7 @@ def write_settings(config: Config, path: str) -> None:
     for each in config.database:
         name, driver, place = parse_database(each)
         place = os.path.abspath(place) if driver == "sqlite" else place
-        lines += [f"[databases.{name}]", f"driver = {quoted(driver)}", f"place = {quoted(place)}"]
+        lines += [f"[databases.{quoted(name)}]", f"driver = {quoted(driver)}", f"place = {quoted(place)}"]
     fresh = f"{path}.new"
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
         file.write("\n".join(lines) + "\n")

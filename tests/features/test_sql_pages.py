@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import os
 import re
 import signal
 import sqlite3
@@ -12,7 +14,8 @@ from pathlib import Path
 import pytest
 from support import web
 from support.demon import Demon
-from support.server import MODELS, ROOT, Start
+from support.server import MODELS, ROOT, Server, Start, wait_until
+from support.xswitch_client import account
 
 BOOKS = """-- database: books
 -- title: Our books
@@ -126,3 +129,285 @@ def test_under_every_model(start: Start, library: Library, model: str) -> None:
     )
     assert library.count(f"title = '{title}'") == 1
     assert post(url, {"q": title, "since": "1999"}).status_code == 409  # UNIQUE
+
+
+PATHS = (
+    "books.sql.html", "BOOKS.SQL.HTML", "Books.Sql.Html", "books.sql.html/", "books.sql.html/more",
+    "books.sql%2ehtml", "books%2esql.html", "books.sql.htm%6c", "books.sql.html.", "books.sql.html%20",
+    "./books.sql.html", "x/../books.sql.html", "//books.sql.html", "books.sql.html?", "books.sql.html%00",
+    "books.sql.html.gz", "books.sql.html.br", "books.sql.html~", "books.sql.html.bak", "link.txt", "link.html",
+    "sub/books.sql.html", "_layout.sql.html", "books.sql.html;x",
+)  # fmt: skip
+SECRET = b"FROM books"
+
+
+@pytest.mark.parametrize("options", [(), ("--dbd", "unix:/nowhere.sock")])
+def test_a_page_is_never_sent_as_text(start: Start, options: tuple[str, ...]) -> None:
+    """With databases and without; by other spellings, ranges, sidecars, copies and links."""
+    server = start("pool", *options)
+    (server.root / "sub").mkdir()
+    names = ["books.sql.html", "BOOKS.SQL.HTML", "sub/books.sql.html", "_layout.sql.html"]
+    names += ["books.sql.html" + end for end in (".gz", ".br", "~", ".bak", ".zst", ".")]
+    for name in names:
+        (server.root / name).write_text(BOOKS)
+    (server.root / "link.txt").symlink_to("books.sql.html")
+    (server.root / "link.html").symlink_to("sub/books.sql.html")
+    for path in PATHS:
+        for field in (
+            "Accept-Encoding: gzip, br, zstd",
+            "Range: bytes=0-9",
+            "If-None-Match: *",
+            "Accept: text/plain",
+        ):
+            answer = server.ask(
+                f"GET /{path} HTTP/1.1\r\nHost: a\r\n{field}\r\nConnection: close\r\n\r\n".encode()
+            )
+            status = int(answer.split()[1])
+            assert SECRET not in answer and b"-- database" not in answer, path
+            assert status in ((404, 400) if not options else (404, 400, 503)), (path, status)
+    for method in ("POST", "PUT", "OPTIONS", "TRACE", "PROPFIND", "HEAD"):
+        answer = server.ask(
+            f"{method} /books.sql.html HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+        )
+        assert SECRET not in answer
+
+
+@pytest.fixture
+def pages(start: Start, library: Library) -> Server:
+    """A server with the books, whose address is not the developers'."""
+    server = start("pool", "--dbd", library.address)
+    (server.root / "books.sql.html").write_text(BOOKS)
+    return server
+
+
+def test_what_a_visitor_writes_is_text_everywhere(pages: Server, library: Library) -> None:
+    before = library.count()
+    for text in (
+        NASTY,
+        "' OR 1=1 --",
+        '"; DELETE FROM books; --',
+        "%",
+        "{{ 7 * 7 }}",
+        "{% include 'x' %}",
+        ":q",
+        "ü\u2028",
+    ):
+        for query in (
+            {"q": text},
+            {"sort": text},
+            {"page": text},
+            {"decades.sort": text},
+            {text: text},
+            {"q": "B", "sort": f"-{text}"},
+        ):
+            answer = web.get(pages.url + "books.sql.html", params=query)
+            assert answer.status_code == 200, pages.log()
+            assert "<script" not in answer.text and ">49<" not in answer.text
+            assert query.get("q") != text or text == "%" or "Nothing was found." in answer.text
+            for suffix in ("csv", "json"):
+                assert web.get(pages.url + f"books.sql.{suffix}", params=query).status_code == 200
+    assert library.count() == before
+    title = NASTY + "\r\nSet-Cookie: a=b"
+    done = post(pages.url + "books.sql.html", {"q": title, "since": "2000"})
+    assert done.status_code == 303 and "set-cookie" not in done.headers
+    shown = web.get(pages.url.rstrip("/") + done.headers["location"]).text
+    assert "<script" not in shown and "&lt;script&gt;alert(&#x27;1&#x27;)" in shown
+    assert library.count("title LIKE '<script>%'") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"Sec-Fetch-Site": "same-origin"}, 303),
+        ({"Sec-Fetch-Site": "none"}, 303),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:{port}"}, 403),
+        ({"Origin": "http://127.0.0.1:{port}"}, 303),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
+    ],
+)
+def test_a_form_of_another_site_changes_nothing(
+    pages: Server, library: Library, fields: dict[str, str], status: int
+) -> None:
+    title = f"By {fields}"
+    headers = {name: value.format(port=pages.port) for name, value in fields.items()}
+    answer = post(pages.url + "books.sql.html", {"q": title, "since": "1"}, **headers)
+    assert answer.status_code == status
+    number = library.count("title = '" + title.replace("'", "''") + "'")
+    assert number == (1 if status == 303 else 0)
+
+
+def test_only_a_post_to_a_page_that_declares_it_writes(pages: Server, library: Library) -> None:
+    read_only = BOOKS.replace("-- database: books", "-- database: shelf")
+    (pages.root / "shelf.sql.html").write_text(read_only)
+    (pages.root / "read.sql.html").write_text(BOOKS.partition("-- post")[0])
+    tricks = (
+        "DELETE FROM books RETURNING id",
+        "WITH x AS (SELECT 1) DELETE FROM books",
+        "SELECT 1) AS b; DELETE FROM books; --",
+    )
+    for number, trick in enumerate(tricks):
+        (pages.root / f"trick{number}.sql.html").write_text(f"-- database: books\n-- query: x\n{trick}")
+    before = library.count()
+    assert post(pages.url + "shelf.sql.html", {"q": "a", "since": "1"}).status_code == 500
+    answer = post(pages.url + "read.sql.html", {"q": "a", "since": "1"})
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+    assert post(pages.url + "books.sql.csv", {"q": "a", "since": "1"}).status_code == 405
+    with web.Client() as client:
+        allowed = client.options(pages.url + "books.sql.html").headers["allow"]
+    assert allowed == "GET, HEAD, POST, OPTIONS"
+    assert web.get(pages.url + "books.sql.html?post=add&q=a&since=1").status_code == 200
+    for number, _ in enumerate(tricks):
+        assert web.get(pages.url + f"trick{number}.sql.html").status_code == 500
+    assert post(pages.url + "books.sql.html", {"post": "other", "q": "a"}).status_code == 400
+    assert post(pages.url + "books.sql.html", {"q": "a", "since": "x"}).status_code == 400
+    assert post(pages.url + "books.sql.html", {"q": "a" * 300_000}).status_code == 413
+    assert library.count() == before
+    log = pages.log()
+    assert "shelf.sql.html, line 14: add: database shelf: STATEMENT: " in log
+
+
+def test_a_change_of_a_file_shows_within_a_second(pages: Server) -> None:
+    page, layout = pages.root / "a.sql.html", pages.root / "_layout.sql.html"
+    layout.write_text("one {% block x %}{% endblock %}")
+    page.write_text(
+        '-- database: books\n---\n{% extends "_layout.sql.html" %}{% block x %}first{% endblock %}'
+    )
+    url = pages.url + "a"
+    assert web.get(url).text == "one first"
+    assert web.get(pages.url + "_layout.sql.html").status_code == 404
+    page.write_text(page.read_text().replace("first", "second"))
+    wait_until(lambda: web.get(url).text == "one second", 20)
+    layout.write_text(layout.read_text().replace("one", "two"))
+    wait_until(lambda: web.get(url).text == "two second", 20)
+    page.unlink()
+    wait_until(lambda: web.get(url).status_code == 404, 20)
+    (pages.root / "sub").mkdir()
+    (pages.root / "sub" / "index.sql.html").write_text("-- database: books\n---\nindex")
+    assert web.get(pages.url + "sub/").text == "index"
+    assert web.get(pages.url + "sub").headers["location"] == "/sub/"
+    (pages.root / "sub" / "index.html").write_text("a file")
+    wait_until(lambda: web.get(pages.url + "sub/").text == "a file", 20)
+
+
+ERRORS = {
+    "-- database: books\n-- query: x\nSELECT nix": (500, "line 3: x: database books: STATEMENT: no such column"),
+    "-- database: books\n-- qery: x\nSELECT 1": (500, "line 2: no declaration 'qery', did you mean query?"),
+    "-- database: books\n---\n\n{{ nix }}": (500, "line 4: template: 'nix' is undefined"),
+    "-- query: x\nSELECT 1": (500, "which database?"),
+    "-- database: books\n-- query: x\n-- time: 0.2\nWITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    " SELECT count(*) FROM n": (504, "line 4: x: database books: TIMEOUT"),
+    "-- database: other\n-- query: x\nSELECT 1": (403, "FORBIDDEN"),
+    "-- database: books\n-- query: x\n-- empty: 404\nSELECT 1 WHERE 0": (404, "query x finds no row"),
+}  # fmt: skip
+
+
+def test_an_error_is_told_to_the_log_and_not_to_the_visitor(start: Start, library: Library) -> None:
+    server = start("pool", "--dbd", library.address)
+    developers = start("pool", "--dbd", library.address, "--development")
+    for number, (text, (status, words)) in enumerate(ERRORS.items()):
+        (server.root / f"e{number}.sql.html").write_text(text)
+        answer = web.get(server.url + f"e{number}.sql.html")
+        assert (answer.status_code, words in answer.text) == (status, False), (text, answer.text)
+        if status != 404:  # which no error log has
+            assert f"e{number}.sql.html, line" in server.wait_for_log(words)
+        shown = web.get(developers.url + f"e{number}.sql.html").text
+        assert status == 404 or words in html.unescape(shown)
+    gone = start("pool", "--dbd", "unix:/nowhere.sock")
+    (gone.root / "books.sql.html").write_text(BOOKS)
+    for path in ("books.sql.html", "books.sql.csv"):
+        answer = web.get(gone.url + path)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_an_export_is_streamed(pages: Server) -> None:
+    """A result that is longer than any buffer; a client that leaves does not disturb the next."""
+    sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
+    sql += " SELECT i, 'text ' || i AS t FROM n"
+    (pages.root / "many.sql.html").write_text(f"-- database: books\n-- query: n\n{sql}")
+    url = pages.url + "many.sql.csv"
+    with web.Client() as client, client.stream("GET", url) as answer:
+        assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''many.csv"
+        next(answer.iter_raw())
+    lines = web.get(url).text.splitlines()
+    assert (len(lines), lines[-1]) == (200_001, "200000,text 200000")
+    page = web.get(pages.url + "many.sql.html").text
+    assert page.count("<tr>") == 101 and "Rows 1 to 100; there are more" in page
+    assert web.get(pages.url + "many.sql.json?query=none").status_code == 404
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+def test_a_users_page_uses_only_databases_that_name_the_user(start: Start, tmp_path: Path) -> None:
+    with account() as alice:
+        public = Path(alice.pw_dir) / "public_html"
+        public.mkdir(exist_ok=True)
+        for name in ("own", "other"):
+            with sqlite3.connect(tmp_path / f"{name}.db") as database:
+                database.execute("CREATE TABLE t AS SELECT ? AS word", (name,))
+            database.close()
+            (tmp_path / f"{name}.db").chmod(0o644)
+        query = "-- query: x\nSELECT word FROM t"
+        texts = {
+            "mine": f"-- database: ~{alice.pw_name}:own\n{query}",
+            "default": query,
+            "other": f"-- database: other\n{query}",
+            "longer": f"-- database: ~{alice.pw_name}x\n{query}",
+            "none": f"-- database: ~{alice.pw_name}:none\n{query}",
+        }
+        for name, text in texts.items():
+            (public / f"{name}.sql.html").write_text(text)
+        for path in (public, *public.iterdir()):
+            os.chown(path, alice.pw_uid, alice.pw_gid)
+        databases = {
+            f"~{alice.pw_name}:own": "own",
+            f"~{alice.pw_name}": "own",
+            "other": "other",
+            f"~{alice.pw_name}x": "other",
+        }
+        options = [
+            word
+            for name, file in databases.items()
+            for word in ("--database", f"{name}={tmp_path / file}.db")
+        ]
+        server = start("pool", "--userdir", "public_html", "--user", "nobody", *options)
+        found = {name: web.get(f"{server.url}~{alice.pw_name}/{name}.sql.html") for name in texts}
+        statuses = {name: answer.status_code for name, answer in found.items()}
+        assert statuses == {"mine": 200, "default": 200, "other": 404, "longer": 404, "none": 404}, (
+            server.log()
+        )
+        assert "<td>own" in found["mine"].text and "<td>own" in found["default"].text
+        assert web.get(f"{server.url}~{alice.pw_name}/mine").text.count("<td>own") == 1
+        (public / "bad.sql.html").write_text("-- query: x\nSELECT 1 AS a\n---\n{{ x.first.b }}")
+        os.chown(public / "bad.sql.html", alice.pw_uid, alice.pw_gid)
+        assert web.get(f"{server.url}~{alice.pw_name}/bad.sql.html").status_code == 500
+        server.wait_for_log("bad.sql.html, line 4: template: ")  # found without root's modules
+        off = start("pool", "--userdir", "public_html", "--user", "nobody")
+        for name in texts:
+            answer = web.get(f"{off.url}~{alice.pw_name}/{name}.sql.html")
+            assert (answer.status_code, "SELECT" in answer.text) == (404, False)
+
+
+def test_the_blog(start: Start, library: Library) -> None:
+    """The sample under samples/blog, as its README starts it."""
+    server = start("asyncio", "--dbd", library.address, "--documentroot", str(ROOT / "samples/blog/htdocs"))
+    front = web.get(server.url).text
+    assert front.count("<article>") == 10 and "there are more" in front and "Recent comments" in front
+    assert web.get(server.url + "?q=cheese").text.count("<article>") > 0
+    assert "No post was found." in web.get(server.url + "?q=goats").text
+    assert "What the shepherd saw, part 1<" in web.get(server.url + "post?id=1").text
+    assert web.get(server.url + "post?id=5000").status_code == 404
+    assert web.get(server.url + "post").status_code == 400
+    done = post(server.url + "write", {"title": "New <b>", "author": "Ada", "body": "One.\n\nTwo."})
+    assert done.status_code == 303
+    url = server.url + done.headers["location"]
+    assert web.get(url).text.count("<p>") == 2 and "New &lt;b&gt;" in web.get(url).text
+    done = post(url, {"author": "Ken", "body": NASTY})
+    assert done.headers["location"].endswith("#comments")
+    assert "<script" not in web.get(url).text and "&lt;script&gt;" in web.get(url).text
+    assert post(url, {"author": "K" * 81, "body": "x"}).status_code == 409
+    assert post(url, {"author": "", "body": "x"}).status_code == 400
