@@ -66,7 +66,7 @@ ALL_RUNNABLE = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F5 X-F6 X-F7 X-F8 X-T1 X-T2 X-C1 X-C2 R-C1
 L-T1 L-X1 L-T2 L-T3 L-C1 L-C2 L-F1
 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-DT3 T-DT4
-T-A9 T-A10 T-HS1 T-HS1p T-HS2 T-HS3 T-A12 SLOW GROW APPS
+T-A9 T-A10 T-HS1 T-HS1p T-HS2 T-HS3 T-A12 T-LD SLOW GROW APPS
 """
 RUNNABLE = ALL_RUNNABLE.split()
 ALL_QUICK = """
@@ -91,7 +91,7 @@ def test_an_experiment_runs_or_says_what_it_waits_for() -> None:
 
 def test_all_that_runs_has_a_quick_duration() -> None:
     assert all(bool(each.quick_seconds) is bool(each.run) for each in CATALOG.values())
-    assert sum(each.quick_seconds for each in CATALOG.values() if each.quick) < 15 * 60
+    assert sum(each.quick_seconds for each in CATALOG.values() if each.quick) < 25 * 60
 
 
 def test_the_quick_ones() -> None:
@@ -527,9 +527,8 @@ def test_a_curve_begins_with_the_first_answer() -> None:
     sample.service = Times(3, 0.002, 0.001, 0.001, 0.001, 0.001, 0.001)
     curve = xswitch_tables.after_first(100.0, sample)
     assert curve == [(1, 100.0), (2, (100 + 3) / 2), (3, pytest.approx((100 + 4) / 3)), (4, (100 + 6) / 4)]
-    assert [name for name, each in CATALOG.items() for chart in each.charts if chart.quiet] == [
-        "X-F5", "X-F6", "X-F7", "X-F8",
-    ]  # fmt: skip
+    quiet = [name for name, each in CATALOG.items() if any(chart.quiet for chart in each.charts)]
+    assert quiet == ["X-F5", "X-F6", "X-F7", "X-F8", "T-LD"]
 
 
 @pytest.mark.parametrize(

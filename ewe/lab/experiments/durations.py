@@ -7,5 +7,5 @@ QUICK_SECONDS = {
     "T-A9": 15, "T-A10": 20, "L-T1": 12, "L-X1": 6, "L-T2": 10, "L-T3": 40, "L-C1": 6, "L-F1": 16, "L-C2": 9,
     "T-ST1b": 70, "T-ST2": 56, "T-ST2w": 60, "T-ST3": 48, "T-DT1": 34, "T-DT1a": 40, "T-DT1w": 40, "T-DT1c": 46,
     "T-DT2": 38, "T-DT2s": 60, "T-DT3": 45, "T-DT4": 43, "T-HS1": 49, "T-HS1p": 61, "T-HS2": 80, "T-HS3": 90,
-    "T-A12": 22, "GROW": 77, "SLOW": 38, "APPS": 28,
+    "T-A12": 22, "T-LD": 240, "GROW": 77, "SLOW": 38, "APPS": 28,
 }  # fmt: skip

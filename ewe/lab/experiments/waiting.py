@@ -93,22 +93,4 @@ RDBMS_EXPERIMENTS = (
     ),
 )  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------
-# The thesis: the load of a blog
-
-THESIS_EXPERIMENTS = (
-    waiting(
-        "thesis", "T-LD", "figures 4.28 and A.41 to A.45", "A blog under load, an hour long",
-        "Apache prefork takes all CPU and 4 GB and lets users time out; event loses nobody; nginx and lighttpd "
-        "need less of both.",
-        varies="server; 100, 450 and 200 users a second", measures="requests a second, CPU, memory", quick=True,
-        needs="WordPress with a database, or a small blog in its place",
-        cells=printed(
-            {"Apache prefork": 4.0, "Lighttpd": 2.0, "Nginx": 2.8, "Cherokee": 3.4}, "memory", "GB"
-        ) + printed(
-            {"Apache prefork": 100, "Apache event": 100, "Lighttpd": 90, "Nginx": 90, "Cherokee": 92}, "CPU", "%"
-        ),
-    ),
-)  # fmt: skip
-
-WAITING: Sequence[tuple[Experiment, Cells]] = (*RDBMS_EXPERIMENTS, *THESIS_EXPERIMENTS)
+WAITING: Sequence[tuple[Experiment, Cells]] = RDBMS_EXPERIMENTS

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ewe.lab.bench import figures
 from ewe.lab.bench.experiment import Chart
 from ewe.lab.bench.results import Cell, Second
-from ewe.lab.report import fit
+from ewe.lab.report import fit, phases
 from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
 
 HIGH = 230  # of a plot
@@ -189,7 +189,7 @@ def chosen(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
     """Return the cell for a timeline: of the server that the chart names, else that with most errors."""
     timed = [cell for cell in cells if (sample := figures.middle(cell)) and len(sample.timeline) > 1]
     named = [cell for cell in timed if cell.server == chart.value]
-    if named or not timed:
+    if chart.value or not timed:
         return named[0] if named else None
     return max(timed, key=lambda cell: sum(figures.all_errors(cell).values()))
 
@@ -200,21 +200,36 @@ def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     sample = figures.middle(cell) if cell else None
     if cell is None or sample is None:
         return "", [], []
-    seconds = [
+    whole = [
         second for second in sample.timeline if second.at + HALF < sample.seconds
     ]  # no incomplete second
+    seconds = phases.merged(whole)
     title = ", ".join(filter(None, (chart.title, cell.server, cell.column)))
-    told = f"{len(seconds)} seconds; {sum(second.replies for second in seconds)} replies in all"
+    told = f"{len(whole)} seconds; {sum(second.replies for second in whole)} replies in all"
     picture = Picture(name, title, f"{title}: {told}.")
-    y = 0.0
+    starts = phases.starts(sample)
+    y = draw_phases(picture, starts, seconds)
     for panel in PANELS:
-        y = draw_panel(picture, panel, seconds, y)
+        y = draw_panel(picture, panel, seconds, y, starts)
     marks = scale([second.at for second in seconds] or [1], 60, WIDTH - 70)
     draw_x(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.write(2, y + 36, shortened(f"{cell.server} {cell.column}".strip(), 130), kind="name")
     picture.height = y + 42
     head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
     return picture.svg(), head, [second_row(second) for second in seconds]
+
+
+def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Second]) -> float:
+    """Write the number of each phase above its part of the plot; return where the first panel begins."""
+    if not starts or not seconds:
+        return 0.0
+    axis = scale([second.at for second in seconds], 60, WIDTH - 70)
+    ends = [*starts[1:], seconds[-1].at]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
+        middle, room = (axis(start) + axis(end)) / 2, axis(end) - axis(start)
+        text = f"phase {number}" if width(f"phase {number}", SMALL) < room else str(number)
+        picture.write(middle, 11, text, size=SMALL, anchor="middle", kind="name")
+    return 8.0
 
 
 def second_row(second: Second) -> list[str]:
@@ -231,8 +246,10 @@ def second_row(second: Second) -> list[str]:
     ]
 
 
-def draw_panel(picture: Picture, panel: Panel, seconds: Sequence[Second], y: float) -> float:
-    """Draw a panel, if any second has its figures; return where the next one begins."""
+def draw_panel(
+    picture: Picture, panel: Panel, seconds: Sequence[Second], y: float, starts: Sequence[float] = ()
+) -> float:
+    """Draw a panel, if any second has its figures; return where the next one begins. starts: of phases."""
     found = []
     for name, of, series in panel.lines:
         points = [(second.at, value) for second in seconds if (value := of(second)) is not None]
@@ -248,6 +265,8 @@ def draw_panel(picture: Picture, panel: Panel, seconds: Sequence[Second], y: flo
         picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
         text = figures.percent(tick) if panel.value == "extra.cpu" else figures.as_text(panel.value, tick)
         picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
+    for start in starts[1:]:
+        picture.path([(x_axis(start), top - 4), (x_axis(start), bottom)], "axis d1")
     ends = [y_axis(points[-1][1]) for _, points, _ in found]
     for (name, points, series), at in zip(found, spread(ends, 12, top, bottom), strict=True):
         placed = [(x_axis(x), y_axis(value)) for x, value in points]

@@ -15,7 +15,7 @@ from ewe.lab.bench.experiment import Chart, Experiment
 from ewe.lab.bench.results import ERRORS, Cell, Results, Table, figure, save
 from ewe.lab.bench.verdicts import Finding, Judged
 from ewe.lab.experiments import CATALOG, CHECKS, PUBLISHED
-from ewe.lab.report import summary, terminal
+from ewe.lab.report import phases, summary, terminal
 from ewe.lab.report.charts import Drawn, draw
 
 COMPARE = (  # what is drawn of a table that no experiment describes
@@ -298,6 +298,7 @@ def html(results: Results) -> str:
         "matrices": matrices,
         "ratios": ratios,
         "printed_and_ours": printed_and_ours,
+        "phases": phases,
         "zip": zip,
         "cell_text": cell_text,
         "of": figures.of_cell,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ewe.lab.bench import figures, verdicts
 from ewe.lab.bench.experiment import Experiment
 from ewe.lab.bench.results import Cell, Table
-from ewe.lab.report import summary
+from ewe.lab.report import phases, summary
 
 WIDE = 100
 SENTENCES = 6  # sentences about the winners
@@ -36,6 +36,12 @@ def text(table: Table, experiment: Experiment | None) -> str:
     for (column, x), cells in by_group[-SETTINGS:]:
         setting = ", ".join(filter(None, (column, figures.number(x) if x is not None else "")))
         out += ["", *([setting] if setting else []), *lines(cells)]
+    if phased := phases.rows(table):
+        out += [
+            "",
+            "Phase by phase, times from when a request was due",
+            *columns([list(phases.HEAD), *phased]),
+        ]
     out += ["", *conclusions(table, experiment)]
     return "\n".join(line for long in out for line in wrapped(long)).rstrip()
 
@@ -90,6 +96,15 @@ def lines(cells: Sequence[Cell]) -> Iterator[str]:
                 value = value.rjust(wide[name])
             parts.append(value)
         yield " ".join(parts).rstrip()
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield lines of columns that are as wide as their widest text; the first is left-aligned."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        yield " ".join(
+            [first.ljust(wide[0]), *(text.rjust(size) for text, size in zip(others, wide[1:], strict=True))]
+        )
 
 
 LEFT = ("server", "errors")

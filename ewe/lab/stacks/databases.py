@@ -196,13 +196,13 @@ def described(database: Database) -> Database:
 
 
 @contextmanager
-def demon(lab: Bench, database: Database, *lines: str) -> Iterator[Asked]:
-    """Run a demon for the database. lines: more of its settings."""
+def demon(lab: Bench, database: Database, *lines: str, name: str = NAME) -> Iterator[Asked]:
+    """Run a demon for the database. lines: more of its settings. name: of the database, in requests."""
     where = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
     where.chmod(0o755)
     socket = where / "socket"
     users = sorted({getpass.getuser(), "nobody"})
-    text = [f'listen = ["unix:{socket}"]', *lines, f"[databases.{NAME}]", f'place = "{database.place}"']
+    text = [f'listen = ["unix:{socket}"]', *lines, f"[databases.{name}]", f'place = "{database.place}"']
     text += [f'driver = "{database.driver}"', f"users = {users!r}"]
     (where / "dbd.toml").write_text("\n".join(text) + "\n")
     command = [sys.executable, "-m", "ewe.database.cli", "--config", str(where / "dbd.toml")]
