@@ -1,8 +1,8 @@
 """Thesis, the load test (section 4.4): a blog and its visitors, in three phases.
 
 The thesis let 100 visitors a second come to a WordPress for 30 minutes, 450 for 10 minutes and 200 for 20 minutes.
-450 a second was as much as its machine could answer. So the phases here are shares of a capacity that is measured
-first, and visitors come at random times, as tsung's do:
+450 a second was as much as its machine could answer. The phases here are therefore shares of a capacity, which is
+measured first. Visitors come at random times, as those of the thesis's tool, tsung, do:
 
     visitors a second
         100 %                      ┌──────┐
