@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ewe.libcgi.build import DIRECTORY, BuildError, run
 
-C_LIKE = ("-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{DIRECTORY}")
+DATABASE = DIRECTORY.parent / "database"  # of ewe_db.h
+C_LIKE = ("-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{DIRECTORY}", f"-I{DATABASE}")
 # extension: the variable that names another compiler, the usual one, its options
 COMPILERS = {
     ".c": ("CC", "cc", ("-std=gnu11", *C_LIKE)),
@@ -57,13 +58,13 @@ def runs(compiler: list[str]) -> bool:
 
 
 def is_built(source: Path) -> bool:
-    """Return whether the library is newer than its source and than the header."""
+    """Return whether the library is newer than its source and than the headers."""
     try:
         built = source.with_suffix(".so").stat().st_mtime
     except FileNotFoundError:
         return False
-    header = (DIRECTORY / "ewe_libcgi.h").stat().st_mtime
-    return built > max(source.stat().st_mtime, header if source.suffix != ".rs" else 0)
+    headers = max(path.stat().st_mtime for path in (DIRECTORY / "ewe_libcgi.h", DATABASE / "ewe_db.h"))
+    return built > max(source.stat().st_mtime, headers if source.suffix != ".rs" else 0)
 
 
 def build(source: Path, compiler: list[str]) -> None:

@@ -8,13 +8,17 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from database.test_demon import COUNT, ENDLESS, Demon
-from support.server import ROOT
+from support import web
+from support.server import ROOT, Start
 
+from ewe.database import access_log
 from ewe.database.protocol import DatabaseError, ServerResponse, encode_response
+from ewe.libcgi.build import DIRECTORY, build
 
 pytestmark = pytest.mark.starts_processes
 # Asks once for each line of its input, "LAYOUT statement", on one connection as long as that is sound
@@ -148,6 +152,58 @@ def test_it_compiles_as_cplusplus(tmp_path: Path) -> None:
     source.write_text('#include <ewe_db.h>\nint main() { ewe_db_free(ewe_db_new("unix:x")); }\n')
     command = ["c++", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT}/ewe/database", str(source)]
     subprocess.run(command, check=True, timeout=120)
+
+
+def test_the_program_of_the_docs_and_of_the_header(demon: Demon, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "database.md").read_text(encoding="utf-8")
+    program = page.partition("```c\n")[2].partition("```")[0]
+    for number, text in enumerate((program, whole_of_header())):
+        source = tmp_path / f"{number}.c"
+        text = text.replace("unix:/run/ewe-dbd.sock", demon.address)
+        source.write_text(
+            text.replace("at, request FROM log WHERE address", "id, name FROM goods WHERE '10.0.0.1'")
+        )
+        command = ["cc", *WARNS, f"-I{ROOT}/ewe/database", "-o", str(tmp_path / "program"), str(source)]
+        subprocess.run(command, check=True, timeout=120)
+        done = subprocess.run([tmp_path / "program"], capture_output=True, timeout=60)
+        assert done.stdout.startswith(b"Content-Type: text/html"), done
+        assert b"<td>&lt;b&gt;&quot;wool&quot;" in done.stdout and done.returncode == 0
+
+
+@pytest.mark.parametrize("model", ["thread", "asyncio"])
+def test_the_sample_library(model: str, start: Start, demon: Demon, tmp_path: Path) -> None:
+    access_log.fill(str(demon.directory / "log.db"), access_log.sample(300), new=True)
+    build()
+    libraries = tmp_path / "libcgi-bin"
+    libraries.mkdir(mode=0o755)
+    for name, address in (("database", demon.address), ("alone", "unix:/nonexistent/demon.sock")):
+        command = [
+            "cc",
+            *WARNS,
+            "-shared",
+            "-fPIC",
+            f"-I{DIRECTORY}",
+            f"-I{ROOT}/ewe/database",
+            f'-DDEMON="{address}"',
+        ]
+        command += ["-o", str(libraries / f"{name}.so"), str(ROOT / "libcgi-bin" / "database.c")]
+        subprocess.run(command, check=True, timeout=120)
+    server = start(model, "--libcgi-path", str(libraries), "--user", "nobody")
+    with web.Client(base_url=f"{server.url}libcgi-bin/", timeout=60) as client, ThreadPoolExecutor(8) as pool:
+        for answer in pool.map(client.get, ["database.so?10.0.0.1"] * 24):
+            assert answer.status_code == 200 and answer.text.count("<tr><td>") == 20
+        assert client.get("database.so?10.0.0.1'--").text.count("<tr><td>") == 0
+        answer = client.get("alone.so")
+        assert (answer.status_code, answer.text) == (503, "The database gives no answer.\n")
+    server.wait_for_log("database.so: unix:/nonexistent/demon.sock: No such file or directory")
+
+
+def whole_of_header() -> str:
+    """Return the program in ewe_db.h's first comment."""
+    lines = (ROOT / "ewe" / "database" / "ewe_db.h").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if "#include <stdio.h>" in line)
+    last = next(number for number, line in enumerate(lines) if line == " *     }")
+    return "\n".join(line.removeprefix(" *").removeprefix("     ") for line in lines[first : last + 1]) + "\n"
 
 
 def test_parameters_of_every_type(asks: Path, demon: Demon) -> None:

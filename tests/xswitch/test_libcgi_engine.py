@@ -214,6 +214,7 @@ def test_the_samples(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[s
             b"text=%3Cb%3E%26+c&name=%22Eve%22",
             b"&quot;Eve&quot;! You say:</p>\n<blockquote>&lt;b&gt;&amp; c<",
         ),
+        "database": ({}, b"", b"Status: 503\nContent-Type: text/plain\n\nThe database gives no answer.\n"),
         "counter": ({}, b"", b"visit 1 of process "),
         "words": ({}, b"to be or not to be", b"4 different words\n    2 be\n    2 to\n    1 not\n"),
         "shout": ({}, "été".encode(), "ÉTÉ\n".encode()),
