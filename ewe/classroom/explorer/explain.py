@@ -112,11 +112,19 @@ def with_stops(run: Run, events: list[Event]) -> list[Event]:
     for event in events:
         while order and event.step is not None and event.step.index > order[0][0]:
             index, other = order.pop(0)
-            step = run.steps[index]
+            step = upcoming(events, run.steps[index])
             text = f"is stopped before it {phrase(step, values=False)}"
             found.append(Event("stop", step.lane, text, step.file, step.line, other))
         found.append(event)
     return found
+
+
+def upcoming(events: list[Event], step: Step) -> Step:
+    """Return the first step of the story that a lane makes from a step on."""
+    for event in events:
+        if event.step is not None and event.lane == step.lane and event.step.index >= step.index:
+            return event.step
+    return step
 
 
 def visible(step: Step, shared: set[tuple[int, str | None]]) -> bool:
@@ -190,6 +198,8 @@ def reasons(run: Run) -> list[str]:
             "A thread that waits must block: on a condition, an event or a queue. A loop that looks again and "
             "again takes the processor from the thread that it waits for."
         ]
+    if not run.lanes[1:]:
+        return ["This is not a race: the program fails before it starts a thread."]
     return lost_update(run) or stale_test(run) or surprise(run)
 
 
@@ -286,8 +296,11 @@ def stale_test(run: Run) -> list[str]:
     assert problem is not None
     found = list(interrupted(run))
     for first, between, last in reversed(found):
-        near = last.lane == problem.lane and abs(last.line - problem.line) <= 30
-        if near and (last.writes or problem.kind != "assertion"):
+        if problem.kind in ("assertion", "invariant"):
+            fits = last.lane != problem.lane and last.line != first.line and first.kind == "read"
+        else:
+            fits = last.lane == problem.lane and abs(last.line - problem.line) <= 30
+        if fits:
             return [
                 f"A test that is no longer true: {name(run, first)} {phrase(first)} [line {first.line}]. Before it "
                 f"uses the answer [line {last.line}], {name(run, between)} {phrase(between, values=False)} "

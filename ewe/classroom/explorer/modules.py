@@ -21,7 +21,9 @@ Read next: instrument.py; harness.py, which runs a model of ewe in such a world.
 from __future__ import annotations
 
 import builtins
+import importlib.machinery
 import importlib.util
+import os
 import queue
 import select
 import socket
@@ -36,8 +38,10 @@ from typing import Any
 from ewe.classroom.explorer import instrument, network, primitives, queues, threads
 from ewe.classroom.explorer.scheduler import ACTIVE, Step, place, show
 
-# Packages whose source runs over the stand-ins. Their modules are loaded once for each world.
+# Packages whose source runs over the stand-ins. Their modules are loaded once for each world, those that keep
+# threads for each run.
 HOSTED = ("concurrent", "selectors", "socketserver", "sched", "ewe")
+EACH_RUN = "concurrent"
 # Modules of ewe that change nothing under the scheduler: the real ones are shared.
 SHARED = ("ewe.classroom", "ewe.http", "ewe.config", "ewe.registry")
 
@@ -77,7 +81,6 @@ def stand_ins() -> dict[str, ModuleType]:
             stack_size=threads.stack_size,
             settrace=threads.nothing,
             setprofile=threads.nothing,
-            _register_atexit=threads.nothing,
         ),
         "_thread": stand_in(
             "_thread",
@@ -110,6 +113,7 @@ def stand_ins() -> dict[str, ModuleType]:
             perf_counter_ns=queues.in_ns(queues.monotonic),
             time_ns=queues.in_ns(queues.wall_clock),
         ),
+        "os": stand_in("os", os, fork=no_fork, forkpty=no_fork, register_at_fork=threads.nothing),
         "socket": stand_in(
             "socket",
             socket,
@@ -139,6 +143,8 @@ class World:
         self.kept: dict[str, ModuleType] = {}  # of hosted packages
         self.fresh: dict[str, ModuleType] = {}  # of the student, for this run
         self.codes: dict[tuple[str, int, int], CodeType] = {}
+        self.at_exit: list[Any] = []  # what this run has registered for the end of the program
+        self.stand_ins["threading"].__dict__["_register_atexit"] = self.register_at_exit
         self.placed: list[str] = []  # names in sys.modules that this run has placed there
         self.builtins = dict(vars(builtins))
         self.builtins.update(
@@ -155,11 +161,21 @@ class World:
         """Forget the student's modules of the last run."""
         self.end()
         self.fresh = {}
+        self.at_exit = []
 
     def end(self) -> None:
         """Remove the names that this run has placed in sys.modules."""
         while self.placed:
             sys.modules.pop(self.placed.pop(), None)
+
+    def register_at_exit(self, function: Any, *args: Any, **named: Any) -> None:
+        """Be threading._register_atexit(): thread pools end their threads so."""
+        self.at_exit.append(lambda: function(*args, **named))
+
+    def leave(self) -> None:
+        """Do what the program has registered for its end."""
+        while self.at_exit:
+            self.at_exit.pop()()
 
     def run_file(self, path: Path, name: str) -> ModuleType:
         """Execute a file of the student as a module."""
@@ -183,6 +199,9 @@ class World:
             exec(self.code(path, points), module.__dict__)
         except BaseException:
             modules.pop(name, None)
+            if name in self.placed:
+                self.placed.remove(name)
+                sys.modules.pop(name, None)
             raise
         return module
 
@@ -244,12 +263,13 @@ class World:
         if top in HOSTED:
             if parent:
                 self.find(parent)
-            spec = importlib.util.find_spec(name)
+            spec = importlib.machinery.PathFinder.find_spec(name, self.places(parent))
             if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
                 return None
             points = name.startswith(self.instrumented) if self.instrumented else False
             package = spec.submodule_search_locations is not None
-            module = self.execute(name, Path(spec.origin), self.kept, points, package)
+            modules = self.fresh if top == EACH_RUN else self.kept
+            module = self.execute(name, Path(spec.origin), modules, points, package)
             self.attach(name, module)
             return module
         found = self.file_of(name)
@@ -260,6 +280,11 @@ class World:
         module = self.execute(name, found, self.fresh, True, found.name == "__init__.py")
         self.attach(name, module)
         return module
+
+    def places(self, package: str) -> list[str] | None:
+        """Return where the modules of a package are; None is the whole path."""
+        module = self.fresh.get(package) or self.kept.get(package)
+        return list(module.__path__) if module is not None else None
 
     def attach(self, name: str, module: ModuleType) -> None:
         """Make a module an attribute of its package."""
@@ -294,6 +319,11 @@ def record_print(
     run.point(
         Step(run.current.number, "print", "prints", show(text), None, None, False, *where), decides=False
     )
+
+
+def no_fork() -> int:
+    """Be os.fork() for the program."""
+    raise RuntimeError("os.fork() cannot be explored: the scheduler knows threads, not processes")
 
 
 def no_input(_prompt: str = "") -> str:

@@ -143,6 +143,9 @@ class Lock(Primitive):
         if run is not None:
             run.dirty = True
 
+    def _at_fork_reinit(self) -> None:
+        """Be called in a forked child, which there is none of."""
+
     def locked(self) -> bool:
         self.point("looks at")
         return self.owner is not None

@@ -62,10 +62,12 @@ class Program:
             return self.function()
         if not self.scenario:
             self.world.run_file(self.path, "__main__")
+            self.world.leave()
             return None
         module = self.world.run_file(self.path, self.path.stem)
         result = getattr(module, self.scenario)()
         check = getattr(module, "check", None)
+        self.world.leave()
         if check is not None:
             self.join_all(run)
             check(*([result] if inspect.signature(check).parameters else []))
@@ -89,7 +91,8 @@ def scenarios(path: Path) -> list[str]:
     except OSError as reason:
         raise ProgramError(f"{path}: {reason.strerror}") from None
     except SyntaxError as reason:
-        raise ProgramError(f"{path}:{reason.lineno}: {reason.msg}") from None
+        where = f"{path}:{reason.lineno}" if reason.lineno else f"{path}"
+        raise ProgramError(f"{where}: {reason.msg}") from None
     except ValueError as reason:  # NUL bytes
         raise ProgramError(f"{path}: {reason}") from None
     return [

@@ -56,7 +56,10 @@ class Exploration:
         """Return the report for a terminal."""
         if self.story is None:
             return self.verdict()
-        parts = [timeline(self.story, width, colour), ""]
+        drawn = timeline(self.story, width, colour)
+        if len(self.story.lanes) == 1:  # nothing to draw
+            drawn = f"✗ {self.story.headline}"
+        parts = [drawn, ""]
         parts += [f"Why: {text}" if not place else text for place, text in enumerate(self.story.why)]
         parts += ["", self.verdict()]
         return "\n".join(parts)

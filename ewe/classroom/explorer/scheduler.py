@@ -51,6 +51,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from ewe.classroom.explorer.names import source
+
 HERE = str(Path(__file__).parent) + "/"
 SAMPLES = HERE + "samples/"
 SPIN = 60  # steps without a write after which a lane is taken to wait in a loop
@@ -276,11 +278,11 @@ class Run:
         call = innermost(lane.ident)
         blocks = call is not None and place[0] != call.f_code.co_filename
         within = f" (in {call.f_code.co_qualname}())" if blocks and call is not None else ""
-        text = (
-            f"{lane.name} blocks or computes outside the explorer's control at {short(place[0])}:{place[1]}"
-            f"{within}: no step for {self.options.stall_s:g} s. Replace this call in the scenario by one that "
-            "returns at once"
-        )
+        where = f"{short(place[0])}:{place[1]}{within}, and has made no step for {self.options.stall_s:g} s"
+        if blocks:
+            text = f"{lane.name} blocks at {where}: the explorer cannot control this call; leave it out"
+        else:
+            text = f"{lane.name} computes at {where}: does this loop end?"
         return Problem("stuck", text, lane.number, *place)
 
     def frame_of(self, lane: Lane) -> FrameType | None:
@@ -348,7 +350,9 @@ class Run:
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
         text = str(reason).split("\n", 1)[0]
         if kind == "assertion":
-            words = f"{lane.name}: the assertion at {short(file)}:{line} does not hold"
+            code = source(file, line)
+            code = code if code.startswith("assert") and len(code) <= 70 else "an assertion"
+            words = f"{lane.name}: `{code}` does not hold ({short(file)}:{line})"
             words += f": {text}" if text else ""
         else:
             what = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
