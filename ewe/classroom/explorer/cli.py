@@ -17,9 +17,9 @@ from typing import NoReturn
 
 from ewe import __version__
 from ewe.classroom.explorer.harness import Model
-from ewe.classroom.explorer.program import Program, ProgramError, scenarios
+from ewe.classroom.explorer.program import Program, scenarios
 from ewe.classroom.explorer.report import Exploration, explore, read_schedule, replay
-from ewe.classroom.explorer.scheduler import SAMPLES, Options, Schedule
+from ewe.classroom.explorer.scheduler import SAMPLES, Options, ProgramError, Schedule
 from ewe.config.messages import nearest
 
 INTERRUPTED = 130

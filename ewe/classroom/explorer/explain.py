@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ewe.classroom.explorer.names import source
-from ewe.classroom.explorer.primitives import Condition, Semaphore
+from ewe.classroom.explorer.primitives import LOST, Condition, Semaphore
 from ewe.classroom.explorer.queues import Queue
 from ewe.classroom.explorer.scheduler import Run, Step, Wait, named, short
 from ewe.classroom.explorer.search import shared_keys
@@ -246,7 +246,7 @@ def lonely(run: Run, wait: Wait) -> str:
             and step.lane == wait.lane
         )  # fmt: skip
         calls = [step for step in run.steps if step.target is target and step.verb.startswith("notifies")]
-        lost = [step for step in calls if step.note and 0 <= step.done < began]
+        lost = [step for step in calls if step.note == LOST and 0 <= step.done < began]
         if lost:
             last = lost[-1]
             return (

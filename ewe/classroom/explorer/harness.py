@@ -26,8 +26,8 @@ from typing import Any
 
 from ewe.classroom.explorer import network
 from ewe.classroom.explorer.primitives import Primitive
-from ewe.classroom.explorer.program import Program, ProgramError
-from ewe.classroom.explorer.scheduler import ACTIVE, Options, Run
+from ewe.classroom.explorer.program import Program
+from ewe.classroom.explorer.scheduler import ACTIVE, Options, ProgramError, Run
 from ewe.classroom.explorer.threads import Thread
 from ewe.config.settings import Config
 

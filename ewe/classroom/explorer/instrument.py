@@ -133,7 +133,7 @@ def at(number: int, value: Any = None) -> Any:
         attribute = site.name
         if run.detailed and site.variable is not None:
             site.variable.frame = sys._getframe(1)
-    elif isinstance(target, FIXED) or getattr(target, "controlled", False) is True:
+    elif isinstance(target, FIXED) or getattr(type(target), "controlled", False) is True:
         if not (kind == "attribute" and isinstance(target, type)):
             return value
         attribute = site.name

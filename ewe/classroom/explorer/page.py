@@ -60,7 +60,7 @@ pre.command { background: var(--card); border: 1px solid var(--rule); border-rad
   border-radius: 50%; background: var(--card); border: 2px solid var(--c); }
 .step.write::before { background: var(--c); }
 .step.wait { color: var(--soft); }
-.step.wait::before { border-radius: 2px; border-style: dashed; }
+.step.wait::before { border-radius: 2px; }
 .step.write { font-weight: 600; }
 .stop { min-height: 2.1rem; }
 .stop .cut { grid-row: 1; align-self: center; margin: 0 calc(100% / var(--span) - .4rem) 0 .4rem; height: 0;
@@ -99,7 +99,7 @@ ol.story b { color: var(--c, var(--ink)); }
 @media (min-width: 46.01rem) { .dot { display: none; } }
 .dot { position: absolute; left: .08rem; top: .5rem; width: .68rem; height: .68rem; border-radius: 50%; z-index: 1;
   background: var(--card); border: 2px solid var(--c); }
-.dot.write { background: var(--c); } .dot.wait { border-radius: 2px; border-style: dashed; }
+.dot.write { background: var(--c); } .dot.wait { border-radius: 2px; }
 """
 
 

@@ -216,6 +216,15 @@ class RLock(Lock):
         self.count = count
 
 
+LOST = "no thread waits: it has no effect"
+
+
+class Waiter:
+    """One wait for a condition."""
+
+    notified = False
+
+
 class Condition(Primitive):
     """Lanes wait until another one notifies them. A notify that no lane waits for is lost."""
 
@@ -224,9 +233,7 @@ class Condition(Primitive):
         self.lock: Lock = RLock() if lock is None else lock
         if lock is None:  # it has the condition's name
             self.lock.made_as = self.names[self.made_at] = self.made_as
-        self.waiters: deque[list[bool]] = (
-            deque()
-        )  # a list with one element for each, True once it is notified
+        self.waiters: deque[Waiter] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         return self.lock.acquire(blocking, timeout)
@@ -250,13 +257,13 @@ class Condition(Primitive):
             raise Abandoned
         if not self.lock.is_mine():
             raise RuntimeError("cannot wait on un-acquired lock")
-        waiter = [False]
+        waiter = Waiter()
         self.waiters.append(waiter)
         count = self.lock.release_all()
         run.dirty = True
         try:
             notified = super().wait(
-                run, "waits on", lambda: waiter[0] and self.lock.is_free(), timeout, spurious=True
+                run, "waits on", lambda: waiter.notified and self.lock.is_free(), timeout, spurious=True
             )
         finally:
             if waiter in self.waiters:
@@ -264,9 +271,9 @@ class Condition(Primitive):
         if not self.lock.is_free():
             super().wait(run, "wants the lock of", self.lock.is_free, None)
         self.lock.take_again(run, count)
-        woken = self.step(run, "goes on after" if notified or waiter[0] else "wakes from")
+        woken = self.step(run, "goes on after" if notified or waiter.notified else "wakes from")
         run.point(woken, decides=False)
-        return waiter[0] or timeout is None
+        return waiter.notified or timeout is None
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         end = None if timeout is None or not ACTIVE else ACTIVE[-1].now + timeout
@@ -293,10 +300,13 @@ class Condition(Primitive):
             return
         if not self.lock.is_mine():
             raise RuntimeError("cannot notify on un-acquired lock")
-        waiting = [waiter for waiter in self.waiters if not waiter[0]]
-        self.point(verb, "" if waiting else "no thread waits: it has no effect")
+        self.point(verb)
+        step = ACTIVE[-1].current.last
+        waiting = list(self.waiters)  # now: a waiter's timeout may have come at the point
+        if step is not None and not waiting:
+            step.note = LOST
         for waiter in waiting[: count if verb == "notifies" else None]:
-            waiter[0] = True
+            waiter.notified = True
             self.waiters.remove(waiter)
         ACTIVE[-1].dirty = True
 

@@ -19,11 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe.classroom.explorer.modules import World
-from ewe.classroom.explorer.scheduler import Options, Run
-
-
-class ProgramError(Exception):
-    """A program cannot be explored; the text is one line."""
+from ewe.classroom.explorer.scheduler import Options, ProgramError, Run
 
 
 class Program:

@@ -21,13 +21,14 @@ from typing import Any
 
 from ewe.classroom.explorer.explain import Story, story_of
 from ewe.classroom.explorer.page import page
-from ewe.classroom.explorer.program import Program, ProgramError, of_function
-from ewe.classroom.explorer.scheduler import ACTIVE, Options, Run, Schedule
+from ewe.classroom.explorer.program import Program, of_function
+from ewe.classroom.explorer.scheduler import ACTIVE, Options, ProgramError, Run, Schedule
 from ewe.classroom.explorer.search import Failure, Replay, Search, failure_of
 from ewe.classroom.explorer.shrink import Shrinker
 from ewe.classroom.explorer.timeline import timeline
 
 SECONDS = 10.0
+NO_VERDICT = ("stuck", "unusable")  # kinds of problems that say nothing about schedules
 
 
 class RaceFound(AssertionError):
@@ -200,7 +201,7 @@ def explore(
         search.longest,
     )
     if failed is not None:
-        if failed.problem is not None and failed.problem.kind == "stuck":
+        if failed.problem is not None and failed.problem.kind in NO_VERDICT:
             raise ProgramError(failed.problem.headline)
         result.failure = Shrinker(search, failure_of(failed)).shrink()
         tell(result)
@@ -216,7 +217,7 @@ def replay(program: Program, schedule: Schedule) -> Exploration:
     if run.problem is None:
         result.failure = None
         result.runs = 1
-    elif run.problem.kind == "stuck":
+    elif run.problem.kind in NO_VERDICT:
         raise ProgramError(run.problem.headline)
     return result
 

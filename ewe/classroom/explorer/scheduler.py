@@ -67,6 +67,10 @@ class Abandoned(BaseException):
     """The run is over: the lane that this is raised in ends."""
 
 
+class ProgramError(Exception):
+    """A program cannot be explored; the text is one line."""
+
+
 class Named(Protocol):
     """An object of which a step tells: a lock, a queue, a socket."""
 
@@ -116,7 +120,7 @@ class Branch:
 
 @dataclass
 class Problem:
-    """What was wrong with a run. kind: exception, assertion, invariant, deadlock, steps, stuck, left."""
+    """What was wrong with a run. kind: exception, assertion, invariant, deadlock, steps, stuck, unusable."""
 
     kind: str
     headline: str
@@ -130,7 +134,7 @@ class Problem:
         """Return whether another run failed in the same way."""
         if other is None or self.kind != other.kind or self.type != other.type:
             return False
-        return self.kind in ("deadlock", "steps", "left") or (self.file, self.line) == (
+        return self.kind in ("deadlock", "steps") or (self.file, self.line) == (
             other.file,
             other.line,
         )
@@ -345,6 +349,9 @@ class Run:
     def crash(self, lane: Lane, reason: BaseException) -> None:
         """End the run because of an exception in a lane."""
         if self.over:
+            return
+        if isinstance(reason, ProgramError):
+            self.finish(Problem("unusable", str(reason)))
             return
         file, line = place_of(reason, self.options.user)
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
