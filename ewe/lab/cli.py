@@ -13,10 +13,10 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ewe import __version__
 from ewe.config.messages import nearest
@@ -24,6 +24,9 @@ from ewe.config.setting_types import WAIT, duration
 from ewe.lab.bench.interrupts import INTERRUPTED
 from ewe.lab.options import CommandError, between, count, of, several, target
 from ewe.processors.base import FLAGS
+
+if TYPE_CHECKING:
+    from ewe.lab.bench.experiment import Experiment
 
 INSTALL = "pip install 'ewe-server[lab]'"
 NEEDS = ("locust", "psutil", "jinja2")
@@ -165,7 +168,7 @@ def add_run(actions: argparse._SubParsersAction[LabParser]) -> None:
     parser = actions.add_parser("run", help="run experiments", allow_abbrev=False)
     parser.set_defaults(action=run_experiments)
     add = parser.add_argument
-    add("ids", nargs="*", metavar="ID")
+    add("ids", nargs="*", metavar="ID", help="R-F5, or R (or RDBMS) for all of a document")
     add("--all", action="store_true", help="every experiment; with --quick those marked q in the list")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="shorter, and once")
@@ -216,7 +219,7 @@ def run_experiments(options: argparse.Namespace) -> int:
 
     if bool(options.ids) == options.all:
         raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
-    chosen = [CATALOG[name] for name in ids(options.ids, list(CATALOG))]
+    chosen = [CATALOG[name] for name in ids(of_documents(options.ids, CATALOG), list(CATALOG))]
     if options.all:
         chosen = [each for each in CATALOG.values() if each.quick or not options.quick]
     parts = []
@@ -239,6 +242,17 @@ def run_experiments(options: argparse.Namespace) -> int:
         repeats=options.repeats or (1 if options.quick else 3),
         used=list(PEERS),
     )
+
+
+def of_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -> list[str]:
+    """Return ids, with those of all its experiments in place of a document: `RDBMS`, or `R` as its ids begin."""
+    found: list[str] = []
+    for name in wanted:
+        of = [
+            id for id, each in catalog.items() if each.document == name or id.startswith(f"{name.upper()}-")
+        ]
+        found += of or [name]
+    return found
 
 
 def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:

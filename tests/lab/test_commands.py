@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -223,18 +224,15 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ewe-lab run E-T2" in output
 
 
-@pytest.mark.starts_processes
 def test_an_experiment_that_waits_is_reported_with_its_reason(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = next(each.id for each in CATALOG.values() if each.run is None)
-    done = subprocess.run(
-        command("run", name, "--quick", "--out", str(tmp_path / "one")),
-        env=environment(tmp_path), capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setitem(CATALOG, "E-T2", replace(CATALOG["E-T2"], run=None, needs="a better clock"))
+    assert "waits   " in said(capsys, "list")[1]
+    status, _, errors = said(capsys, "run", "E-T2", "--quick", "--out", str(tmp_path / "one"))
+    assert status == 0, errors
     (table,) = load(tmp_path / "one" / "results.json").tables
-    assert table.skipped == CATALOG[name].needs
+    assert table.skipped == "a better clock"
     (tmp_path / "one" / "report.html").unlink()
     status, output, _ = said(capsys, "report", str(tmp_path / "one"))
     assert status == 0

@@ -25,7 +25,6 @@ from ewe.lab.experiments import (
     CATALOG,
     CHECKS,
     DOCUMENTS,
-    PUBLISHED,
     apps,
     clients,
     ewe_tables,
@@ -64,13 +63,13 @@ SLOW GROW APPS
 IDS = ALL_IDS.split()
 ALL_RUNNABLE = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F5 X-F6 X-F7 X-F8 X-T1 X-T2 X-C1 X-C2 R-C1
-L-T1 L-X1 L-T2 L-T3 L-C1 L-C2 L-F1
+R-F5 R-F7 R-F8 R-F9 R-T1 R-C2 L-T1 L-X1 L-T2 L-T3 L-C1 L-C2 L-F1
 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-DT3 T-DT4
 T-A9 T-A10 T-HS1 T-HS1p T-HS2 T-HS3 T-A12 T-LD SLOW GROW APPS
 """
 RUNNABLE = ALL_RUNNABLE.split()
 ALL_QUICK = """
-E-T2 E-T3 X-F4 X-T1 X-T2 L-T1 L-T2 L-T3 R-F5 R-F7 R-F8 R-C1 T-A8 T-ST1 T-ST1k T-ST2 T-ST3 T-DT1 T-DT2 T-HS1 T-LD
+E-T2 E-T3 X-F4 X-T1 X-T2 L-T1 L-T2 L-T3 R-C1 T-A8 T-ST1 T-ST1k T-ST2 T-ST3 T-DT1 T-DT2 T-HS1 T-LD
 SLOW GROW
 """
 QUICK = ALL_QUICK.split()
@@ -149,13 +148,6 @@ def test_the_errors_of_ewe() -> None:
     assert T3.errors == ("0", "875 st", "0", "93 res", "759 st")
     assert T4.errors == ("0", "99 st, 224 cr", "0", "0", "3 res")
     assert T5.errors == ("48 cr", "465 st, 171 res", "71 res", "67", "433 st")
-
-
-def published(id: str, server: str, column: str, x: float | None = None) -> float | None:
-    """Return a printed figure of an experiment that waits."""
-    found = [cell for cell in PUBLISHED[id] if (cell.server, cell.column, cell.x) == (server, column, x)]
-    assert len(found) == 1
-    return found[0].paper
 
 
 def test_what_other_documents_print() -> None:

@@ -10,7 +10,7 @@ Where an experiment stands depends on what it needs:
                              holds EXPERIMENT, and perhaps `check`
     ewe_figures.py, ...      the experiments of one document that are printed figures only. It holds EXPERIMENTS,
                              and CHECKS by id; ewe_tables.py, thesis_static.py, ... say how they are run
-    waiting.py               those that cannot be run yet: WAITING
+    WAITING, in any of them  those that cannot be run yet, each with the cells of its printed figures: none today
 """
 
 from __future__ import annotations

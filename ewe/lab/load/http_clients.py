@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from urllib.parse import urlsplit
 
@@ -27,22 +28,24 @@ from ewe.lab.bench.results import ERRORS
 
 PIECE = 64 * 1024
 TIMEOUT = 30.0  # seconds that one request may take
-TIMING = re.compile(rb"\r\nserver-timing: *con;dur=([\d.]+), *ret;dur=([\d.]+)\r\n", re.I)
+TOLD = rb"\r\nserver-timing: *con%b;dur=([\d.]+), *ret%b;dur=([\d.]+)(?=\r\n)"
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.I)
+TIMING, BY_CLOCK = (re.compile(TOLD % (kind, kind), re.I) for kind in (b"", b"-wall"))
 
 
 @dataclass
 class Pinged:
     """What the clients measured. Times are in seconds.
 
-    connecting, retrieving: the CPU times, in ms, that the program told in Server-Timing; empty if it told none.
+    told: the times in ms that the program told in Server-Timing: `con` and `ret` of its CPU, `con_wall` and
+    `ret_wall` by the clock. Empty if it told none.
     client: the CPU seconds of the clients themselves.
     """
 
     seconds: float = 0.0
     connect: list[float] = field(default_factory=list)
     response: list[float] = field(default_factory=list)
-    connecting: list[float] = field(default_factory=list)
-    retrieving: list[float] = field(default_factory=list)
+    told: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     received: int = 0
     client: float = 0.0
@@ -57,11 +60,18 @@ def ask(address: tuple[str, int], request: bytes) -> tuple[float, float, bytes]:
     with socket.create_connection(address, TIMEOUT) as sock:
         connected = time.perf_counter()
         sock.sendall(request)
-        pieces = []
-        while piece := sock.recv(PIECE):
-            pieces.append(piece)
+        answer = b""
+        while not whole(answer) and (piece := sock.recv(PIECE)):
+            answer += piece
         ended = time.perf_counter()
-    return connected - began, ended - connected, b"".join(pieces)
+    return connected - began, ended - connected, answer
+
+
+def whole(answer: bytes) -> bool:
+    """Whether an answer is complete, as its Content-Length says. Without one only the connection's end tells."""
+    head, empty, body = answer.partition(b"\r\n\r\n")
+    length = LENGTH.search(head + b"\r\n")
+    return bool(empty and length) and len(body) >= int(length[1] if length else 0)
 
 
 def kind_of(reason: OSError) -> str:
@@ -75,10 +85,20 @@ def kind_of(reason: OSError) -> str:
 
 def fault_of(answer: bytes, digest: str) -> str:
     """Return the kind of error that an answer is, "" if it is good."""
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, empty, body = answer.partition(b"\r\n\r\n")
+    if not empty or (LENGTH.search(head + b"\r\n") and not whole(answer)):
+        return "res"
     if head[9:12] != b"200":
-        return "status" if head else "res"
+        return "status"
     return "" if hashlib.sha256(body).hexdigest().startswith(digest) else "other"
+
+
+def told_by(head: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the times that a program told in the head of its answer, by name."""
+    for pattern, kind in ((TIMING, ""), (BY_CLOCK, "_wall")):
+        if times := pattern.search(head):
+            yield f"con{kind}", float(times[1])
+            yield f"ret{kind}", float(times[2])
 
 
 def client(url: str, requests: int, digest: str, found: Pinged, lock: threading.Lock) -> None:
@@ -86,7 +106,7 @@ def client(url: str, requests: int, digest: str, found: Pinged, lock: threading.
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 80)
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    request = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
+    request = f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode()
     for _ in range(requests):
         try:
             connect, response, answer = ask(address, request)
@@ -101,9 +121,8 @@ def client(url: str, requests: int, digest: str, found: Pinged, lock: threading.
             found.connect.append(connect)
             found.response.append(response)
             found.received += len(answer)
-            if told := TIMING.search(answer.partition(b"\r\n\r\n")[0] + b"\r\n"):
-                found.connecting.append(float(told[1]))
-                found.retrieving.append(float(told[2]))
+            for name, value in told_by(answer.partition(b"\r\n\r\n")[0] + b"\r\n"):
+                found.told.setdefault(name, []).append(value)
 
 
 def pinged(url: str, clients: int, requests: int, digest: str) -> Pinged:

@@ -8,6 +8,7 @@
     backends.py       the processes that run programs behind a web server
     databases.py      SQLite, PostgreSQL and the demon, with the access log of the RDBMS paper
     reports.py        the report on a database by every gateway, and by every way to the database
+    database_ways.py  the scenarios of that paper, and those that are used today (report_peers.py)
     servlets.py       the report on a database as a servlet under X-Switch
     ways.py           all of it together: a web server, and how it has a program run
     variants.py       processors that do what the EWE of 2006 did

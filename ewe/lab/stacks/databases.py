@@ -98,14 +98,17 @@ def programs() -> str:
 
 
 @contextmanager
-def opened(lab: Bench, name: str) -> Iterator[Database]:
-    """Make a database with the sample, and its server if it has one; it has ended when the block is left."""
+def opened(lab: Bench, name: str, pinned: bool = True) -> Iterator[Database]:
+    """Make a database with the sample, and its server if it has one; it has ended when the block is left.
+
+    pinned: its server has the servers' core, else all cores.
+    """
     if lacking := missing(name):
         raise LabError(f"{name} is left out: {lacking}")
     if name == SQLITE:
         yield described(Database(SQLITE, str(sqlite(lab))))
         return
-    with postgresql(lab) as database:
+    with postgresql(lab, pinned) as database:
         yield described(database)
 
 
@@ -122,7 +125,7 @@ def sqlite(lab: Bench) -> Path:
 
 
 @contextmanager
-def postgresql(lab: Bench) -> Iterator[Database]:
+def postgresql(lab: Bench, pinned: bool) -> Iterator[Database]:
     """Run a server with the sample."""
     where = Path(tempfile.mkdtemp(prefix="postgresql-", dir=lab.directory))
     prefix = as_account(where)
@@ -137,13 +140,18 @@ def postgresql(lab: Bench) -> Iterator[Database]:
     command = [f"{programs()}/postgres", "-D", f"{where}/data", "-k", str(where), "-p", str(port), *OPTIONS]
     with (
         tempfile.TemporaryFile() as output,
-        running([*prefix, *command], output, two_cores()[0], cwd=Path("/")) as started,
+        running([*prefix, *command], output, core_of(pinned), cwd=Path("/")) as started,
     ):
         wait_for_socket(started, where / f".s.PGSQL.{port}", output, POSTGRESQL)
         wait_for_port(started, port, output, POSTGRESQL)
         place = f"host={where} port={port} user={ACCOUNT} dbname=postgres"
         load(place)
         yield Database(POSTGRESQL, place, port=port, pids=(started.pid,))
+
+
+def core_of(pinned: bool) -> int | None:
+    """Return the servers' core, None for all cores."""
+    return two_cores()[0] if pinned else None
 
 
 def as_account(where: Path) -> Sequence[str]:
@@ -196,19 +204,21 @@ def described(database: Database) -> Database:
 
 
 @contextmanager
-def demon(lab: Bench, database: Database, *lines: str, name: str = NAME) -> Iterator[Asked]:
-    """Run a demon for the database. lines: more of its settings. name: of the database, in requests."""
+def demon(
+    lab: Bench, database: Database, *lines: str, name: str = NAME, write: bool = False, pinned: bool = True
+) -> Iterator[Asked]:
+    """Run a demon for the database. lines: more of its settings; name: of the database in requests."""
     where = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
     where.chmod(0o755)
     socket = where / "socket"
     users = sorted({getpass.getuser(), "nobody"})
     text = [f'listen = ["unix:{socket}"]', *lines, f"[databases.{name}]", f'place = "{database.place}"']
-    text += [f'driver = "{database.driver}"', f"users = {users!r}"]
+    text += [f'driver = "{database.driver}"', f"users = {users!r}", f"write = {str(write).lower()}"]
     (where / "dbd.toml").write_text("\n".join(text) + "\n")
     command = [sys.executable, "-m", "ewe.database.cli", "--config", str(where / "dbd.toml")]
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+        running(command, output, core_of(pinned), cwd=where, env=environment()) as started,
     ):
         wait_for_socket(started, socket, output, "ewe-dbd")
         yield Asked(f"unix:{socket}", started.pid)

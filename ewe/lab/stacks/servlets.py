@@ -8,8 +8,7 @@
     8    a driver of type 4, which speaks the database's protocol in Java: PostgreSQL's own
 
 Each request has a new connection. The answer is the report in the layout TABLE of the demon, so its bytes are
-those of all other scenarios. Its header `Server-Timing: con;dur=1.2, ret;dur=3.4` tells the CPU time in ms of
-connecting and of retrieving. Raises LabError.
+those of all other scenarios. Its headers Server-Timing tell what reports.py says of them. Raises LabError.
 """
 
 from __future__ import annotations
@@ -97,15 +96,20 @@ def write_application(where: Path, driver: Driver, place: str) -> None:
 
 
 @contextmanager
-def served(lab: Bench, driver: Driver, place: str) -> Iterator[tuple[Running, str]]:
-    """Run ewe with X-Switch and the servlet; yield the server and the path of the report."""
+def served(
+    lab: Bench, driver: Driver, place: str, also: tuple[int, ...] = ()
+) -> Iterator[tuple[Running, str]]:
+    """Run ewe with X-Switch and the servlet; yield the server and the path of the report.
+
+    also: the processes of the database, which count as the server's.
+    """
     if lacking := missing():
         raise LabError(lacking)
     programs = Path(tempfile.mkdtemp(prefix="servlets-", dir=lab.directory))
     programs.chmod(0o755)
     write_application(programs / "report", driver, place)
     options = ("--cgi-path", str(programs), "--xswitch-status")
-    with lab.start(Contender("servlet", model="xswitch", options=options), lab.site([])) as server:
+    with lab.start(Contender("servlet", model="xswitch", options=options, also=also), lab.site([])) as server:
         backends.wait_for_xswitch(server)
         yield server, "/cgi-bin/report/report"
 
