@@ -224,6 +224,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ewe-lab run E-T2" in output
 
 
+@pytest.mark.starts_processes
 def test_an_experiment_that_waits_is_reported_with_its_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

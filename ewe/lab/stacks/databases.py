@@ -125,7 +125,7 @@ def sqlite(lab: Bench) -> Path:
 
 
 @contextmanager
-def postgresql(lab: Bench, pinned: bool) -> Iterator[Database]:
+def postgresql(lab: Bench, pinned: bool = True) -> Iterator[Database]:
     """Run a server with the sample."""
     where = Path(tempfile.mkdtemp(prefix="postgresql-", dir=lab.directory))
     prefix = as_account(where)
