@@ -432,11 +432,9 @@ def cross_site(request: Request) -> str:
     if origin is None:
         return ""
     host = origin.partition("://")[2]
-    return (
-        ""
-        if host and host.lower() == request.host.lower()
-        else f"Origin is {origin[:80]!r}, Host {request.host!r}"
-    )
+    if host and host.lower() == request.host.lower():
+        return ""
+    return f"Origin is {origin[:80]!r}, Host {request.host!r}"
 
 
 async def form(request: Request) -> dict[str, str]:

@@ -8,14 +8,24 @@ import re
 import signal
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import web
 from support.demon import Demon
+from support.memory import MemoryStream
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.xswitch_client import account
+
+from ewe.config.settings import Config
+from ewe.database.protocol import ClientRequest
+from ewe.features.sql_pages import SQLPages
+from ewe.features.static import SETTLED, Static
+from ewe.gateway.database import Databases, Table
+from ewe.http.messages import Request
+from ewe.streams.blocking import run
 
 BOOKS = """-- database: books
 -- title: Our books
@@ -129,6 +139,39 @@ def test_under_every_model(start: Start, library: Library, model: str) -> None:
     )
     assert library.count(f"title = '{title}'") == 1
     assert post(url, {"q": title, "since": "1999"}).status_code == 409  # UNIQUE
+
+
+class Asked(Databases):
+    """Databases that keep what they are asked."""
+
+    names = ("books",)
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[ClientRequest, bool]] = []
+
+    async def rows(self, request: ClientRequest, io: object, *, writes: bool = False) -> Table:
+        self.requests.append((request, writes))
+        return Table(["title"], [["a"]], False)
+
+
+def test_a_query_may_only_read_and_is_limited(tmp_path: Path) -> None:
+    """Not only since it is a subquery: the demon is told, too."""
+    (tmp_path / "books.sql.html").write_text(
+        BOOKS.partition("---")[0].replace("id, title", "id, title AS decade, 1 AS books, title")
+    )
+    asked = Asked()
+    config = Config(documentroot=str(tmp_path))
+    pages = SQLPages(config, asked, Static(config))
+    fields = (("content-type", "application/x-www-form-urlencoded"),)
+    for method, query in (("GET", "q=a"), ("POST", "q=b&since=7")):
+        request = Request(method, "/books", (1, 1), fields, path="/books.sql.html", query=query)
+        response = run(pages.respond(request, MemoryStream([])))
+        assert response is not None and response.status in (200, 303)
+    (books, _), (decades, _), (add, writes) = asked.requests
+    assert books.read_only and decades.read_only and not add.read_only and writes
+    assert (books.rows, decades.rows, books.time_limit, books.database) == (11, 101, 5.0, "books")
+    assert books.parameters == {"q": "a", "since": None} and add.parameters == {"q": "b", "since": 7}
+    assert decades.parameters == {}
 
 
 PATHS = (
@@ -278,11 +321,13 @@ def test_a_change_of_a_file_shows_within_a_second(pages: Server) -> None:
     page.write_text(
         '-- database: books\n---\n{% extends "_layout.sql.html" %}{% block x %}first{% endblock %}'
     )
+    time.sleep(2 * SETTLED)  # a file that has just changed is not remembered
     url = pages.url + "a"
     assert web.get(url).text == "one first"
     assert web.get(pages.url + "_layout.sql.html").status_code == 404
     page.write_text(page.read_text().replace("first", "second"))
     wait_until(lambda: web.get(url).text == "one second", 20)
+    time.sleep(2 * SETTLED)
     layout.write_text(layout.read_text().replace("one", "two"))
     wait_until(lambda: web.get(url).text == "two second", 20)
     page.unlink()
