@@ -1,4 +1,4 @@
-"""Run the clients of ewe.lab.load.http_clients in a separate process, on the load's core. Raises LabError.
+"""Run the clients of ewe.lab.load.http_clients in a separate process, on the core of the load. Raises LabError."""
 
 from __future__ import annotations
 
