@@ -18,6 +18,10 @@ database. The owner of a named pipe or a message queue is as good. On TCP there 
 for.
 
 A worker blocks while it sends to a gateway that reads slowly, for at most `write_timeout`.
+
+A worker that has finished wakes the main thread only if something waits for that: a request in the queue, or the
+next request of the same gateway. Else the next event finds it in `finished`. Each wake-up that is saved is some 15
+microseconds of CPU time for each statement.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ GRACE = 10.0  # seconds in which the demon finishes what it has begun when it is
 class Gateway:
     """A connection of a gateway. uid: of its process; None on TCP.
 
-    busy: its request waits or runs. left: its connection is of no use any more.
+    busy: its request waits or runs. muted: epoll does not report what it sends meanwhile. left: its connection is
+    of no use any more.
     """
 
     def __init__(self, line: Line, acceptor: Acceptor) -> None:
@@ -66,7 +71,12 @@ class Gateway:
         self.uid = line.uid
         self.who = line.who
         self.busy = False
+        self.muted = False
         self.left = False
+
+    def has_more(self) -> bool:
+        """Return whether something of a next request has arrived."""
+        return bool(self.decoder.data) or self.line.has_received()
 
     def may_use(self, database: DatabaseSettings, accounts: Container[int], key: str) -> bool:
         """Return whether the gateway may use a database: its account is among these, or on TCP it has the key."""
@@ -101,6 +111,7 @@ class Demon:
         self.free: list[Worker | Remote] = []
         self.workers: list[Worker | Remote] = []
         self.finished: deque[Worker | Remote] = deque()
+        self.wants_wake = False  # a worker that finishes must wake the main thread
         self.demons: dict[
             int, DemonProcess
         ] = {}  # by descriptor; empty: the workers are threads of this process
@@ -126,7 +137,9 @@ class Demon:
         try:
             self.resize()
             while not self.is_over():
-                for descriptor, events in self.epoll.poll(LOOK):
+                # First the flag, then the look: a worker does it the other way round, so neither is missed
+                self.wants_wake = bool(self.queue) or self.stop_by is not None
+                for descriptor, events in self.epoll.poll(0 if self.finished else LOOK):
                     self.handle(descriptor, events)
                 while self.signals:
                     self.on_signal(self.signals.popleft())
@@ -145,8 +158,14 @@ class Demon:
         elif descriptor in self.demons:
             self.hear(self.demons[descriptor])
         elif (gateway := self.gateways.get(descriptor)) is not None:
+            if gateway.busy and self.finished:
+                self.collect()
+            if self.gateways.get(descriptor) is not gateway:
+                return
             if gateway.busy:
-                self.leave(gateway)
+                if gateway.line.has_left(events):
+                    self.leave(gateway)
+                self.mute(gateway)
             elif events & select.EPOLLIN:
                 self.receive(gateway)
             else:
@@ -164,6 +183,8 @@ class Demon:
                     self.receive(gateway)
                 elif line.is_overfull():
                     self.leave(gateway)
+                else:
+                    self.wake_after(gateway)
         except OSError as reason:
             # No descriptor is left. epoll would report the connection again at once
             self.log.write("error", f"cannot accept: {reason.strerror}; trying again in {LOOK:g} s")
@@ -221,8 +242,21 @@ class Demon:
             raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
         gateway.busy = True
         self.queue.append(Waiting(gateway, job))
-        # From here on only its leaving matters: what it sends stays in the socket
-        self.epoll.modify(gateway.line.fileno(), gateway.line.busy_events)
+
+    def mute(self, gateway: Gateway) -> None:
+        """Have epoll report only, and once, that a busy gateway leaves: what it sends stays in its line."""
+        if self.gateways.get(gateway.line.fileno()) is not gateway:
+            return  # it waited in the queue, and was dropped
+        events = select.EPOLLONESHOT if gateway.left else gateway.line.busy_events
+        self.epoll.modify(gateway.line.fileno(), events)
+        gateway.muted = True
+        self.wake_after(gateway)
+
+    def wake_after(self, gateway: Gateway) -> None:
+        """Have the worker that serves a gateway wake this thread, as the gateway has sent more."""
+        for worker, its in self.running.items():
+            if its is gateway:
+                worker.wakes = True
 
     def job(self, gateway: Gateway, request: ClientRequest) -> Job:
         """Return the job of a request that the gateway may make. Raises DatabaseError."""
@@ -304,11 +338,14 @@ class Demon:
             )
             self.free.remove(worker)
             self.running[worker] = waiting.gateway
+            worker.wakes = waiting.gateway.muted or waiting.gateway.has_more()
             worker.start(waiting.job)
 
     def finish(self, worker: Worker | Remote) -> None:
         """Note that a worker is free; called in its thread."""
         self.finished.append(worker)
+        if not (self.wants_wake or worker.wakes or worker.gone):
+            return
         try:
             os.write(self.wakes, b"w")
         except BlockingIOError:
@@ -331,7 +368,9 @@ class Demon:
 
     def await_request(self, gateway: Gateway) -> None:
         """Go on with a gateway that has its answer: its next request may have come already."""
-        self.epoll.modify(gateway.line.fileno(), gateway.line.idle_events)
+        if gateway.muted:
+            self.epoll.modify(gateway.line.fileno(), gateway.line.idle_events)
+            gateway.muted = False
         if gateway.line.has_received():
             self.receive(gateway)
         else:
@@ -446,6 +485,7 @@ class Demon:
 
     def status(self, gateway: Gateway) -> ServerResponse:
         """Return what the demon does, as JSON; only for root and its own user."""
+        self.collect()
         if gateway.uid not in (0, os.geteuid()):
             error = DatabaseError("FORBIDDEN", "the status is for the demon's own user and root")
             return ServerResponse(b"", False, error)

@@ -95,7 +95,7 @@ class Remote:
         self.number = number
         self.done = done
         self.database: Database | None = None
-        self.gone = False
+        self.wakes = self.gone = False
         self.job: Job | None = None
         self.expires = 0.0
 

@@ -1,4 +1,4 @@
-"""The gateway's side of the transports: what Client uses like a socket, for each kind of address. See transports.py."""
+"""The gateway's side of the transports: what Client uses like a socket, for each address. See transports.py."""
 
 from __future__ import annotations
 

@@ -48,13 +48,13 @@ NO_LINK = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 class Line:
     """A gateway's connection. uid: of its process; None if nothing proves it. who: for the log.
 
-    idle_events, busy_events: of epoll, while a request is awaited, and while only the gateway's end matters.
+    idle_events, busy_events: of epoll, while requests are awaited, and while only the gateway's end matters.
     fragment: bytes of a result that go into one frame.
     """
 
     uid: int | None = None
     who = "TCP"
-    idle_events = select.EPOLLIN
+    idle_events = select.EPOLLIN | select.EPOLLRDHUP
     busy_events = select.EPOLLRDHUP | select.EPOLLONESHOT
     fragment = FRAGMENT
 
@@ -69,6 +69,10 @@ class Line:
     def has_received(self) -> bool:
         """Return whether receive() has something of which epoll does not know."""
         return False
+
+    def has_left(self, events: int) -> bool:
+        """Return whether events of epoll say that the gateway has left."""
+        return bool(events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR))
 
     def is_overfull(self) -> bool:
         """Return whether more has been received for the line than a request can be."""
@@ -199,6 +203,9 @@ class QueueLine(Line):
 
     def has_received(self) -> bool:
         return bool(self.inbox) or self.closed
+
+    def has_left(self, events: int) -> bool:
+        return True  # the process has ended
 
     def is_overfull(self) -> bool:
         return self.closed or len(self.inbox) > 2 * MAX_FRAME

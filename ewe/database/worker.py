@@ -41,6 +41,7 @@ class Worker:
     """A thread and its connection. database: the one that it is connected to.
 
     load: how much its demon has to do, by which the least busy of several demons is found (demons.py).
+    wakes: the main thread waits for it to finish.
     """
 
     load = 0
@@ -53,6 +54,7 @@ class Worker:
         self.database: Database | None = None
         self.connection: Connection | None = None
         self.identity: tuple[int, int] | None = None
+        self.wakes = False
         self.gone = False  # the gateway of the last job cannot be used any more
         # The lock holds the job and its cancellation together, so that no cancellation hits the next job
         self.lock = threading.Lock()

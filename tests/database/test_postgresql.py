@@ -7,7 +7,9 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from glob import glob
 from pathlib import Path
@@ -16,7 +18,8 @@ import pytest
 from support.browsing import check_paging, listing_of, schema_in
 from support.browsing import run as rows_of
 from support.demon import Demon
-from support.server import wait_until
+from support.proc import peak_memory
+from support.server import ROOT, wait_until
 
 from ewe.database.client import Client
 from ewe.database.drivers import Connection, Database, connect
@@ -223,10 +226,13 @@ def test_a_slow_statement_is_cancelled_in_the_database(demon: Demon, server: Pos
     wait_until(lambda: demon.ask(busy, layout="CSV") == "n\r\n0\r\n", 5)
 
 
-def test_a_large_result_comes_through(demon: Demon) -> None:
+def test_a_large_result_comes_through_and_needs_no_memory(demon: Demon) -> None:
+    demon.ask(SERIES, [1000])
+    before = peak_memory([demon.pid])
     with Client(demon.address, 60) as client:
         size = sum(map(len, client.ask(ClientRequest("log", SERIES, "PRE", [200_000], time_limit=20.0))))
     assert size == sum(len(f"{n}\ttext\n") for n in range(1, 200_001)) + len("<pre>\nn\t?column?\n</pre>\n")
+    assert peak_memory([demon.pid]) - before < 8 << 20
 
 
 def test_a_database_that_stops_is_said_and_one_that_starts_again_is_used(
@@ -244,6 +250,126 @@ def test_a_database_that_stops_is_said_and_one_that_starts_again_is_used(
     server.start()
     for _ in range(8):
         assert demon.ask(SERIES, [1])
+
+
+def test_a_database_that_stops_and_starts_under_load(server: PostgreSQL) -> None:
+    """With two demons: an answer, or UNAVAILABLE at once; and the demon goes on without a restart."""
+    if server.process is None:
+        server.start()
+    with tempfile.TemporaryDirectory(prefix="ewe-dbd-") as name:
+        Path(name).chmod(0o755)
+        demon = Demon(Path(name))
+        demon.general = ["connections = 4", "demons = 2"]
+        demon.databases = {"log": ["driver = 'postgresql'"]}
+        demon.place = server.place
+        stop = threading.Event()
+        answers: list[str] = []
+
+        def load() -> None:
+            with Client(demon.address, 60) as client:
+                while not stop.is_set():
+                    try:
+                        found = b"".join(client.ask(ClientRequest("log", SERIES, "CSV", [500])))
+                        answers.append("whole" if found.endswith(b"500,text\r\n") else "cut")
+                    except DatabaseError as error:
+                        answers.append(error.kind)
+
+        def wait_for(kind: str) -> None:
+            seen = len(answers)
+            wait_until(lambda: kind in answers[seen:], 20, lambda: f"no {kind}: {set(answers[seen:])}")
+
+        threads = [threading.Thread(target=load) for _ in range(6)]
+        try:
+            demon.start()
+            for thread in threads:
+                thread.start()
+            for _ in range(2):
+                wait_for("whole")
+                server.stop()
+                wait_for("UNAVAILABLE")
+                server.start()
+            wait_for("whole")
+            wait_until(lambda: set(answers[-50:]) == {"whole"}, 20)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+            demon.stop(signal.SIGTERM)
+        assert set(answers) == {"whole", "UNAVAILABLE"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
+def test_a_connection_fits_a_database_and_a_user(
+    server: PostgreSQL, connections: tuple[Connection, Connection], demon: Demon
+) -> None:
+    """per-user: PostgreSQL sees the account of the gateway's process, and its rights count."""
+    writes, _ = connections
+    for role in ("root", "nobody"):
+        run(writes, f"DROP ROLE IF EXISTS {role}")
+        run(writes, f"CREATE ROLE {role} LOGIN")
+    try:
+        run(writes, "GRANT SELECT ON goods TO root")
+        demon.stop()
+        demon.general[0] = "connections = 1"
+        demon.databases["log"] += ["per-user = true", "users = ['root', 'nobody']"]
+        demon.start()
+        assert demon.ask("SELECT current_user", layout="CSV") == "current_user\r\nroot\r\n"
+        assert demon.ask("SELECT COUNT(*) AS n FROM goods", layout="CSV") == "n\r\n2\r\n"
+        backend = demon.ask("SELECT pg_backend_pid()")
+        assert demon.ask("SELECT pg_backend_pid()") == backend  # used again
+        assert as_nobody(demon, "SELECT current_user") == "current_user\r\nnobody\r\n"
+        assert "permission denied for table goods" in as_nobody(demon, "SELECT * FROM goods")
+        # What would make it another user again, in a later request, has no effect
+        assert "permission denied" in as_nobody(demon, "SET ROLE root")
+        assert demon.ask("SELECT pg_backend_pid()") != backend  # replaced
+    finally:
+        demon.stop()
+        run(writes, "REVOKE ALL ON goods FROM root")
+
+
+def as_nobody(demon: Demon, statement: str) -> str:
+    """Return what the account nobody gets: the result, or the words of the error."""
+    code = (
+        "import os, sys; from ewe.database.client import Client\n"
+        "from ewe.database.protocol import ClientRequest, DatabaseError\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "asked = ClientRequest('log', sys.argv[2], 'CSV')\n"
+        "try: sys.stdout.buffer.write(b''.join(Client(sys.argv[1]).ask(asked)))\n"
+        "except DatabaseError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, demon.address, statement]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ωμέγα",
+        "שלום",
+        "日本語",
+        "🐑👩‍🔬",
+        "' OR 1=1; --",
+        '"; DROP TABLE goods',
+        "<script>&amp;</script>",
+        "\\x00",
+        "%s",
+    ],
+)
+def test_text_in_every_script(connections: tuple[Connection, Connection], text: str) -> None:
+    writes, reads = connections
+    run(writes, "INSERT INTO goods VALUES (3, ?)", [text])
+    assert run(reads, "SELECT name FROM goods WHERE name = ?", [text]) == [(text,)]
+    assert run(reads, "SELECT COUNT(*) FROM goods") == [(3,)]
+
+
+def test_nul_is_refused_and_the_connection_stays(connections: tuple[Connection, Connection]) -> None:
+    """A text of PostgreSQL cannot hold NUL."""
+    for statement, parameters in (("SELECT ?::text", ["a\0b"]), ("SELECT 'a\0b'", [])):
+        with pytest.raises(DatabaseError) as refused:
+            run(connections[1], statement, parameters)
+        assert refused.value.kind == "STATEMENT", statement
+    assert run(connections[1], "SELECT COUNT(*) FROM goods") == [(2,)]
 
 
 # ---------------------------------------------------------------------------------------------------------
