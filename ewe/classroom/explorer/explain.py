@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ewe.classroom.explorer.names import source
 from ewe.classroom.explorer.primitives import LOST, Condition, Semaphore
 from ewe.classroom.explorer.queues import Queue
-from ewe.classroom.explorer.scheduler import Run, Step, Wait, named, short
+from ewe.classroom.explorer.scheduler import Run, Step, Wait, named
 from ewe.classroom.explorer.search import shared_keys
 
 QUIET = {"looks at", "looks at the size of"}
@@ -175,7 +174,7 @@ def sentences(names: list[str], events: list[Event]) -> list[str]:
 
 def sentence(names: list[str], turn: list[Event]) -> str:
     """Return one turn of a lane as a sentence."""
-    parts = [f"{event.text} [line {event.line}]" if event.line else event.text for event in turn]
+    parts = [f"{event.text}{at_line(event.line)}" for event in turn]
     if len(parts) > MOST:
         left = len(parts) - MOST + 1
         parts = [*parts[:3], f"takes {left} more steps", *parts[-(MOST - 4) :]]
@@ -221,7 +220,7 @@ def circle(run: Run, waits: list[Wait]) -> list[str]:
             holder = "itself" if wait.holder == lane else run.lanes[wait.holder or 0].name
             held = f"holds {' and '.join(wait.holds)}" if wait.holds else "holds nothing"
             found.append(
-                f"{run.lanes[lane].name} {held}, and waits for {wait.name} [line {wait.line}], "
+                f"{run.lanes[lane].name} {held}, and waits for {wait.name}{at_line(wait.line)}, "
                 f"which {holder} holds."
             )
         if len(round_trip) == 1:
@@ -250,28 +249,30 @@ def lonely(run: Run, wait: Wait) -> str:
         if lost:
             last = lost[-1]
             return (
-                f"A lost wake-up: {run.lanes[last.lane].name} {last.verb} {wait.name} [line {last.line}] before "
-                f"{name} begins to wait [line {wait.line}], and a notify is not kept. {name} has to test its "
+                f"A lost wake-up: {run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)} before "
+                f"{name} begins to wait{at_line(wait.line)}, and a notify is not kept. {name} has to test its "
                 "condition and wait while it holds the lock all the time: `with lock: while not …: wait()`."
             )
         if calls:
             return (
-                f"{name} waits on {wait.name} [line {wait.line}], and every notify woke another thread or came "
+                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another thread or came "
                 "before. Does each change that a thread waits for notify enough threads?"
             )
-        return f"{name} waits on {wait.name} [line {wait.line}], and no thread ever notifies it."
+        return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
     if isinstance(target, Queue):
         side = "gets an item out of" if wait.verb.startswith("waits for room") else "puts an item into"
-        return f"{name} {wait.verb} {wait.name} [line {wait.line}], and no other thread {side} it any more."
+        return f"{name} {wait.verb} {wait.name}{at_line(wait.line)}, and no other thread {side} it any more."
     if isinstance(target, Semaphore):
-        return f"{name} waits for {wait.name} [line {wait.line}], and no thread releases it any more."
+        return f"{name} waits for {wait.name}{at_line(wait.line)}, and no thread releases it any more."
     if wait.holder is not None:
         holder = run.lanes[wait.holder]
         ended = ", which has ended," if holder.done else ""
-        return f"{name} waits for {wait.name} [line {wait.line}]; {holder.name}{ended} holds it and keeps it."
+        return (
+            f"{name} waits for {wait.name}{at_line(wait.line)}; {holder.name}{ended} holds it and keeps it."
+        )
     if hasattr(target, "lane"):
         return ""
-    return f"{name} {wait.verb} {wait.name} [line {wait.line}] without end."
+    return f"{name} {wait.verb} {wait.name}{at_line(wait.line)} without end."
 
 
 def lost_update(run: Run) -> list[str]:
@@ -281,8 +282,9 @@ def lost_update(run: Run) -> list[str]:
             saw = f" ({first.before})" if first.before else ""
             wrote = f" {last.after}" if last.after else ""
             return [
-                f"A lost update: {name(run, first)} reads {first.name}{saw} [line {first.line}]. Before it writes, "
-                f"{name(run, between)} writes {between.name} [line {between.line}]. Then {name(run, last)} writes"
+                f"A lost update: {name(run, first)} reads {first.name}{saw}{at_line(first.line)}. Before it "
+                f"writes, {name(run, between)} writes {between.name}{at_line(between.line)}. Then "
+                f"{name(run, last)} writes"
                 f"{wrote or ' its value'}, made from the old one, and the change of {name(run, between)} is gone.",
                 "Reading, changing and writing must be one step for the others: put one lock around all three, "
                 "in every thread.",
@@ -302,8 +304,8 @@ def stale_test(run: Run) -> list[str]:
             fits = last.lane == problem.lane and abs(last.line - problem.line) <= 30
         if fits:
             return [
-                f"A test that is no longer true: {name(run, first)} {phrase(first)} [line {first.line}]. Before it "
-                f"uses the answer [line {last.line}], {name(run, between)} {phrase(between, values=False)} "
+                f"A test that is no longer true: {name(run, first)} {phrase(first)}{at_line(first.line)}. Before "
+                f"it uses the answer{at_line(last.line)}, {name(run, between)} {phrase(between, values=False)} "
                 f"[line {between.line}].",
                 again(run, first, last)
                 or "The test and what depends on it must be one step for the others: hold one lock over both.",
@@ -317,7 +319,7 @@ def again(run: Run, first: Step, last: Step) -> str:
         inside = first.done < step.done < last.done and step.lane == first.lane
         if inside and isinstance(step.target, Condition) and step.verb.startswith("waits on"):
             return (
-                f"{name(run, step)} waits on {named(step)} in between [line {step.line}]. What it was woken for "
+                f"{name(run, step)} waits on {named(step)} in between{at_line(step.line)}. What it was woken for "
                 "may be gone when it has the lock again, so it must test once more: `while`, not `if`."
             )
     return ""
@@ -330,7 +332,7 @@ def surprise(run: Run) -> list[str]:
         step = run.steps[index]
         found.append(
             f"It depends on this switch: {run.lanes[step.lane].name} is stopped before it "
-            f"{phrase(step, values=False)} [line {step.line}], and {run.lanes[other].name} goes on."
+            f"{phrase(step, values=False)}{at_line(step.line)}, and {run.lanes[other].name} goes on."
         )
     return found[:3]
 
@@ -361,11 +363,6 @@ def name(run: Run, step: Step) -> str:
     return run.lanes[step.lane].name
 
 
-def code_of(event: Event) -> str:
-    """Return the source of an event's line."""
-    return source(event.file, event.line)
-
-
-def where(event: Event) -> str:
-    """Return the file and line of an event."""
-    return f"{short(event.file)}:{event.line}" if event.line else ""
+def at_line(line: int) -> str:
+    """Return where something happens: ` [line 12]`; "" if it is not in the student's file."""
+    return f" [line {line}]" if line else ""

@@ -13,6 +13,7 @@ Read next: search.py.
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -61,7 +62,8 @@ class Exploration:
         if len(self.story.lanes) == 1:  # nothing to draw
             drawn = f"✗ {self.story.headline}"
         parts = [drawn, ""]
-        parts += [f"Why: {text}" if not place else text for place, text in enumerate(self.story.why)]
+        why = [f"Why: {text}" if not place else text for place, text in enumerate(self.story.why)]
+        parts += [textwrap.fill(text, max(width, 40), break_on_hyphens=False) for text in why]
         parts += ["", self.verdict()]
         return "\n".join(parts)
 

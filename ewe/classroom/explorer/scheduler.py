@@ -356,11 +356,14 @@ class Run:
         file, line = place_of(reason, self.options.user)
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
         text = str(reason).split("\n", 1)[0]
-        if kind == "assertion":
+        if file.startswith(HERE) and not file.startswith(SAMPLES):  # an assertion of harness.py
+            words = f"{lane.name}: {text}"
+        elif kind == "assertion":
             code = source(file, line)
-            code = code if code.startswith("assert") and len(code) <= 70 else "an assertion"
-            words = f"{lane.name}: `{code}` does not hold ({short(file)}:{line})"
-            words += f": {text}" if text else ""
+            code = f"`{code}`" if code.startswith("assert") and len(code) <= 70 else "an assertion"
+            words = f"{lane.name}: {code} does not hold ({short(file)}:{line})" + (
+                f": {text}" if text else ""
+            )
         else:
             what = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
             words = f"{lane.name} dies of {what}, at {short(file)}:{line}"
