@@ -28,6 +28,9 @@ from ewe.database.protocol import ClientRequest, DatabaseError, Parameters, enco
 from ewe.features.browser import statements
 from ewe.features.browser.schema import POSTGRESQL
 from ewe.features.browser.urls import OPERATORS, Filter, View
+from ewe.sqlpages.declarations import parse
+from ewe.sqlpages.results import Choice, select
+from ewe.sqlpages.values import bound
 
 pytestmark = pytest.mark.starts_processes
 PROGRAMS = max(glob("/usr/lib/postgresql/*/bin"), default="")
@@ -482,3 +485,33 @@ def test_the_browsers_other_statements_run(browsed: Connection) -> None:
         listing_of(browsed, schema, goods, View((Filter("price", "gt", "dear"),)))
     assert refused.value.kind == "STATEMENT"
     browsed.end(commit=False)
+
+
+def test_the_blogs_statements_run(server: PostgreSQL) -> None:
+    """samples/blog: the same pages as on SQLite, with values and without."""
+    blog = ROOT / "samples" / "blog"
+    server.run("psql", "-h", str(server.directory), "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-q", "-c",
+               "DROP TABLE IF EXISTS comments, posts", "-f", str(blog / "schema-postgresql.sql"),
+               "-f", str(blog / "content.sql"), "postgres")  # fmt: skip
+    connection = connect(Database("pg", "postgresql", server.place, True))
+    given = {"q": "Cheese", "id": "7", "author": "Ada", "body": "x", "title": "A 'title'"}
+    counts = []
+    try:
+        for page in sorted((blog / "htdocs").glob("[!_]*.sql.html")):
+            found = parse(page.read_text())
+            for query in found.queries.values():
+                for fields in (given, {"id": "8"}):
+                    values = bound(query.parameters, found.parameters, fields)
+                    for sort in ("", query.sort[0][0] if query.sort else ""):
+                        sql = select(query, Choice(query, "", {"sort": sort, "page": "1"}))
+                        counts.append(len(run(connection, sql, values)))
+            for post in found.posts.values():
+                run(connection, post.sql, bound(post.parameters, found.parameters, given))
+        optional = "SELECT id FROM posts WHERE :least IS NULL OR id >= :least"
+        assert [len(run(connection, optional, {"least": least})) for least in (None, 100)] == [101, 2]
+        assert run(connection, "SELECT count(*), max(id) FROM posts") == [(101, 1001)]
+        assert run(connection, "SELECT count(*), max(id) FROM comments WHERE post = 7") == [(5, 10001)]
+    finally:
+        connection.close()
+    # index: posts (a search, all), talk; post: article, comments
+    assert counts == [11, 11, 11, 11, 6, 6, 6, 6, 1, 1, 1, 1, 4, 4, 4, 4]
