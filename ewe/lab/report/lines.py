@@ -85,7 +85,8 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[Line], value: str
     """Draw axes, lines, marks, and each line's name at its end."""
     names = [shortened(line.name, 116, SMALL) for line in found]
     right = WIDTH - max(width(name, SMALL) for name in names) - 22
-    ys = [y for line in found for _, y in line.points]
+    curves = [fit.drawn(line.points) if chart.kind == "scatter" else line.points for line in found]
+    ys = [y for each in (*(line.points for line in found), *curves) for _, y in each]
     high = max(HIGH, len(found) * 12.5)
     top, bottom = 26.0, 26.0 + high
     y_axis = scale(ys, bottom, top, log=chart.log_y)
@@ -100,7 +101,6 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[Line], value: str
         picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
     draw_x(picture, x_axis, xs, bottom, chart.x)
     picture.line(left, bottom, right, bottom, "axis")
-    curves = [fit.drawn(line.points) if chart.kind == "scatter" else line.points for line in found]
     ends = [y_axis(curve[-1][1]) for curve in curves]
     places = spread(ends, 12.5, top, bottom)
     for line, curve, name, end, at in zip(found, curves, names, ends, places, strict=True):
