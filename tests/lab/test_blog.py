@@ -145,8 +145,8 @@ def test_the_path_of_a_socket_has_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(mariadb, "find_tool", lambda name: "/bin/true")
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    with quick_lab() as lab:
-        monkeypatch.setattr(lab, "directory", long)
+    with quick_lab() as lab, monkeypatch.context() as patch:
+        patch.setattr(lab, "directory", long)
         with pytest.raises(LabError, match="set TMPDIR to a shorter directory"):
             mariadb.mariadb(lab, "blog").__enter__()
 
@@ -240,13 +240,19 @@ def table(**samples: Sample) -> Table:
 
 def test_what_one_sees_is_told() -> None:
     found = table(prefork=sampled((0, 30, 0), 4e8), nginx=sampled(cost=40.0))
+    del found.cells[0].samples[0].extra["programs"]  # mod_php is a part of Apache
+    found.cells[0].samples[0].extra["web server"] = 47.5
     told = " ".join(t_ld.seen(found.cells))
     assert "WordPress: a page takes 40 ms (nginx php-fpm) to 50 ms (prefork mod_php) of CPU in all." in told
-    assert "programs 36 ms (nginx php-fpm) to 45 ms (prefork mod_php)" in told
+    assert "its part is 36 ms (nginx php-fpm), the web server's 2 ms (nginx php-fpm), the" in told
+    assert "No server took a queue along" in told
     assert "memory at its peak is 200 MB (nginx php-fpm) to 400 MB (prefork mod_php)" in told
     assert "Visitors were lost by prefork mod_php (10 %)." in told.replace("\u00a0", " ")
     assert "pages from SQL: a page takes 2 ms (asyncio SQLite) of CPU in all." in told
     assert "A page of WordPress costs 20 times the CPU time" in told
+    found.cells[0].samples[0].phases[-1].response = times(2.5)
+    told = " ".join(t_ld.seen(found.cells))
+    assert "kept the visitors of the third waiting: prefork mod_php (5 s after 100 ms)." in told
     assert not list(t_ld.seen([]))
 
 

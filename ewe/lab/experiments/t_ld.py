@@ -65,6 +65,7 @@ ENTRANTS = (
     Entrant(Way("ewe", "php-fpm", "php")),
     Entrant(Way("ewe", "xswitch", "php")),
 )
+LONG = 0.5  # seconds: a visitor notices
 GONE = Cell("cherokee", MEMORY, value="usage.memory", unit="GB", paper=3.4, paper_server="Cherokee")
 GONE_CPU = Cell("cherokee", CPU, value="extra.cpu", unit="%", paper=92, paper_server="Cherokee")
 NOTES = (
@@ -204,15 +205,16 @@ def seen(cells: Sequence[Cell]) -> Iterator[str]:
             continue
         total = {name: sum(sample.extra.get(part, 0.0) for part in PARTS) for name, sample in samples.items()}
         costs[blog] = min(total.values())
+        apart = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
         yield (
-            f"{blog}: a page takes {span(total, milliseconds)} of CPU in all. "
-            f"The web server's part is {span(parts(samples, WEB), milliseconds)}, "
-            f"that of what runs its programs {span(parts(samples, PROGRAM), milliseconds)}, "
-            f"the database's {span(parts(samples, DATABASE), milliseconds)}."
+            f"{blog}: a page takes {span(total, milliseconds)} of CPU in all. Where a process beside the web "
+            f"server runs the pages, its part is {span(parts(apart, PROGRAM), milliseconds)}, the web server's "
+            f"{span(parts(apart, WEB), milliseconds)}, the database's "
+            f"{span(parts(samples, DATABASE), milliseconds)}."
         )
         yield (
-            f"{blog}: 95 of 100 pages came within {', '.join(waits(samples, phase) for phase in range(3))} in "
-            f"the three phases. Visitors come at random times, so that at capacity a queue grows; then it empties."
+            f"{blog}: 95 of 100 pages came within {', '.join(waits(samples, phase) for phase in range(3))} in the "
+            f"three phases. {still_waiting(samples)}"
         )
         memory = {name: sample.usage.memory for name, sample in samples.items() if sample.usage}
         yield f"{blog}: memory at its peak is {span(memory, figures.size)}. {lost_in_words(samples)}"
@@ -248,6 +250,18 @@ def waits(samples: Mapping[str, Sample], phase: int) -> str:
         if (response := sample.phases[phase].response) is not None
     }
     return span(times, figures.times)
+
+
+def still_waiting(samples: Mapping[str, Sample]) -> str:
+    """Say at which servers the third phase began with the queue of the second."""
+    late = []
+    for name, sample in samples.items():
+        first, last = sample.phases[0].response, sample.phases[-1].response
+        if first and last and last.p95 > max(LONG, 2 * first.p95):
+            late.append(f"{name} ({figures.times(last.p95)} after {figures.times(first.p95)})")
+    if late:
+        return f"A queue of the second phase kept the visitors of the third waiting: {', '.join(late)}."
+    return "No server took a queue along from the second phase into the third."
 
 
 def lost_in_words(samples: Mapping[str, Sample]) -> str:
