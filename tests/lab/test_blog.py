@@ -204,6 +204,7 @@ def test_visitors_come_in_three_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rates[0] < rates[1] > rates[2]
     assert sample.extra["web server"] > 0 and sample.extra["programs"] > 0 and sample.extra["database"] == 0
     assert all(not cell.samples[0].timeline for cell in others)
+    assert not any(cell.server == "pool SQLite" for cell in cells)  # in a full run only
     assert ["nowhere" in cell.failure for cell in cells if cell.server == "nowhere SQLite"] == [True]
     assert (
         "WordPress is left out: apt install wordpress" in notes
