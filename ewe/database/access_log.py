@@ -5,10 +5,16 @@ The paper's report asks for the total of bytes by address where the status is 20
 
 from __future__ import annotations
 
+import errno
+import gzip
+import io
 import random
 import re
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 from ewe.config.messages import ConfigError
 
@@ -22,9 +28,19 @@ SCHEMA = """
     CREATE TABLE log (address TEXT NOT NULL, user TEXT NOT NULL, at TEXT NOT NULL, request TEXT NOT NULL,
         status INTEGER NOT NULL, bytes INTEGER NOT NULL, referrer TEXT NOT NULL, agent TEXT NOT NULL)
 """
-# The common log format, and what the combined one adds. A quote within a field is escaped by a backslash.
+GZIP = b"\x1f\x8b"
+# The common log format, and what the combined one adds; before it, the virtual host of Apache's vhost_combined.
+# A quote within a field is escaped by a backslash (Apache, ewe), or as \x22 (nginx). The name of a user is as the
+# client sent it, spaces and all; so the date decides where it ends.
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
-LINE = re.compile(rf"(\S+) \S+ (\S+) \[([^\]]+)\] {QUOTED} ([0-9]{{3}}) ([0-9]+|-)(?: {QUOTED} {QUOTED})?")
+DATE = r"\d\d/[A-Za-z]{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}"
+LINE = re.compile(
+    rf"(?:[\w.*-]*:\d{{1,5}} (?=\S+ \S+ \S))?(\S+) \S+ (.*?) \[({DATE})\] {QUOTED} (\d{{3}}) (\d+|-)"
+    rf"(?: {QUOTED} {QUOTED})?(?:\s|$)",
+    re.ASCII,
+)
+ESCAPE = re.compile(r"\\(?:([\"\\])|x([2-7][0-9A-Fa-f]))")
+MAX_LINE = 64 * 1024  # characters; servers allow less for a request line, a referrer and an agent together
 
 Row = tuple[str, str, str, str, int, int, str, str]
 
@@ -56,13 +72,48 @@ def sample(rows: int = ROWS, seed: int = 1999) -> Iterator[Row]:
 def lines_of(lines: Iterable[str]) -> Iterator[Row | None]:
     """Yield a row for each line of a common or combined log, None for a line that is neither."""
     for line in lines:
-        match = LINE.match(line)
+        match = LINE.match(line) if len(line) <= MAX_LINE else None
         if match is None:
             yield None
             continue
         address, user, at, request, status, size, referrer, agent = match.groups()
         number = 0 if size == "-" else min(int(size[:19]), (1 << 63) - 1)
-        yield address, user, at, request, int(status), number, referrer or "-", agent or "-"
+        user, request, referrer, agent = (unescaped(each or "-") for each in (user, request, referrer, agent))
+        yield address, user, at, request, int(status), number, referrer, agent
+
+
+def unescaped(text: str) -> str:
+    """Return a logged text with its quotes, backslashes and other printable characters as the client sent them.
+
+    Servers escape them in different ways, and a query should find all. Other bytes stay as logged: \\x16.
+    """
+
+    def character(match: re.Match[str]) -> str:
+        return match[1] or (match[0] if match[2].lower() == "7f" else chr(int(match[2], 16)))
+
+    return ESCAPE.sub(character, text) if "\\" in text else text
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Iterator[str]]:
+    """Open a log, plain or compressed by gzip, for reading by lines; -: standard input. Raises OSError."""
+    with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
+        compressed = file.peek(2)[:2] == GZIP
+        raw = gzip.open(file) if compressed else file
+        # No line ends at a CR alone: a client may have sent it, and not all servers escape it
+        with io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n") as text:
+            try:
+                yield bounded(text)
+            except (EOFError, zlib.error) as reason:
+                raise OSError(errno.EIO, f"it is no whole gzip file ({reason})") from None
+
+
+def bounded(file: TextIO) -> Iterator[str]:
+    """Yield the lines of a file. Of a longer line than MAX_LINE comes the beginning, which is no row."""
+    while line := file.readline(MAX_LINE + 1):
+        yield line
+        while not line.endswith("\n") and len(line) > MAX_LINE and (line := file.readline(MAX_LINE + 1)):
+            pass
 
 
 def fill(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]:

@@ -229,16 +229,19 @@ def load_log(arguments: Sequence[str]) -> int:
         prog="ewe-dbd load",
         description="Add a common or combined access log to the table `log` of a database.",
     )
-    parser.add_argument("log", help="the log file; -: standard input")
+    parser.add_argument("log", help="the log file, also one compressed by gzip; -: standard input")
     parser.add_argument("database")
     options = parser.parse_args(arguments)
     try:
-        source = 0 if options.log == "-" else options.log
-        with open(source, encoding="utf-8", errors="backslashreplace") as lines:
+        with access_log.opened(options.log) as lines:
             rows = access_log.lines_of(lines)
             written, left_out = access_log.fill(options.database, rows, new=False)
     except OSError as reason:
-        raise ConfigError(f"{options.log}: {reason.strerror}") from None
+        raise ConfigError(f"{options.log}: {reason.strerror or reason}") from None
+    if left_out and not written:
+        raise ConfigError(
+            f"{options.log}: none of its {left_out} lines is in the common or the combined format"
+        )
     print(f"{options.database}: {written} rows added to the table log, {left_out} lines left out")
     return 0
 

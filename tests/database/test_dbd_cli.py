@@ -102,7 +102,7 @@ def test_a_log_is_loaded_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixt
         rows
         == [
             ("127.0.0.1", "alice", "GET / HTTP/1.1", 200, 1024),
-            ("::1", "-", 'GET /\\"x\\" HTTP/1.1', 304, 0),
+            ("::1", "-", 'GET /"x" HTTP/1.1', 304, 0),
         ]
         * 2
     )
