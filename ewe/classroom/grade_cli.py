@@ -1,0 +1,308 @@
+"""The command `ewe-grade`: grade a server, list and explain checks, replay what a check has sent.
+
+Exit codes: 0 every check passed, 1 a check failed, 2 wrong usage, 3 the grader itself failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import shutil
+import signal
+import sys
+import tempfile
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ewe import __version__
+from ewe.classroom import formats, processes, replay, scheme, subject
+from ewe.classroom.check import all_checks
+from ewe.classroom.grading import Grading
+from ewe.classroom.page import to_html
+from ewe.classroom.sandbox import Limits, adopt_orphans, private_network
+from ewe.classroom.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict
+from ewe.config.messages import ConfigError, nearest, one_line
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+DESCRIPTION = """Grade a web server: prove by schedules how many clients it serves at a time, and look for leaks,
+zombies and busy waiting. The server may be in any language; docs/grading.md says what it must do."""
+MARKS = {PASSED: ("ok", "32"), FAILED: ("FAILED", "31"), ERROR: ("error", "33"), NOT_RUN: ("not run", "33")}
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def parser() -> Parser:
+    made = Parser(prog="ewe-grade", description=DESCRIPTION, allow_abbrev=False)
+    made.add_argument(
+        "path", nargs="?", metavar="PATH",
+        help="a model of ewe (a Python file), or a program that is run as PATH PORT ROOT WORKERS",
+    )  # fmt: skip
+    made.add_argument(
+        "--command", metavar="TEXT", help="how to start a server: './server {port} {root} {workers}'"
+    )
+    made.add_argument("--lab", metavar="NAME", default="thread", help="a lab, or a grading.toml [thread]")
+    made.add_argument(
+        "--only", metavar="CHECK", action="append", help="run this check alone; may be repeated"
+    )
+    made.add_argument("--list", action="store_true", help="list the labs and the checks, and end")
+    made.add_argument(
+        "--explain", metavar="CHECK", help="say what a check sends and expects, and why, and end"
+    )
+    made.add_argument("--record", metavar="DIR", help="write a replay file for each check")
+    made.add_argument(
+        "--replay", metavar="FILE", help="send what a replay file holds, and show what comes back"
+    )
+    made.add_argument(
+        "--repeat", metavar="N", type=int, default=1, help="grade N times, and report what differs"
+    )
+    made.add_argument("--html", metavar="FILE", help="write the report as a page, with timelines")
+    for name, (what, _) in formats.FORMATS.items():
+        made.add_argument(f"--{name}", metavar="FILE", help=f"write {what}")
+    made.add_argument("--autolab", action="store_true", help="print Autolab's line at the end")
+    made.add_argument("--user", metavar="NAME", help="the server's account, if the grader is root [nobody]")
+    made.add_argument(
+        "--network", choices=("auto", "host"), default="auto",
+        help="auto: a private network where the system allows one; host: a free port of this host [auto]",
+    )  # fmt: skip
+    made.add_argument("--version", action="version", version=f"ewe-grade {__version__}")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    try:
+        return run(parser().parse_args(argv))
+    except (ConfigError, subject.BadSubject) as error:
+        print(f"ewe-grade: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse has answered --help or --version; or a signal
+        return int(done.code or 0)
+    except KeyboardInterrupt:
+        print("ewe-grade: interrupted; the checks that did not run count as not run", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it flushes
+        return 1
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options say. Raises ConfigError, BadSubject."""
+    sys.stdout.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
+    if options.list:
+        return print_list()
+    if options.explain is not None:
+        return explain(options.explain)
+    if bool(options.path) == bool(options.command):
+        raise ConfigError(
+            "name one server: a PATH, or --command './server {port} {root}'; --help lists all options"
+        )
+    if not 1 <= options.repeat <= 10000:
+        raise ConfigError(f"--repeat: {options.repeat}, which is no number from 1 to 10000")
+    recipe = subject.from_command(options.command) if options.command else subject.from_path(options.path)
+    head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
+    lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
+    if options.only:
+        lab = chosen(lab, options.only)
+    account = account_of(options.user, recipe)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    adopt_orphans()
+    isolated = options.network == "auto" and private_network()
+    directory = Path(tempfile.mkdtemp(prefix="ewe-grade-", dir=place_for(account)))
+    try:
+        grading = Grading(
+            recipe, lab, directory, Limits(account),
+            private_network=isolated, record=Path(options.record) if options.record else None,
+        )  # fmt: skip
+        if options.replay:
+            return print_replay(grading, steps)
+        return grade(grading, options)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def chosen(lab: scheme.Scheme, names: list[str]) -> scheme.Scheme:
+    """Return a lab with some of its checks; a check that the lab does not have is added, with no points."""
+    items = {item.check.name: item for item in lab.items}
+    checks = all_checks()
+    for name in names:
+        if name not in checks:
+            raise ConfigError(f"--only: no check is called {name}{nearest(name, checks)}; see --list")
+    return replace(
+        lab, items=tuple(items.get(name) or scheme.Item(checks[name], 0) for name in dict.fromkeys(names))
+    )
+
+
+def account_of(user: str | None, recipe: subject.Recipe) -> str:
+    """Return the account that the server runs as, "" for the grader's. Raises ConfigError."""
+    if os.geteuid() != 0:
+        if user is not None and user != pwd.getpwuid(os.geteuid()).pw_name:
+            raise ConfigError("--user: only root can start a server as another user; leave the option out")
+        return ""
+    name = user or "nobody"
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"--user: there is no account {name}; name one that exists, or root") from None
+    if entry.pw_uid == 0:
+        return ""
+    for word in recipe.command:
+        file = Path(shutil.which(word) or recipe.directory / word) if word else None
+        if file is None or "{" in word or not file.is_file():
+            continue
+        if not processes.is_readable(file.resolve(), entry.pw_uid, entry.pw_gid):
+            raise ConfigError(
+                f"{word}: the account {name}, which the server runs as, may not read it; move it "
+                f"to where all may read, "
+                "or choose an account with --user (--user root: no protection)"
+            )
+    return name
+
+
+def place_for(account: str) -> str | None:
+    """Return a directory for the site that the account may enter: the usual one for temporary files, or /tmp."""
+    if account:
+        entry = pwd.getpwnam(account)
+        for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+            if all(
+                processes.may_enter(part, entry.pw_uid, entry.pw_gid)
+                for part in (Path(place).resolve(), *Path(place).resolve().parents)
+            ):
+                return place
+    return None
+
+
+def print_list() -> int:
+    print("Labs (--lab NAME):")
+    for name in scheme.lab_names():
+        lab = scheme.load(name)
+        print(
+            f"  {name:<22}{lab.title} ({len(lab.items)} checks, {sum(item.points for item in lab.items)} points)"
+        )
+    print("\nChecks (--only CHECK, --explain CHECK):")
+    for check in all_checks().values():
+        print(f"  {check.name:<22}{check.proves}")
+    return 0
+
+
+def explain(name: str) -> int:
+    checks = all_checks()
+    if name not in checks:
+        raise ConfigError(f"--explain: no check is called {name}{nearest(name, checks)}; see --list")
+    check = checks[name]
+    rows = [("proves", check.proves), ("sends", check.sends), ("expects", check.expects), ("why", check.why)]
+    rows += [("hint", check.hint), *((f"option {key}", text) for key, text in check.options.items())]
+    rows.append(("labs", ", ".join(lab for lab in scheme.lab_names() if name in names_of(lab)) or "none"))
+    print(name)
+    for label, text in rows:
+        print(textwrap.fill(text, 100, initial_indent=f"  {label:<14}", subsequent_indent=" " * 16))
+    return 0
+
+
+def names_of(lab: str) -> set[str]:
+    return {item.check.name for item in scheme.load(lab).items}
+
+
+def print_replay(grading: Grading, steps: list[dict[str, object]]) -> int:
+    print("  second  who: what (a line that begins with `then` tells what came back when it was recorded)")
+    try:
+        for line in replay.play(grading.running_subject(), steps):
+            print(line)
+    except subject.NotStarted as error:
+        raise ConfigError(str(error)) from None
+    finally:
+        grading.end_subject()
+    return 0
+
+
+def grade(grading: Grading, options: argparse.Namespace) -> int:
+    """Grade once or several times; print and write what was found; return the exit status."""
+    color = sys.stdout.isatty()
+
+    def save(report: Report) -> None:
+        for name, (_, convert) in formats.FORMATS.items():
+            file = getattr(options, name)
+            if file:
+                formats.write(Path(file), convert(report))
+        if options.html:
+            formats.write(Path(options.html), to_html(report))
+
+    def show(report: Report, verdict: Verdict) -> None:
+        print_verdict(verdict, color)
+        save(report)
+
+    results: list[Report] = []
+    for number in range(options.repeat):
+        if options.repeat == 1:
+            grading.on_verdict = show
+            print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.recipe.shown}")
+        save(grading.report())  # before the first check: a file that can be read is there from the start
+        report = grading.run()
+        save(report)
+        results.append(report)
+        if options.repeat > 1:
+            failed = ", ".join(verdict.name for verdict in report.failed) or "none"
+            print(
+                f"run {number + 1} of {options.repeat}: {formats.summary_line(report)}; failed: {failed}",
+                flush=True,
+            )
+    report = results[-1]
+    if options.repeat > 1:
+        flips = print_flips(results)
+    else:
+        flips = 0
+        print_summary(report)
+    if options.autolab:
+        print(formats.to_autolab(report))
+    if any(verdict.status == ERROR for each in results for verdict in each.verdicts):
+        return 3
+    return 0 if report.all_passed and not flips else 1
+
+
+def print_verdict(verdict: Verdict, color: bool) -> None:
+    mark, number = MARKS[verdict.status]
+    shown = f"\033[{number}m{mark:<7}\033[0m" if color else f"{mark:<7}"
+    first = verdict.text() if verdict.status == PASSED else verdict.proves
+    print(
+        f"{shown} {verdict.name:<20} {verdict.score:>2}/{verdict.points:<2} {verdict.seconds:5.1f} s  {first}"
+    )
+    if verdict.status != PASSED:
+        for line in verdict.text().splitlines():
+            print(textwrap.fill(line, 110, initial_indent="        ", subsequent_indent="          "))
+
+
+def print_summary(report: Report) -> None:
+    print(f"\n{formats.summary_line(report)} ({report.seconds:.1f} s)")
+    if report.failed:
+        first = report.failed[0]
+        print(f"Begin with {first.name}: {first.did or first.proves}")
+        print(f"  {first.again}")
+
+
+def print_flips(results: list[Report]) -> int:
+    """Print which checks had different outcomes in several runs; return how many."""
+    counts: dict[str, Counter[str]] = {}
+    for report in results:
+        for verdict in report.verdicts:
+            counts.setdefault(verdict.name, Counter())[verdict.status] += 1
+    flips = {name: count for name, count in counts.items() if len(count) > 1}
+    for name, count in flips.items():
+        print(f"differs: {name}: " + ", ".join(f"{times} times {status}" for status, times in count.items()))
+    print(
+        f"{len(results)} runs, {sum(map(len, (r.verdicts for r in results)))} checks, "
+        f"{len(flips)} with different marks"
+    )
+    return len(flips)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

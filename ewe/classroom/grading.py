@@ -1,0 +1,144 @@
+"""One run: a lab's checks against one server, from the first start to the last verdict.
+
+for each check:  a server (a new one if the check asks for it, or if the check before has failed)
+                 a scene ─▶ the check's function ─▶ Verdict: passed, failed with evidence, or error
+                 the report is handed out, so that it can be written before the next check begins
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from ewe.classroom import processes
+from ewe.classroom.sandbox import Limits
+from ewe.classroom.scene import Fault, Scene
+from ewe.classroom.scheme import Item, Scheme
+from ewe.classroom.subject import FIRST_PORT, NotStarted, Recipe, Site, Subject
+from ewe.classroom.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+
+REPLAY_FORMAT = "ewe-replay/1"
+
+
+class Grading:
+    """Grades one server. `directory` is empty, and the server's account may enter it."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        scheme: Scheme,
+        directory: Path,
+        limits: Limits,
+        *,
+        private_network: bool = False,
+        record: Path | None = None,
+        on_verdict: Callable[[Report, Verdict], None] = lambda report, verdict: None,
+    ) -> None:
+        self.recipe = recipe
+        self.scheme = scheme
+        self.directory = directory
+        self.limits = limits
+        self.private_network = private_network
+        self.record = record
+        self.on_verdict = on_verdict
+        self.site = Site(directory)
+        self.starts = 0
+        self.subject: Subject | None = None
+
+    def report(self) -> Report:
+        """Return a report in which no check has run."""
+        verdicts = [self.verdict(item) for item in self.scheme.items]
+        return Report(
+            self.scheme.name,
+            self.scheme.title,
+            shlex.join(self.recipe.command),
+            verdicts,
+            private_network=self.private_network,
+        )
+
+    def verdict(self, item: Item) -> Verdict:
+        check = item.check
+        hint = " ".join(part for part in (check.hint, item.hint) if part)
+        verdict = Verdict(check.name, check.proves, item.points, sent=check.sends, why=check.why, hint=hint)
+        verdict.again = f"ewe-grade --lab {self.scheme.name} --only {check.name} {self.recipe.shown}"
+        return verdict
+
+    def run(self) -> Report:
+        """Run every check; return the report."""
+        report = self.report()
+        start = time.monotonic()
+        try:
+            for item, verdict in zip(self.scheme.items, report.verdicts, strict=True):
+                began = time.monotonic()
+                self.run_check(item, verdict)
+                verdict.seconds = round(time.monotonic() - began, 3)
+                report.seconds = round(time.monotonic() - start, 3)
+                self.on_verdict(report, verdict)
+        finally:
+            self.end_subject()
+        report.finished = True
+        return report
+
+    def run_check(self, item: Item, verdict: Verdict) -> None:
+        """Run one check; fill in its verdict."""
+        scene: Scene | None = None
+        try:
+            if item.check.fresh:
+                self.end_subject()
+            scene = Scene(self.running_subject(), item.options)
+            item.check.function(scene)
+            verdict.status = PASSED
+        except NotStarted as problem:
+            verdict.status = FAILED
+            verdict.did, verdict.output = str(problem), problem.output
+            verdict.should = "start, and listen on the port that the command line names"
+        except Fault as fault:
+            verdict.status = FAILED
+            verdict.sent = fault.sent or verdict.sent
+            verdict.did, verdict.should, verdict.because = fault.did, fault.should, fault.because
+        except Exception:
+            verdict.status = ERROR
+            verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
+            verdict.should = "report it, with the command that shows it"
+        if scene is not None:
+            scene.close()
+            self.subject = scene.subject
+            verdict.facts = scene.confirmations
+            verdict.steps = scene.steps
+            if verdict.status != PASSED:
+                verdict.output = self.subject.log(6)
+            if self.record is not None:
+                self.write_replay(verdict)
+        if item.check.fresh or verdict.status != PASSED:
+            self.end_subject()
+
+    def running_subject(self) -> Subject:
+        """Return the server, started if none runs. Raises NotStarted."""
+        if self.subject is not None and not self.subject.alive():
+            self.end_subject()
+        if self.subject is None:
+            port = FIRST_PORT + self.starts % 1000 if self.private_network else processes.free_port()
+            self.starts += 1
+            subject = Subject(
+                self.recipe, self.site, self.scheme.workers, self.limits, port, self.directory / "output"
+            )
+            self.subject = subject.__enter__()
+        return self.subject
+
+    def end_subject(self) -> None:
+        if self.subject is not None:
+            self.subject.close()
+            self.subject = None
+
+    def write_replay(self, verdict: Verdict) -> None:
+        """Write what was sent, and when, as JSON lines: `ewe-grade --replay FILE` sends it again."""
+        assert self.record is not None
+        self.record.mkdir(parents=True, exist_ok=True)
+        head: dict[str, object] = {"format": REPLAY_FORMAT, "check": verdict.name, "lab": self.scheme.name}
+        head |= {"workers": self.scheme.workers, "status": verdict.status}
+        lines = [json.dumps(line) for line in [head, *verdict.steps]]
+        (self.record / f"{verdict.name}.jsonl").write_text("\n".join(lines) + "\n")

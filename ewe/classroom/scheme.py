@@ -1,0 +1,103 @@
+"""A lab's grading scheme: which checks it runs, with which points, options and hints. Data, not code.
+
+    title = "The pool: exactly n at a time"
+    workers = 4                          # {workers} in the server's command
+
+    [[check]]
+    name = "progress"                    # a name from `ewe-grade --list`
+    points = 20
+    options = { limit = "workers" }      # what `ewe-grade --explain progress` lists
+    hint = "Read section 3 of the text." # added to the check's hint
+
+The file is ewe/classroom/labs/NAME/grading.toml, or any file: --lab PATH.toml.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ewe.classroom.check import Check, all_checks
+from ewe.config.messages import ConfigError, nearest
+
+LABS = Path(__file__).with_name("labs")
+KNOWN = {"title", "workers", "check"}
+KNOWN_OF_CHECK = {"name", "points", "options", "hint"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One check of a lab."""
+
+    check: Check
+    points: int
+    options: dict[str, str] = field(default_factory=dict)
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    name: str
+    title: str
+    workers: int
+    items: tuple[Item, ...]
+
+
+def lab_names() -> list[str]:
+    return sorted(path.parent.name for path in LABS.glob("*/grading.toml"))
+
+
+def load(name: str) -> Scheme:
+    """Load the scheme of a lab by its name, or from a file. Raises ConfigError."""
+    path = Path(name) if name.endswith(".toml") else LABS / name / "grading.toml"
+    if not path.is_file():
+        near = nearest(name, lab_names())
+        raise ConfigError(f"--lab: there is no lab {name}{near}; the labs are {', '.join(lab_names())}")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    unknown = sorted(table.keys() - KNOWN)
+    if unknown:
+        raise ConfigError(f"{path}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN)}")
+    workers = table.get("workers", 4)
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
+        raise ConfigError(f"{path}: workers: {workers!r}, which is no number from 1 to 16")
+    rows = table.get("check")
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError(f"{path}: no [[check]]; a lab needs at least one")
+    stem = path.parent.name if path.name == "grading.toml" else path.stem
+    items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
+    names = [item.check.name for item in items]
+    twice = {each for each in names if names.count(each) > 1}
+    if twice:
+        raise ConfigError(f"{path}: check {min(twice)} stands there twice")
+    return Scheme(stem, str(table.get("title", stem)), workers, items)
+
+
+def read_item(row: object, where: str) -> Item:
+    """Return one row of [[check]]. Raises ConfigError."""
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: not a table")
+    unknown = sorted(row.keys() - KNOWN_OF_CHECK)
+    if unknown:
+        raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_OF_CHECK)}")
+    name, points = row.get("name"), row.get("points", 0)
+    checks = all_checks()
+    if not isinstance(name, str) or name not in checks:
+        raise ConfigError(
+            f"{where}: no check is called {name!r}{nearest(str(name), checks)}; see ewe-grade --list"
+        )
+    if not isinstance(points, int) or isinstance(points, bool) or points < 0:
+        raise ConfigError(f"{where} ({name}): points: {points!r}, which is no whole number from 0")
+    options = row.get("options", {})
+    if not isinstance(options, dict):
+        raise ConfigError(f"{where} ({name}): options: not a table")
+    for key in options:
+        if key not in checks[name].options:
+            raise ConfigError(f"{where} ({name}): unknown option {key}; see ewe-grade --explain {name}")
+        values = [part.partition(":")[0].strip() for part in checks[name].options[key].split(";")]
+        if options[key] not in values:
+            raise ConfigError(f"{where} ({name}): {key} = {options[key]!r}; it can be {', '.join(values)}")
+    return Item(checks[name], points, dict(options), str(row.get("hint", "")))

@@ -1,0 +1,90 @@
+"""Verdicts: what a check has found, with its evidence; and the report of one run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PASSED, FAILED, NOT_RUN, ERROR = "passed", "failed", "not run", "error"
+
+
+@dataclass
+class Verdict:
+    """What one check has found. status "error": the grader itself has failed, which is no fault of the server."""
+
+    name: str
+    proves: str
+    points: int  # what a pass is worth
+    status: str = NOT_RUN
+    facts: list[str] = field(default_factory=list)  # what was found true
+    sent: str = ""
+    did: str = ""
+    should: str = ""
+    because: str = ""
+    why: str = ""
+    hint: str = ""
+    again: str = ""  # one command to see it again
+    output: str = ""  # the last lines that the server wrote
+    seconds: float = 0.0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def score(self) -> int:
+        return self.points if self.status == PASSED else 0
+
+    def text(self) -> str:
+        """Return the verdict as paragraphs for a student."""
+        if self.status == PASSED:
+            return "; ".join(self.facts) or self.proves
+        if self.status == NOT_RUN:
+            return "This check was not run."
+        lines = [
+            ("What was sent", self.sent),
+            ("What happened", self.did),
+            ("What should happen", self.should),
+            ("Likely cause", self.because),
+            ("Why it matters", self.why),
+            ("Hint", self.hint),
+            ("See it again", self.again),
+            ("The server wrote", self.output),
+        ]
+        return "\n".join(f"{label}: {text}" for label, text in lines if text)
+
+
+@dataclass
+class Report:
+    """One run of a lab's checks. Verdicts are filled in as they come; the others are "not run"."""
+
+    lab: str
+    title: str
+    subject: str
+    verdicts: list[Verdict]
+    began: float = field(default_factory=time.time)
+    seconds: float = 0.0
+    private_network: bool = False
+    finished: bool = False
+
+    @property
+    def score(self) -> int:
+        return sum(verdict.score for verdict in self.verdicts)
+
+    @property
+    def points(self) -> int:
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def failed(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.status in (FAILED, ERROR)]
+
+    @property
+    def all_passed(self) -> bool:
+        return all(verdict.status == PASSED for verdict in self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for JSON, in ewe-grade's format, with every step."""
+        table = asdict(self)
+        table["verdicts"] = [
+            {**asdict(verdict), "score": verdict.score, "text": verdict.text()} for verdict in self.verdicts
+        ]
+        return {"format": "ewe-grade/1", "score": self.score, "max_score": self.points, **table}
