@@ -30,7 +30,7 @@ body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 64rem; background: 
   font: 16px/1.5 system-ui, sans-serif }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .25rem }
 .dim { color: var(--dim); margin: .2rem 0; overflow-wrap: anywhere }
-.score { font-size: 2.6rem; font-weight: 700; margin: 1rem 0 .2rem }
+.score { font-size: 2.6rem; line-height: 1.2; font-weight: 700; margin: 1rem 0 .2rem }
 .score small { font-size: 1.1rem; font-weight: 400; color: var(--dim) }
 .tiles { display: flex; flex-wrap: wrap; gap: 4px; margin: .6rem 0 1.6rem; padding: 0 }
 .tiles a { display: block; padding: .15rem .5rem; border-radius: 4px; font-size: .85rem; text-decoration: none;
@@ -41,7 +41,7 @@ pointer; padding: .6rem .8rem; display: grid; grid-template-columns: 4.2rem 1fr 
 summary::-webkit-details-marker { display: none } summary b { font-family: ui-monospace, monospace; font-weight:
 600 } summary .about { grid-column: 2 / -1; color: var(--dim); font-size: .93rem } .mark { font-size: .85rem;
 font-weight: 700; color: var(--good) } .failed .mark, .error .mark { color: var(--bad) } .not-run .mark { color:
-var(--dim) } .inside { padding: 0 .8rem .8rem } dl { display: grid; grid-template-columns: 9.5rem 1fr; gap: .3rem
+var(--dim) } .inside { padding: 0 .8rem .8rem } dl { display: grid; grid-template-columns: 11.5rem 1fr; gap: .3rem
 .8rem; margin: .2rem 0 1rem } dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere } dd.did { font-
 weight: 600; color: var(--bad) } code, pre { font: .87rem/1.45 ui-monospace, monospace } pre { margin: 0; white-
 space: pre-wrap } .lanes { overflow-x: auto; border-top: 1px solid var(--line); padding-top: .6rem } svg {

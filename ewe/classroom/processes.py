@@ -45,7 +45,26 @@ STATES = {
     "0A": "LISTEN",
     "0B": "CLOSING",
 }
-SIGNALS_OF_CLOSED = {"CLOSE_WAIT", "CLOSE", "LAST_ACK"}
+# Functions of the kernel in which threads sleep (wchan), by their beginnings, and the calls that lead there.
+CALLS = {
+    "inet_csk_accept": "accept()",
+    "wait_woken": "recv() or send()",
+    "sk_wait_data": "recv()",
+    "sk_stream_wait_memory": "send()",
+    "futex": "a lock or a condition",
+    "do_futex": "a lock or a condition",
+    "ep_poll": "epoll_wait()",
+    "do_epoll": "epoll_wait()",
+    "do_select": "select()",
+    "poll_schedule_timeout": "poll() or select()",
+    "do_sys_poll": "poll()",
+    "do_wait": "wait()",
+    "hrtimer_nanosleep": "sleep()",
+    "common_nsleep": "sleep()",
+    "pipe_read": "a read of a pipe",
+    "pipe_wait": "a read of a pipe",
+}
+CLOSED_BY_PEER = {"CLOSE_WAIT", "CLOSE", "LAST_ACK"}
 
 
 @dataclass(frozen=True)
@@ -148,8 +167,11 @@ def memory(pid: int) -> int:
 
 
 def blocked_in(pid: int, tid: int) -> str:
-    """Return the function of the kernel in which a thread sleeps; "" if the system does not say."""
+    """Return the call in which a thread sleeps; "" if the system does not say."""
     where = read(f"/proc/{pid}/task/{tid}/wchan").strip()
+    for start, call in CALLS.items():
+        if where.startswith(start):
+            return call
     return "" if where == "0" else where
 
 
@@ -200,7 +222,7 @@ def described(target: str, known: dict[str, Connection]) -> str:
         return "a socket without a connection"
     if connection.state == "LISTEN":
         return f"the listening socket of port {connection.port}"
-    closed = ", which its client has closed" if connection.state in SIGNALS_OF_CLOSED else ""
+    closed = ", which its client has closed" if connection.state in CLOSED_BY_PEER else ""
     return f"the connection of client port {connection.peer} in state {connection.state}{closed}"
 
 

@@ -27,7 +27,7 @@ def numbers(scene: Scene, kind: str) -> tuple[list[int], int | None]:
         return [0], 1
     if limit == "workers":
         return sorted({0, 1, scene.workers - 1} - {scene.workers}), scene.workers
-    return [1, scene.workers, MANY if kind == "half" else MANY // 2], None
+    return [1, scene.workers, MANY if kind == "half" else 2 * scene.workers], None
 
 
 def hold_more(scene: Scene, held: list[Client], count: int, kind: str) -> None:

@@ -64,7 +64,7 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
             elif do == "wait":
                 scene.settle()
             elif do == "signal":
-                os.kill(subject.pid, signal.SIGTERM)
+                os.kill(subject.pid, signal.Signals[str(step.get("signal", "SIGTERM"))])
             elif do == "start-again":
                 scene.start_again()
             elif client is None:

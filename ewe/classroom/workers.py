@@ -120,7 +120,7 @@ def exactly_n(scene: Scene) -> None:
                     f"one worker is free, and {len(left)} of {2 * n} waiting clients are not "
                     f"served{scene.blocked()}",
                     "a free worker takes one waiting connection after the other",
-                    "a wake-up is lost: the queue is not empty, and the worker sleeps",
+                    "a wake-up is lost (the queue is not empty, and the worker sleeps), or there are fewer than n workers",
                 )
     for client in clients:
         scene.expect_file(client, client.path)
