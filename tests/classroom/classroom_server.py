@@ -8,5 +8,10 @@ from pathlib import Path
 
 ZOO = Path(__file__).with_name("zoo")
 # As root, the grader would start servers as `nobody`, who may not enter this clone.
-GRADER = [sys.executable, "-m", "ewe.classroom.grade_cli", *(["--user", "root"] if os.geteuid() == 0 else [])]
+GRADER = [
+    sys.executable,
+    "-m",
+    "ewe.classroom.grader.cli",
+    *(["--user", "root"] if os.geteuid() == 0 else []),
+]
 COMMAND = f"{sys.executable} -S {ZOO / 'correct.py'} thread {{port}} {{root}} {{workers}}"

@@ -14,9 +14,10 @@ from classroom_server import COMMAND, GRADER
 from support.proc import alive, descendants
 from support.server import wait_until
 
-from ewe.classroom import grade_cli, scheme
-from ewe.classroom.check import all_checks
-from ewe.classroom.subject import BadSubject, from_path
+from ewe.classroom.grader import cli as grade_cli
+from ewe.classroom.grader import scheme
+from ewe.classroom.grader.check import all_checks
+from ewe.classroom.grader.subject import BadSubject, from_path
 from ewe.config.messages import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,14 +139,16 @@ def test_a_grader_that_is_killed_leaves_files_that_count_what_was_done(tmp_path:
         stdout=subprocess.DEVNULL, cwd=ROOT,
     )  # fmt: skip
     try:
-        wait_until(lambda: results.exists() and json.loads(results.read_text())["score"] > 0, 60)
+        files = [results, *(tmp_path / name for name in ("json", "classroom50", "prairielearn"))]
+        wait_until(
+            lambda: all(each.exists() and json.loads(each.read_text())["score"] > 0 for each in files), 60
+        )
         family = descendants(grader.pid)
     finally:
         grader.send_signal(signal.SIGKILL)
         grader.wait()
-    for name in ("results.json", "json", "classroom50", "prairielearn"):
-        table = json.loads((tmp_path / name).read_text())
-        assert table["score"] > 0
+    for file in files:
+        assert json.loads(file.read_text())["score"] > 0
     tests = json.loads(results.read_text())["tests"]
     assert tests[0]["status"] == "passed" and "not run" in tests[-1]["output"]
     wait_until(lambda: not alive(family), 30)  # the server ends with its grader

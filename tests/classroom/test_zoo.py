@@ -44,7 +44,7 @@ def grade(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], subprocess.C
     report = tmp_path / "report.json"
     as_root = ["--user", "root"] if os.geteuid() == 0 else []  # another account may not enter this clone
     done = subprocess.run(
-        [sys.executable, "-m", "ewe.classroom.grade_cli", *as_root, "--json", str(report), *arguments],
+        [sys.executable, "-m", "ewe.classroom.grader.cli", *as_root, "--json", str(report), *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from ewe.classroom.scene import Scene
+from ewe.classroom.grader.scene import Scene
 
 MODULES = ("conversations", "progress", "workers", "hygiene", "faults", "stops")
 
@@ -71,5 +71,5 @@ def check(
 def all_checks() -> dict[str, Check]:
     """Return every check by its name, in the order of the catalogue."""
     for module in MODULES:
-        import_module(f"ewe.classroom.{module}")
+        import_module(f"ewe.classroom.grader.{module}")
     return CHECKS

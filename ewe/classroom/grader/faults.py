@@ -6,9 +6,9 @@ import os
 import resource
 import signal
 
-from ewe.classroom import processes
-from ewe.classroom.check import check
-from ewe.classroom.scene import Client, Scene
+from ewe.classroom.grader import processes
+from ewe.classroom.grader.check import check
+from ewe.classroom.grader.scene import Client, Scene
 
 
 @check(

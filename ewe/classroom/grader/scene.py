@@ -41,9 +41,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ewe.classroom import processes
-from ewe.classroom.responses import Reader, Response
-from ewe.classroom.subject import NotStarted, Subject
+from ewe.classroom.grader import processes
+from ewe.classroom.grader.responses import Reader, Response
+from ewe.classroom.grader.subject import NotStarted, Subject
 
 CALM_S = 0.03
 SURE_S = 0.75

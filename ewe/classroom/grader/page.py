@@ -12,7 +12,7 @@ import html
 from datetime import UTC, datetime
 from typing import Any
 
-from ewe.classroom.verdicts import NOT_RUN, PASSED, Report, Verdict
+from ewe.classroom.grader.verdicts import NOT_RUN, PASSED, Report, Verdict
 
 MOST_LANES = 30
 MOST_COLUMNS = 150

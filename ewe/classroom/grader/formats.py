@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from ewe.classroom.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report
+from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report
 from ewe.config.messages import ConfigError
 
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from ewe.classroom import processes
-from ewe.classroom.check import check
-from ewe.classroom.scene import Scene
+from ewe.classroom.grader import processes
+from ewe.classroom.grader.check import check
+from ewe.classroom.grader.scene import Scene
 
 
 def gone(scene: Scene) -> bool:

@@ -18,10 +18,10 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ewe.classroom.check import Check, all_checks
+from ewe.classroom.grader.check import Check, all_checks
 from ewe.config.messages import ConfigError, nearest
 
-LABS = Path(__file__).with_name("labs")
+LABS = Path(__file__).parents[1] / "labs"
 KNOWN = {"title", "workers", "check"}
 KNOWN_OF_CHECK = {"name", "points", "options", "hint"}
 

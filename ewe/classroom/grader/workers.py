@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ewe.classroom import processes
-from ewe.classroom.check import check
-from ewe.classroom.scene import Scene
+from ewe.classroom.grader import processes
+from ewe.classroom.grader.check import check
+from ewe.classroom.grader.scene import Scene
 
 HELD = 12
 KIND = (
@@ -120,7 +120,8 @@ def exactly_n(scene: Scene) -> None:
                     f"one worker is free, and {len(left)} of {2 * n} waiting clients are not "
                     f"served{scene.blocked()}",
                     "a free worker takes one waiting connection after the other",
-                    "a wake-up is lost (the queue is not empty, and the worker sleeps), or there are fewer than n workers",
+                    "a wake-up is lost (the queue is not empty, and the worker sleeps), or there are "
+                    "fewer than n workers",
                 )
     for client in clients:
         scene.expect_file(client, client.path)

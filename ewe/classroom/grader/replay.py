@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grading import REPLAY_FORMAT
-from ewe.classroom.scene import Client, Scene
-from ewe.classroom.subject import Subject
+from ewe.classroom.grader.grading import REPLAY_FORMAT
+from ewe.classroom.grader.scene import Client, Scene
+from ewe.classroom.grader.subject import Subject
 from ewe.config.messages import ConfigError
 
 ACTS = ("read", "half-close", "close", "reset")

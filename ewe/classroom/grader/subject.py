@@ -28,8 +28,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ewe.classroom import processes
-from ewe.classroom.sandbox import Limits
+from ewe.classroom.grader import processes
+from ewe.classroom.grader.sandbox import Limits
 
 START_S = 60.0  # a server that compiles itself first may take long
 FIRST_PORT = 8080
@@ -135,7 +135,7 @@ def from_path(text: str) -> Recipe:
         name = model_class(path)
         if name:
             # The directory of ewe comes first, so that a student's file http.py or site.py hides nothing.
-            home = str(Path(__file__).resolve().parents[2])
+            home = str(Path(__file__).resolve().parents[3])
             command: tuple[str, ...] = (
                 sys.executable,
                 "-P",

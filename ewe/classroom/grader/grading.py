@@ -14,12 +14,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from ewe.classroom import processes
-from ewe.classroom.sandbox import Limits
-from ewe.classroom.scene import Fault, Scene
-from ewe.classroom.scheme import Item, Scheme
-from ewe.classroom.subject import FIRST_PORT, NotStarted, Recipe, Site, Subject
-from ewe.classroom.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+from ewe.classroom.grader import processes
+from ewe.classroom.grader.sandbox import Limits
+from ewe.classroom.grader.scene import Fault, Scene
+from ewe.classroom.grader.scheme import Item, Scheme
+from ewe.classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Site, Subject
+from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
 
 REPLAY_FORMAT = "ewe-replay/1"
 

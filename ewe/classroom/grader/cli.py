@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.classroom import formats, processes, replay, scheme, subject
-from ewe.classroom.check import all_checks
-from ewe.classroom.grading import Grading
-from ewe.classroom.page import to_html
-from ewe.classroom.sandbox import Limits, adopt_orphans, private_network
-from ewe.classroom.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict
+from ewe.classroom.grader import formats, processes, replay, scheme, subject
+from ewe.classroom.grader.check import all_checks
+from ewe.classroom.grader.grading import Grading
+from ewe.classroom.grader.page import to_html
+from ewe.classroom.grader.sandbox import Limits, adopt_orphans, private_network
+from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict
 from ewe.config.messages import ConfigError, nearest, one_line
 
 if TYPE_CHECKING:
