@@ -37,7 +37,7 @@ from ewe.http.error_pages import error_page, html_escape
 from ewe.http.messages import METHODS, Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
-from ewe.sqlpages.declarations import Declarations, PageError, Post, Query, Statement, parse
+from ewe.sqlpages.declarations import Declarations, PageError, Post, Query, Statement, parse, with_nulls
 from ewe.sqlpages.values import BadValue, bound, fields_of
 
 try:
@@ -337,7 +337,10 @@ class Asked:
         self, statement: Statement, sql: str, values: Mapping[str, Value], layout: str, rows: int | None
     ) -> ClientRequest:
         """Return what the demon is asked for."""
-        parameters = {name: values[name] for name in statement.parameters}
+        parameters = {name: values[name] for name in statement.parameters if values[name] is not None}
+        if len(parameters) < len(statement.parameters):
+            missing = [name for name in statement.parameters if name not in parameters]
+            sql = with_nulls(sql, {name: self.declarations.parameters[name].kind for name in missing})
         return ClientRequest(
             self.database,
             sql,

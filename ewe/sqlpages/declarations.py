@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -45,6 +45,7 @@ TOKENS = re.compile(
       | (?<![\w:]):(?P<name>[A-Za-z_]\w*) | (?P<semicolon>;)""",
     re.VERBOSE | re.DOTALL,
 )
+IS_NULL = re.compile(r"\s+IS\s+(?:NOT\s+)?NULL\b", re.IGNORECASE)
 # Names that a template or a URL already uses
 TAKEN = {
     "page", "sort", "post", "query", "results", "loop", "self", "super", "caller", "varargs", "kwargs", "range",
@@ -304,6 +305,7 @@ class Reader:
                 statement.line, f"{statement.name} uses :{unknown[0]}, which is not declared{hint}"
             )
         statement.parameters = tuple(dict.fromkeys(names))
+        statement.sql = with_typed_tests(statement.sql, self.found.parameters)
 
     def checked(self, sql: str, line: int) -> tuple[str, list[str]]:
         """Return a statement without its last semicolon, and the parameters in it. Raises PageError."""
@@ -328,6 +330,30 @@ class Reader:
             where = line + sql.count("\n", 0, sql.rindex(rest))
             raise PageError(where, "only one statement stands below each name")
         return (sql[:end] if code or rest else ""), names
+
+
+def with_typed_tests(sql: str, parameters: Mapping[str, Parameter]) -> str:
+    """Return a statement with a type for each :name in `:name IS NULL`, which means the same with it.
+
+    PostgreSQL must know the type of every parameter, and this test does not tell it.
+    """
+
+    def typed(match: re.Match[str]) -> str:
+        if not match["name"] or IS_NULL.match(sql, match.end()) is None:
+            return match[0]
+        return f"CAST({match[0]} AS {TYPES[parameters[match['name']].kind].sql})"
+
+    return TOKENS.sub(typed, sql)
+
+
+def with_nulls(sql: str, kinds: Mapping[str, str]) -> str:
+    """Return a statement with a NULL in place of each :name in kinds, which gives its type: for PostgreSQL, too."""
+
+    def null(match: re.Match[str]) -> str:
+        kind = kinds.get(match["name"] or "")
+        return match[0] if kind is None else f"CAST(NULL AS {TYPES[kind].sql})"
+
+    return TOKENS.sub(null, sql)
 
 
 def literal(kind: str, text: str) -> Value:

@@ -58,18 +58,19 @@ def plain(text: str) -> str:
 
 
 class Type(NamedTuple):
-    """What a parameter can be. input: the type of HTML's input field."""
+    """What a parameter can be. input: the type of HTML's input field. sql: the type of a NULL, in any database."""
 
     read: Callable[[str], Value]
     input: str
+    sql: str
 
 
 TYPES = {
-    "text": Type(plain, "search"),
-    "integer": Type(integer, "number"),
-    "number": Type(number, "number"),
-    "date": Type(date, "date"),
-    "flag": Type(flag, "checkbox"),
+    "text": Type(plain, "search", "TEXT"),
+    "integer": Type(integer, "number", "BIGINT"),
+    "number": Type(number, "number", "DOUBLE PRECISION"),
+    "date": Type(date, "date", "DATE"),
+    "flag": Type(flag, "checkbox", "BIGINT"),
 }
 
 

@@ -28,7 +28,7 @@ from ewe.database.protocol import ClientRequest, DatabaseError, Parameters, enco
 from ewe.features.browser import statements
 from ewe.features.browser.schema import POSTGRESQL
 from ewe.features.browser.urls import OPERATORS, Filter, View
-from ewe.sqlpages.declarations import parse
+from ewe.sqlpages.declarations import parse, with_nulls
 from ewe.sqlpages.results import Choice, select
 from ewe.sqlpages.values import bound
 
@@ -508,7 +508,11 @@ def test_the_blogs_statements_run(server: PostgreSQL) -> None:
             for post in found.posts.values():
                 run(connection, post.sql, bound(post.parameters, found.parameters, given))
         optional = "SELECT id FROM posts WHERE :least IS NULL OR id >= :least"
-        assert [len(run(connection, optional, {"least": least})) for least in (None, 100)] == [101, 2]
+        assert len(run(connection, optional, {"least": 100})) == 2
+        given = parse("-- parameter: q\n-- query: x\nSELECT id FROM posts WHERE :q IS NULL OR title = :q")
+        assert len(run(connection, given.queries["x"].sql, {"q": "none"})) == 0
+        for kind in ("integer", "number"):
+            assert len(run(connection, with_nulls(optional, {"least": kind}))) == 101
         assert run(connection, "SELECT count(*), max(id) FROM posts") == [(101, 1001)]
         assert run(connection, "SELECT count(*), max(id) FROM comments WHERE post = 7") == [(5, 10001)]
     finally:

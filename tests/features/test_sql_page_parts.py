@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ewe.sqlpages import templates
 from ewe.sqlpages.charts import bars, lines
-from ewe.sqlpages.declarations import Declarations, PageError, Query, parse
+from ewe.sqlpages.declarations import Declarations, PageError, Query, parse, with_nulls
 from ewe.sqlpages.results import Choice, Page, Result, filled, identifier, select
 from ewe.sqlpages.templates import Environment, Template
 from ewe.sqlpages.values import BadValue, Parameter, bound, fields_of, value_of
@@ -173,6 +173,21 @@ def test_a_query_is_a_subquery_sorted_by_declared_columns_alone() -> None:
     assert select(BOOKS, Choice(BOOKS, "books.", {"sort": "year", "books.sort": "-year"})).count(
         '"year" DESC'
     )
+
+
+def test_a_missing_value_is_a_null_with_a_type() -> None:
+    sql = "SELECT ':a', \":a\", :a::int, :b -- :a\n FROM t WHERE :a IS NULL AND :ab"
+    kinds = {"a": "date", "c": "text"}
+    null = "CAST(NULL AS DATE)"
+    assert with_nulls(sql, kinds) == (
+        f"SELECT ':a', \":a\", {null}::int, :b -- :a\n FROM t WHERE {null} IS NULL AND :ab"
+    )
+
+
+def test_a_test_for_null_has_a_type() -> None:
+    text = "-- parameter: q\n-- parameter: n integer\n-- query: x\n"
+    text += "SELECT ':q IS NULL' WHERE :q is not null AND :n = 1"
+    assert parse(text).queries["x"].sql.endswith("':q IS NULL' WHERE CAST(:q AS TEXT) is not null AND :n = 1")
 
 
 @given(st.text())
