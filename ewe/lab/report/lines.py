@@ -213,7 +213,7 @@ def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
         y = draw_panel(picture, panel, seconds, y, starts)
     marks = scale([second.at for second in seconds] or [1], 60, WIDTH - 70)
     draw_x(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
-    picture.write(2, y + 36, shortened(f"{cell.server} {cell.column}".strip(), 130), kind="name")
+    picture.write(2, y + 36, shortened(f"{cell.server} {cell.column}".strip(), WIDTH - 4), kind="name")
     picture.height = y + 42
     head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
     return picture.svg(), head, [second_row(second) for second in seconds]
@@ -229,7 +229,7 @@ def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Sec
         middle, room = (axis(start) + axis(end)) / 2, axis(end) - axis(start)
         text = f"phase {number}" if width(f"phase {number}", SMALL) < room else str(number)
         picture.write(middle, 11, text, size=SMALL, anchor="middle", kind="name")
-    return 8.0
+    return 12.0
 
 
 def second_row(second: Second) -> list[str]:
