@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
-from ewe.config.setting_types import parse_application, parse_mount, parse_responder
+from ewe.config.setting_types import parse_application, parse_database, parse_mount, parse_responder
 from ewe.features.static import Static
 from ewe.gateway.claims import Claims, is_in
 from ewe.http.error_pages import error_page
@@ -179,6 +179,9 @@ class Site:
             directories.append(libraries)
         else:
             extensions.append(".so")
+        for _, driver, place in map(parse_database, config.database):
+            if driver == "sqlite" and place:  # with the files that SQLite keeps beside it
+                directories += [os.path.abspath(place) + end for end in ("", "-journal", "-wal", "-shm")]
         for where, _ in map(parse_responder, (*config.fastcgi, *config.scgi, *config.uwsgi)):
             if where[0] == ".":
                 extensions.append(where)

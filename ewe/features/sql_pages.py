@@ -69,6 +69,11 @@ FIELDS = (
     ("Cache-Control", "no-cache"),
     ("X-Content-Type-Options", "nosniff"),
 )
+# A page of another site must not show a form of this one in a frame and have the visitor click into it
+HTML = (
+    ("Content-Type", "text/html; charset=utf-8"),
+    ("Content-Security-Policy", "frame-ancestors 'self'"),
+)
 NOTHING: tuple[float, tuple[str, str] | None] = (0.0, None)
 
 
@@ -468,7 +473,7 @@ def with_tag(request: Request, data: bytes) -> Response:
         differing = tags(request.values.get("if-none-match"))
         if differing and (differing == ["*"] or tag in (each.removeprefix("W/") for each in differing)):
             return Response(304, fields)
-    return Response(200, (("Content-Type", "text/html; charset=utf-8"), *fields), data)
+    return Response(200, (*HTML, *fields), data)
 
 
 def see_other(target: str) -> Response:

@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from urllib.parse import quote
 
 from ewe.database.protocol import Value
 from ewe.sqlpages.values import TYPES, BadValue, Parameter
@@ -250,7 +251,7 @@ class Reader:
     def post_redirect(self, post: Post, rest: str) -> None:
         if rest.startswith(("//", "/\\", "\\")) or re.match(r"[^/?#]*[:{]", rest):
             raise PageError(self.line, "redirect leads to a page of this site: list.sql.html?id={id}")
-        post.redirect = rest
+        post.redirect = quote(rest, safe="/?#[]@!$&'()*+,;=%{}")
 
     # Statements
 

@@ -112,6 +112,11 @@ def test_a_mistake_is_found_and_its_line_is_named(text: str, line: int, words: s
     assert error.value.line == line
 
 
+def test_a_redirect_can_stand_in_a_field() -> None:
+    text = "-- parameter: q\n-- post: a\n-- redirect: /bücher neu?q={q}#ende\nDELETE FROM a WHERE b = :q"
+    assert parse(text).posts["a"].redirect == "/b%C3%BCcher%20neu?q={q}#ende"
+
+
 @given(st.text(alphabet=st.sampled_from("-: \nabq;'\"/*$SELECT{}<>=1"), max_size=200))
 def test_no_text_makes_the_reader_fail(text: str) -> None:
     try:

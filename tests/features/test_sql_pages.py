@@ -21,6 +21,7 @@ from support.xswitch_client import account
 
 from ewe.config.settings import Config
 from ewe.database.protocol import ClientRequest
+from ewe.features import sql_pages
 from ewe.features.sql_pages import SQLPages
 from ewe.features.static import SETTLED, Static
 from ewe.gateway.database import Databases, Table
@@ -385,6 +386,26 @@ def test_an_export_is_streamed(pages: Server) -> None:
     page = web.get(pages.url + "many.sql.html").text
     assert page.count("<tr>") == 101 and "Rows 1 to 100; there are more" in page
     assert web.get(pages.url + "many.sql.json?query=none").status_code == 404
+
+
+def test_a_database_in_the_document_root_is_not_sent(start: Start, tmp_path: Path) -> None:
+    names = ("own.db", "own.db-wal", "own.db-journal", "own.db-shm")
+    for name in names:
+        (tmp_path / "htdocs" / name).write_bytes(b"" if name == "own.db" else b"secret")
+    server = start("thread", "--database", f"own={tmp_path}/htdocs/own.db")
+    assert [web.get(server.url + name).status_code for name in names] == [403] * 4
+    (server.root / "own.db.txt").write_text("a file")
+    assert web.get(server.url + "own.db.txt").text == "a file"
+
+
+def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_pages, "MISSING", "pages from SQL need jinja2")
+    (tmp_path / "books.sql.html").write_text(BOOKS)
+    config = Config(documentroot=str(tmp_path))
+    request = Request("GET", "/books", (1, 1), path="/books")
+    response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
+    assert response is not None and (response.status, response.cause) == (500, "pages from SQL need jinja2")
+    assert isinstance(response.body, bytes) and b"jinja2" not in response.body
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
