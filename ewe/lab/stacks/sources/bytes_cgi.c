@@ -1,18 +1,6 @@
 /* bytes.h as a CGI program. */
 #include "bytes.h"
-#include <unistd.h>
-
-static int put(const char *data, size_t length)
-{
-    while (length > 0) {
-        ssize_t done = write(1, data, length);
-        if (done < 0)
-            return 1;
-        data += done;
-        length -= (size_t)done;
-    }
-    return 0;
-}
+#include "put.h"
 
 int main(void)
 {
