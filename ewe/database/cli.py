@@ -16,7 +16,7 @@ from ewe import __version__
 from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import toml
 from ewe.database.protocol import LAYOUTS, ClientRequest, DatabaseError
-from ewe.database.settings import ADDRESSES, DATABASE, GENERAL, Settings, load
+from ewe.database.settings import ADDRESSES, DATABASE, GENERAL, Settings, load, unknown
 from ewe.database.transports import ADDRESS, parse_transport
 from ewe.logger import LEVELS, ErrorLog
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 DESCRIPTION = """Hold connections to databases open, and run statements for gateways.
-Also: `ewe-dbd status`, `ewe-dbd ask`, `ewe-dbd sample` and `ewe-dbd load`, each with --help."""
+Also: `ewe-dbd status`, `ask`, `time`, `sample` and `load`, each with --help."""
 
 
 class UsageError(Exception):
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    commands = {"status": status, "ask": ask, "sample": sample, "load": load_log}
+    commands = {"status": status, "ask": ask, "time": time_calls, "sample": sample, "load": load_log}
     try:
         command = commands.get(arguments[0]) if arguments else None
         return command(arguments[1:]) if command is not None else run(arguments)
@@ -202,6 +202,31 @@ def show(address: str, request: ClientRequest) -> int:
             sys.stdout.flush()
     except ValueError:
         raise UsageError(f"{address}: no address; it must be {ADDRESS}") from None
+    return 0
+
+
+def time_calls(arguments: Sequence[str]) -> int:
+    """Time a statement at each address of a running demon. Raises DatabaseError, ConfigError, UsageError."""
+    from ewe.database import timing
+
+    parser = Parser(
+        prog="ewe-dbd time",
+        description="Time a statement in process, and through a running demon at each of its addresses.",
+    )
+    parser.add_argument("database")
+    parser.add_argument("statement")
+    parser.add_argument("--config", metavar="FILE", required=True, help="the settings of the demon")
+    parser.add_argument("--calls", type=int, default=1000, help="[1000]")
+    options = parser.parse_args(arguments)
+    settings = load(options.config)
+    own = settings.databases.get(options.database)
+    if own is None:
+        raise UsageError(unknown(options.database, settings))
+    addresses = [each for each in settings.listen if own.key or parse_transport(each)[0] != "tcp"]
+    request = ClientRequest(options.database, options.statement, "CSV", key=own.key, read_only=True)
+    database = own.database(options.database, read_only=True)
+    for line in timing.table(timing.measure(database, request, addresses, options.calls)):
+        print(line)
     return 0
 
 

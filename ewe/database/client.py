@@ -36,6 +36,10 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
         self.socket.close()
 
     def ask(self, request: ClientRequest) -> Iterator[bytes]:

@@ -106,6 +106,7 @@ class Demon:
         self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
         self.listening = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
         self.gateways: dict[int, Gateway] = {}
+        self.closing: list[Line] = []
         self.queue: deque[Waiting] = deque()
         self.running: dict[Worker | Remote, Gateway] = {}
         self.free: list[Worker | Remote] = []
@@ -141,6 +142,7 @@ class Demon:
                 self.wants_wake = bool(self.queue) or self.stop_by is not None
                 for descriptor, events in self.epoll.poll(0 if self.finished else LOOK):
                     self.handle(descriptor, events)
+                self.close_lines()
                 while self.signals:
                     self.on_signal(self.signals.popleft())
                 self.collect()
@@ -311,13 +313,21 @@ class Demon:
                 worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
 
     def drop(self, gateway: Gateway) -> None:
-        """Close a gateway's connection."""
+        """Close a gateway's connection, once the events that epoll has reported together are handled.
+
+        An event of this line may still be among them. If its number were free, a new line could get that event.
+        """
         line = gateway.line
         if self.gateways.get(line.fileno()) is gateway:
             del self.gateways[line.fileno()]
             self.epoll.unregister(line.fileno())
             gateway.acceptor.forget(line)
-            line.close()
+            self.closing.append(line)
+
+    def close_lines(self) -> None:
+        """Close the lines that were dropped."""
+        while self.closing:
+            self.closing.pop().close()
 
     # Jobs
 
@@ -522,6 +532,7 @@ class Demon:
             worker.stop()
         for gateway in list(self.gateways.values()):
             self.drop(gateway)
+        self.close_lines()
         for acceptor in self.acceptors:
             acceptor.close()
         for demon in self.demons.values():

@@ -110,16 +110,12 @@ class Line:
 
 
 class SocketLine(Line):
-    """A socket."""
+    """A socket that does not block."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+    def __init__(self, sock: socket.socket, uid: int | None, who: str) -> None:
         self.socket = sock
-        if sock.family == socket.AF_UNIX:
-            pid, self.uid, _ = CREDENTIALS.unpack(
-                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            )
-            self.who = f"{name_of(self.uid)} (pid {pid})"
+        self.uid = uid
+        self.who = who
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -133,7 +129,7 @@ class SocketLine(Line):
         return self.socket.send(data)
 
     def packed(self) -> tuple[list[int], tuple[Any, ...]]:
-        return [self.socket.fileno()], ("socket",)
+        return [self.socket.fileno()], ("socket", int(self.socket.family), self.uid, self.who)
 
     def close(self) -> None:
         self.socket.close()
@@ -238,8 +234,10 @@ class QueueLine(Line):
 def unpacked(descriptors: Sequence[int], about: tuple[Any, ...]) -> Line:
     """Return a line that only sends, in another process than the one that accepted it."""
     match about:
-        case ("socket",):
-            return SocketLine(socket.socket(fileno=descriptors[0]))
+        case ("socket", family, uid, who):
+            sock = socket.socket(family, socket.SOCK_STREAM, 0, descriptors[0])
+            sock.settimeout(0)  # as the other process has set it
+            return SocketLine(sock, uid, who)
         case ("pipe", uid):
             return PipeLine(-1, descriptors[0], uid)
         case ("queue", uid, secret):
@@ -285,7 +283,13 @@ class SocketAcceptor(Acceptor):
             sock, _ = self.socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        yield SocketLine(sock)
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            yield SocketLine(sock, None, "TCP")
+            return
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        pid, uid, _ = CREDENTIALS.unpack(credentials)
+        yield SocketLine(sock, uid, f"{name_of(uid)} (pid {pid})")
 
     def close(self) -> None:
         if self.inherited:

@@ -22,10 +22,16 @@ from support.demon import Demon
 from support.proc import is_gone
 from support.server import ROOT, wait_until
 
+from ewe.database.cli import main
 from ewe.database.client import Client
+from ewe.database.demon import Demon as DemonOfLines
+from ewe.database.demon import Gateway
 from ewe.database.dialing import PipeEnd, QueueEnd, connected
+from ewe.database.lines import PipeAcceptor, SocketLine
 from ewe.database.protocol import ClientRequest, DatabaseError, Decoder, decode_response, encode_request
+from ewe.database.settings import Settings
 from ewe.database.transports import parse_transport
+from ewe.logger import ErrorLog
 
 pytestmark = pytest.mark.starts_processes
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
@@ -348,3 +354,47 @@ def test_time_limits_hup_and_logs_reach_the_demons(two: Demons) -> None:
         return "syntax error" in two.log.read_text()
 
     wait_until(is_logged, 5)
+
+
+def test_a_number_is_not_used_again_among_the_same_events(tmp_path: Path) -> None:
+    """epoll may have reported an event of a line that is dropped: a new line must not get its number yet."""
+    demon = DemonOfLines(Settings(), Settings, ErrorLog("off"))
+    ours, theirs = socket.socketpair()
+    gateway = Gateway(SocketLine(ours, os.getuid(), "test"), PipeAcceptor(str(tmp_path / "pipes")))
+    demon.gateways[ours.fileno()] = gateway
+    demon.epoll.register(ours.fileno())
+    demon.drop(gateway)
+    assert not demon.gateways and ours.fileno() >= 0
+    demon.close_lines()
+    assert ours.fileno() == -1
+    theirs.close()
+    gateway.acceptor.close()
+    demon.epoll.close()
+    os.close(demon.wake_end)
+    os.close(demon.wakes)
+
+
+def test_a_statement_is_timed_at_each_address(one: Demons, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["time", "--config", str(one.settings()), "log", "SELECT 1", "--calls", "100"]
+    assert main(command) == 0
+    lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["microseconds a call", "in process", *one.at.values()]
+    assert main(["time", "--config", str(one.settings()), "lag", "SELECT 1"]) == 2
+    assert "no database 'lag'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["demons = 5", "connections = 4"], "demons must not be more than connections"),
+        (["[databases.log]", "place = 'a.db'", "per-user = true"], "per-user is for PostgreSQL"),
+    ],
+)
+def test_settings_that_contradict_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], words: str
+) -> None:
+    file = tmp_path / "dbd.toml"
+    file.write_text("\n".join(lines))
+    assert main(["--check-config", "--config", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
