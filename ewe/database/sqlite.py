@@ -10,6 +10,7 @@ from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 BUSY = 5.0  # seconds that SQLite waits for another process that writes
+LONGEST = 100_000_000  # bytes of one value or row: SELECT zeroblob(1e9) must not fill the memory
 AT_ONCE = 100  # rows that are fetched in one call
 
 
@@ -33,6 +34,7 @@ class SQLite:
             self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         except sqlite3.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.place}: {reason}") from None
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
         self.connection.set_authorizer(may_write if database.write else may_read)
 
     def execute(self, statement: str, parameters: Parameters) -> Result:

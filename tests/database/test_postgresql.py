@@ -519,3 +519,20 @@ def test_the_blogs_statements_run(server: PostgreSQL) -> None:
         connection.close()
     # index: posts (a search, all), talk; post: article, comments
     assert counts == [11, 11, 11, 11, 6, 6, 6, 6, 1, 1, 1, 1, 4, 4, 4, 4]
+
+
+def test_the_browsers_forms_change_rows(server: PostgreSQL, browsed: Connection) -> None:
+    writes = connect(Database("pg", "postgresql", server.place, True))
+    try:
+        schema = schema_in(writes, POSTGRESQL)
+        goods = schema.tables["goods"]
+        run(
+            writes, *statements.insert_of(schema, goods, {"name": "new", "price": "1.25", "at": "2026-02-01"})
+        )
+        ((key,),) = run(writes, "SELECT id FROM goods WHERE name = 'new'")
+        run(writes, *statements.update_of(schema, goods, [str(key)], {"price": None, "tags": "[1]"}))
+        assert run(writes, "SELECT price, tags FROM goods WHERE name = 'new'") == [(None, "[1]")]
+        run(writes, *statements.delete_of(schema, goods, [int(str(key))]))
+        assert run(writes, "SELECT id FROM goods WHERE name = 'new'") == []
+    finally:
+        writes.close()

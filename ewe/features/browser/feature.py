@@ -108,6 +108,8 @@ class Browser:
             raise HTTPError(
                 405, f"the browser of databases does not take {request.method}", (("Allow", allowed),)
             )
+        if suffix and (not last or len(parts) == 1):
+            raise HTTPError(404, "A file has the name of a table or a query, and .csv or .json.")
         if len(parts) == 1:
             if last:
                 self.known(names[0])
