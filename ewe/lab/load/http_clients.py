@@ -28,6 +28,7 @@ from ewe.lab.bench.results import ERRORS
 
 PIECE = 64 * 1024
 TIMEOUT = 30.0  # seconds that one request may take
+CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.I)
 TOLD = rb"\r\nserver-timing: *con%b;dur=([\d.]+), *ret%b;dur=([\d.]+)(?=\r\n)"
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.I)
 TIMING, BY_CLOCK = (re.compile(TOLD % (kind, kind), re.I) for kind in (b"", b"-wall"))
@@ -74,6 +75,20 @@ def whole(answer: bytes) -> bool:
     return bool(empty and length) and len(body) >= int(length[1] if length else 0)
 
 
+def joined(body: bytes) -> bytes:
+    """Return a body without the framing of its chunks, b"" if it is not whole.
+
+    Some servers send chunks to a client of HTTP/1.0, too.
+    """
+    found = b""
+    while True:
+        line, _, rest = body.partition(b"\r\n")
+        size = int(line.partition(b";")[0] or b"0", 16)
+        if size == 0 or len(rest) < size:
+            return b"" if size else found
+        found, body = found + rest[:size], rest[size + 2 :]
+
+
 def kind_of(reason: OSError) -> str:
     """Return what the lab calls an error (ewe.lab.bench.results.ERRORS)."""
     if isinstance(reason, TimeoutError):
@@ -86,6 +101,8 @@ def kind_of(reason: OSError) -> str:
 def fault_of(answer: bytes, digest: str) -> str:
     """Return the kind of error that an answer is, "" if it is good."""
     head, empty, body = answer.partition(b"\r\n\r\n")
+    if CHUNKED.search(head + b"\r\n"):
+        body = joined(body)
     if not empty or (LENGTH.search(head + b"\r\n") and not whole(answer)):
         return "res"
     if head[9:12] != b"200":

@@ -34,7 +34,8 @@ TEMPLATE = """\
 {% endif %}{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody>
 </table>
-"""
+
+"""  # jinja2 drops the last line's end
 SETTINGS = ("sql_time_limit_ms", "20000"), ("max_returned_rows", "1000"), ("default_cache_ttl", "0")
 
 
