@@ -18,7 +18,7 @@ from ewe.lab.bench.results import Sample
 
 PHASES = ((1 / 2, 0.22), (1 / 6, 1.0), (1 / 3, 0.44))  # share of the time, share of the capacity
 SECOND = 1  # the number of the phase at capacity, from 0
-QUICK, FULL = 24, 420  # seconds that the phases take together
+QUICK, FULL = 24, 336  # seconds that the phases take together: of all servers four minutes, and an hour
 THINK = (0.5, 5)  # seconds between the two pages: quick, and as in the thesis
 WEB, PROGRAM, DATABASE = PARTS = ("web server", "programs", "database")
 PROGRAMS = (b"php-cgi", b"ewe.xswitch")  # in the command line of what runs the programs
