@@ -214,12 +214,16 @@ def test_visitors_come_in_three_phases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sampled(
-    lost: Sequence[int] = (0, 0, 0), memory: float = 2e8, cost: float = 50.0, seconds: int = 6
+    lost: Sequence[int] = (0, 0, 0),
+    memory: float = 2e8,
+    cost: float = 50.0,
+    seconds: int = 6,
+    sessions: int = 100,
 ) -> Sample:
     """Return a sample with three phases. lost: errors in each; cost: CPU of a page in ms, nine tenths in PHP."""
     parts = [
         Sample("locust", 2.0, 100, 100 - count, errors={"ct": count} if count else {}, response=times(0.05),
-               usage=Usage(1.5, memory, 8, 4))
+               usage=Usage(1.5, memory, 8, 4), sessions=sessions)
         for count in lost
     ]  # fmt: skip
     timeline = [
@@ -264,6 +268,7 @@ def test_what_one_sees_is_told() -> None:
         ({"prefork": sampled(memory=4e8), "event": sampled(), "nginx": sampled()}, IN_PART),
         ({"prefork": sampled(memory=1e8), "event": sampled((0, 9, 0)), "ewe": sampled((0, 50, 0))}, FAILS),
         ({"prefork": sampled(), "ewe": sampled()}, NOT_TESTABLE),
+        ({"prefork": sampled((0, 9, 0), 4e8, sessions=19), "nginx": sampled()}, NOT_TESTABLE),
         ({"event": sampled(), "nginx": sampled()}, NOT_TESTABLE),
     ],
 )

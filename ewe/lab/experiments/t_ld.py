@@ -66,6 +66,7 @@ ENTRANTS = (
     Entrant(Way("ewe", "xswitch", "php")),
 )
 LONG = 0.5  # seconds: a visitor notices
+FEW = 20  # visitors in the second phase; a share of fewer says nothing
 GONE = Cell("cherokee", MEMORY, value="usage.memory", unit="GB", paper=3.4, paper_server="Cherokee")
 GONE_CPU = Cell("cherokee", CPU, value="extra.cpu", unit="%", paper=92, paper_server="Cherokee")
 NOTES = (
@@ -281,6 +282,11 @@ def check(table: Table) -> Finding:
     others = {each.way.name for each in ENTRANTS if each.printed.server} & set(samples)
     if prefork is None or not others:
         return Finding(NOT_TESTABLE, "WordPress was not measured on Apache prefork and another server.")
+    if (came := prefork.phases[SECOND].sessions) < FEW:
+        sentence = (
+            f"Only {came} visitors came in the second phase, too few to judge: Apache prefork was too slow."
+        )
+        return Finding(NOT_TESTABLE, sentence)
     kept = []
     told = []
     lost = prefork.phases[SECOND].lost or 0.0
