@@ -172,9 +172,10 @@ def become(what: dict[str, Any]) -> None:
     os.environ.update(what["environment"])
     for name, value in what["constants"].items():
         module, _, constant = name.rpartition(".")
-        if not hasattr(sys.modules[module], constant):
+        found = importlib.import_module(module)  # a feature is imported by those sites alone that need it
+        if not hasattr(found, constant):
             sys.exit(f"there is no {name}")
-        setattr(sys.modules[module], constant, value)
+        setattr(found, constant, value)
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(what["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for source, target in ((null, 0), (log, 1), (log, 2)):

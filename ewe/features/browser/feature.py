@@ -85,9 +85,10 @@ class Browser:
         path = request.path
         if not path.startswith(self.base):
             return moved(self.base) if path == self.base[:-1] else None
-        place = Place(self.base)
+        parts = path[len(self.base) :].split("/")
+        place = Place(self.base, parts[0] if parts[0] in self.names else "")
         try:
-            return await self.answer(request, path[len(self.base) :].split("/"), io)
+            return await self.answer(request, parts, io)
         except BadRequest as error:
             return self.problem(place, 400, "This address cannot be understood", error.cause)
         except HTTPError as error:
