@@ -66,7 +66,7 @@ def cells_of(lab: Bench, column: str, database: Database, statement: str) -> Ite
 
 def started(lab: Bench, stack: ExitStack, database: Database, statement: str, count: int) -> Running:
     """Run so many demons, and ewe with the application that asks them."""
-    settings = (f"demons = {count}", "connections = 1")
+    settings = (f"demons = {count}", f"connections = {count}")  # which they share
     asked = stack.enter_context(databases.demon(lab, database, *settings, pinned=False))
     contender = Contender(
         f"{count} demons",

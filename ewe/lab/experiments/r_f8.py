@@ -13,8 +13,8 @@ from ewe.database.drivers import connect
 from ewe.database.layouts import fragments
 from ewe.database.protocol import ClientRequest, DatabaseError
 from ewe.lab.bench.experiment import Bench, Chart, Experiment
-from ewe.lab.bench.processes import LabError, on_core, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table
+from ewe.lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
+from ewe.lab.bench.results import Cell, Sample, Table, Usage
 from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe.lab.experiments.database_runs import in_turns, measured, started
 from ewe.lab.experiments.rdbms_tables import LOST, MACHINE
@@ -129,15 +129,30 @@ def added(lab: Bench, database: Database, demon: Asked) -> Cell:
                 if by_demon() != direct():
                     raise LabError("the demon answers otherwise than the driver")
                 for _ in range(lab.repeats):
-                    blocks = [(timed(direct, count), timed(by_demon, count)) for _ in range(BLOCKS)]
-                    one, other = min(one for one, _ in blocks), min(other for _, other in blocks)
-                    extra = {"micros": (other - one) * 1e6, "direct": one * 1e6, "demon": other * 1e6}
-                    cell.samples.append(Sample("pinger", 0.0, count, count, 1, extra=extra))
+                    cell.samples.append(compared(direct, by_demon, count, (database.pids, demon.pid)))
         finally:
             connection.close()
     except (DatabaseError, LabError) as reason:
         cell.failure = str(reason)
     return cell
+
+
+def compared(direct: Call, by_demon: Call, count: int, servers: tuple[tuple[int, ...], int]) -> Sample:
+    """Return what calls through the demon take more than direct ones. servers: of the database, and the demon.
+
+    The sample's usage is the CPU time that they take more, in client, demon and database together.
+    """
+    pids, demon = servers
+    one, other, more = [], [], 0.0
+    for _ in range(BLOCKS):
+        began = time.thread_time() + cpu_seconds(*pids, demon)
+        one.append(timed(direct, count))
+        between = time.thread_time() + cpu_seconds(*pids, demon)
+        other.append(timed(by_demon, count))
+        more += time.thread_time() + cpu_seconds(*pids, demon) - between - (between - began)
+    calls = BLOCKS * count
+    extra = {"micros": (min(other) - min(one)) * 1e6, "direct": min(one) * 1e6, "demon": min(other) * 1e6}
+    return Sample("pinger", 0.0, calls, calls, 1, usage=Usage(more), extra=extra)
 
 
 def asker(client: Client) -> Call:
