@@ -21,12 +21,13 @@ from ewe.classroom.explorer.scheduler import Run, Step, Wait, named
 from ewe.classroom.explorer.search import shared_keys
 
 QUIET = {"looks at", "looks at the size of"}
+SHOWN = 160  # events of a story; of a longer one, the middle is left out
 MOST = 7  # steps of one turn that a sentence tells
 
 
 @dataclass
 class Event:
-    """A row of the timeline. kind: step, wait (the lane blocks), stop (a switch), fail (the end)."""
+    """A row of the timeline. kind: step, wait (the lane blocks), stop (a switch), gap (rows left out), fail."""
 
     kind: str
     lane: int
@@ -71,6 +72,8 @@ def story_of(run: Run) -> Story:
 def events_of(run: Run) -> list[Event]:
     """Return the events of a run, in the order in which they happened."""
     shared = shared_keys(run)
+    if run.problem is not None and run.problem.kind == "steps":  # what the loop looks at
+        shared |= {step.key() for step in run.steps[-200:]}
     happened = sorted((step for step in run.steps if step.done >= 0), key=lambda step: step.done)
     first = min((lane.born for lane in run.lanes[1:]), default=0)  # before it there is one thread
     pending = {step.lane: step for step in run.steps if step.done < 0}
@@ -92,7 +95,16 @@ def events_of(run: Run) -> list[Event]:
         if problem.kind in ("invariant",) and visible(step, shared):
             events.append(Event("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane))
     events.append(Event("fail", problem.lane, problem.headline, problem.file, problem.line))
-    return events
+    return shortened(events)
+
+
+def shortened(events: list[Event]) -> list[Event]:
+    """Return the events without the middle of a long story."""
+    if len(events) <= SHOWN:
+        return events
+    half = SHOWN // 2
+    gap = Event("gap", events[half].lane, f"{len(events) - SHOWN:,} more steps")
+    return [*events[:half], gap, *events[-half:]]
 
 
 def stopped(run: Run) -> dict[int, int]:
@@ -162,10 +174,10 @@ def sentences(names: list[str], events: list[Event]) -> list[str]:
     found: list[str] = []
     turn: list[Event] = []
     for event in [*events, Event("end", -2, "")]:
-        if turn and (event.lane != turn[0].lane or event.kind == "fail"):
+        if turn and (event.lane != turn[0].lane or event.kind in ("gap", "fail")):
             found.append(sentence(names, turn))
             turn = []
-        if event.kind == "fail":
+        if event.kind in ("gap", "fail"):
             found.append(f"{event.text}.")
         else:
             turn.append(event)

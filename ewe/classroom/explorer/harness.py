@@ -8,9 +8,10 @@
 The model is the student's class, over ewe's own ewe.processors.base and ewe.streams. Only the conversation is a
 short one, which answers each request with two letters, since a model does not know HTTP.
 
-What must hold, in every schedule: each client that was served to its end got one answer for each request; two
-threads never run one conversation at the same time; no conversation runs twice; a signal that ends a wait of the
-listener does not end serve(); the stop does, when all conversations have ended; every connection is closed.
+What must hold, in every schedule: each client that was served to its end got one answer for each request; no
+conversation runs twice, or in two threads at the same time (a coroutine refuses that itself); a signal that ends a
+wait of the listener does not end serve(); the stop does, when all conversations have ended; every connection is
+closed.
 
 Read next: processors/pool.py, and docs/explorer.md, which runs it here.
 """
@@ -250,8 +251,8 @@ def conversation() -> ModuleType:
 
     async def converse(stream: Any, site: Any) -> None:
         mark(stream, "begun")
-        while await InTurn(stream, stream.next_request(10.0)):
-            await InTurn(stream, stream.send(ANSWER))
+        while await stream.next_request(10.0):
+            await stream.send(ANSWER)
             stream.requests += 1
             if stream.stopping:
                 return
@@ -265,32 +266,6 @@ def mark(stream: Any, what: str) -> None:
     begun = getattr(stream, "explored", "")
     assert not begun, "two conversations are held over one connection"
     stream.explored = what
-
-
-class InTurn:
-    """Await a call of a stream, and see that only one thread at a time is in the conversation."""
-
-    def __init__(self, stream: Any, call: Any) -> None:
-        self.stream = stream
-        self.call = call
-
-    def __await__(self) -> Any:
-        call = self.call
-        value: Any = None
-        while True:
-            lane = ACTIVE[-1].current if ACTIVE else None
-            inside = getattr(self.stream, "inside", None)
-            assert inside is None, (
-                f"two threads run one conversation: {inside and inside.name} is in it already"
-            )
-            self.stream.inside = lane
-            try:
-                wait = call.send(value)
-            except StopIteration as done:
-                return done.value
-            finally:
-                self.stream.inside = None
-            value = yield wait
 
 
 def log() -> ModuleType:

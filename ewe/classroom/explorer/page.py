@@ -70,6 +70,7 @@ pre.command { background: var(--card); border: 1px solid var(--rule); border-rad
 .stop .cut.left::after { left: -4px; border-right-color: var(--soft); }
 .stop .label { grid-row: 1; grid-column: 2 / -1; justify-self: center; align-self: center; background: var(--mark);
   border-radius: 99px; padding: .08rem .8rem; font-style: italic; z-index: 2; text-align: center; }
+.gap { color: var(--soft); padding: .3rem 2.8rem; font-style: italic; }
 .end { background: var(--failpaper); color: var(--fail); border-radius: 6px; font-weight: 650; padding: .4rem .8rem;
   margin-top: .5rem; overflow-wrap: anywhere; }
 ol.story { padding-left: 1.3rem; margin: 0; } ol.story li { margin: .3rem 0; padding-left: .3rem; }
@@ -166,6 +167,9 @@ def lanes(story: Story, places: dict[int, int]) -> str:
     for event in story.events:
         if event.kind == "fail":
             rows.append(f'<div class="end">✗ {escape(event.text)}</div>')
+            continue
+        if event.kind == "gap":
+            rows.append(f'<div class="gap">⋮ {escape(event.text)}</div>')
             continue
         for lane in states:
             if states[lane] == "on":

@@ -41,6 +41,8 @@ def row(story: Story, event: Event, columns: dict[int, int], size: int, colour: 
         wrapped = textwrap.wrap(event.text, max(min(GUTTER + size * len(columns), 100) - 2, 40))
         lines = [("  " if number else "✗ ") + line for number, line in enumerate(wrapped)]
         return [paint(rule, "31", colour), *(paint(line, "1;31", colour) for line in lines)]
+    if event.kind == "gap":
+        return [paint(f"   ⋮  ({event.text})", "2", colour)]
     place = columns[event.lane]
     if event.kind == "stop":
         other = story.lanes[event.other]

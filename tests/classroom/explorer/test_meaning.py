@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 import sys
 import threading
 import types
@@ -146,7 +147,7 @@ SAME = {
         other.sendall(b"line\\nrest")
         yield file.readline()
         one.close(), file.close()
-        yield caught(one.recv, 1), one.fileno()
+        yield caught(one.recv, 1), one.fileno(), caught(other.send, b"late")
         other.close()
         """,
     "server": """
@@ -225,6 +226,18 @@ def test_a_stand_in_is_as_the_standard_library(name: str, tmp_path: Path) -> Non
     explored.start(run)
     assert run.problem is None, run.problem
     assert run.result == expected
+
+
+def test_random_numbers_are_the_same_in_each_run(tmp_path: Path) -> None:
+    explored = program(tmp_path / "dice.py", "import random\ndef scenario(): return random.random()\n")
+    state = random.getstate()
+    results = []
+    for _ in range(2):
+        run = Run(Replay(()), explored.options)
+        explored.start(run)
+        results.append(run.result)
+    assert results[0] == results[1]
+    assert random.getstate() == state
 
 
 def test_nothing_of_a_run_is_left(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from support.server import wait_until
 
 from ewe.classroom import RaceFound, always, explore
 from ewe.classroom.explorer.cli import main
@@ -103,6 +105,11 @@ ENDS = [
     ("assert [] == [1]", "assertion", "`assert [] == [1]` does not hold"),
     ("while True: time.sleep(1)", "steps", "has not ended after 500 steps"),
     ("time.sleep(1e9); assert time.monotonic() == 1e9", None, ""),
+    (
+        "done = []; threading.Thread(target=done.append, args=(1,)).start()\n    while not done: pass",
+        None,
+        "",
+    ),
     ("os.fork()", "exception", "os.fork() cannot be explored"),
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
@@ -132,8 +139,10 @@ def test_the_end_of_a_run(text: str, kind: str | None, headline: str, tmp_path: 
 )
 def test_a_lane_that_leaves_the_scheduler_is_reported(text: str, says: str, tmp_path: Path) -> None:
     explored = program(tmp_path / "stuck.py", f"def scenario():\n    {text}\n", Options(stall_s=0.3))
+    threads = len(sys._current_frames())
     with pytest.raises(ProgramError) as caught:
         explore(explored, runs=3)
+    wait_until(lambda: len(sys._current_frames()) <= threads, 30)  # it is ended as soon as it can be
     assert re.search(says, str(caught.value)) and "\n" not in str(caught.value)
 
 
@@ -228,6 +237,23 @@ def test_schedules_are_written_and_read() -> None:
 
 
 # The page and the command
+
+
+def test_the_documents_show_what_the_command_prints() -> None:
+    text = Path(__file__).parents[3].joinpath("docs", "explorer.md").read_text(encoding="utf-8")
+    shown = text.partition("$ ewe-explore lost_wakeup\n")[2].partition("```")[0].rstrip("\n")
+    result = explore(Program(Path(SAMPLES, "lost_wakeup.py"), "scenario"), runs=50)
+    expected = re.sub(r"again: ewe-explore \S+", "again: ewe-explore ewe/classroom/explorer/samples/lost_wakeup.py",
+                      result.text(100))  # fmt: skip
+    assert shown == expected
+
+
+def test_a_story_begins_with_the_first_thread_and_leaves_out_the_middle_of_a_long_one() -> None:
+    short = explore(Program(Path(SAMPLES, "count.py"), "scenario"), runs=50).story
+    assert short is not None and short.events[0].text == "starts work 1"
+    result = explore(Program(Path(SAMPLES, "busy_wait.py"), "scenario"), runs=1)
+    assert result.story is not None and len(result.story.events) == 161
+    assert re.search(r"⋮  \([\d,]+ more steps\)", result.text()) and "more steps" in result.html()
 
 
 def test_the_page_stands_alone(tmp_path: Path) -> None:
