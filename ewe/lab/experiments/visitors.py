@@ -76,7 +76,9 @@ class Stack:
             self.server, replace(self.visit, users=BUSY, seconds=self.lab.seconds(*MEASURED))
         )
         if not found.replies:
-            raise LabError("no visitor was answered")
+            raise LabError(
+                f"not one page was answered in {found.seconds:.1f} s: the server or the machine is too busy"
+            )
         return found.rate / len(self.paths)
 
     def phases(self, capacity: float) -> Load:
