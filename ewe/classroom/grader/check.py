@@ -41,6 +41,7 @@ class Check:
     hint: str
     function: Callable[[Scene], None]
     fresh: bool
+    descriptors: int  # how many files the server may open; 0: as many as in other checks
     options: dict[str, str]  # what a lab may set, each with its meaning
 
 
@@ -56,13 +57,16 @@ def check(
     why: str,
     hint: str,
     fresh: bool = False,
+    descriptors: int = 0,
     options: dict[str, str] | None = None,
 ) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
     """Register a function as a check."""
 
     def register(function: Callable[[Scene], None]) -> Callable[[Scene], None]:
         assert name not in CHECKS
-        CHECKS[name] = Check(name, proves, sends, expects, why, hint, function, fresh, options or {})
+        CHECKS[name] = Check(
+            name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {}
+        )
         return function
 
     return register

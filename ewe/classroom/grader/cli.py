@@ -161,7 +161,7 @@ def account_of(user: str | None, recipe: subject.Recipe) -> str:
             continue
         if not processes.is_readable(file.resolve(), entry.pw_uid, entry.pw_gid):
             raise ConfigError(
-                f"{word}: the account {name}, which the server runs as, may not read it; move it "
+                f"{file}: the account {name}, which the server runs as, may not read it; move it "
                 f"to where all may read, "
                 "or choose an account with --user (--user root: no protection)"
             )

@@ -12,6 +12,7 @@ import shlex
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ewe.classroom.grader import processes
@@ -89,7 +90,7 @@ class Grading:
         try:
             if item.check.fresh:
                 self.end_subject()
-            scene = Scene(self.running_subject(), item.options)
+            scene = Scene(self.running_subject(item.check.descriptors), item.options)
             item.check.function(scene)
             verdict.status = PASSED
         except NotStarted as problem:
@@ -116,15 +117,16 @@ class Grading:
         if item.check.fresh or verdict.status != PASSED:
             self.end_subject()
 
-    def running_subject(self) -> Subject:
-        """Return the server, started if none runs. Raises NotStarted."""
+    def running_subject(self, descriptors: int = 0) -> Subject:
+        """Return the server, started if none runs. Raises NotStarted. descriptors: how many a new one may open."""
         if self.subject is not None and not self.subject.alive():
             self.end_subject()
         if self.subject is None:
             port = FIRST_PORT + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
+            limits = replace(self.limits, descriptors=descriptors or self.limits.descriptors)
             subject = Subject(
-                self.recipe, self.site, self.scheme.workers, self.limits, port, self.directory / "output"
+                self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output"
             )
             self.subject = subject.__enter__()
         return self.subject
