@@ -223,18 +223,22 @@ def test_a_queue_cannot_be_used_in_anothers_name(demon: Demons) -> None:
 def test_notes_that_are_none_are_left_out(demon: Demons) -> None:
     directory = Path(demon.at["fifo"][5:])
     (directory / ("a" * 32 + ".request")).write_text("no pipe")
+    outside = [demon.directory / f"outside.{part}" for part in ("request", "reply")]
+    for path in outside:
+        path.touch()
     with open(directory / "demon", "wb", buffering=0) as door:
         for note in (
             b"x\n",
             b"a" * 32 + b"\n",
             b"y" * 4000,
             b"\n",
-            b"../../../../etc/passwd\n",
+            b"../outside\n",
             b"0" * 32 + b"\n",
         ):
             door.write(note)
     assert answers(demon, "fifo")
     assert os.listdir(directory) == ["demon"]
+    assert all(path.exists() for path in outside)
 
 
 def test_a_demon_that_was_killed_leaves_nothing_in_the_way(one: Demons) -> None:

@@ -48,7 +48,7 @@ class Demon:
         self.directory = directory
         self.address = f"unix:{directory}/demon.sock"
         self.log = directory / "demon.log"
-        self.general = ["connections = 4", 'time-limit = "20s"']
+        self.general = ["connections = 4", 'time-limit = "50s"']
         self.databases = {
             "log": ["users = ['root', 'nobody']"],
             "shop": ["write = true"],
