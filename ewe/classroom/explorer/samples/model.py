@@ -1,4 +1,4 @@
-"""Correct: a model of ewe, the pool of 2006. Three threads take connections from a queue."""
+"""Correct: a model of ewe, the pool of 2006. Two threads take connections from a queue."""
 
 import queue
 import threading
