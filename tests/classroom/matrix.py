@@ -2,7 +2,7 @@
 
     python tests/classroom/matrix.py [NAME ...]
 
-It takes about half an hour. docs/grading.md holds its result.
+It takes about half an hour.
 """
 
 from __future__ import annotations
