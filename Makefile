@@ -64,7 +64,7 @@ test-all: ## the tests under every Python that is here; PYTHONS="python3.12 /som
 	done; \
 	test -n "$$passed" && echo "The tests pass under Python$$passed."
 
-gigabyte: $(VENV)/.test ## 1 GB in and out through every gateway under every model, in constant memory (an hour)
+gigabyte: $(VENV)/.test ## 1 GB in and out through every gateway under every model, in constant memory (ten minutes)
 	EWE_TEST_MEGABYTES=1024 $(VENV)/bin/pytest tests/gateway/test_every_gateway.py -k long_bodies $(ARGS)
 
 bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)

@@ -48,7 +48,12 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {module_name(path): path for path in sorted(ROOT.glob("ewe/**/*.py"))}
+# What students get (ewe/classroom/labs) is no part of the house.
+SOURCES = {
+    module_name(path): path
+    for path in sorted(ROOT.glob("ewe/**/*.py"))
+    if "ewe/classroom/labs/" not in path.as_posix()
+}
 
 
 def room_of(module: str) -> str | None:

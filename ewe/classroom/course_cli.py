@@ -1,0 +1,197 @@
+"""The command `ewe-course`: labs for a course, as handouts, solutions and packs; measurements and questions.
+
+Exit codes: 0 done, 1 an answer is wrong, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ewe import __version__
+from ewe.classroom import labs
+from ewe.config.messages import ConfigError, one_line
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from ewe.classroom.questions import Question
+
+DESCRIPTION = (
+    "Labs on concurrency: assignments, starters, solutions, and what a course's platform needs of them."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    try:
+        options = parser().parse_args(argv)
+        return int(options.run(options))
+    except ConfigError as error:
+        print(f"ewe-course: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse has answered --help or --version
+        return int(done.code or 0)
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> Parser:
+    made = Parser(prog="ewe-course", description=DESCRIPTION, allow_abbrev=False)
+    made.add_argument("--version", action="version", version=f"ewe-course {__version__}")
+    commands = made.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    command = commands.add_parser("list", help="the labs, in the order of the course")
+    command.set_defaults(run=show_list)
+    command = commands.add_parser("show", help="a lab's assignment")
+    command.set_defaults(run=show)
+    command.add_argument("lab")
+    command.add_argument("--rubric", action="store_true", help="what a person marks, instead")
+    for name, text in (("new", "write the handout of a lab"), ("solution", "write the solution of a lab")):
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(run=new, solved=name == "solution")
+        command.add_argument("lab")
+        command.add_argument("directory", type=Path)
+        add_language(command)
+    command = commands.add_parser("pack", help="write what a course's platform needs to grade a lab")
+    command.set_defaults(run=pack)
+    command.add_argument("lab")
+    command.add_argument("target", type=Path, help="a directory, or a file NAME.zip")
+    command.add_argument("--for", dest="platform", required=True, choices=platforms())
+    add_language(command)
+    command = commands.add_parser("measure", help="measure a server, for the questions of its lab")
+    command.set_defaults(run=measure)
+    command.add_argument("lab")
+    command.add_argument(
+        "path", nargs="?", help="a model of ewe, or a program that is run as PATH PORT ROOT WORKERS"
+    )
+    command.add_argument("--command", help="how to start a server: './server {port} {root} {workers}'")
+    command.add_argument("--workers", type=int, default=4, help="[4]")
+    command.add_argument("--output", type=Path, default=Path("measurements.json"), help="[measurements.json]")
+    command = commands.add_parser("questions", help="ask about measurements, or mark the answers")
+    command.set_defaults(run=ask)
+    command.add_argument("lab")
+    command.add_argument("file", type=Path, nargs="?", default=Path("measurements.json"))
+    command.add_argument("--answers", action="store_true", help="show the right answers, too: for who marks")
+    command.add_argument("--mark", nargs="+", type=float, metavar="NUMBER", help="mark the answers, in order")
+    return made
+
+
+def add_language(command: argparse.ArgumentParser) -> None:
+    choices = (*labs.LANGUAGES, labs.MODEL)
+    command.add_argument(
+        "--language", choices=choices, default="python", help="model: a model of ewe [python]"
+    )
+
+
+def platforms() -> list[str]:
+    from ewe.classroom.packs import PLATFORMS
+
+    return list(PLATFORMS)
+
+
+def show_list(options: argparse.Namespace) -> int:
+    """Print the labs."""
+    for each in labs.labs():
+        print(f"{each.order:2}  {each.name:<12} {each.hours:2} h  {each.title}")
+        print(f"{'':22}{each.summary} ({', '.join(each.ways)})")
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print a lab's assignment, or its rubric."""
+    lab = labs.lab(options.lab)
+    print(lab.read("rubric.md") if options.rubric else f"# {lab.title}\n\n{lab.read('text.md')}", end="")
+    return 0
+
+
+def new(options: argparse.Namespace) -> int:
+    """Write a handout or a solution."""
+    from ewe.classroom.handout import write
+
+    lab = labs.lab(options.lab)
+    way = lab.way(options.language)
+    for path in write(lab, way, options.directory, solved=options.solved):
+        print(path)
+    if not options.solved:
+        print(f"\nNext: cd {shlex.quote(str(options.directory))} && ewe-grade --lab {lab.name} {way.grade}")
+    return 0
+
+
+def pack(options: argparse.Namespace) -> int:
+    """Write a pack."""
+    from ewe.classroom import packs
+
+    lab = labs.lab(options.lab)
+    way = lab.way(options.language)
+    if options.target.suffix != ".zip":
+        for path in packs.pack(lab, way, options.platform, options.target):
+            print(path)
+        return 0
+    if options.target.exists():
+        raise ConfigError(f"{options.target} is there already; choose another name")
+    with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
+        files = packs.pack(lab, way, options.platform, Path(name))
+        try:
+            with zipfile.ZipFile(options.target, "w", zipfile.ZIP_DEFLATED) as archive:
+                for path in files:
+                    archive.write(path, path.relative_to(name))
+        except OSError as reason:
+            raise ConfigError(f"{options.target}: {reason.strerror}") from None
+    print(options.target)
+    return 0
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure a server."""
+    from ewe.classroom.measurements import measure as measured
+    from ewe.classroom.subject import BadSubject, NotStarted, from_command, from_path
+
+    lab = labs.lab(options.lab)
+    if (options.path is None) == (options.command is None):
+        raise ConfigError("which server? Name a file, or say --command './server {port} {root} {workers}'")
+    try:
+        recipe = from_command(options.command) if options.command else from_path(options.path)
+        found = measured(lab.name, recipe, options.workers, print)
+        found.save(options.output)
+    except (BadSubject, NotStarted) as error:
+        raise ConfigError(str(error)) from None
+    except OSError as reason:
+        raise ConfigError(f"{options.output}: {reason.strerror}") from None
+    print(f"{options.output}\n\nNext: ewe-course questions {lab.name} {options.output}")
+    return 0
+
+
+def ask(options: argparse.Namespace) -> int:
+    """Print the questions of a lab about measurements, or mark answers."""
+    from ewe.classroom.measurements import load
+    from ewe.classroom.questions import questions
+
+    asked = questions(labs.lab(options.lab), load(options.file))
+    if options.mark is not None and len(options.mark) != len(asked):
+        raise ConfigError(f"--mark: {len(options.mark)} answers to {len(asked)} questions")
+    right = True
+    for number, each in enumerate(asked, 1):
+        print(f"{number}. {each.text} [{each.unit}]")
+        if options.answers:
+            print(answer(each))
+        if options.mark is not None:
+            given = options.mark[number - 1]
+            right = right and each.is_right(given)
+            print(f"   {given:g}: right" if each.is_right(given) else f"   {given:g}: wrong.\n{answer(each)}")
+    return 0 if right else 1
+
+
+def answer(question: Question) -> str:
+    """Return the right answer, and why."""
+    return f"   {question.answer:.4g} {question.unit}. {question.because}"

@@ -1,0 +1,199 @@
+"""The event loop: all clients, one thread. Run it with: python3 server.py PORT DIRECTORY
+
+select() ─▶ the listening socket is ready: accept, and watch the connection
+   ▲   └──▶ a connection can be read:      receive what is there; a whole head? then its response is to be sent
+   │   └──▶ a connection can be written:   send what the kernel takes, and keep the rest for the next time
+   └──────────── no call in between may block: while one client is served, all others wait
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import time
+
+from conversation import SILENCE, BadRequest, main, refusal, response_to, split_head
+
+PAUSE = 0.05  # seconds without accepting when no descriptor is left
+GRACE = 10.0  # seconds that responses in progress have once the server is to end
+LOOK = 1.0  # seconds between two looks for silent clients
+
+
+class Client:
+    """One connection: what has come, what is to be sent, and when the client was last heard."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.buffer = b""
+        self.outgoing = memoryview(b"")
+        self.keeps_open = True
+        self.last = time.monotonic()
+
+    def wanted(self) -> int:
+        """Return what to wait for."""
+        # --- solution
+        return selectors.EVENT_WRITE if self.outgoing else selectors.EVENT_READ
+        # --- starter
+        # # While a response is not sent yet, it is the writing that must be waited for.
+        # return selectors.EVENT_READ
+        # --- end
+
+
+class Loop:
+    """The event loop and its clients."""
+
+    def __init__(self, listener: socket.socket, root: str) -> None:
+        self.listener = listener
+        self.root = root
+        self.selector = selectors.DefaultSelector()
+        self.clients: set[Client] = set()
+        self.accept_from = 0.0  # on time.monotonic(): not before, since no descriptor was left
+        self.stopping = False
+        listener.setblocking(False)
+        self.selector.register(listener, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve until stop() and until the responses in progress are sent."""
+        deadline = float("inf")
+        next_look = time.monotonic() + LOOK
+        while not self.stopping or (self.clients and time.monotonic() < deadline):
+            for key, events in self.selector.select(self.patience()):
+                if key.fileobj is self.listener:
+                    self.accept()
+                elif key.data is None:
+                    key.fileobj.recv(64)  # a signal has come, and its handler has run
+                elif key.data in self.clients:
+                    self.serve(key.data, events)
+            now = time.monotonic()
+            if self.stopping and deadline == float("inf"):
+                deadline = now + GRACE
+                self.refuse_new()
+            if now >= next_look or self.accept_from:
+                next_look = now + LOOK
+                self.look(now)
+
+    def patience(self) -> float | None:
+        """Return how long select() may wait, in seconds; None: until something happens."""
+        # --- solution
+        if self.accept_from:
+            return PAUSE
+        return LOOK if self.clients else None
+        # --- starter
+        # # A loop without clients must not wake up at all. When must it?
+        # return None
+        # --- end
+
+    def accept(self) -> None:
+        """Accept one connection, and watch it."""
+        # --- solution
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
+            return  # the client has left meanwhile
+        except OSError:  # no descriptor is left: stop listening for a while, or select() would return at once
+            self.accept_from = time.monotonic() + PAUSE
+            self.selector.unregister(self.listener)
+            return
+        connection.setblocking(False)
+        client = Client(connection)
+        self.clients.add(client)
+        self.selector.register(connection, client.wanted(), client)
+        # --- starter
+        # # This blocks the loop until the client has sent its request: all others wait.
+        # from conversation import converse
+        # connection, _ = self.listener.accept()
+        # with connection:
+        #     converse(connection, self.root)
+        # --- end
+
+    def serve(self, client: Client, events: int) -> None:
+        """Read from a client, or write to it, as much as there is; never wait."""
+        # --- solution
+        try:
+            if events & selectors.EVENT_WRITE:
+                sent = client.connection.send(client.outgoing)
+                client.outgoing = client.outgoing[sent:]
+            else:
+                data = client.connection.recv(65536)
+                if not data:
+                    return self.drop(client)
+                client.buffer += data
+        except BlockingIOError:
+            return
+        except OSError:
+            return self.drop(client)
+        client.last = time.monotonic()
+        if not client.outgoing:
+            self.answer(client)
+        # --- starter
+        # # recv() and send() return at once now, with whatever is possible. What is left must be remembered in the
+        # # client, until select() says that more is possible.
+        # raise NotImplementedError("read from the client, or write to it")
+        # --- end
+
+    def answer(self, client: Client) -> None:
+        """Prepare the response to the client's next request, if its head is whole; end what has ended."""
+        # --- solution
+        if not client.keeps_open or self.stopping:
+            return self.drop(client)
+        try:
+            head, client.buffer = split_head(client.buffer)
+        except BadRequest as refused:
+            client.outgoing, client.keeps_open = memoryview(refusal(refused.status)), False
+        else:
+            if head is not None:
+                response, client.keeps_open = response_to(head, self.root)
+                client.outgoing = memoryview(response)
+        self.selector.modify(client.connection, client.wanted(), client)
+        # --- starter
+        # # split_head() and response_to() are the same as in the other labs.
+        # raise NotImplementedError("prepare the response")
+        # --- end
+
+    def drop(self, client: Client) -> None:
+        """Close a connection."""
+        self.clients.discard(client)
+        self.selector.unregister(client.connection)
+        client.connection.close()
+
+    def look(self, now: float) -> None:
+        """Drop clients that are silent, and listen again after a pause."""
+        # --- solution
+        for client in [each for each in self.clients if now - each.last > SILENCE]:
+            self.drop(client)
+        if self.accept_from and now >= self.accept_from and not self.stopping:
+            self.accept_from = 0.0
+            self.selector.register(self.listener, selectors.EVENT_READ)
+        # --- starter
+        # # No settimeout() ends the wait for a silent client here. Who does?
+        # pass
+        # --- end
+
+    def refuse_new(self) -> None:
+        """Stop listening, and drop the clients for whom no response is in progress."""
+        if not self.accept_from:
+            self.selector.unregister(self.listener)
+        self.listener.close()
+        for client in [each for each in self.clients if not each.outgoing]:
+            self.drop(client)
+
+    def stop(self) -> None:
+        """End the loop after the responses in progress."""
+        self.stopping = True
+
+
+def serve(listener: socket.socket, root: str, workers: int) -> None:
+    """Run the loop until SIGTERM."""
+    loop = Loop(listener, root)
+    # A signal does not end select() by itself: the byte that Python writes into this pipe for it does.
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno())
+    signal.signal(signal.SIGTERM, lambda number, frame: loop.stop())
+    loop.selector.register(reader, selectors.EVENT_READ)
+    loop.run()
+
+
+if __name__ == "__main__":
+    main(serve)

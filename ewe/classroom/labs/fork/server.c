@@ -1,0 +1,116 @@
+/* A process for each connection. Run it with: ./server PORT DIRECTORY
+
+   parent: accept -> fork -> close its copy -> accept ...      reaps the children that have ended
+                      +----> child: close the listening socket -> conversation -> exit */
+
+#include "conversation.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t children; /* that have not been reaped */
+static volatile sig_atomic_t stopping;
+
+/* Read the status of every child that has ended: until then the kernel keeps each as a zombie. */
+static void reap(int number)
+{
+    (void)number;
+    /* --- solution */
+    int saved = errno; /* this handler runs between any two instructions */
+    while (waitpid(-1, NULL, WNOHANG) > 0)
+        children--;
+    errno = saved;
+    /* --- starter */
+    // /* One SIGCHLD may stand for several children. What if none has ended yet? */
+    /* --- end */
+}
+
+static void stop(int number)
+{
+    (void)number;
+    stopping = 1;
+}
+
+/* Fork a child that holds the conversation. The parent lets the connection go. */
+static void start_child(int listener, int connection, const char *root)
+{
+    /* --- solution */
+    sigset_t both, before;
+    sigemptyset(&both);
+    sigaddset(&both, SIGCHLD);
+    sigaddset(&both, SIGTERM);
+    sigprocmask(SIG_BLOCK, &both, &before); /* the child must not be reaped before it is counted */
+    pid_t pid = fork();
+    if (pid == 0) {
+        signal(SIGCHLD, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        close(listener);
+        converse(connection, root);
+        close(connection);
+        _exit(0); /* never back into the loop of the parent */
+    }
+    if (pid > 0)
+        children++;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (pid < 0)
+        usleep(PAUSE_US); /* no process is left */
+    close(connection);    /* the client sees the end when the child closes its copy */
+    /* --- starter */
+    // /* The child has a copy of every descriptor of its parent, and the parent keeps its own. Who closes what?
+    //    And where does the child end? */
+    // (void)listener;
+    // if (fork() == 0)
+    //     converse(connection, root);
+    /* --- end */
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        fprintf(stderr, "usage: %s PORT DIRECTORY\n", argv[0]);
+        return 2;
+    }
+    int listener = listen_on(argv[1]);
+    struct sigaction action = {.sa_handler = reap};
+    sigaction(SIGCHLD, &action, NULL);
+    action.sa_handler = stop;
+    sigaction(SIGTERM, &action, NULL); /* without SA_RESTART: ppoll() below ends */
+    sigset_t term, none;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigemptyset(&none);
+    sigprocmask(SIG_BLOCK, &term, NULL); /* SIGTERM comes only during ppoll(), so none is missed before accept() */
+    while (!stopping) {
+        struct pollfd watched = {listener, POLLIN, 0};
+        if (ppoll(&watched, 1, NULL, &none) <= 0)
+            continue;
+        int connection = accept(listener, NULL, NULL);
+        if (connection >= 0)
+            start_child(listener, connection, argv[2]);
+        else if (errno != EINTR)
+            usleep(PAUSE_US);
+    }
+    close(listener);
+    /* --- solution */
+    time_t deadline = time(NULL) + GRACE;
+    while (children > 0 && time(NULL) < deadline)
+        usleep(PAUSE_US); /* reap() runs in between */
+    if (children > 0) {
+        signal(SIGTERM, SIG_IGN);
+        kill(0, SIGTERM); /* what is left of this process group */
+    }
+    /* --- starter */
+    // /* Children that are still there when their parent has ended belong to nobody. */
+    /* --- end */
+    return 0;
+}

@@ -1,0 +1,211 @@
+// One conversation: read a request, answer it, until the client has had enough.
+//
+// ResponseTo knows no socket. Converse is the loop around it. HTTP/1.1: RFC 9110 (meaning) and RFC 9112 (bytes).
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	maxHead = 16 * 1024             // bytes of a request's head; a longer one is refused
+	silence = 10 * time.Second      // that a client may send nothing, or take nothing
+	pause   = 50 * time.Millisecond // without accepting when no descriptor is left
+	grace   = 10 * time.Second      // that conversations in progress have once the server is to end
+)
+
+var emptyLine = []byte("\r\n\r\n")
+
+var reasons = map[int]string{200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
+	431: "Head Too Large"}
+
+// SplitHead returns the first head in the buffer without its empty line, and the bytes after it; nil: not whole yet.
+func SplitHead(buffer []byte) (head, rest []byte) {
+	// --- solution
+	end := bytes.Index(buffer, emptyLine)
+	if end < 0 {
+		return nil, buffer
+	}
+	return buffer[:end], buffer[end+len(emptyLine):]
+	// --- starter
+	// // The head ends with an empty line. A client may send it in any number of pieces, and the next request at once.
+	// // This starter believes that the buffer holds exactly one request.
+	// return bytes.TrimSuffix(buffer, emptyLine), nil
+	// --- end
+}
+
+// Parse returns the method, the path, and the header fields by names in lower case; a status if it is no request.
+func Parse(head []byte) (method, path string, fields map[string]string, refused int) {
+	fields = map[string]string{}
+	// --- solution
+	lines := strings.Split(string(head), "\r\n")
+	words := strings.Split(lines[0], " ")
+	if len(words) != 3 || !strings.HasPrefix(words[1], "/") || (words[2] != "HTTP/1.0" && words[2] != "HTTP/1.1") {
+		return "", "", nil, 400
+	}
+	for _, line := range lines[1:] {
+		name, value, found := strings.Cut(line, ":")
+		if !found || name == "" || name != strings.TrimSpace(name) {
+			return "", "", nil, 400
+		}
+		fields[strings.ToLower(name)] = strings.TrimSpace(value)
+	}
+	fields["version"] = words[2]
+	path, _, _ = strings.Cut(words[1], "?")
+	return words[0], path, fields, 0
+	// --- starter
+	// // The first line has a method, a target and a version; each further line is "Name: value".
+	// // What is no request?
+	// fields["version"] = "HTTP/1.0"
+	// return "GET", strings.Split(string(head), " ")[1], fields, 0
+	// --- end
+}
+
+// Find returns the bytes of the file that a path names below root; an error if there is none.
+func Find(root, path string) ([]byte, error) {
+	// --- solution
+	decoded, err := url.PathUnescape(path)
+	if err != nil {
+		return nil, err
+	}
+	base, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return nil, err
+	}
+	file, err := filepath.EvalSymlinks(base + decoded)
+	if err != nil {
+		return nil, err
+	}
+	if about, err := os.Stat(file); err == nil && about.IsDir() {
+		file = filepath.Join(file, "index.html")
+	}
+	if !strings.HasPrefix(file, base+"/") {
+		return nil, os.ErrNotExist
+	}
+	return os.ReadFile(file)
+	// --- starter
+	// // What does this do for the path "/../secret.txt"?
+	// decoded, err := url.PathUnescape(path)
+	// if err != nil {
+	// 	return nil, err
+	// }
+	// return os.ReadFile(filepath.Join(root, decoded))
+	// --- end
+}
+
+// ResponseTo returns the whole response to a request's head, and whether the connection stays open after it.
+func ResponseTo(head []byte, root string) ([]byte, bool) {
+	method, path, fields, refused := Parse(head)
+	if refused != 0 {
+		return Refusal(refused), false
+	}
+	if method != "GET" && method != "HEAD" {
+		return Refusal(405), false
+	}
+	body, err := Find(root, path)
+	if err != nil {
+		return Refusal(404), false
+	}
+	keepsOpen := fields["version"] == "HTTP/1.1" && !strings.EqualFold(fields["connection"], "close")
+	return encode(200, body, keepsOpen, method == "HEAD"), keepsOpen
+}
+
+// Refusal returns the response that refuses a request.
+func Refusal(status int) []byte {
+	return encode(status, []byte(fmt.Sprintf("%d %s\n", status, reasons[status])), false, false)
+}
+
+func encode(status int, body []byte, keepsOpen, isHead bool) []byte {
+	connection := "close"
+	if keepsOpen {
+		connection = "keep-alive"
+	}
+	head := fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\nConnection: %s\r\n\r\n",
+		status, reasons[status], len(body), connection)
+	if isHead {
+		return []byte(head)
+	}
+	return append([]byte(head), body...)
+}
+
+// Converse answers the requests of one connection until it ends. The caller closes it.
+func Converse(connection net.Conn, root string) {
+	var buffer []byte
+	received := make([]byte, 4096)
+	// --- solution
+	for {
+		head, rest := SplitHead(buffer)
+		for head == nil {
+			if len(buffer) > maxHead {
+				connection.Write(Refusal(431))
+				return
+			}
+			connection.SetDeadline(time.Now().Add(silence))
+			count, err := connection.Read(received)
+			if err != nil {
+				return // the client has left, or is silent
+			}
+			buffer = append(buffer, received[:count]...)
+			head, rest = SplitHead(buffer)
+		}
+		response, keepsOpen := ResponseTo(head, root)
+		for len(response) > 0 { // in pieces: the deadline is for each, not for 8 MB
+			connection.SetDeadline(time.Now().Add(silence))
+			piece := response
+			if len(piece) > 65536 {
+				piece = piece[:65536]
+			}
+			count, err := connection.Write(piece)
+			if err != nil {
+				return
+			}
+			response = response[count:]
+		}
+		if !keepsOpen {
+			return
+		}
+		buffer = append([]byte(nil), rest...)
+	}
+	// --- starter
+	// // One Read is not one request, a client may leave at any byte, and it may ask more than once.
+	// count, _ := connection.Read(received)
+	// buffer = received[:count]
+	// head, _ := SplitHead(buffer)
+	// response, _ := ResponseTo(head, root)
+	// connection.Write(response)
+	// --- end
+}
+
+// Run listens and calls serve with the listener, the directory and the number of workers. SIGTERM closes the listener.
+func Run(serve func(listener net.Listener, root string, workers int)) {
+	if len(os.Args) < 3 {
+		fmt.Fprintf(os.Stderr, "usage: %s PORT DIRECTORY [WORKERS]\n", os.Args[0])
+		os.Exit(2)
+	}
+	workers := 4
+	if len(os.Args) > 3 {
+		workers, _ = strconv.Atoi(os.Args[3])
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:"+os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() {
+		<-stop
+		listener.Close()
+	}()
+	serve(listener, os.Args[2], workers)
+}

@@ -1,0 +1,65 @@
+"""One source for two files: the starter that students get, and the solution.
+
+A starter that is written by hand beside its solution drifts away from it: somebody mends one and forgets the other.
+Here both are made from one file. A block between markers has two parts. Comments are Python's, C's or Go's:
+
+    # --- solution            /* --- solution */
+    return buffer[:end]       return end - buffer;
+    # --- starter             /* --- starter */
+    # return buffer           // return 0;
+    # --- end                 /* --- end */
+
+The solution keeps the first part, the starter the second, without its comment marks. A line that stays a comment in
+the starter has two of them (`# # Where does the head end?`). The starter part may be missing. Outside of the blocks
+both files are the same.
+"""
+
+from __future__ import annotations
+
+import re
+
+MARK = re.compile(r"\s*(?:#|//|/\*) --- (solution|starter|end)(?: \*/)?\s*")
+COMMENT = re.compile(r"(\s*)(?:#|//) ?(.*)")
+
+
+class SourceError(ValueError):
+    """The markers make no sense. The text is one line, with the line's number."""
+
+
+def solution(text: str) -> str:
+    """Return the solution that a source holds. Raises SourceError."""
+    return "".join(line for part, line in parts(text) if part != "starter")
+
+
+def starter(text: str) -> str:
+    """Return the starter that a source holds. Raises SourceError."""
+    lines = []
+    for number, (part, line) in enumerate(parts(text), 1):
+        if part == "starter" and line.strip():
+            found = COMMENT.fullmatch(line.rstrip("\n"))
+            if found is None:
+                raise SourceError(
+                    f"line {number}: a line of the starter must be a comment: {line.strip()[:60]}"
+                )
+            line = f"{found[1]}{found[2]}".rstrip() + "\n"
+        if part != "solution":
+            lines.append(line)
+    return "".join(lines)
+
+
+def parts(text: str) -> list[tuple[str, str]]:
+    """Return each line, except markers, with the part that it is in: solution, starter, or "" for both."""
+    found = []
+    part = ""
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        mark = MARK.fullmatch(line.rstrip("\n"))
+        if mark is None:
+            found.append((part, line))
+            continue
+        before = {"solution": ("",), "starter": ("solution",), "end": ("solution", "starter")}[mark[1]]
+        if part not in before:
+            raise SourceError(f"line {number}: --- {mark[1]} where {part or 'no block'} was open")
+        part = "" if mark[1] == "end" else mark[1]
+    if part:
+        raise SourceError(f"the last line: a block is open: --- {part} without --- end")
+    return found

@@ -1,0 +1,152 @@
+"""Packs: a lab as a course's platform takes it. Each is a directory of files, or a zip file of it.
+
+    gradescope      setup.sh and run_autograder, in a zip file; results go to results/results.json
+    classroom50     a workflow that writes result.json and uploads it
+    github          a workflow of GitHub Actions: the exit code is the mark, the page is an artifact
+    autolab         a Makefile and a driver; the last line of output has the scores
+    prairielearn    info.json, question.html and a grader that writes results/results.json
+
+Every pack installs ewe where the student's server is graded, and runs ewe-grade with the lab's own scheme. What a
+platform wants to know of the course (names, dates) is its own to ask; a pack holds none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from ewe import __version__
+from ewe.classroom.labs import Lab, Way
+from ewe.config.messages import ConfigError
+
+EXECUTABLE = 0o755
+INSTALL = f'python3 -m pip install "ewe-server[classroom]=={__version__}"'
+NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are URLs
+
+
+def put_given(way: Way, where: str) -> str:
+    """Return a line of a shell script that puts the lab's own files in place of a submission's."""
+    return f"cp {where}/given/* .\n" if way.given else ""
+
+
+def grade(lab: Lab, way: Way, *outputs: str) -> str:
+    """Return the command that grades a submission in the current directory."""
+    build = f"{way.build} && " if way.build else ""
+    return f"{build}ewe-grade --lab {lab.name} {' '.join(outputs)} {way.grade}".replace("  ", " ")
+
+
+def gradescope(lab: Lab, way: Way) -> dict[str, str]:
+    tools = {"c": " gcc make", "go": " golang-go"}.get(way.name, "")
+    return {
+        "setup.sh": "#!/usr/bin/env bash\nset -e\napt-get update\n"
+        f"apt-get install -y python3-pip{tools}\n{INSTALL} --break-system-packages\n",
+        "run_autograder": "#!/usr/bin/env bash\n"
+        "# The exit code of ewe-grade says whether every check passed; Gradescope reads the file.\n"
+        f"cd /autograder/submission\n{put_given(way, '/autograder/source')}"
+        f"{grade(lab, way, '--gradescope /autograder/results/results.json')}\ntrue\n",
+    }
+
+
+def workflow(lab: Lab, way: Way, name: str, steps: str) -> str:
+    """Return a workflow of GitHub Actions."""
+    return (
+        f"name: {name}\non: [push, workflow_dispatch]\njobs:\n  grade:\n    runs-on: ubuntu-latest\n"
+        f"    timeout-minutes: 10\n    steps:\n      - uses: actions/checkout@v4\n"
+        f"      - uses: actions/setup-python@v5\n        with:\n          python-version: '3.12'\n"
+        f"      - run: {json.dumps(INSTALL)}\n{steps}"
+    )
+
+
+def classroom50(lab: Lab, way: Way) -> dict[str, str]:
+    command = grade(lab, way, "--classroom50 result.json", "--html report.html") + " || true"
+    steps = (
+        f"      - run: {json.dumps(command)}\n"
+        "      - uses: actions/upload-artifact@v4\n        with:\n          name: result\n"
+        "          path: |\n            result.json\n            report.html\n"
+    )
+    return {".github/workflows/grade.yml": workflow(lab, way, "Grade", steps)}
+
+
+def github(lab: Lab, way: Way) -> dict[str, str]:
+    steps = (
+        f"      - run: {json.dumps(grade(lab, way, '--html report.html', '--junit report.xml'))}\n"
+        "      - uses: actions/upload-artifact@v4\n        if: always()\n        with:\n          name: report\n"
+        "          path: |\n            report.html\n            report.xml\n"
+    )
+    return {".github/workflows/grade.yml": workflow(lab, way, "Grade", steps)}
+
+
+def autolab(lab: Lab, way: Way) -> dict[str, str]:
+    steps = put_given(way, ".") + grade(lab, way, "--autolab")
+    return {
+        "autograde-Makefile": "all:\n\ttar xf handin.tar\n\tsh driver.sh\n",
+        "driver.sh": f"#!/bin/sh\n# Autolab reads the last line.\n{steps}\ntrue\n",
+        "README.md": f"Install ewe in the image of the course: `{INSTALL}`\n",
+    }
+
+
+def prairielearn(lab: Lab, way: Way) -> dict[str, str]:
+    info = {
+        "uuid": str(uuid.uuid5(NAMESPACE, f"ewe/{lab.name}/{way.name}")),
+        "title": lab.title,
+        "topic": "Concurrency",
+        "type": "v3",
+        "gradingMethod": "External",
+        "externalGradingOptions": {
+            "enabled": True,
+            "image": "prairielearn/grader-python",
+            "entrypoint": "/grade/tests/run.sh",
+            "timeout": 120,
+        },
+    }
+    files = "".join(f'<pl-file-upload file-names="{name}"></pl-file-upload>\n' for name in way.work)
+    run = (
+        f"#!/bin/sh\n{INSTALL} >&2\nmkdir -p /grade/results\ncd /grade/student\n"
+        f"{put_given(way, '/grade/tests')}"
+        f"{grade(lab, way, '--prairielearn /grade/results/results.json')}\ntrue\n"
+    )
+    page = (
+        f"<pl-question-panel>\n<markdown>\n{lab.read('text.md').strip()}\n</markdown>\n</pl-question-panel>\n"
+    )
+    results = "<pl-external-grader-results></pl-external-grader-results>"
+    panel = f"<pl-submission-panel>\n{results}\n</pl-submission-panel>\n"
+    return {
+        "info.json": json.dumps(info, indent=4) + "\n",
+        "question.html": page + files + panel,
+        "tests/run.sh": run,
+    }
+
+
+PLATFORMS: dict[str, Callable[[Lab, Way], dict[str, str]]] = {
+    "gradescope": gradescope,
+    "classroom50": classroom50,
+    "github": github,
+    "autolab": autolab,
+    "prairielearn": prairielearn,
+}
+
+GIVEN_IN = {"gradescope": "given", "autolab": "given", "prairielearn": "tests/given"}
+
+
+def pack(lab: Lab, way: Way, platform: str, directory: Path) -> list[Path]:
+    """Write a lab's pack for a platform; return the files. Raises ConfigError."""
+    files = PLATFORMS[platform](lab, way)
+    if folder := GIVEN_IN.get(platform):
+        for name in way.given:  # a student's file of the same name is replaced by the lab's own
+            files[f"{folder}/{name}"] = lab.files(way, solved=True)[name]
+    written = []
+    try:
+        for name, text in files.items():
+            path = directory / name
+            if path.exists():
+                raise ConfigError(f"{path} is there already; choose another directory")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                path.chmod(EXECUTABLE)
+            written.append(path)
+    except OSError as reason:
+        raise ConfigError(f"{reason.filename}: {reason.strerror}") from None
+    return written

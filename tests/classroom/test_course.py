@@ -1,0 +1,209 @@
+"""ewe-course: one source for starter and solution, handouts, packs, measurements and questions; the labs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from ewe.classroom.scheme import load as scheme
+
+from ewe.classroom import course_cli, labs, measurements, questions
+from ewe.classroom.one_source import SourceError, solution, starter
+from ewe.classroom.packs import PLATFORMS
+from ewe.config.messages import ConfigError
+
+LABS = [each.name for each in labs.labs()]
+WAYS = [(each.name, way) for each in labs.labs() for way in each.ways]
+FOUND = measurements.Measurements(
+    "pool", 4, {1: 100.0, 2: 150.0, 4: 200.0, 8: 200.0, 16: 400.0},
+    {1: 10.0, 2: 13.0, 4: 20.0, 8: 40.0, 16: 39.0}, {0: 5, 100: 5}, {0: 1000, 100: 3000}, 250.0,
+)  # fmt: skip
+
+
+def course(*arguments: str) -> int:
+    return course_cli.main(arguments)
+
+
+# One source
+
+
+SOURCE = """\
+def f():
+    # --- solution
+    return 1
+    # --- starter
+    # # How many?
+    # return 0
+    # --- end
+// --- solution
+int g;
+// --- end
+"""
+
+
+def test_one_source_makes_two_files() -> None:
+    assert solution(SOURCE) == "def f():\n    return 1\nint g;\n"
+    assert starter(SOURCE) == "def f():\n    # How many?\n    return 0\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("# --- solution\n", "a block is open"),
+        ("# --- starter\n", "line 1: --- starter"),
+        ("# --- end\n", "line 1: --- end"),
+        ("x\n# --- solution\n# --- solution\n", "line 3: --- solution"),
+        ("# --- solution\n# --- starter\nx = 1\n# --- end\n", "must be a comment"),
+    ],
+)
+def test_markers_that_make_no_sense(source: str, words: str) -> None:
+    with pytest.raises(SourceError, match=re.escape(words)):
+        starter(source)
+
+
+# The labs
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_lab_is_complete(name: str) -> None:
+    lab = labs.lab(name)
+    assert "python" in lab.ways and len(lab.questions) == 3
+    assert sum(item.points for item in scheme(name).items) > 50
+    assert lab.read("text.md").count("\n## ") >= 3 and "| Structure |" in lab.read("rubric.md")
+    assert len(questions.questions(lab, measurements.Measurements(**{**vars(FOUND), "lab": name}))) == 3
+
+
+@pytest.mark.parametrize(("name", "way"), WAYS)
+def test_starter_and_solution_differ_and_compile(name: str, way: str) -> None:
+    lab = labs.lab(name)
+    solved = lab.files(lab.ways[way], solved=True)
+    begun = lab.files(lab.ways[way], solved=False)
+    for file in lab.ways[way].work:
+        assert begun[file] != solved[file]
+    for file in lab.ways[way].given:
+        assert begun[file] == solved[file]
+    for file, text in (*solved.items(), *begun.items()):
+        assert not re.search(r"--- (solution|starter|end)", text)
+        if file.endswith(".py"):
+            compile(text, file, "exec")
+
+
+# What proves the model of a lab, quickly. All checks of a lab take 15 s: `ewe-course solution`, `ewe-grade`.
+QUICK = ("answers", "byte-by-byte", "progress", "who-works", "stop")
+
+
+def grade(lab: str, path: Path, *checks: str) -> subprocess.CompletedProcess[str]:
+    only = [word for check in checks for word in ("--only", check)]
+    code = "import sys; from ewe.classroom.grade_cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "--user", "root", "--lab", lab, *only, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("name", "way"), [each for each in WAYS if each[1] in ("python", "model")])
+def test_solution_and_starter_are_graded(tmp_path: Path, name: str, way: str) -> None:
+    file = "model.py" if way == "model" else "server.py"
+    assert course("solution", name, str(tmp_path / "solved"), "--language", way) == 0
+    graded = grade(name, tmp_path / "solved" / file, *QUICK)
+    assert graded.returncode == 0, graded.stdout + graded.stderr
+    assert course("new", name, str(tmp_path / "begun"), "--language", way) == 0
+    graded = grade(name, tmp_path / "begun" / file, *QUICK)
+    assert graded.returncode == 1, graded.stdout + graded.stderr
+    assert "FAILED" in graded.stdout and "Traceback" not in graded.stdout
+
+
+# Handouts and packs
+
+
+def test_a_handout_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert course("new", "pool", str(tmp_path)) == 0
+    page = (tmp_path / "assignment.html").read_text()
+    assert "ewe-grade --lab pool server.py" in page and "http" not in page.replace("http://127", "")
+    (tmp_path / "server.py").write_text("my work\n")
+    assert course("new", "pool", str(tmp_path)) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "server.py").read_text() == "my work\n"
+
+
+@pytest.mark.parametrize("arguments", [
+    ["new", "pol", "x"], ["show", "../pool"], ["new", "fork", "x", "--language", "model"], ["pack", "pool", "x"],
+    ["measure", "pool"], ["measure", "pool", "nothing.py"], ["questions", "pool", "nothing.json"], [],
+])  # fmt: skip
+def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert course(*arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ewe-course: ") and said.count("\n") == 1
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize(("name", "way"), [("pool", "python"), ("thread", "model")])
+def test_packs(tmp_path: Path, platform: str, name: str, way: str) -> None:
+    assert course("pack", name, str(tmp_path / "p"), "--for", platform, "--language", way) == 0
+    texts = {
+        str(path.relative_to(tmp_path / "p")): path.read_text() for path in (tmp_path / "p").rglob("*.*")
+    }
+    texts |= {path.name: path.read_text() for path in (tmp_path / "p").glob("*") if path.is_file()}
+    file = "model.py" if way == "model" else "server.py"
+    assert any(f"ewe-grade --lab {name} " in text and file in text for text in texts.values())
+    for text in texts.values():
+        if text.startswith("#!"):
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    for path, text in texts.items():
+        if path.endswith(".json"):
+            json.loads(text)
+    assert course("pack", name, str(tmp_path / "p.zip"), "--for", platform, "--language", way) == 0
+    with zipfile.ZipFile(tmp_path / "p.zip") as archive:
+        assert len(archive.namelist()) == sum(path.is_file() for path in (tmp_path / "p").rglob("*"))
+        if platform == "gradescope":
+            assert {"setup.sh", "run_autograder"} <= set(archive.namelist())
+            assert archive.getinfo("run_autograder").external_attr >> 16 & 0o111
+
+
+# Measurements and questions
+
+
+@pytest.mark.starts_processes
+def test_a_server_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "SECONDS", 0.1)
+    assert course("solution", "thread", str(tmp_path)) == 0
+    file = tmp_path / "m.json"
+    assert course("measure", "thread", str(tmp_path / "server.py"), "--output", str(file)) == 0
+    found = measurements.load(file)
+    assert found.tasks[100] - found.tasks[0] == 100
+    assert found.memory_kib[100] > found.memory_kib[0]
+    assert min(found.rate.values()) > 0 and found.cpu_us > 0
+
+
+def test_answers_are_computed_from_the_measurements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.json"
+    FOUND.save(file)
+    assert measurements.load(file) == FOUND
+    assert course("questions", "pool", str(file), "--mark", "400", "2.5", "15.6") == 0
+    assert capsys.readouterr().out.count(": right") == 3
+    assert course("questions", "pool", str(file), "--mark", "400", "2.5", "16.5") == 1
+    assert "16.5: wrong" in (said := capsys.readouterr().out) and "15.6 requests. Little's law" in said
+    assert course("questions", "thread", str(file)) == 2
+    file.write_text("{}")
+    assert course("questions", "pool", str(file)) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "rate.keys", "workers ** 9", "[1]", "open(1)", "other + 1"]
+)
+def test_an_expression_only_counts(text: str) -> None:
+    with pytest.raises(ValueError, match="not an expression"):
+        questions.evaluate(text, {"rate": {1: 2.0}, "workers": 4})
+
+
+def test_measurements_with_a_zero_are_refused() -> None:
+    flat = measurements.Measurements(**{**vars(FOUND), "lab": "thread", "memory_kib": {0: 5, 100: 5}})
+    with pytest.raises(ConfigError, match="measure again"):
+        questions.questions(labs.lab("thread"), flat)
