@@ -10,11 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ewe.classroom.scheme import load as scheme
 
-from ewe.classroom import course_cli, labs, measurements, questions
-from ewe.classroom.one_source import SourceError, solution, starter
-from ewe.classroom.packs import PLATFORMS
+from ewe.classroom.course import cli, labs, measurements, questions
+from ewe.classroom.course.one_source import SourceError, solution, starter
+from ewe.classroom.course.packs import PLATFORMS
+from ewe.classroom.grader.scheme import load as scheme
 from ewe.config.messages import ConfigError
 
 LABS = [each.name for each in labs.labs()]
@@ -26,7 +26,7 @@ FOUND = measurements.Measurements(
 
 
 def course(*arguments: str) -> int:
-    return course_cli.main(arguments)
+    return cli.main(arguments)
 
 
 # One source
@@ -99,7 +99,7 @@ QUICK = ("answers", "byte-by-byte", "progress", "who-works", "stop")
 
 def grade(lab: str, path: Path, *checks: str) -> subprocess.CompletedProcess[str]:
     only = [word for check in checks for word in ("--only", check)]
-    code = "import sys; from ewe.classroom.grade_cli import main; sys.exit(main())"
+    code = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--user", "root", "--lab", lab, *only, str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
@@ -114,7 +114,7 @@ def test_solution_and_starter_are_graded(tmp_path: Path, name: str, way: str) ->
     assert course("new", name, str(tmp_path / "begun"), "--language", way) == 0
     graded = grade(name, tmp_path / "begun" / file, *QUICK)
     assert graded.returncode == 1, graded.stdout + graded.stderr
-    assert "FAILED" in graded.stdout and "Traceback" not in graded.stdout
+    assert "FAILED" in graded.stdout and "the grader has a fault" not in graded.stdout
 
 
 # Handouts and packs

@@ -163,7 +163,7 @@ static void serve(struct client *client)
     }
     answer(client);
     /* --- starter */
-    // /* recv() and send() return at once now, with whatever is possible. What is left must be remembered in the
+    // /* recv() and send() return at once now, with what is possible. What is left must be remembered in the
     //    client, until epoll says that more is possible. */
     // drop(client);
     /* --- end */

@@ -67,7 +67,7 @@ static int parse(const char *head, size_t size, struct request *request)
     request->path[strcspn(request->path, "?")] = '\0';
     return 0;
     /* --- starter */
-    // /* The first line has a method, a target and a version; each further line is "Name: value". What is no request? */
+    // /* The first line has a method, a target and a version; each further line is "Name: value". Which bytes are no request? */
     // (void)size;
     // strcpy(request->method, "GET");
     // sscanf(head, "%*s %16383s", request->path);

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.classroom import labs
+from ewe.classroom.course import labs
 from ewe.config.messages import ConfigError, one_line
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from ewe.classroom.questions import Question
+    from ewe.classroom.course.questions import Question
 
 DESCRIPTION = (
     "Labs on concurrency: assignments, starters, solutions, and what a course's platform needs of them."
@@ -95,7 +95,7 @@ def add_language(command: argparse.ArgumentParser) -> None:
 
 
 def platforms() -> list[str]:
-    from ewe.classroom.packs import PLATFORMS
+    from ewe.classroom.course.packs import PLATFORMS
 
     return list(PLATFORMS)
 
@@ -117,7 +117,7 @@ def show(options: argparse.Namespace) -> int:
 
 def new(options: argparse.Namespace) -> int:
     """Write a handout or a solution."""
-    from ewe.classroom.handout import write
+    from ewe.classroom.course.handout import write
 
     lab = labs.lab(options.lab)
     way = lab.way(options.language)
@@ -130,7 +130,7 @@ def new(options: argparse.Namespace) -> int:
 
 def pack(options: argparse.Namespace) -> int:
     """Write a pack."""
-    from ewe.classroom import packs
+    from ewe.classroom.course import packs
 
     lab = labs.lab(options.lab)
     way = lab.way(options.language)
@@ -154,8 +154,8 @@ def pack(options: argparse.Namespace) -> int:
 
 def measure(options: argparse.Namespace) -> int:
     """Measure a server."""
-    from ewe.classroom.measurements import measure as measured
-    from ewe.classroom.subject import BadSubject, NotStarted, from_command, from_path
+    from ewe.classroom.course.measurements import measure as measured
+    from ewe.classroom.grader.subject import BadSubject, NotStarted, from_command, from_path
 
     lab = labs.lab(options.lab)
     if (options.path is None) == (options.command is None):
@@ -174,8 +174,8 @@ def measure(options: argparse.Namespace) -> int:
 
 def ask(options: argparse.Namespace) -> int:
     """Print the questions of a lab about measurements, or mark answers."""
-    from ewe.classroom.measurements import load
-    from ewe.classroom.questions import questions
+    from ewe.classroom.course.measurements import load
+    from ewe.classroom.course.questions import questions
 
     asked = questions(labs.lab(options.lab), load(options.file))
     if options.mark is not None and len(options.mark) != len(asked):

@@ -1,4 +1,4 @@
-"""What a student measures of their own server, for the questions of a lab.
+"""What a student measures of a server, for the questions of a lab.
 
     ewe-course measure pool -- python3 server.py {port} {root} {workers}
 
@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from ewe.classroom import processes
-from ewe.classroom.sandbox import Limits, adopt_orphans
-from ewe.classroom.subject import Recipe, Site, Subject
+from ewe.classroom.grader import processes
+from ewe.classroom.grader.sandbox import Limits, adopt_orphans
+from ewe.classroom.grader.subject import Recipe, Site, Subject
 from ewe.config.messages import ConfigError
 
 CLIENTS = (1, 2, 4, 8, 16)

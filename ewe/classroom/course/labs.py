@@ -17,10 +17,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.classroom.one_source import SourceError, solution, starter
+from ewe.classroom.course.one_source import SourceError, solution, starter
 from ewe.config.messages import ConfigError, nearest
 
-LABS = Path(__file__).with_name("labs")
+LABS = Path(__file__).resolve().parents[1] / "labs"
 LANGUAGES = ("python", "c", "go")
 MODEL = "model"  # beside the languages: a model of ewe, one Python file
 

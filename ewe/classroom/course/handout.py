@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ewe.classroom.labs import MODEL, Lab, Way
-from ewe.classroom.text_page import to_html
+from ewe.classroom.course.labs import MODEL, Lab, Way
+from ewe.classroom.course.text_page import to_html
 from ewe.config.messages import ConfigError
 
 BEGIN = """

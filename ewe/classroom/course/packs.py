@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ewe import __version__
-from ewe.classroom.labs import Lab, Way
+from ewe.classroom.course.labs import Lab, Way
 from ewe.config.messages import ConfigError
 
 EXECUTABLE = 0o755

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ewe.classroom.labs import Lab
-from ewe.classroom.measurements import Measurements
+from ewe.classroom.course.labs import Lab
+from ewe.classroom.course.measurements import Measurements
 from ewe.config.messages import ConfigError
 
 TOLERANCE = 0.05  # of the answer: students round
