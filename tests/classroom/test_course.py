@@ -145,10 +145,8 @@ def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(("name", "way"), [("pool", "python"), ("thread", "model")])
 def test_packs(tmp_path: Path, platform: str, name: str, way: str) -> None:
     assert course("pack", name, str(tmp_path / "p"), "--for", platform, "--language", way) == 0
-    texts = {
-        str(path.relative_to(tmp_path / "p")): path.read_text() for path in (tmp_path / "p").rglob("*.*")
-    }
-    texts |= {path.name: path.read_text() for path in (tmp_path / "p").glob("*") if path.is_file()}
+    files = [path for path in (tmp_path / "p").rglob("*") if path.is_file()]
+    texts = {str(path.relative_to(tmp_path / "p")): path.read_text() for path in files}
     file = "model.py" if way == "model" else "server.py"
     assert any(f"ewe-grade --lab {name} " in text and file in text for text in texts.values())
     for text in texts.values():

@@ -168,7 +168,7 @@ def descriptors_used_up(scene: Scene) -> None:
         held.append(scene.hold("half", f"/{number % 40}.txt", f"held {number + 1}"))
     scene.settle()
     scene.expect_alive(f"{len(held)} clients, with a limit of {FEW} descriptors")
-    most = max(len(processes.descriptors(pid)) for pid in scene.subject.running())
+    most = max((len(processes.descriptors(pid)) for pid in scene.subject.running()), default=0)
     for client in held:
         client.close()
     scene.settle()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -139,13 +138,13 @@ def zombies(scene: Scene) -> None:
     held = [scene.hold("half", f"/{number}.txt", f"held {number + 1}") for number in range(12)]
     scene.settle()
     # A stopped process gets no signal: the SIGCHLDs of its children become one.
-    os.kill(scene.subject.pid, signal.SIGSTOP)
+    scene.signal(signal.SIGSTOP)
     scene.note(do="signal", signal="SIGSTOP")
     for client in held:
         scene.release(client)
     scene.until(lambda: all(client.over() for client in held), "all children have answered")
     scene.settle()
-    os.kill(scene.subject.pid, signal.SIGCONT)
+    scene.signal(signal.SIGCONT)
     scene.note(do="signal", signal="SIGCONT")
     reaped(
         "12 children that ended while the parent was stopped",

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import select
 import socket
 import struct
@@ -428,6 +429,20 @@ class Scene:
     def fail(self, did: str, should: str, because: str = "", sent: str = "") -> NoReturn:
         """End the check: Fault with this text."""
         raise Fault(sent, did, should, because)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server's first process; fail if that has ended."""
+        try:
+            if self.subject.process.poll() is None:
+                os.kill(self.subject.pid, number)
+                return
+        except ProcessLookupError:
+            pass
+        self.expect_alive("the last client")
+        self.fail(
+            "the server's first process has ended, and others go on",
+            "keep the first process: it gets the signals",
+        )
 
     def expect_alive(self, after: str) -> None:
         """Fail if the server has ended, or is about to: a process that ends is not calm before its end."""

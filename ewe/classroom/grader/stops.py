@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from ewe.classroom.grader import processes
@@ -37,7 +36,7 @@ def stop(scene: Scene) -> None:
     scene.settle()
     before = scene.subject.running()
     scene.note(do="signal", signal="SIGTERM")
-    os.kill(scene.subject.pid, signal.SIGTERM)
+    scene.signal(signal.SIGTERM)
     scene.until(lambda: deaf(scene), "the server stops listening", sure=False)
     held.close()
     scene.until(lambda: gone(scene), "the server and its processes end")
@@ -79,7 +78,7 @@ def drain(scene: Scene) -> None:
     client = scene.client("downloads", reads=False).ask("/large.bin", Connection="close")
     scene.settle()
     scene.note(do="signal", signal="SIGTERM")
-    os.kill(scene.subject.pid, signal.SIGTERM)
+    scene.signal(signal.SIGTERM)
     scene.until(lambda: deaf(scene), "the server stops listening", sure=False)
     client.read_on()
     scene.until(client.answered_or_over, f"{client.name} is answered")

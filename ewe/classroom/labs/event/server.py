@@ -127,8 +127,8 @@ class Loop:
         if not client.outgoing:
             self.answer(client)
         # --- starter
-        # # recv() and send() return at once now, and do as much as is possible. What is left must be remembered in the
-        # # client, until select() says that more is possible.
+        # # recv() and send() return at once now, and do as much as is possible. What is left must be remembered in
+        # # the client, until select() says that more is possible.
         # raise NotImplementedError("read from the client, or write to it")
         # --- end
 
