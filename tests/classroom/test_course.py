@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -97,10 +98,10 @@ def test_starter_and_solution_differ_and_compile(name: str, way: str) -> None:
 QUICK = ("answers", "byte-by-byte", "progress", "who-works", "stop")
 
 
-def grade(lab: str, path: Path, *checks: str) -> subprocess.CompletedProcess[str]:
-    only = [word for check in checks for word in ("--only", check)]
+def grade(lab: str, *server: str) -> subprocess.CompletedProcess[str]:
+    only = [word for check in QUICK for word in ("--only", check)]
     code = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "--user", "root", "--lab", lab, *only, str(path)]
+    command = [sys.executable, "-c", code, "--user", "root", "--lab", lab, *only, *server]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
@@ -109,12 +110,37 @@ def grade(lab: str, path: Path, *checks: str) -> subprocess.CompletedProcess[str
 def test_solution_and_starter_are_graded(tmp_path: Path, name: str, way: str) -> None:
     file = "model.py" if way == "model" else "server.py"
     assert course("solution", name, str(tmp_path / "solved"), "--language", way) == 0
-    graded = grade(name, tmp_path / "solved" / file, *QUICK)
+    graded = grade(name, str(tmp_path / "solved" / file))
     assert graded.returncode == 0, graded.stdout + graded.stderr
     assert course("new", name, str(tmp_path / "begun"), "--language", way) == 0
-    graded = grade(name, tmp_path / "begun" / file, *QUICK)
+    graded = grade(name, str(tmp_path / "begun" / file))
     assert graded.returncode == 1, graded.stdout + graded.stderr
     assert "FAILED" in graded.stdout and "the grader has a fault" not in graded.stdout
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", [name for name, way in WAYS if way == "c"])
+def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
+    assert course("new", name, str(tmp_path / "begun"), "--language", "c") == 0
+    subprocess.run(["make", "-s", "-C", tmp_path / "begun"], check=True, capture_output=True)
+    assert course("solution", name, str(tmp_path / "solved"), "--language", "c") == 0
+    flags = "CFLAGS=-std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror"
+    subprocess.run(["make", "-s", "-C", tmp_path / "solved", flags], check=True)
+    graded = grade(name, "--command", f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}")
+    assert graded.returncode == 0, graded.stdout + graded.stderr
+
+
+# Go is in no image of ours: the test is there where Go is.
+if shutil.which("go"):
+
+    @pytest.mark.starts_processes
+    @pytest.mark.parametrize("name", [name for name, way in WAYS if way == "go"])
+    def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
+        for command, directory in (("new", "begun"), ("solution", "solved")):
+            assert course(command, name, str(tmp_path / directory), "--language", "go") == 0
+            subprocess.run(["go", "build", "-o", "server", "."], cwd=tmp_path / directory, check=True)
+        graded = grade(name, "--command", f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}")
+        assert graded.returncode == 0, graded.stdout + graded.stderr
 
 
 # Handouts and packs
