@@ -55,7 +55,7 @@ class BadSubject(ValueError):
 
 def large_file(seed: int) -> bytes:
     """Return the bytes of a large file; no two seeds and no two places of a file have the same."""
-    line = b"%d %%08d the quick brown sheep jumps over the lazy wolf\n" % seed
+    line = b"%d %%08d the quick brown sheep jumps over the lazy wolf" % seed + b"." * 950 + b"\n"
     return b"".join(line % number for number in range(LARGE // len(line % 0) + 1))[:LARGE]
 
 
