@@ -40,6 +40,9 @@ class DemonProgram(Program):
         super().__init__("ewe-dbd", 1, os.path.join(directory, "ewe-dbd"))
         self.address = f"unix:{self.path}"
         self.settings = os.path.join(directory, "databases.toml")
+        names = ", ".join(parse_database(each)[0] for each in config.database)
+        browse = f"; visitors may browse them at {config.browser}/ (browser)" if config.browser else ""
+        self.described = f"a database demon at {self.address} runs for {names} (database){browse}"
         write_settings(config, self.settings)
 
     def preload(self) -> None:

@@ -117,7 +117,7 @@ class ProgramManager:
         for program in self.programs:
             program.socket.close()
         if self.demon is not None:
-            logger.errors.info(f"a database demon serves them at {self.demon.address} (database)")
+            logger.errors.info(self.demon.described)
 
     def run(self, lifeline: int) -> NoReturn:
         """Be the manager; never return."""

@@ -41,7 +41,7 @@ def started(start: Start, model: str, directory: Path, *options: str) -> Server:
 
 def address_of(server: Server) -> str:
     """Return the address of the server's demon, which the log names."""
-    match = re.search(r"serves them at (unix:\S+) ", server.wait_for_log("a database demon serves"))
+    match = re.search(r"demon at (unix:\S+) ", server.wait_for_log("a database demon at"))
     assert match is not None
     return match[1]
 
