@@ -137,6 +137,7 @@ def test_a_grader_that_is_killed_leaves_files_that_count_what_was_done(tmp_path:
     grader = subprocess.Popen(
         [*GRADER, "--lab", "thread", f"--gradescope={results}", *formats, "--command", COMMAND],
         stdout=subprocess.DEVNULL, cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # its directory stays: nothing can remove it after SIGKILL
     )  # fmt: skip
     try:
         files = [results, *(tmp_path / name for name in ("json", "classroom50", "prairielearn"))]
