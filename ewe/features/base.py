@@ -37,6 +37,7 @@ FEATURES = {
     "users": "ewe.features.users:Users",
     "fastcgi": "ewe.features.fastcgi:FastCGI",
     "pages": "ewe.features.pages:SitePages",
+    "sql_pages": "ewe.features.sql_pages:SQLPages",
     "static": "ewe.features.static:Static",
 }
 GROUP = "ewe.features"  # the entry-point group in which other packages name theirs

@@ -32,8 +32,11 @@ Read next: processors/event.py, which makes the loop, the streams and the ticks.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
+import struct
+import termios
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from socket import AF_UNIX
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+UNREAD = 0.01  # seconds in which the loop reads what has come
 
 
 class EventStream(Stream):
@@ -385,8 +389,12 @@ class EventStream(Stream):
         self.soon(self.end_idle)
 
     def end_idle(self) -> None:
-        """End the wait between requests."""
-        if self.idle:
+        """End the wait between requests, unless the next request is there and was not read yet."""
+        if not self.idle:
+            return
+        if unread(self.transport.get_extra_info("socket").fileno()):
+            self.loop.call_later(UNREAD, self.end_idle)
+        else:
             self.happened(Want.BYTES)
 
     def abort(self) -> None:
@@ -462,3 +470,11 @@ class _Pause:
 
 
 PAUSE: Awaitable[None] = _Pause()
+
+
+def unread(descriptor: int) -> int:
+    """Return how many bytes have come on a socket that were not read yet; 0 if it is closed."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
+    except OSError:
+        return 0

@@ -163,6 +163,9 @@ def test_a_registry_may_suggest_a_model_by_itself(
 
 EXAMPLES = {
     "asgi": "/blog=blog:app",
+    "browser-edit": "shop.goods",
+    "browser-query": "log/slow=SELECT 1",
+    "database": "log=access.db",
     "fastcgi": ".php=localhost:1",
     "fastcgi-affinity": "at",
     "fastcgi-authorizer": "/a=localhost:1",

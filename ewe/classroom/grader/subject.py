@@ -275,6 +275,8 @@ class Subject:
         pids = self.running()
         used = sum(processes.memory(pid) for pid in pids)
         if used > MEMORY_BYTES:
+            used = sum(processes.memory_share(pid) for pid in pids)
+        if used > MEMORY_BYTES:
             return f"its processes hold {used >> 20} MB of memory; the limit is {MEMORY_BYTES >> 20} MB"
         count = sum(len(processes.thread_ids(pid)) for pid in pids)
         if count > TASKS:
