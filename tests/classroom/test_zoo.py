@@ -99,7 +99,7 @@ CORRECT = {
     "http.server": ("thread", [str(ZOO / "http_server.py")]),
 }
 # The others differ little from these and from nginx; matrix.py grades them all.
-QUICKLY = ("ewe, fork", "ewe, pool")
+QUICKLY = ("ewe, fork",)
 
 
 @pytest.mark.parametrize("name", QUICKLY)
