@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 UNREAD = 0.01  # seconds in which the loop reads what has come
+FIRST = 0.25  # seconds that a client who has just connected has for its first request, once the server ends
 
 
 class EventStream(Stream):
@@ -202,10 +203,10 @@ class EventStream(Stream):
 
     async def next_request(self, seconds: float) -> bytes:
         if not self.arrived and not self.ended:
-            if self.finishing or self.lost:
+            if self.lost or (self.finishing and self.requests):
                 return b""
             self.idle = True
-            self.expires = self.clock.now + seconds + TICK
+            self.expires = self.clock.now + (min(seconds, FIRST) if self.finishing else seconds) + TICK
             self.want = Want.BYTES
             try:
                 await PAUSE
@@ -389,10 +390,12 @@ class EventStream(Stream):
         self.soon(self.end_idle)
 
     def end_idle(self) -> None:
-        """End the wait between requests, unless the next request is there and was not read yet."""
+        """End the wait between requests, unless the next one is there unread, or a new client may be sending it."""
         if not self.idle:
             return
-        if unread(self.transport.get_extra_info("socket").fileno()):
+        if not self.requests:
+            self.expires = min(self.expires, self.clock.now + FIRST + TICK)
+        elif unread(self.transport.get_extra_info("socket").fileno()):
             self.loop.call_later(UNREAD, self.end_idle)
         else:
             self.happened(Want.BYTES)

@@ -501,7 +501,7 @@ class NoWait(Fork):
         pass
 
 
-@mutant("zombies", "fork", "once")
+@mutant("zombies", "fork", "once|in turn left")
 class WaitsOnce(Fork):
     """Waits for one child at each SIGCHLD; several signals at once count as one."""
 
