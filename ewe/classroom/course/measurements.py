@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from ewe.classroom.grader import processes
-from ewe.classroom.grader.sandbox import Limits, adopt_orphans
+from ewe.classroom.grader.sandbox import Limits
 from ewe.classroom.grader.subject import Recipe, Site, Subject
 from ewe.config.messages import ConfigError
 
@@ -67,7 +67,6 @@ def load(path: Path) -> Measurements:
 
 def measure(lab: str, recipe: Recipe, workers: int, say: Callable[[str], None]) -> Measurements:
     """Start a server, measure it, end it. say: told of each step. Raises ConfigError, NotStarted."""
-    adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         directory = Path(name)
         directory.chmod(0o755)
