@@ -169,6 +169,7 @@ def test_frames_that_are_cut_joined_and_broken(demon: Demons, transport: str) ->
 def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(demon: Demons, transport: str) -> None:
     code = (
         "import os, sys; from ewe.database.client import Client\n"
+        "import ewe.database.dialing, ewe.database.lines, ewe.database.transports, posix_ipc\n"  # while root reads
         "from ewe.database.protocol import ClientRequest, DatabaseError\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "for name in sys.argv[2:]:\n"
