@@ -65,7 +65,7 @@ func Parse(head []byte) (method, path string, fields map[string]string, refused 
 	return words[0], path, fields, 0
 	// --- starter
 	// // The first line has a method, a target and a version; each further line is "Name: value".
-	// // What is no request?
+	// // Which bytes are no request?
 	// fields["version"] = "HTTP/1.0"
 	// return "GET", strings.Split(string(head), " ")[1], fields, 0
 	// --- end
