@@ -93,6 +93,7 @@ class Processor:
         self.listener: Listener
         self.stopping = self.finishing = False  # as in Stream
         self.aborting = False  # abort() was called
+        self.draining = False  # serve() waits in drain() for the last conversations
         self.cut = 0  # conversations that were aborted
         self.served = 0  # requests answered on connections that have ended
         self.retire_at = 0.0  # requests after which this process retires; 0: never
@@ -170,8 +171,8 @@ class Processor:
         self.served += stream.requests
         stream.close()
         self.forget(stream)
-        if self.many_threads and not self.listener.accepting:
-            self.listener.wake()  # serve() may wait for room below the ceiling
+        if self.draining or (self.many_threads and not self.listener.accepting):
+            self.listener.wake()  # drain() waits for the last conversation, or serve() for room below the ceiling
         if self.retire_at and self.served >= self.retire_at and not self.stopping:
             logger.errors.debug(f"retiring after {self.served} requests")
             self.retire()
@@ -276,9 +277,13 @@ class Processor:
         return len(self.live)
 
     def drain(self) -> None:
-        """Wait until every conversation of this process has ended; the server's abort() bounds the wait."""
+        """Wait until every conversation of this process has ended; the server's abort() bounds the wait.
+
+        Nothing polls: release() wakes the listener, whose wait ends only then and at a signal.
+        """
+        self.draining = True  # before the look at `live`: release() changes `live` before it looks at this
         while self.live:
-            time.sleep(0.005)
+            self.listener.wait(-1, 0)
 
     # What the server calls, also from a signal handler
 

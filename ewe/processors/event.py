@@ -94,7 +94,7 @@ class Event(Processor):
                 for number, sock in listener.sockets.items()
             ]
             if listener.lifeline >= 0:
-                self.loop.add_reader(listener.lifeline, self.finish)
+                self.loop.add_reader(listener.lifeline, self.supervisor_lost)
             self.tick()
             self.running = True
             if not listener.closed:  # checked last: a signal may come at any point
@@ -227,6 +227,11 @@ class Event(Processor):
         self.finishing = self.stopping = True
         self.listener.close()
         self.call(self.loop.stop)
+
+    def supervisor_lost(self) -> None:
+        """Finish, since the lifeline has reached its end, and watch it no longer: its end would wake each round."""
+        self.loop.remove_reader(self.listener.lifeline)
+        self.finish()
 
     def let_finish(self) -> None:
         """Close idle connections."""

@@ -41,6 +41,7 @@ import time
 from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
@@ -102,7 +103,7 @@ class CallThreads:
         self.done: deque[Call] = deque()
         self.told = False  # the loop is going to call drain()
         self.count = 0  # threads that were started
-        self.ended: deque[None] = deque()  # one entry for each thread that has ended
+        self.ended: SimpleQueue[None] = SimpleQueue()  # one entry for each thread that has ended
         self.sleeping: list[LockType] = []
         self.taken = 0.0  # when a thread last took a call, or was woken for one
         self.watching = False  # the loop is going to call look()
@@ -171,8 +172,7 @@ class CallThreads:
                 lock.acquire()
                 continue
             if call is None:
-                waiting.append(None)  # for the other threads
-                self.ended.append(None)
+                self.ended.put(None)
                 return
             self.taken = time.monotonic()
             call.run()
@@ -203,11 +203,12 @@ class CallThreads:
 
     def close(self) -> None:
         """End the threads, once their calls have ended, and clean up after those that were dropped."""
-        self.waiting.append(None)
-        while len(self.ended) < self.count:
-            while self.sleeping:
-                self.sleeping.pop().release()
-            time.sleep(0.001)
+        # First one None for each thread: a thread that announces its sleep from now on finds its own.
+        self.waiting.extend([None] * self.count)
+        while self.sleeping:
+            self.sleeping.pop().release()
+        for _ in range(self.count):
+            self.ended.get()  # a signal handler may run meanwhile: abort() bounds the wait
         while self.done:
             self.settle(self.done.popleft(), self.clean_up)
 

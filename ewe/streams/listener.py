@@ -290,10 +290,18 @@ class Listener:
                 except BlockingIOError:
                     pass  # another thread has emptied the pipe
             elif number == self.lifeline:
+                self.leave_lifeline()
                 self.close()
             else:
                 others.append(number)
         return accepted, others
+
+    def leave_lifeline(self) -> None:
+        """Stop watching the lifeline: its end would end each further wait at once, and a drain would spin."""
+        try:
+            self.epoll.unregister(self.lifeline)
+        except FileNotFoundError:
+            pass  # another thread has done it
 
     def watch(self, descriptor: int, events: int, again: bool = False) -> None:
         """Have wait() return a descriptor when one of the epoll(7) events has come; any thread may call this.

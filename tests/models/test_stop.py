@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.proc import children, is_gone, look
+from support.proc import children, is_gone, look, wake_ups
 from support.server import Server, Start, wait_until, write_program
 from support.wire import read_response
 
@@ -72,6 +72,7 @@ def test_a_request_in_progress_is_answered(start: Start, variant: str) -> None:
     with begin_sleep(server) as busy:
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log(IN_PROGRESS)
+        assert wake_ups(server.pid, 0.25) < 20, "the server polls while it drains"
         (server.root / "finish").touch()
         status, fields, body = read_response(busy)
         assert (status, body) == (200, b"slept\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -47,6 +48,18 @@ def state(pid: int) -> str:
 def alive(pids: set[int]) -> set[int]:
     """Return those of these processes that run; zombies do not."""
     return {pid for pid in pids if state(pid) not in ("", "Z")}
+
+
+def wake_ups(pid: int, seconds: float) -> int:
+    """Return how often the threads of a process have gone to sleep by themselves within these seconds."""
+
+    def count() -> int:
+        texts = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status"))
+        return sum(map(int, re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", texts, re.MULTILINE)))
+
+    before = count()
+    time.sleep(seconds)
+    return count() - before
 
 
 def children_of(pid: int) -> list[int]:
