@@ -37,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
         (["--explain", "fifi"], 'did you mean "fifo"?'),
         (["--repeat", "0", "--command", "true {port}"], "--repeat"),
         (["--repeat", "x", "--command", "true {port}"], "invalid int"),
+        (["--jobs", "0", "--command", "true {port}"], "--jobs"),
+        (["--repeat", "2", "--jobs", "2", "--network", "host", "--command", "true {port}"], "--network host"),
         (["--replay", "/nowhere/x.jsonl", "--command", "true {port}"], "No such file"),
         (["--user", "no-such-account", "--command", "true {port}"], "--user"),
         (["--nonsense"], "unrecognized"),
@@ -188,7 +190,7 @@ def test_a_busy_machine_changes_no_mark() -> None:
     """Progress is proved, not timed. The long form: `ewe-grade --repeat 200` beside the same load."""
     hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
-        wanted = ["--lab", "pool", "--repeat", "3", "--only", "progress", "--only", "fifo"]
+        wanted = ["--lab", "pool", "--repeat", "3", "--jobs", "3", "--only", "progress", "--only", "fifo"]
         done = run(*wanted, "--command", COMMAND.replace(" thread ", " pool "))
     finally:
         for hog in hogs:

@@ -13,14 +13,14 @@ import signal
 import sys
 import tempfile
 import textwrap
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.classroom.grader import formats, processes, replay, scheme, subject
+from ewe.classroom.grader import formats, processes, repeat, replay, scheme, subject
 from ewe.classroom.grader.check import all_checks
 from ewe.classroom.grader.grading import Grading
 from ewe.classroom.grader.page import to_html
@@ -65,6 +65,10 @@ def parser() -> Parser:
     made.add_argument(
         "--repeat", metavar="N", type=int, default=1, help="grade N times, and report what differs"
     )
+    made.add_argument("--jobs", metavar="N", type=int, default=1, help="with --repeat: N runs at a time [1]")
+    made.add_argument(
+        "--runs", metavar="FILE", help="with --repeat: keep the runs; given again, the command goes on"
+    )
     made.add_argument("--html", metavar="FILE", help="write the report as a page, with timelines")
     for name, (what, _) in formats.FORMATS.items():
         made.add_argument(f"--{name}", metavar="FILE", help=f"write {what}")
@@ -108,6 +112,8 @@ def run(options: argparse.Namespace) -> int:
         )
     if not 1 <= options.repeat <= 10000:
         raise ConfigError(f"--repeat: {options.repeat}, which is no number from 1 to 10000")
+    if not 1 <= options.jobs <= 64:
+        raise ConfigError(f"--jobs: {options.jobs}, which is no number from 1 to 64")
     recipe = subject.from_command(options.command) if options.command else subject.from_path(options.path)
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
     lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
@@ -115,17 +121,30 @@ def run(options: argparse.Namespace) -> int:
         lab = chosen(lab, options.only)
     account = account_of(options.user, recipe)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if options.repeat > 1 or options.runs:
+        return grade_often(options, recipe, lab, account)
+    with prepared(options, recipe, lab, account) as grading:
+        return print_replay(grading, steps) if options.replay else grade(grading, options)
+
+
+@contextmanager
+def prepared(
+    options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: str
+) -> Iterator[Grading]:
+    """Give what grades a server: a private network for this process, and a directory that is removed afterwards."""
     adopt_orphans()
     isolated = options.network == "auto" and private_network()
+    if options.jobs > 1 and not isolated:
+        raise ConfigError(
+            "--jobs: each run needs a private network, and --network host or this system refuses it; "
+            "leave out --network host, or else --jobs"
+        )
     directory = Path(tempfile.mkdtemp(prefix="ewe-grade-", dir=place_for(account)))
     try:
-        grading = Grading(
+        yield Grading(
             recipe, lab, directory, Limits(account),
             private_network=isolated, record=Path(options.record) if options.record else None,
         )  # fmt: skip
-        if options.replay:
-            return print_replay(grading, steps)
-        return grade(grading, options)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -224,48 +243,66 @@ def print_replay(grading: Grading, steps: list[dict[str, object]]) -> int:
     return 0
 
 
-def grade(grading: Grading, options: argparse.Namespace) -> int:
-    """Grade once or several times; print and write what was found; return the exit status."""
-    color = sys.stdout.isatty()
+def save(report: Report, options: argparse.Namespace) -> None:
+    """Write the files that the options ask for."""
+    for name, (_, convert) in formats.FORMATS.items():
+        file = getattr(options, name)
+        if file:
+            formats.write(Path(file), convert(report))
+    if options.html:
+        formats.write(Path(options.html), to_html(report))
 
-    def save(report: Report) -> None:
-        for name, (_, convert) in formats.FORMATS.items():
-            file = getattr(options, name)
-            if file:
-                formats.write(Path(file), convert(report))
-        if options.html:
-            formats.write(Path(options.html), to_html(report))
+
+def grade(grading: Grading, options: argparse.Namespace) -> int:
+    """Grade once; print and write what was found; return the exit status."""
+    color = sys.stdout.isatty()
 
     def show(report: Report, verdict: Verdict) -> None:
         print_verdict(verdict, color)
-        save(report)
+        save(report, options)
 
-    results: list[Report] = []
-    for number in range(options.repeat):
-        if options.repeat == 1:
-            grading.on_verdict = show
-            print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.recipe.shown}")
-        save(grading.report())  # before the first check: a file that can be read is there from the start
-        report = grading.run()
-        save(report)
-        results.append(report)
-        if options.repeat > 1:
-            failed = ", ".join(verdict.name for verdict in report.failed) or "none"
-            print(
-                f"run {number + 1} of {options.repeat}: {formats.summary_line(report)}; failed: {failed}",
-                flush=True,
-            )
-    report = results[-1]
-    if options.repeat > 1:
-        flips = print_flips(results)
-    else:
-        flips = 0
-        print_summary(report)
+    grading.on_verdict = show
+    print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.recipe.shown}")
+    save(grading.report(), options)  # before the first check: a file that can be read is there from the start
+    report = grading.run()
+    save(report, options)
+    print_summary(report)
     if options.autolab:
         print(formats.to_autolab(report))
-    if any(verdict.status == ERROR for each in results for verdict in each.verdicts):
+    if any(verdict.status == ERROR for verdict in report.verdicts):
         return 3
-    return 0 if report.all_passed and not flips else 1
+    return 0 if report.all_passed else 1
+
+
+def grade_often(options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: str) -> int:
+    """Grade as often as --repeat says; print what differed between the runs; return the exit status."""
+
+    def once() -> Report:
+        with prepared(options, recipe, lab, account) as grading:
+            return grading.run()
+
+    checks = [item.check.name for item in lab.items]
+    runs = repeat.Runs(
+        Path(options.runs) if options.runs else None,
+        {"lab": lab.name, "server": recipe.shown, "workers": lab.workers, "checks": checks},
+    )
+    if runs.done:
+        print(f"{len(runs.done)} runs are in {options.runs} already")
+    for report in repeat.in_processes(once, max(0, options.repeat - len(runs.done)), options.jobs):
+        runs.add(repeat.kept(report))
+        save(report, options)
+        failed = ", ".join(verdict.name for verdict in report.failed) or "none"
+        print(
+            f"run {len(runs.done)} of {options.repeat}: {formats.summary_line(report)}; failed: {failed}",
+            flush=True,
+        )
+        if options.autolab and len(runs.done) == options.repeat:
+            print(formats.to_autolab(report))
+    for text in runs.summary():
+        print(text)
+    if any(ERROR in run.marks.values() for run in runs.done):
+        return 3
+    return 1 if any(run.failed for run in runs.done) else 0
 
 
 def print_verdict(verdict: Verdict, color: bool) -> None:
@@ -286,22 +323,6 @@ def print_summary(report: Report) -> None:
         first = report.failed[0]
         print(f"Begin with {first.name}: {first.did or first.proves}")
         print(f"  {first.again}")
-
-
-def print_flips(results: list[Report]) -> int:
-    """Print which checks had different outcomes in several runs; return how many."""
-    counts: dict[str, Counter[str]] = {}
-    for report in results:
-        for verdict in report.verdicts:
-            counts.setdefault(verdict.name, Counter())[verdict.status] += 1
-    flips = {name: count for name, count in counts.items() if len(count) > 1}
-    for name, count in flips.items():
-        print(f"differs: {name}: " + ", ".join(f"{times} times {status}" for status, times in count.items()))
-    print(
-        f"{len(results)} runs, {sum(map(len, (r.verdicts for r in results)))} checks, "
-        f"{len(flips)} with different marks"
-    )
-    return len(flips)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ def adopt_orphans() -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def end_with_parent(number: int) -> None:
+    """Have the kernel send this process a signal when its parent has ended."""
+    libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a server under test may use. Called in the child, between fork and exec."""
@@ -83,8 +88,7 @@ class Limits:
             os.setgroups([])
             os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
             os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
-        # Last: a change of the account clears it.
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        end_with_parent(signal.SIGKILL)  # last: a change of the account clears it
 
 
 def lower(kind: int, most: int) -> None:
