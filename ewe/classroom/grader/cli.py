@@ -114,6 +114,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--repeat: {options.repeat}, which is no number from 1 to 10000")
     if not 1 <= options.jobs <= 64:
         raise ConfigError(f"--jobs: {options.jobs}, which is no number from 1 to 64")
+    if options.jobs > 1 and options.network == "host":
+        raise ConfigError(
+            "--jobs: runs at the same time need a private network each; leave out --network host"
+        )
     recipe = subject.from_command(options.command) if options.command else subject.from_path(options.path)
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
     lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
@@ -136,8 +140,7 @@ def prepared(
     isolated = options.network == "auto" and private_network()
     if options.jobs > 1 and not isolated:
         raise ConfigError(
-            "--jobs: each run needs a private network, and --network host or this system refuses it; "
-            "leave out --network host, or else --jobs"
+            "--jobs: each run needs a private network, which this system refuses; leave out --jobs"
         )
     directory = Path(tempfile.mkdtemp(prefix="ewe-grade-", dir=place_for(account)))
     try:
