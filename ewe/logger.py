@@ -194,6 +194,11 @@ def stamp() -> str:
     return Stamp.text
 
 
+def user_of(request: Request) -> str:
+    """Return the user that a request was sent by, "" if no guard has asked; bytes as Latin-1 characters."""
+    return request.variables.get(b"REMOTE_USER", b"").decode("latin-1")
+
+
 # The text for each letter of a format. Those of OF_REQUEST depend on the request alone, and are kept with it.
 OF_REQUEST: dict[str, Callable[[Request], str]] = {
     "r": lambda request: escaped(request.line),
@@ -203,7 +208,7 @@ OF_REQUEST: dict[str, Callable[[Request], str]] = {
     "H": lambda request: request.protocol,
     "v": lambda request: escaped(request.host) or "-",
     "l": lambda request: "-",
-    "u": lambda request: "-",
+    "u": lambda request: escaped(user_of(request)) or "-",
 }
 OF_EXCHANGE: dict[str, Getter] = {
     "h": lambda exchange: exchange.client,
@@ -328,6 +333,7 @@ def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = N
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "client": exchange.client,
+                "user": cut(user_of(request)),
                 "method": request.method[:most],
                 "target": request.target[:most],
                 "protocol": request.protocol,

@@ -25,6 +25,7 @@ h1 {{ font-size: 1.5rem }} h1 span {{ opacity: .55; font-weight: 400 }}
 PAGE_FIELDS = (("Content-Type", "text/html; charset=utf-8"), ("X-Content-Type-Options", "nosniff"))
 TEXTS = {
     400: "The server could not understand this request. Please check the address for typing errors.",
+    401: "Please log in: this address needs a name and a password.",
     403: "This address exists, but the server may not show it to you. If you expected a page here, "
     "please tell the owner of this site.",
     404: "There is nothing at this address. Please check it for typing errors.",
@@ -36,6 +37,7 @@ TEXTS = {
     416: "The file does not have that part.",
     417: "This server does not know what the request expects.",
     421: "This address is served over a secured connection only.",
+    429: "Too many requests came from your address. Please wait a little, then try again.",
     431: "The request's header is larger than this server takes.",
     500: "Something went wrong here. The server's log tells its administrator why.",
     501: "This server does not know that method or coding.",

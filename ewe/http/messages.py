@@ -199,6 +199,21 @@ class Response:
         other._encoded = self._encoded
         return other
 
+    def with_fields(self, fields: Iterable[tuple[str, str]]) -> Response:
+        """Return the same response with other fields. Its body belongs to the new response from now on."""
+        other = Response.__new__(Response)
+        other.status = self.status
+        other.fields = tuple(fields)
+        other.remembered = (other.fields, b"")
+        other.body = self.body
+        other.reason = self.reason
+        other.cause = self.cause
+        other.target = self.target
+        other.release = self.release
+        other.length = self.length
+        other._encoded = None
+        return other
+
     def get(self, name: str) -> str | None:
         """Return the value of the first field of a name in lower case; None if there is no such field."""
         return next((value for own, value in self.fields if own.lower() == name), None)

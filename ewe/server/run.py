@@ -43,7 +43,8 @@ __all__ = ["StartError", "UnknownModel", "serve"]
 # Modules that a worker may import later, for a request or with other settings (tests/house/test_late_imports.py)
 LATER = (
     *(where.partition(":")[0] for where in FEATURES.values()),
-    "ewe.features.authorizers", "ewe.features.indexes", "ewe.features.libcgi_process",
+    "ewe.features.authorizers", "ewe.features.guards.auth_command", "ewe.features.guards.htpasswd",
+    "ewe.features.indexes", "ewe.features.libcgi_process",
     "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.database", "ewe.gateway.libcgi",
     "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.spawn",
     "ewe.gateway.uwsgi", "ewe.http.media_types", "ewe.libcgi.build", "ewe.streams.loops", "ewe.streams.tls",

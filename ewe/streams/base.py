@@ -166,10 +166,12 @@ class Stream:
     process retires, gets new settings, or stops. finishing: no exchange after the one in progress; an idle
     connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
     aborted: abort() was called. variables: CGI's variables of this connection, remembered by ewe.features.libcgi.
+    user: who sent the request in progress, for the access log; "" unless a guard has asked for a name.
     """
 
     scheme = "http"
     variables = b""
+    user = ""
     # What a responder is told of the connection, for the next time; before it the protocol's codec
     asked: tuple[object, bytes] = (None, b"")
 

@@ -32,6 +32,8 @@ EARLIER = {
     "ewe.features.base": "the site is made before",
     "ewe.features.sql_pages": "the site is made before; without databases it would load jinja2 for nothing",
     "errno": "is part of the interpreter",
+    "passlib.exc": "an htpasswd file is first read with the settings",
+    "passlib.hash": "an htpasswd file is first read with the settings",
     "uvloop": "the model's words for the banner import it",
 }
 

@@ -150,9 +150,9 @@ def test_json(start: Start, variant: str) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}", first.pop("time"))
     assert first.pop("worker").isdigit()
     assert first == {
-        "client": "127.0.0.1", "method": "GET", "target": "/?q", "protocol": "HTTP/1.1", "status": 200,
-        "bytes": (server.root / "index.html").stat().st_size, "referer": None, "agent": None, "host": "ewe",
-        "model": variant.split()[0],
+        "client": "127.0.0.1", "user": None, "method": "GET", "target": "/?q", "protocol": "HTTP/1.1",
+        "status": 200, "bytes": (server.root / "index.html").stat().st_size, "referer": None, "agent": None,
+        "host": "ewe", "model": variant.split()[0],
     }  # fmt: skip
     assert found[1]["agent"] == '"x"\\ \xe9\x9b' and found[1]["referer"] == "http://a/"
     assert found[2]["agent"] == "\\" * 9000

@@ -1,0 +1,75 @@
+"""A program that decides whether a name and a password are right (setting `auth`, key `command`).
+
+    auth = { realm = "Members", command = ["/usr/local/bin/check-ldap", "--group", "staff"] }
+
+The program gets two lines on standard input, the name and the password, both UTF-8. Arguments and environment of a
+process can be read by other users of the machine, so neither holds a password. The exit status decides:
+
+    0        right
+    1        wrong
+    other    the program has failed: the client gets 500, and the error log the status
+
+What it prints is dropped; standard error goes to ewe's error log. A program that takes longer than `timeout` is
+killed (504). Its environment has PATH, REMOTE_ADDR, REQUEST_METHOD and REQUEST_URI.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from ewe.features.guards.client import client_of
+from ewe.gateway import programs
+from ewe.gateway.scripts import Script
+from ewe.http.status import HTTPError
+
+if TYPE_CHECKING:
+    from ewe.http.messages import Request
+    from ewe.streams.base import Stream
+
+RIGHT, WRONG = 0, 1  # exit statuses
+
+
+class Command:
+    """Asks a program."""
+
+    def __init__(self, command: tuple[str, ...], timeout: float) -> None:
+        """command: an absolute path, and arguments. timeout: seconds that the program may take."""
+        self.command = command
+        self.timeout = timeout
+        programs.prepare()
+
+    async def check(self, request: Request, io: Stream, name: bytes, password: bytes) -> bool:
+        """Return whether the password is right. Raises HTTPError (500, 502, 504), Disconnected."""
+        environment = {
+            b"PATH": os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"),
+            b"REMOTE_ADDR": client_of(request, io).encode("latin-1", "replace"),
+            b"REQUEST_METHOD": request.method.encode("latin-1"),
+            b"REQUEST_URI": request.target.encode("latin-1"),
+        }
+        what = f"auth: {self.command[0]}"
+        script = Script(self.command[0], what, "")
+        output, given = os.pipe()
+        try:
+            # A head is shorter than the 64 KB that a pipe takes at once, so this never waits.
+            os.write(given, b"%b\n%b\n" % (name, password))
+        finally:
+            os.close(given)
+        try:
+            program = programs.start(io, self.command, environment, "/", output, script, self.timeout)
+        except OSError as reason:
+            raise HTTPError(500, f"{what}: {reason.strerror}") from None
+        finally:
+            os.close(output)
+        until = time.monotonic() + self.timeout
+        try:
+            while await program.receive():
+                if time.monotonic() > until:
+                    raise HTTPError(504, f"{what}: took longer than {self.timeout:g} s (timeout)")
+        finally:
+            if program.status is None:
+                program.end()
+        if program.status not in (RIGHT, WRONG):
+            raise HTTPError(500, f"{what}: {program.how_it_ended()}; 0 means right, 1 means wrong")
+        return program.status == RIGHT

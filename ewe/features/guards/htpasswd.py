@@ -1,0 +1,197 @@
+"""htpasswd: a file of names and password hashes, as Apache's program `htpasswd` writes it.
+
+    ada:$2y$12$...           bcrypt           htpasswd -B
+    bob:$6$...               SHA-512-crypt    htpasswd -5
+    cid:$5$...               SHA-256-crypt    htpasswd -2
+    dan:$apr1$...            MD5 of Apache    htpasswd       (its default; use -B)
+    eve:{SHA}...             SHA-1, unsalted  htpasswd -s    (for old files only)
+
+Plain passwords and DES (htpasswd -p, -d) are refused: anybody who reads the file would have all passwords, or has
+them after minutes. The library libpass checks the hashes, and the library bcrypt those of bcrypt.
+
+**The file changes** while the server runs. ewe looks at most once a second. A line that cannot be used is an error
+when the server starts. Later it goes to the error log, and its user cannot log in; the other lines count. If the
+file itself cannot be read, nobody can log in.
+
+**Time tells nothing** about names: for an unknown name, ewe checks the password against the most expensive hash of
+the file, and drops the outcome. A file with hashes of one kind therefore answers all names in the same time.
+
+What can go wrong: a hash asks for hours of work ($2y$31$). The file's reader refuses costs above MAX_COST and
+MAX_ROUNDS.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from hashlib import sha1
+from typing import NamedTuple
+
+from ewe import logger
+from ewe.config.messages import ConfigError
+from ewe.http.status import HTTPError
+
+FRESH = 1.0  # seconds between two looks at the file
+MAX_FILE = 16 * 1024 * 1024  # bytes
+MAX_PASSWORD = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
+MAX_COST = 15  # of bcrypt: about three seconds
+MAX_ROUNDS = 500_000  # of SHA-crypt
+INSTALL = "needs the libraries libpass and bcrypt: pip install 'ewe-server[auth]'"
+BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
+SHA_CRYPT = re.compile(r"\$([56])\$(?:rounds=([0-9]{1,9})\$)?[./A-Za-z0-9]{0,16}\$([./A-Za-z0-9]+)")
+APR1 = re.compile(r"\$apr1\$[./A-Za-z0-9]{0,8}\$[./A-Za-z0-9]{22}")
+SHA1 = re.compile(r"\{SHA\}[A-Za-z0-9+/]{27}=")
+DES = re.compile(r"[./A-Za-z0-9]{13}")
+DIGITS = {"5": 43, "6": 86}  # characters of a digest of SHA-crypt
+BCRYPT_BYTES = 72  # bcrypt reads no more of a password
+
+
+class User(NamedTuple):
+    """A line. cost: how expensive its hash is, compared with others. line: its number in the file."""
+
+    hash: str
+    cost: float
+    line: int
+
+
+class BadLine(ValueError):
+    """A line of the file cannot be used; the text says why."""
+
+
+def cost_of(text: str) -> float:
+    """Return about how many milliseconds a check of a hash takes. Raises BadLine for a hash that is refused."""
+    if match := BCRYPT.fullmatch(text):
+        cost = int(match[1])
+        if not 4 <= cost <= MAX_COST:
+            raise BadLine(f"its cost is {cost}; ewe takes 4 to {MAX_COST} (htpasswd -B -C 12)")
+        return 2.0**cost / 16
+    if match := SHA_CRYPT.fullmatch(text):
+        rounds = int(match[2] or 5000)
+        if len(match[3]) != DIGITS[match[1]]:
+            raise BadLine("its hash is not complete")
+        if rounds > MAX_ROUNDS:
+            raise BadLine(f"its hash has {rounds} rounds; ewe takes up to {MAX_ROUNDS}")
+        return rounds / 500
+    if APR1.fullmatch(text):
+        return 1.0
+    if SHA1.fullmatch(text):
+        return 0.001
+    if DES.fullmatch(text):
+        raise BadLine("its password is hashed with DES crypt, which ewe refuses: use htpasswd -B")
+    raise BadLine("its password is plain text or of an unknown kind, which ewe refuses: use htpasswd -B")
+
+
+def check(stored: str, password: bytes) -> bool:
+    """Return whether a password is the one of a hash that cost_of() has accepted. Takes milliseconds to seconds."""
+    from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt
+
+    if stored.startswith("{SHA}"):
+        return hmac.compare_digest(b64encode(sha1(password).digest()), stored[5:].encode())
+    if stored.startswith("$2"):
+        return bool(bcrypt.verify(password[:BCRYPT_BYTES], stored))
+    kind = {"$5": sha256_crypt, "$6": sha512_crypt, "$a": apr_md5_crypt}[stored[:2]]
+    return bool(kind.verify(password, stored))
+
+
+def load_libraries() -> None:
+    """Import all that check() needs: later this process may not be allowed to read Python's directories.
+
+    Raises ImportError.
+    """
+    from passlib.exc import MissingBackendError
+    from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt
+
+    try:
+        for kind in (apr_md5_crypt, sha256_crypt, sha512_crypt):
+            kind.identify("")
+        bcrypt.set_backend("bcrypt")
+    except MissingBackendError as reason:
+        raise ImportError(str(reason)) from None
+
+
+def read(data: bytes, bad: Callable[[int, str], None]) -> dict[bytes, User]:
+    """Return the users of a file's bytes. bad: told the number of a line and why it cannot be used."""
+    users: dict[bytes, User] = {}
+    for number, line in enumerate(data.split(b"\n"), 1):
+        line = line.rstrip(b"\r \t")
+        if not line or line.startswith(b"#"):
+            continue
+        name, colon, rest = line.partition(b":")
+        try:
+            if not colon or not name:
+                raise BadLine("expected NAME:HASH")
+            if name in users:
+                raise BadLine(f"its name is in line {users[name].line} already")
+            stored = rest.partition(b":")[0].decode("latin-1")
+            users[name] = User(stored, cost_of(stored), number)
+        except BadLine as reason:
+            bad(number, str(reason))
+    return users
+
+
+class Htpasswd:
+    """The users of a file, read again when it changes."""
+
+    def __init__(self, path: str, place: str) -> None:
+        """place: how an error message begins. Raises ConfigError for a file or a line that cannot be used."""
+        try:
+            load_libraries()
+        except ImportError:
+            raise ConfigError(f"{place} {INSTALL}") from None
+        self.path = os.path.abspath(path)
+
+        def refuse(number: int, reason: str) -> None:
+            raise ConfigError(f"{place} {path} line {number}: {reason}")
+
+        try:
+            self.identity, data = self.load()
+        except OSError as reason:
+            raise ConfigError(f"{place} {path}: {reason.strerror}") from None
+        self.use(read(data, refuse))
+        self.looked = time.monotonic()
+
+    def load(self) -> tuple[tuple[int, ...], bytes]:
+        """Return what shows a change of the file, and its bytes. Raises OSError."""
+        with open(self.path, "rb") as file:
+            about = os.fstat(file.fileno())
+            return identity(about), file.read(MAX_FILE)
+
+    def use(self, users: dict[bytes, User]) -> None:
+        """Use these users from now on."""
+        self.users = users
+        self.decoy = max((user.hash for user in users.values()), key=cost_of, default="")
+
+    def look(self) -> None:
+        """Read the file again if it has changed; at most once a second. Raises HTTPError(500) if it cannot."""
+        now = time.monotonic()
+        if now - self.looked < FRESH:
+            return
+        try:
+            if identity(os.stat(self.path)) != self.identity:
+                self.identity, data = self.load()
+                self.use(read(data, self.complain))
+        except OSError as reason:
+            raise HTTPError(500, f"auth: {self.path}: {reason.strerror}; nobody can log in") from None
+        self.looked = now
+
+    def complain(self, number: int, reason: str) -> None:
+        """Write to the error log that a line cannot be used."""
+        logger.errors.error(f"auth: {self.path} line {number}: {reason}; this user cannot log in")
+
+    def hash_of(self, name: bytes) -> tuple[str, bool]:
+        """Return the hash to check a password against, and whether it is the user's. Raises HTTPError(500).
+
+        For an unknown name it is another user's; "" if there is no user at all.
+        """
+        self.look()
+        user = self.users.get(name)
+        return (user.hash, True) if user is not None else (self.decoy, False)
+
+
+def identity(about: os.stat_result) -> tuple[int, ...]:
+    """Return the attributes of a file of which at least one changes when its contents change."""
+    return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)

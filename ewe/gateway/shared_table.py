@@ -1,0 +1,137 @@
+"""A table of times that all processes of the server share: who may come again when.
+
+Two guards remember clients: the rate of requests, and the failed log-ins. One process of eight sees an eighth of
+the requests, and the child of the fork model sees one connection. Each would count too little. The table therefore
+lies in memory that fork(2) does not copy:
+
+    supervisor ── made here ──┬── worker 1 ──┐
+                              ├── worker 2 ──┼── the same pages of memory: (digest of a key, time), 24 bytes each
+                              └── child ─────┘
+
+An entry is a key and a time on time.monotonic(), which is the same in all processes. **A time that has passed says
+nothing any more**, so an expired entry is a free slot. No entry is ever deleted, and nothing has to clean up.
+
+The table never grows. A key belongs into one bucket of 8 slots. If all 8 are in use, the entry that expires first
+makes room. A flood of addresses thus drives out those entries that matter least.
+
+Only digests are in the table (BLAKE2b, 128 bits, with a random key that is made with the table). Nobody can choose
+keys that fall into one bucket, and a dump of the memory shows no address, name or password.
+
+What can go wrong, and where it is prevented:
+
+- **Two processes change an entry at once.** locked() takes a record lock (fcntl(2)) of the table's file, and a lock
+  of this process's threads. The kernel gives back the lock of a process that is killed.
+- **The server is restarted.** The table begins empty. A reload (HUP) makes a new table, too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from mmap import mmap
+from struct import Struct
+
+SLOT = Struct("=16sd")  # digest of the key, time on time.monotonic()
+WAYS = 8  # slots of a bucket
+BUCKET = WAYS * SLOT.size
+BUCKETS = 2048  # 16,384 slots, 384 KB; the kernel gives memory to the parts that are in use
+
+
+class SharedTable:
+    """Keys and their times, in memory that this process shares with the processes that it forks."""
+
+    def __init__(self, buckets: int = BUCKETS) -> None:
+        """Make an empty table. Raises OSError."""
+        self.buckets = buckets
+        self.secret = os.urandom(32)
+        self.file = os.memfd_create("ewe-guards")
+        weakref.finalize(self, os.close, self.file)
+        os.ftruncate(self.file, buckets * BUCKET)
+        self.memory = mmap(self.file, buckets * BUCKET)
+        self.lock = threading.Lock()
+
+    def digest(self, *parts: bytes) -> bytes:
+        """Return the digest of a key that has several parts."""
+        made = blake2b(key=self.secret, digest_size=16)
+        for part in parts:
+            made.update(b"%d:" % len(part))
+            made.update(part)
+        return made.digest()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other thread or process change the table meanwhile."""
+        with self.lock:
+            fcntl.lockf(self.file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self.file, fcntl.LOCK_UN)
+
+    def get(self, digest: bytes) -> float:
+        """Return the time of a key; 0.0 if it has none, or has lost it."""
+        start = self.bucket(digest)
+        for own, until in SLOT.iter_unpack(self.memory[start : start + BUCKET]):
+            if own == digest:
+                return float(until)
+        return 0.0
+
+    def put(self, digest: bytes, until: float) -> None:
+        """Set the time of a key. The caller holds locked() if the time depends on the one before."""
+        start = self.bucket(digest)
+        place, first = start, float("inf")
+        for number, (own, its) in enumerate(SLOT.iter_unpack(self.memory[start : start + BUCKET])):
+            if own == digest:
+                place = start + number * SLOT.size
+                break
+            if its < first:
+                place, first = start + number * SLOT.size, its
+        SLOT.pack_into(self.memory, place, digest, until)
+
+    def bucket(self, digest: bytes) -> int:
+        """Return where the bucket of a key begins."""
+        return int.from_bytes(digest[:8], "little") % self.buckets * BUCKET
+
+
+class Rate:
+    """How often something may happen for each key: `burst` times at once, then `per_second` times a second.
+
+    The count is exact (generic cell rate algorithm). A key's time is when its whole burst will be there again; each
+    event moves it 1/per_second later, and no event may move it further than the burst reaches.
+    """
+
+    def __init__(self, per_second: float, burst: float, table: SharedTable) -> None:
+        self.interval = 1 / per_second
+        self.reach = max(burst, 1) * self.interval
+        self.table = table
+
+    def take(self, key: bytes) -> float:
+        """Count one event, and return 0.0; or count nothing, and return in how many seconds it may happen."""
+        digest = self.table.digest(b"rate", key)
+        with self.table.locked():
+            now = time.monotonic()
+            until = max(self.table.get(digest), now) + self.interval
+            wait = until - now - self.reach
+            if wait > 1e-6:  # the times are sums of rounded numbers
+                return wait
+            self.table.put(digest, until)
+        return 0.0
+
+    def wait(self, key: bytes) -> float:
+        """Return in how many seconds one more event may happen; 0.0 for now. Nothing is counted."""
+        until = self.table.get(self.table.digest(b"rate", key))
+        return max(until + self.interval - time.monotonic() - self.reach, 0.0) if until else 0.0
+
+    def charge(self, key: bytes, most: float) -> None:
+        """Count one event in any case. most: seconds that a key can have to wait for its next event."""
+        digest = self.table.digest(b"rate", key)
+        with self.table.locked():
+            now = time.monotonic()
+            until = max(self.table.get(digest), now) + self.interval
+            self.table.put(digest, min(until, now + self.reach + most))

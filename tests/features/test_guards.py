@@ -1,0 +1,365 @@
+"""Guards alone, without a server: whom they let pass, what they change, and what they say of bad settings."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ewe.config.messages import ConfigError
+from ewe.features.guards import auth, htpasswd
+from ewe.features.guards.addresses import Addresses
+from ewe.features.guards.auth import Auth, parse_basic
+from ewe.features.guards.client import who
+from ewe.features.guards.freshness import CacheControl, Expires
+from ewe.features.guards.headers import Headers
+from ewe.features.guards.limit_rate import LimitRate
+from ewe.features.guards.methods import Methods
+from ewe.features.guards.request_rate import RequestRate
+from ewe.gateway.shared_table import WAYS, Rate, SharedTable
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
+from ewe.streams.base import Stream
+from ewe.streams.blocking import run
+
+PLACE = "ewe.toml line 3:"
+
+
+def io_of(address: str = "192.0.2.1") -> Stream:
+    """A client's stream, as far as guards look at it: no guard but limit-rate waits."""
+    return Stream((address, 5000), ("127.0.0.1", 80), None)  # type: ignore[arg-type]
+
+
+def verdict(deciding: Coroutine[Any, None, Request | Response]) -> int:
+    """The status with which a decider answers; 0: the request goes on."""
+    try:
+        decision = run(deciding)
+    except HTTPError as error:
+        return error.status
+    return decision.status if isinstance(decision, Response) else 0
+
+
+def test_methods() -> None:
+    guard = Methods.from_table(["GET", "PROPFIND"], PLACE)
+    asked = {name: verdict(guard.decide(Request(name, "/", (1, 1)), io_of())) for name in
+             ("GET", "HEAD", "PROPFIND", "POST", "DELETE", "OPTIONS", "BREW", "get")}  # fmt: skip
+    assert asked == {
+        "GET": 0, "HEAD": 0, "PROPFIND": 0, "POST": 405, "DELETE": 405, "OPTIONS": 405, "BREW": 501, "get": 501,
+    }  # fmt: skip
+    with pytest.raises(HTTPError) as refused:
+        run(guard.decide(Request("POST", "/", (1, 1)), io_of()))
+    assert refused.value.fields == (("Allow", "GET, HEAD, PROPFIND"),)
+
+
+@pytest.mark.parametrize(
+    "settings, passes, refused",
+    [
+        ({"allow": ["192.0.2.0/24", "2001:db8::/32"]},
+         ("192.0.2.9", "::ffff:192.0.2.9", "2001:db8::1", "2001:db8:ffff::1%eth0"),
+         ("192.0.3.1", "2001:db9::1", "unix:", "::1", "somebody")),
+        ({"deny": ["192.0.2.66", "unix"]}, ("192.0.2.65", "::1"), ("192.0.2.66", "::ffff:192.0.2.66", "unix:")),
+        ({"allow": "192.0.2.0/24", "deny": "192.0.2.66"}, ("192.0.2.1",), ("192.0.2.66", "10.0.0.1")),
+        ({"deny": "0.0.0.0/0", "allow": "192.0.2.1"}, ("::1",)[:0], ("192.0.2.1", "10.0.0.1")),
+        ({"allow": ["unix", "::ffff:192.0.2.0/120"]}, ("unix:", "192.0.2.200"), ("192.0.3.0",)),
+        ({"allow": ["0.0.0.0/0"]}, ("10.0.0.1", "::ffff:10.0.0.1"), ("::1",)),
+    ],
+)  # fmt: skip
+def test_addresses(settings: dict[str, object], passes: tuple[str, ...], refused: tuple[str, ...]) -> None:
+    guard = Addresses.from_table(settings, PLACE)
+    for address, status in [*((each, 0) for each in passes), *((each, 403) for each in refused)]:
+        assert verdict(guard.decide(Request("GET", "/", (1, 1)), io_of(address))) == status, address
+
+
+def test_who_is_counted_together() -> None:
+    assert who("2001:db8::1") == who("2001:db8::ffff:1") != who("2001:db8:0:1::1")
+    assert who("::ffff:192.0.2.1") == who("192.0.2.1") != who("192.0.2.2") != who("unix:")
+
+
+def test_the_rate_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    guard = RequestRate.from_table({"rate": 2, "burst": 3}, PLACE)
+    request = Request("GET", "/", (1, 1))
+    statuses = [verdict(guard.decide(request, io_of())) for _ in range(5)]
+    assert statuses == [0, 0, 0, 429, 429]
+    assert verdict(guard.decide(request, io_of("192.0.2.2"))) == 0
+    with pytest.raises(HTTPError) as refused:
+        run(guard.decide(request, io_of()))
+    assert refused.value.fields == (("Retry-After", "1"),)
+    now += 0.5  # one more, and no request that was refused has counted
+    assert [verdict(guard.decide(request, io_of())) for _ in range(2)] == [0, 429]
+    now += 100  # the burst is there again, and no more than that
+    assert [verdict(guard.decide(request, io_of())) for _ in range(4)] == [0, 0, 0, 429]
+
+
+def test_a_full_table_keeps_those_that_wait_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    rate = Rate(1, 2, SharedTable(buckets=1))
+    assert [bool(rate.take(b"one")) for _ in range(3)] == [False, False, True]
+    for number in range(100):
+        assert not rate.take(b"%d" % number)
+    assert rate.take(b"one")
+    held = sum(rate.table.get(rate.table.digest(b"rate", b"%d" % number)) > 0 for number in range(100))
+    assert held == WAYS - 1
+
+
+@pytest.mark.starts_processes
+def test_processes_and_threads_count_together() -> None:
+    rate = Rate(0.001, 500, SharedTable())
+
+    def take(found: list[int]) -> None:
+        found.append(sum(not rate.take(b"client") for _ in range(200)))
+
+    read, write = os.pipe()
+    children = []
+    for _ in range(3):
+        if not (pid := os.fork()):
+            found: list[int] = []
+            take(found)
+            os.write(write, b"%d\n" % found[0])
+            os._exit(0)
+        children.append(pid)
+    own: list[int] = []
+    threads = [threading.Thread(target=take, args=(own,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for pid in children:
+        assert os.waitpid(pid, 0)[1] == 0
+    os.close(write)
+    with os.fdopen(read) as told:
+        assert sum(own) + sum(int(line) for line in told) == 500
+
+
+def finished(guard: Any, response: Response, path: str = "/a.html") -> list[tuple[str, str]]:
+    before = response.fields
+    made: Response = run(guard.finish(Request("GET", path, (1, 1), path=path), response, io_of()))
+    assert response.fields == before and made.encoded()
+    return list(made.fields)
+
+
+def test_headers() -> None:
+    replaced = {"X-Frame-Options": "DENY", "X-Name": "Zoë"}
+    table = {"set": replaced, "add": {"Link": ["<a>", "<b>"]}, "remove": ["x-powered-by"]}
+    guard = Headers.from_table(table, PLACE)
+    fields = (("X-Powered-By", "PHP"), ("x-frame-options", "SAMEORIGIN"), ("Link", "<c>"))
+    assert finished(guard, Response(404, fields, b"none")) == [
+        ("Link", "<c>"), ("X-Frame-Options", "DENY"), ("X-Name", "Zo\xc3\xab"), ("Link", "<a>"), ("Link", "<b>"),
+    ]  # fmt: skip
+
+
+def test_expires() -> None:
+    guard = Expires.from_table({"text/html": "0s", "image/*": "30d", "default": "1h"}, PLACE)
+    for kind, age in (("text/html; charset=utf-8", 0), ("image/png", 2592000), ("a/b", 3600)):
+        fields = dict(finished(guard, Response(200, (("Content-Type", kind),), b"x")))
+        assert fields["Cache-Control"] == f"max-age={age}" and fields["Expires"].endswith("GMT")
+    assert dict(finished(guard, Response(304), "/a.png"))["Cache-Control"] == "max-age=2592000"
+    for kept in (Response(404, (), b"x"), Response(200, (("cache-control", "no-store"),), b"x")):
+        assert finished(guard, kept) == list(kept.fields)
+    other = (("Content-Type", "c/d"),)
+    assert finished(Expires.from_table({"a/b": "1d"}, PLACE), Response(200, other)) == list(other)
+
+
+def test_cache_control() -> None:
+    guard = CacheControl.from_table("public, immutable", PLACE)
+    expires = Expires.from_table("1y", PLACE)
+    assert finished(guard, Response(200)) == [("Cache-Control", "public, immutable")]
+    after = run(expires.finish(Request("GET", "/", (1, 1)), Response(200), io_of()))
+    assert dict(finished(guard, after))["Cache-Control"] == "public, immutable, max-age=31536000"
+    assert dict(finished(CacheControl.from_table("no-store", PLACE), after))["Cache-Control"] == "no-store"
+    assert finished(guard, Response(200, (("Cache-Control", "private"),))) == [("Cache-Control", "private")]
+    assert finished(guard, Response(500)) == []
+
+
+BAD = [
+    (Methods, [], "expected a list of methods"),
+    (Methods, ["get"], "in capitals"),
+    (Methods, ["G T"], "in capitals"),
+    (Methods, ["TRACE"], "no TRACE"),
+    (Methods, 3, "expected a list"),
+    (Addresses, {"allow": ["192.0.2.1/24"]}, "the network is 192.0.2.0/24"),
+    (Addresses, {"deny": ["x"]}, "deny ="),
+    (Addresses, {"allow": ["all"]}, "leave it out"),
+    (Addresses, {"allow": []}, "expected addresses"),
+    (RequestRate, 0, "above 0"),
+    (RequestRate, True, "above 0"),
+    (RequestRate, {"burst": 3}, "above 0"),
+    (RequestRate, {"rate": 3, "bust": 3}, 'did you mean "burst"'),
+    (RequestRate, {"rate": 1, "burst": 0.5}, "from 1"),
+    (RequestRate, float("nan"), "above 0"),
+    (Headers, {"set": {"X-A": "a\r\nSet-Cookie: b"}}, "in one line"),
+    (Headers, {"set": {"X-A:": "a"}}, "the name of"),
+    (Headers, {"add": {"Content-Length": "3"}}, "ewe itself writes"),
+    (Headers, {"remove": ["Date"]}, "ewe itself"),
+    (Headers, {"set": {"X\nY": "a"}}, "the name of"),
+    (Headers, {"ad": {}}, 'did you mean "add"'),
+    (Headers, {"set": {"X-A": 3}}, "in one line"),
+    (Headers, {"set": {"X-A": " a"}}, "in one line"),
+    (Expires, "soon", "a time such as"),
+    (Expires, {"text": "1d"}, "a time such as"),
+    (Expires, "99y", "at most 10y"),
+    (CacheControl, "a\nb", "in one line"),
+    (CacheControl, "", "directives"),
+    (LimitRate, "0", "for each second"),
+    (LimitRate, "fast", "a size in bytes"),
+    (Auth, {"realm": "x"}, "either file or command"),
+    (Auth, {"file": "/x"}, "realm"),
+    (Auth, "x", "expected"),
+    (Auth, {"realm": "x\ny", "file": "/x"}, "a name in ASCII"),
+    (Auth, {"realm": "x", "file": "/none"}, "No such file"),
+    (Auth, {"realm": "x", "command": "check"}, "an absolute path"),
+    (Auth, {"realm": "x", "fil": "/x"}, 'mean "file"'),
+    (Auth, {"realm": "x", "command": "/x", "timeout": -1}, "a time"),
+]
+
+
+@pytest.mark.parametrize("kind, value, words", BAD)
+def test_bad_settings(kind: Any, value: object, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        kind.from_table(value, PLACE)
+    text = str(refused.value)
+    assert text.startswith(PLACE) and words in text and "\n" not in text
+
+
+# Of `htpasswd -nb FLAG ada sécret`, FLAG: -B, -5, -2, -m, -s; then those that are refused: -d, -p
+HASHES = {
+    "bcrypt": "$2y$05$w/Gtb/PpkjcuAjtP4fZSru4YWiDvMhgUFAhZrP3bzRi.k5Clw1nIm",
+    "sha512": "$6$pcNgdxhVrFLZx59V$GCMtsUA9dwWcNphZSvQv44gwsm3ZDEdkkEmyUla0AC8DNS"
+    "gzgNMZmiAGQ7p5qwOjbbSrFIAvmn8QQm7ZwAmGp.",
+    "sha256": "$5$4mAU3Js6zjQ9goZi$34NJYSNMF0hSvlVbFGsmD7j/0rZo7HmiDrldEh86Rf.",
+    "apr1": "$apr1$Xk0ziHZh$cwx07GiQ6Z9QW7R5/PW4E1",
+    "sha1": "{SHA}4NPDM/3N1xhO4z/lGdXdb9NzViA=",
+}  # fmt: skip
+
+
+def test_every_kind_of_hash() -> None:
+    for kind, stored in HASHES.items():
+        htpasswd.cost_of(stored)
+        assert htpasswd.check(stored, "sécret".encode()), kind
+        assert not htpasswd.check(stored, b"secret") and not htpasswd.check(stored, b""), kind
+    assert not htpasswd.check(HASHES["bcrypt"], b"x" * 200)
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("ada", "expected NAME:HASH"), (":x", "expected NAME:HASH"), ("ada:RKG0Q6ZHNayco", "DES crypt"),
+        ("ada:sécret", "plain text or of an unknown kind"), ("ada:", "plain text"),
+        ("ada:$2y$31$w/Gtb/PpkjcuAjtP4fZSru4YWiDvMhgUFAhZrP3bzRi.k5Clw1nIm", "its cost is 31"),
+        ("ada:$6$rounds=999999999$aa$" + "a" * 86, "rounds"), ("ada:$6$aa$aa", "not complete"),
+        (f"ok:{HASHES['sha1']}", "in line 2 already"),
+    ],
+)  # fmt: skip
+def test_bad_lines(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "htpasswd"
+    file.write_text(f"# members\nok:{HASHES['sha1']}\n\n{line}\n")
+    with pytest.raises(ConfigError) as refused:
+        Auth.from_table({"realm": "x", "file": str(file)}, PLACE)
+    assert f"{file} line 4: " in str(refused.value) and words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value, found",
+    [
+        ("Basic YWRhOnNlY3JldA==", (b"ada", b"secret")), ("bAsIc  YWRhOnNlY3JldA==", (b"ada", b"secret")),
+        ("Basic YWRhOg==", (b"ada", b"")), ("Basic YWRhOmE6Yg==", (b"ada", b"a:b")),
+        ("Basic YWRhOuk=", (b"ada", "é".encode())), ("Basic YWRhOsOp", (b"ada", "é".encode())),
+        ("Basic", None), ("Basic YWRh", None), ("Basic OnNlY3JldA==", None), ("Basic YWRhCjp4", None),
+        ("Basic YWRhOnNlY3JldA", None), ("Basic YWRhOnNlY3JldA==, Basic YWRhOnNlY3JldA==", None),
+        ("Bearer YWRhOnNlY3JldA==", None), ("Basic é", None), ("", None),
+    ],
+)  # fmt: skip
+def test_credentials(value: str, found: tuple[bytes, bytes] | None) -> None:
+    assert parse_basic(value) == found
+
+
+class Asked:
+    """A stand-in for check(): counts the calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hashes: list[str] = []
+        monkeypatch.setattr(htpasswd, "check", self)
+
+    def __call__(self, stored: str, password: bytes) -> bool:
+        self.hashes.append(stored)
+        return password == b"secret"
+
+
+def log_in(guard: Auth, name: str, password: str, address: str = "192.0.2.1") -> int:
+    from base64 import b64encode
+
+    text = b64encode(f"{name}:{password}".encode()).decode()
+    request = Request("GET", "/", (1, 1), (("authorization", f"Basic {text}"),))
+    return verdict(guard.decide(request, io_of(address)))
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Auth:
+    (tmp_path / "htpasswd").write_text(f"ada:{HASHES['bcrypt']}\nbob:{HASHES['sha1']}\n")
+    return Auth.from_table({"realm": 'The "club"', "file": str(tmp_path / "htpasswd")}, PLACE)
+
+
+def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = Asked(monkeypatch)
+    response = run(guard.decide(Request("GET", "/", (1, 1)), io_of()))
+    assert isinstance(response, Response) and response.status == 401
+    assert response.get("www-authenticate") == 'Basic realm="The \\"club\\"", charset="UTF-8"'
+    assert log_in(guard, "ada", "secret") == log_in(guard, "ada", "secret") == 0
+    assert asked.hashes == [HASHES["bcrypt"]]  # the second time it is remembered,
+    assert log_in(guard, "ada", "secret", "192.0.2.2") == 0
+    assert len(asked.hashes) == 2  # but not for another client.
+    assert log_in(guard, "ada", "wrong") == 401
+    # An unknown name costs as much as the most expensive known one, and never gets in.
+    asked.hashes.clear()
+    assert log_in(guard, "eve", "secret") == 401 and asked.hashes == [HASHES["bcrypt"]]
+    assert log_in(guard, "ada", "x" * 300) == 401 and len(asked.hashes) == 1
+    # A change of the file counts at once, also for those who are remembered.
+    monkeypatch.setattr(htpasswd, "FRESH", -1.0)
+    (tmp_path / "htpasswd").write_text(f"ada:plain\nbob:{HASHES['sha1']}\n")
+    assert log_in(guard, "ada", "secret") == 401 and log_in(guard, "bob", "secret") == 0
+    (tmp_path / "htpasswd").unlink()
+    assert log_in(guard, "bob", "secret") == 500
+
+
+def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
+    Asked(monkeypatch)
+    request = Request("GET", "/", (1, 1), (("authorization", "Basic YWRhOnNlY3JldA=="), ("accept", "a")))
+    other = run(guard.decide(request, io := io_of()))
+    assert isinstance(other, Request) and other.variables == {b"REMOTE_USER": b"ada", b"AUTH_TYPE": b"Basic"}
+    assert other.fields == (("accept", "a"),) and "authorization" not in other.values and io.user == "ada"
+    assert request.get("authorization") and not request.variables  # equal heads share it
+    guard.pass_on = True
+    assert run(guard.decide(request, io_of())).get("authorization")
+
+
+def test_guessing(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    asked = Asked(monkeypatch)
+    assert log_in(guard, "ada", "secret", "192.0.2.99") == 0
+    statuses = [log_in(guard, "ada", f"guess {number}") for number in range(auth.CLIENT_BURST + 3)]
+    assert statuses == [401] * auth.CLIENT_BURST + [429] * 3
+    assert (
+        log_in(guard, "ada", "secret") == log_in(guard, "bob", "secret") == 429
+    )  # right or wrong, nothing is told
+    assert len(asked.hashes) == auth.CLIENT_BURST + 1
+    # From many addresses: the name is protected, and its owner still gets in.
+    statuses = [log_in(guard, "ada", "guess", f"198.51.100.{number}") for number in range(60)]
+    assert statuses.count(401) == auth.USER_BURST - auth.CLIENT_BURST and statuses[-1] == 429
+    assert log_in(guard, "ada", "secret", "203.0.113.1") == 429
+    now += 70  # past what is remembered
+    monkeypatch.setattr(auth, "USER_SECONDS", 5.0)
+    for number in range(20):
+        log_in(guard, "ada", "guess", f"198.51.101.{number}")
+    assert log_in(guard, "ada", "secret", "192.0.2.99") == 0
+    assert log_in(guard, "bob", "secret", "203.0.113.1") == 0
+    with pytest.raises(HTTPError) as refused:
+        request = Request("GET", "/", (1, 1), (("authorization", "Basic YWRhOnNlY3JldA=="),))
+        run(guard.decide(request, io_of("203.0.113.1")))
+    assert refused.value.status == 429 and 1 <= int(dict(refused.value.fields)["Retry-After"]) <= 5
