@@ -332,6 +332,37 @@ def _saved_queries(raw: object) -> tuple[str, ...]:
     return items
 
 
+# Variables of the protocol, which describe the request, its client and the server: RFC 3875 section 4.1, and what
+# servers add. `env` cannot set them, and X-Switch and responders rely on them.
+PROTOCOL_VARIABLES = re.compile(
+    r"(?:CONTENT|SERVER|REQUEST|SCRIPT|REMOTE|REDIRECT|HTTP|X_SWITCH|FCGI)_.*|PATH_(?:INFO|TRANSLATED)|AUTH_TYPE"
+    r"|GATEWAY_INTERFACE|QUERY_STRING|DOCUMENT_ROOT|HTTPS|SCGI|UWSGI_.*"
+)
+
+
+def parse_variable(text: str) -> tuple[str, str]:
+    """Return the name and the value of a variable for programs: ("LANG", "C.UTF-8"). Raises ValueError."""
+    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,127})=([^\0\r\n]*)", text)
+    if match is None:
+        raise ValueError(text)
+    if PROTOCOL_VARIABLES.fullmatch(match[1]):
+        raise ValueError(f"not a variable to set: {match[1]} describes the request or the server")
+    return match[1], match[2]
+
+
+def _variables(raw: object) -> tuple[str, ...]:
+    if isinstance(raw, dict):
+        if not all(isinstance(value, str) for value in raw.values()):
+            raise ValueError(raw)
+        raw = [f"{name}={value}" for name, value in raw.items()]
+    items = (raw,) if isinstance(raw, str) else raw  # values may have commas
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise ValueError(raw)
+    for item in items:
+        parse_variable(item)
+    return tuple(items)
+
+
 def _url_path(raw: object) -> str:
     if not isinstance(raw, str) or re.fullmatch(r"(?:/[\w.~-]+)+/?", raw) is None:
         raise ValueError(raw)
@@ -392,6 +423,12 @@ DATABASES = Kind(
     "NAME=PLACE",
     "different names, each with = and a file of SQLite, or =postgresql: and a connection string",
     _databases,
+    ", ".join,
+)
+VARIABLES = Kind(
+    "NAME=VALUE",
+    'variables such as { GIT_PROJECT_ROOT = "/srv/git" }, or NAME=VALUE; none of those that RFC 3875 defines',
+    _variables,
     ", ".join,
 )
 APPLICATIONS = Kind(

@@ -39,6 +39,7 @@ from ewe.config.setting_types import (
     TABLES,
     TEXT,
     URL_PATH,
+    VARIABLES,
     WAIT,
     G,
     K,
@@ -51,6 +52,9 @@ from ewe.config.setting_types import (
     unset,
 )
 from ewe.config.sources import Given, find_file, from_environment, from_platform, read_file, variable
+
+if TYPE_CHECKING:
+    from ewe.config.site_tables import SiteTable
 
 T = TypeVar("T")
 
@@ -206,6 +210,11 @@ class Config:
                    " /=module:create() for what a function returns; may be repeated", group="programs")
     asgi = Setting((), APPLICATIONS, "an ASGI application (Starlette, FastAPI, ...) and the path below which it"
                    " answers: /blog=module:app; may be repeated", group="programs")
+    env = Setting((), VARIABLES, "a variable that programs get besides those of the protocol:"
+                  " GIT_PROJECT_ROOT=/srv/git; in a file a table; may be repeated", group="programs")
+    pass_authorization = Setting(False, BOOL, "pass the field Authorization to programs, as HTTP_AUTHORIZATION, so"
+                                 " that they can check passwords themselves; they then see the password of each"
+                                 " visitor", group="programs")
     development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
                           " machine only", group="programs")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
@@ -264,6 +273,7 @@ class Config:
     # fmt: on
 
     file: str | None = None  # the settings file that was read
+    sites: tuple[SiteTable, ...] = ()  # its tables [[site]]
 
     def __init__(self, **values: object) -> None:
         self._origins: dict[str, str] = {}
@@ -299,9 +309,15 @@ class Config:
 
     def replace(self, origin: str, **values: object) -> Self:
         """Return the same configuration with some other values, which came from `origin`."""
+        return self.taking(
+            (name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items()
+        )
+
+    def taking(self, given: Iterable[Given]) -> Self:
+        """Return the same configuration with some other values. Raises ConfigError."""
         other = type(self)()
         other.__dict__.update(self.__dict__, _origins=dict(self._origins))
-        other._take((name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items())
+        other._take(given)
         return other
 
     def origin(self, name: str) -> str:
@@ -312,6 +328,11 @@ class Config:
         """Read one source's values. Raises ConfigError."""
         given: dict[str, str] = {}
         for key, raw, label, origin in found:
+            if key == "site" and not isinstance(raw, str):
+                from ewe.config.site_tables import read_sites
+
+                self.__dict__["sites"] = read_sites(raw, origin, KEYS)
+                continue
             if (setting := KEYS.get(key)) is None:
                 raise ConfigError(f'{origin}: unknown key "{key}"{nearest(key, KEYS)}')
             if given.setdefault(setting.name, key) != key:

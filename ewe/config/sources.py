@@ -87,6 +87,10 @@ def read_file(path: str, required: bool = True) -> list[Given] | None:
         table = table.get(name) if isinstance(table, dict) else None
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: [{section}] is not a table")
+    if isinstance(table.get("site"), list):
+        from ewe.config.site_lines import with_lines
+
+        table["site"] = with_lines(table["site"], text, path, section)
     found = []
     for key, raw in table.items():
         origin = f"{path} line {lines[key]}" if key in lines else path

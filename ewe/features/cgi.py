@@ -49,15 +49,19 @@ class CGI:
         self.would_be_root = os.geteuid() == 0 and config.user is None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with the program at the request's path; None if there is none.
-
-        Raises HTTPError: 502 for a program that fails or whose head is malformed, 504 for a silent one, 403 where
-        it would run as root for a network.
-        """
+        """Answer with the program at the request's path; None if there is none. Raises HTTPError."""
         script = self.find(request.path)
         if script is None:
             return None
         refuse_trace(request)
+        return await self.run(script, request, io)
+
+    async def run(self, script: Script, request: Request, io: Stream) -> Response:
+        """Answer with a program.
+
+        Raises HTTPError: 502 for a program that fails or whose head is malformed, 504 for a silent one, 403 where
+        it would run as root for a network.
+        """
         body = await spooled(request.body, self.spool)
         try:
             if self.switch is not None:
@@ -67,7 +71,7 @@ class CGI:
             if self.would_be_root and not is_local(io.server[0]):
                 raise HTTPError(403, f"{script.name} would run as root for a network (user)")
             environment = variables(request, io, script, body.length, self.document_root)
-            environment[b"PATH"] = os.environb.get(b"PATH", SEARCH_PATH.encode())
+            environment.setdefault(b"PATH", os.environb.get(b"PATH", SEARCH_PATH.encode()))
             command: list[str | bytes] = [script.file, *arguments(request)]
             directory = os.path.dirname(script.file)
             try:

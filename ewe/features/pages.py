@@ -75,11 +75,11 @@ class Pages:
 
 
 class SitePages:
-    """Answers with the pages of the site's own document root."""
+    """Answers with the pages of the site's own document root, or of another directory below a prefix."""
 
-    def __init__(self, switch: XSwitch, root: str, indexes: Sequence[str]) -> None:
+    def __init__(self, switch: XSwitch, root: str, indexes: Sequence[str], prefix: str = "") -> None:
         self.switch = switch
-        self.pages = Pages(root, "", indexes, switch.directories)
+        self.pages = Pages(root, prefix, indexes, switch.directories)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what a page says, None if the path leads to none. Raises HTTPError."""

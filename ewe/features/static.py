@@ -113,6 +113,7 @@ class Static:
         """
         self.root = root or os.path.realpath(config.documentroot)
         self.below = self.root.rstrip("/") + "/"  # how the name of every file below the root begins
+        self.prefix = prefix
         self.skip = len(prefix)
         self.claims = claims or Claims(self.root)
         self.owner = owner

@@ -19,7 +19,7 @@ from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_isolation, check_users, words_of
 from ewe.server.run import addresses_of, unreadable_root
-from ewe.site import Site
+from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     except StartError as reason:
         failures.append(str(reason))
     try:
-        Site(config)
+        make_site(config)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     if config.user is None and os.path.isdir(config.documentroot) and (doubt := unreadable_root(config)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.processors.base import Processor, find
 from ewe.server import systemd
-from ewe.site import Site
+from ewe.sites import make_site
 from ewe.streams import descriptors
 from ewe.streams.listener import StartError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.server.program_manager import ProgramManager
     from ewe.server.xswitch_process import XSwitchProcess
+    from ewe.site import Site
 
 RESERVE = 64  # descriptors that are not for connections
 # Settings that only a restart can change; those of the second line only if there is a single process.
@@ -75,7 +76,7 @@ class ProcessorFactory:
     def site_of(self, config: Config) -> Site:
         """Return the site of a configuration. Raises StartError."""
         try:
-            return Site(
+            return make_site(
                 config,
                 holds_idle=self.model.idle_holds(config),
                 many_calls=self.model.calls_at_once(config),

@@ -47,7 +47,10 @@ LATER = (
     "ewe.features.indexes", "ewe.features.libcgi_process",
     "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.database", "ewe.gateway.libcgi",
     "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.spawn",
-    "ewe.gateway.uwsgi", "ewe.http.media_types", "ewe.libcgi.build", "ewe.streams.loops", "ewe.streams.tls",
+    "ewe.config.site_lines", "ewe.config.site_tables", "ewe.gateway.affinity", "ewe.gateway.responder",
+    "ewe.gateway.uwsgi", "ewe.http.media_types",
+    "ewe.http.virtual_hosts", "ewe.libcgi.build", "ewe.sites.error_pages", "ewe.sites.virtual",
+    "ewe.streams.loops", "ewe.streams.tls",
     "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "shlex", "subprocess", "tempfile",
     "tomllib", "traceback",
 )  # fmt: skip

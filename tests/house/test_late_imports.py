@@ -23,6 +23,7 @@ ROOMS = (
     "logger",
     "processors",
     "site",
+    "sites",
     "streams",
 )
 # Imported by every server before it becomes another user, although a function does it.
@@ -31,6 +32,8 @@ EARLIER = {
     "importlib.metadata": "finds the models and features of other packages",
     "ewe.features.base": "the site is made before",
     "ewe.features.sql_pages": "the site is made before; without databases it would load jinja2 for nothing",
+    "ewe.config.settings": "the command has read the settings",
+    "ewe.registry": "finds the model",
     "errno": "is part of the interpreter",
     "passlib.exc": "an htpasswd file is first read with the settings",
     "passlib.hash": "an htpasswd file is first read with the settings",

@@ -166,6 +166,7 @@ EXAMPLES = {
     "browser-edit": "shop.goods",
     "browser-query": "log/slow=SELECT 1",
     "database": "log=access.db",
+    "env": "LANG=C",
     "fastcgi": ".php=localhost:1",
     "fastcgi-affinity": "at",
     "fastcgi-authorizer": "/a=localhost:1",

@@ -29,6 +29,7 @@ FLOORS = {
     "ewe.site": 7,
     "ewe.body": 7,
     "ewe.response_writer": 7,
+    "ewe.sites": 8,
     "ewe.conversation": 8,
     "ewe.processors": 9,
     "ewe.xswitch": 10,

@@ -1,0 +1,73 @@
+"""Where the tables [[site]] and [[site.location]] and their keys stand in a settings file: its lines.
+
+tomllib keeps no positions. Headers and keys are looked for at the beginning of lines, in the order of the file; the
+tables of the parsed file have the same order. A table that is written inline has its parent's line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ewe.config.site_tables import Table
+
+HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\Z")
+KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*[.=]""")
+
+
+class Lines:
+    """The lines of one table: of its header, of its keys, and of the tables [[site.location]] below it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.keys: dict[str, int] = {}
+        self.below: list[Lines] = []
+
+
+def with_lines(sites: list[Any], text: str, path: str, section: str) -> list[Any]:
+    """Return the tables of `site` as Tables that know their lines. section: "tool.ewe", or ""."""
+    found = lines_of(text, section + "." if section else "")
+    return [
+        table_of(raw, found[at] if at < len(found) else None, path) if isinstance(raw, dict) else raw
+        for at, raw in enumerate(sites)
+    ]
+
+
+def table_of(raw: dict[str, Any], lines: Lines | None, path: str) -> Table:
+    """Return one table, and its locations, with their lines."""
+    if lines is None:
+        return Table(raw, path)
+    table = Table(raw, f"{path} line {lines.number}", {k: f"{path} line {n}" for k, n in lines.keys.items()})
+    if isinstance(locations := table.get("location"), list):
+        table["location"] = [
+            table_of(each, lines.below[at] if at < len(lines.below) else lines, path)
+            if isinstance(each, dict)
+            else each
+            for at, each in enumerate(locations)
+        ]
+    return table
+
+
+def lines_of(text: str, prefix: str) -> list[Lines]:
+    """Return the lines of each [[site]]. prefix: "tool.ewe." or ""."""
+    sites: list[Lines] = []
+    current: Lines | None = None
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := HEADER.match(line):
+            name = re.sub(r"\s*\.\s*", ".", header[2])
+            current = None
+            if name == prefix + "site":
+                current = Lines(number)
+                sites.append(current)
+            elif sites and name == prefix + "site.location":
+                current = Lines(number)
+                sites[-1].below.append(current)
+            elif sites and name.startswith(prefix + "site."):
+                parts = name.removeprefix(prefix + "site.").split(".")
+                owner = sites[-1]
+                if parts[0] == "location" and owner.below and len(parts) > 1:
+                    owner, parts = owner.below[-1], parts[1:]
+                owner.keys.setdefault(parts[0].strip("\"'"), number)
+        elif current is not None and (match := KEY.match(line)):
+            current.keys.setdefault(match[1], number)
+    return sites

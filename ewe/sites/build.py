@@ -1,0 +1,307 @@
+"""What a location's table leads to: its leads, in their order, and the claims of its programs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ewe.config.messages import ConfigError, quoted
+from ewe.config.settings import KEYS
+from ewe.config.site_tables import PER_LOCATION, parse_gateway
+from ewe.features.static import Static
+from ewe.gateway.claims import Claims
+from ewe.sites.claims import PatternClaims, SharedClaims
+from ewe.sites.leads import Alias, Programs, Redirect, Rewrite, Status, Try, true_path
+from ewe.sites.part import Part
+from ewe.sites.templates import Template
+
+if TYPE_CHECKING:
+    import re
+
+    from ewe.config.settings import Config
+    from ewe.config.site_tables import LocationTable
+    from ewe.features.base import Feature
+    from ewe.gateway.scripts import Script
+    from ewe.http.messages import Request, Response
+    from ewe.sites.leads import Lead, Runner
+    from ewe.sites.location import Location
+    from ewe.streams.base import Stream
+
+    Found = re.Match[str] | None
+
+# Settings of a location that need no Part: they change what programs are told, and nothing else
+ONLY_VARIABLES = frozenset({"env", "pass_authorization"})
+CODECS = {
+    "fastcgi": "ewe.gateway.records:Requester",
+    "scgi": "ewe.gateway.scgi:Requester",
+    "uwsgi": "ewe.gateway.uwsgi:Requester",
+}
+
+
+class Asked:
+    """A feature, or all features of a site, as a lead."""
+
+    def __init__(self, feature: Feature, why: str) -> None:
+        self.feature = feature
+        self.why = why
+
+    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Response | None:
+        return await self.feature.respond(request, io)
+
+
+class Offered:
+    """What a site offers without its locations, as a feature."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        return await self.part.offer(request, io)
+
+
+def leads_of(site: Part, location: Location, config: Config) -> list[Lead]:
+    """Return the leads of a location, in the order in which they are asked. config: of the location.
+
+    Raises ConfigError, and ValueError for what features say of their settings.
+    """
+    table = location.table
+    if table is None:
+        return [Asked(Offered(site), "the site's own features")]
+    values = table.values
+    pattern = location.pattern
+    if "redirect" in values:
+        template = Template(values["redirect"], table.at("redirect"), pattern)
+        return [Redirect(template, values.get("status", 302))]
+    if "status" in values:
+        return [Status(values["status"])]
+    if "rewrite" in values:
+        return [Rewrite(Template(values["rewrite"], table.at("rewrite"), pattern))]
+    return [*Builder(site, location, table, config).leads()]
+
+
+class Builder:
+    """Makes the leads of one location that answers itself. Raises ConfigError, ValueError."""
+
+    def __init__(self, site: Part, location: Location, table: LocationTable, config: Config) -> None:
+        self.site, self.location, self.table = site, location, table
+        self.values = table.values
+        if "index" in self.values:
+            config = config.taking([("defaultindex", self.values["index"], table.at("index"), table.place)])
+        self.config = config
+        self.file = ""  # that an alias names
+        self.template: Template | None = None
+        self.part: Part = site
+        self.alias = "alias" in self.values
+        self.static = self.aliased() if self.alias else self.static_of_root()
+
+    def leads(self) -> list[Lead]:
+        """Return the leads."""
+        found: list[Lead] = []
+        values = self.values
+        if "try" in values:
+            found.append(self.tries(values["try"]))
+        gateway = values.get("gateway", ("cgi",) if "programs" in values else ())
+        if gateway:
+            found.append(self.program(*parse_gateway(gateway[0]), gateway))
+            if "programs" not in values:
+                return found  # the gateway answers everything
+        if self.alias:
+            found += self.of_site()
+            found.append(Alias(self.static, self.template, f"alias = {values['alias']!r}"))
+        else:
+            why = f"root = {values['root']!r}" if "root" in values else "the site's own features"
+            found.append(Asked(Offered(self.part), why))
+        return found
+
+    # Files
+
+    def static_of_root(self) -> Static:
+        """Return the files of a location without alias: the site's, or those of a part with other settings."""
+        config = self.config
+        if "root" in self.values:
+            root = self.directory("root")
+            config = config.taking([("documentroot", root, self.table.at("root"), self.table.place)])
+        own = {KEYS[key].name for key, *_ in self.table.given} - ONLY_VARIABLES
+        assert own <= PER_LOCATION
+        if own or not self.values.keys().isdisjoint(("root", "index")):
+            self.part = Part(config, self.site.together, self.site, **self.site.how)
+        return self.part.static
+
+    def directory(self, key: str) -> str:
+        """Return the directory that a key names, without links. Raises ConfigError if there is none."""
+        text = self.values[key]
+        try:
+            path, is_directory = true_path(text)
+        except OSError as reason:
+            raise ConfigError(f"{self.table.at(key)} {quoted(text)}: {reason.strerror}") from None
+        if not is_directory:
+            raise ConfigError(f"{self.table.at(key)} {quoted(text)} is not a directory")
+        return path
+
+    def aliased(self) -> Static:
+        """Return the files of an alias. Sets file and template. Raises ConfigError."""
+        text, label = self.values["alias"], self.table.at("alias")
+        template = Template(text, label, self.location.pattern)
+        directory = text
+        if not template.constant:
+            directory = template.parts[0][0].rpartition("/")[0] or "/"
+        try:
+            path, is_directory = true_path(directory)
+        except OSError as reason:
+            raise ConfigError(f"{label} {quoted(directory)}: {reason.strerror}") from None
+        if not template.constant:
+            rest = text[len(directory.rstrip("/")) :]
+            self.template = Template(rest, label, self.location.pattern)
+        elif not is_directory:
+            self.file = path
+            path, name = os.path.split(path)
+            self.template = Template("/" + name.replace("$", "$$"), label, None)
+        elif self.location.kind != "prefix":
+            raise ConfigError(
+                f"{label} {quoted(text)} is a directory, and {self.table} does not say which of its files: "
+                "write prefix, or a group such as $1"
+            )
+        prefix = "" if self.template is not None else self.location.prefix
+        claims = SharedClaims.of(Claims(path), self.site.together)
+        return Static(self.config, path, prefix, claims)
+
+    def static_for(self, path: str) -> Static:
+        """Return the files in which `try` looks a path up: the alias's below the location, else the site's."""
+        if self.alias and self.template is None and self.location.covers(path):
+            return self.static
+        return self.part.static
+
+    def tries(self, given: tuple[str | int, ...]) -> Try:
+        """Return the step of the key `try`."""
+        label = self.table.at("try")
+        templates = [Template(each, label, self.location.pattern) for each in given if isinstance(each, str)]
+        status = given[-1] if isinstance(given[-1], int) else 0
+        if not templates:
+            raise ConfigError(f"{label} {status}: write status = {status}")
+        return Try(templates, status, self.static_for)
+
+    def of_site(self) -> list[Lead]:
+        """Return what the site has for files with an extension, for the files of an alias."""
+        config, static, site = self.config, self.static, self.site
+        found: list[Lead] = []
+        if self.template is not None:
+            return found
+        if config.fastcgi or config.scgi or config.uwsgi:
+            from ewe.features.fastcgi import features
+
+            found += [
+                Asked(each, f"the site's responder for {each.where}")
+                for each in features(config, static, site.limits)
+                if each.where[0] == "."
+            ]
+        if site.switch is not None:
+            from ewe.features.pages import SitePages
+
+            pages = SitePages(site.switch, static.root, config.defaultindex, static.prefix)
+            found.append(Asked(pages, "X-Switch's pages"))
+        return found
+
+    # Programs
+
+    def program(self, kind: str, address: str, gateway: tuple[str, ...]) -> Lead:
+        """Return what runs the programs of a location, and claim their files."""
+        why = f"gateway = {', '.join(gateway)}"
+        config, table = self.config, self.table
+        if kind in ("wsgi", "asgi"):
+            return Asked(self.application(kind, address), why)
+        if kind in ("http", "https"):
+            raise ConfigError(f"{table.at('gateway')} {quoted(gateway[0])}: not yet")
+        if kind == "libcgi":
+            raise ConfigError(
+                f"{table.at('gateway')} libcgi: libraries answer below /libcgi-bin/ (libcgi-path)"
+            )
+        extensions: tuple[str, ...] = self.values.get("programs", ())
+        files = bool(extensions or self.alias or "root" in self.values or self.location.kind != "prefix")
+        files = files or kind in ("cgi", "xswitch")
+        if files:
+            self.claim(extensions)
+        if extensions:
+            why = f"programs = {', '.join(extensions)}, {why}"
+        run: Runner
+        if kind == "cgi":
+            from ewe.features.cgi import CGI
+
+            run = CGI(config, self.site.static, self.site.limits, self.site.switch).run
+        elif kind == "xswitch":
+            run = self.on_switch()
+        else:
+            run = self.responder(kind, [parse_gateway(each)[1] for each in gateway])
+        return Programs(
+            self.static,
+            self.location.prefix,
+            run,
+            why,
+            extensions=extensions,
+            file=self.file,
+            needs_file=files,
+            executable=kind == "cgi",
+        )
+
+    def claim(self, extensions: tuple[str, ...]) -> None:
+        """See that no site sends the programs of this location as files."""
+        root, together = self.static.root, self.site.together
+        if self.file:
+            together.append(Claims(root, (), [self.file]))
+        elif self.location.pattern is not None and not self.alias:
+            if extensions:
+                together.append(Claims(root, extensions))
+            else:
+                together.append(PatternClaims(root, self.location.pattern.pattern))
+        else:
+            below = root if self.alias else os.path.realpath(root + self.location.what)
+            if not extensions and self.location.kind == "prefix" and below == root and not self.alias:
+                together.append(PatternClaims(root, ""))
+            else:
+                together.append(Claims(below, extensions, () if extensions else [below]))
+
+    def on_switch(self) -> Runner:
+        """Return what runs scripts on X-Switch. Raises ConfigError."""
+        switch = self.site.switch
+        if switch is None:
+            raise ConfigError(
+                f"{self.table.at('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x"
+            )
+        root = self.static.root
+
+        async def run(script: Script, request: Request, io: Stream) -> Response | None:
+            answer: Response = await switch.run(script, request, io, root)
+            return answer
+
+        return run
+
+    def responder(self, kind: str, addresses: list[str]) -> Runner:
+        """Return what asks a responder: FastCGI, SCGI or uwsgi. Raises ValueError."""
+        from ewe.features.fastcgi import connections_of
+        from ewe.gateway.affinity import Affinity
+        from ewe.gateway.responder import ask
+        from ewe.registry import load
+
+        config, limits, root = self.config, self.site.limits, self.site.static.root
+        connections = connections_of(config, addresses, "gateway", load(CODECS[kind]))
+        affinity = None
+        if config.fastcgi_affinity is not None and len(connections.places) > 1:
+            affinity = Affinity(config.fastcgi_affinity, self.location.what, connections.places)
+
+        async def run(script: Script, request: Request, io: Stream) -> Response | None:
+            return await ask(connections, request, io, script, root, config, limits, affinity)
+
+        return run
+
+    def application(self, kind: str, name: str) -> Feature:
+        """Return a WSGI or an ASGI application below the location's prefix. Raises ValueError."""
+        prefix = self.location.prefix or "/"
+        if kind == "wsgi":
+            from ewe.features.wsgi import WSGI
+
+            threads = self.site.many_calls
+            return WSGI(self.config, prefix, name, threads=threads, processes=self.site.many_processes)
+        from ewe.features.asgi import ASGI
+
+        asgi = ASGI(self.config, prefix, name)
+        self.site.applications.append(asgi.application)
+        return asgi

@@ -1,0 +1,85 @@
+"""Error pages of a site's own: `error-pages = { 404 = "/404.html", 503 = "/busy.html" }`.
+
+The page is what the site answers for that path: a file, or what a program says. The status stays, and so do the
+fields that belong to it (Allow, Retry-After, WWW-Authenticate ...). If the page itself cannot be had, the client
+gets ewe's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from ewe import logger
+from ewe.config.messages import ConfigError, quoted
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
+from ewe.site import moved
+
+if TYPE_CHECKING:
+    from ewe.streams.base import Stream
+
+# Fields that describe ewe's own page, or the file of the site's page
+OF_PAGE = frozenset({"content-type", "x-content-type-options"})
+OF_FILE = frozenset({"etag", "last-modified", "accept-ranges", "location"})
+STATUS = b"REDIRECT_STATUS"
+
+
+class Inner(Protocol):
+    """What is needed here of a VirtualSite."""
+
+    async def inside(self, request: Request, io: Stream) -> Response:
+        """Answer without deciders and finishers. Raises HTTPError."""
+        ...
+
+
+class ErrorPages:
+    """The pages of one location, by status."""
+
+    def __init__(self, pages: dict[int, str]) -> None:
+        self.pages = pages
+        self.site: Inner | None = None  # set by the site that has this finisher
+
+    @classmethod
+    def from_table(cls, value: object, place: str) -> ErrorPages:
+        """Return the pages that a table names. Raises ConfigError."""
+        expected = 'expected statuses from 400 to 599 and paths, such as { 404 = "/404.html" }'
+        if not isinstance(value, Mapping) or not value:
+            raise ConfigError(f"{place} {quoted(value)}: {expected}")
+        pages = {}
+        for status, path in value.items():
+            if not (str(status).isdigit() and 400 <= int(status) <= 599):
+                raise ConfigError(f"{place} status {quoted(str(status))}: {expected}")
+            if not isinstance(path, str) or not path.startswith("/") or not path.isprintable() or " " in path:
+                raise ConfigError(f"{place} path {quoted(path)}: {expected}")
+            pages[int(status)] = path
+        return cls(pages)
+
+    async def finish(self, request: Request, response: Response, io: Stream) -> Response:
+        """Return the response with the page of its status, if there is one."""
+        path = self.pages.get(response.status)
+        if path is None or self.site is None:
+            return response
+        variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": request.target.encode("latin-1")}
+        try:
+            asked = moved(request, path, request.redirects + 1)
+            asked.variables = request.variables | variables
+            page = await self.site.inside(asked, io)
+        except HTTPError as error:
+            logger.errors.warning(f"page {path} of {response.status}: {error.cause} (error-pages)")
+            return response
+        if page.status != 200:
+            await page.close()
+            logger.errors.warning(
+                f"page {path} of {response.status}: its answer is {page.status} (error-pages)"
+            )
+            return response
+        kept = [field for field in response.fields if field[0].lower() not in OF_PAGE]
+        own = [field for field in page.fields if field[0].lower() not in OF_FILE]
+        cause = response.cause
+        await response.close()
+        if isinstance(page.body, bytes):  # perhaps of a cache: never changed
+            return Response(response.status, (*own, *kept), page.body, cause=cause)
+        page.status, page.reason, page.cause = response.status, response.reason, cause
+        page.fields = (*own, *kept)
+        return page

@@ -1,0 +1,126 @@
+"""A location: which paths it covers, and the steps that its requests take.
+
+The steps are objects, made once from the location's table, each only where its key is given:
+
+    deciders    in the order of DECIDERS (ewe.config.site_tables): each passes the request on, or answers
+    leads       status, redirect, rewrite; try; programs and gateway; alias, or the site's own features
+    finishers   in the order of FINISHERS: each changes the response
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ewe.config.messages import ConfigError
+from ewe.config.site_tables import DECIDERS, FINISHERS, is_below
+from ewe.http.messages import NO_BODY, with_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ewe.config.site_tables import LocationTable
+    from ewe.http.messages import Request, Response
+    from ewe.sites.leads import Lead
+    from ewe.streams.base import Stream
+
+MAX_KNOWN = 1024  # requests whose copy with variables is remembered
+
+
+class Decider(Protocol):
+    """A step before the answer."""
+
+    async def decide(self, request: Request, io: Stream) -> Request | Response:
+        """Return the request to let it pass, possibly with more variables, or an answer. Raises HTTPError."""
+        ...
+
+
+class Finisher(Protocol):
+    """A step after the answer."""
+
+    async def finish(self, request: Request, response: Response, io: Stream) -> Response:
+        """Return the response, or a changed copy of it."""
+        ...
+
+
+class Location:
+    """One location of a site. The last of a site covers every path, and has no table."""
+
+    def __init__(self, table: LocationTable | None) -> None:
+        self.table = table
+        self.kind = table.kind if table is not None else "every path"
+        self.what = table.what if table is not None else ""
+        self.pattern = re.compile(self.what) if self.kind == "pattern" else None
+        self.prefix = self.what.rstrip("/") if self.kind == "prefix" else ""
+        self.deciders: list[Decider] = []
+        self.finishers: list[Finisher] = []
+        self.leads: list[Lead] = []
+        self.variables: dict[bytes, bytes] = {}
+        self.passes_authorization = False
+        # Equal requests without a body share one Request, and so its copy with variables.
+        self.known: dict[Request, Request] = {}
+
+    def covers(self, path: str) -> bool | re.Match[str]:
+        """Return whether this location is for a path; the match, if it has a pattern."""
+        if self.pattern is not None:
+            return self.pattern.search(path) or False
+        if self.kind == "path":
+            return path == self.what
+        return self.table is None or is_below(path, self.what)
+
+    def rest(self, path: str) -> str:
+        """Return what follows the prefix in a path."""
+        return path[len(self.prefix) :] if self.kind == "prefix" else ""
+
+    def with_variables(self, request: Request) -> Request:
+        """Return the request with the variables that programs get: `env`, and Authorization if it is passed."""
+        authorization = request.values.get("authorization") if self.passes_authorization else None
+        if not self.variables and authorization is None:
+            return request
+        keeps = request.body is NO_BODY and authorization is None
+        if keeps and (known := self.known.get(request)) is not None:
+            return known
+        more = self.variables
+        if authorization is not None:
+            more = more | {b"HTTP_AUTHORIZATION": authorization.encode("latin-1", "replace")}
+        other = with_variables(request, more)
+        if request.variables:  # what a decider says is stronger
+            other.variables = more | request.variables
+        if keeps:
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()
+            self.known[request] = other
+        return other
+
+
+def steps_of(
+    registry: Mapping[tuple[str, ...], str], given: Mapping[str, Any], places: Mapping[str, str]
+) -> Iterator[Any]:
+    """Yield the steps that tables give, in the registry's order. places: how an error of each key begins.
+
+    Raises ConfigError.
+    """
+    for keys, where in registry.items():
+        values = {key: given[key] for key in keys if key in given}
+        if not values:
+            continue
+        first = next(iter(values))
+        module, _, name = where.partition(":")
+        maker = getattr(import_module(module), name)
+        try:
+            yield maker.from_table(values if len(keys) > 1 else values[first], places[first])
+        except ConfigError:
+            raise
+        except ValueError as reason:
+            raise ConfigError(f"{places[first]} {reason}") from None
+
+
+def deciders_of(given: Mapping[str, Any], places: Mapping[str, str]) -> list[Decider]:
+    """Return the deciders that tables give. Raises ConfigError."""
+    return list(steps_of(DECIDERS, given, places))
+
+
+def finishers_of(given: Mapping[str, Any], places: Mapping[str, str]) -> list[Finisher]:
+    """Return the finishers that tables give. Raises ConfigError."""
+    return list(steps_of(FINISHERS, given, places))

@@ -1,0 +1,133 @@
+"""Templates: the texts with variables in `redirect`, `rewrite`, `try` and `alias`.
+
+    $path      the request's path, percent-decoded          $host     its Host, with the port
+    $rest      what follows the prefix of the location      $scheme   http or https
+    $query     its query, without "?"                       $1 $name  a group of the location's pattern
+    $$         a dollar sign
+
+A value is encoded for the place that it goes to. A capture can therefore never add a field to a redirect, nor a
+parameter to a query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ewe.config.messages import ConfigError, nearest
+from ewe.http.messages import NOT_ASKED, Request
+from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode
+
+if TYPE_CHECKING:
+    from ewe.streams.base import Stream
+
+VARIABLE = re.compile(r"\$(?:(\$)|([0-9]{1,2}|[a-z_]\w*)|\{(\w+)\})?", re.IGNORECASE)
+NAMES = ("path", "rest", "query", "host", "scheme")
+
+
+class Template:
+    """A text with variables. Raises ConfigError for a variable that the location does not have."""
+
+    def __init__(self, text: str, label: str, pattern: re.Pattern[str] | None) -> None:
+        """label: how an error begins. pattern: of the location, whose groups are variables."""
+        self.text = text
+        self.parts: list[tuple[str, str]] = []  # (text, name of the variable after it or "")
+        groups = {str(number) for number in range(1, (pattern.groups if pattern else 0) + 1)}
+        known = {*NAMES, *groups, *(pattern.groupindex if pattern else ())}
+        place = 0
+        before = ""
+        for match in VARIABLE.finditer(text):
+            before += text[place : match.start()]
+            place = match.end()
+            name = match[2] or match[3] or ""
+            if match[1]:
+                before += "$"
+            elif name in known:
+                self.parts.append((before, name))
+                before = ""
+            elif name.isdigit():
+                has = f"has {len(groups)}" if pattern else "has no pattern"
+                raise ConfigError(f"{label} {text}: ${name} is a group, and this location {has}")
+            else:
+                near = nearest(name, known) or f": there are ${', $'.join(NAMES)}; $$ is a dollar sign"
+                raise ConfigError(f"{label} {text}: unknown variable ${name}{near}")
+        self.parts.append((before + text[place:], ""))
+        self.constant = len(self.parts) == 1
+
+    def path(self, values: Mapping[str, str]) -> tuple[str, str | None]:
+        """Return a decoded path and a query, None if the template has none. Raises HTTPError(404) for "..".
+
+        Without that check a group of a pattern could end in a name of a file above the directory.
+        """
+        made = ""
+        query: str | None = None
+        for text, name in self.parts:
+            if query is None and "?" in text:
+                first, _, rest = text.partition("?")
+                made += first
+                query = rest
+            elif query is None:
+                made += text
+            else:
+                query += text
+            if name and query is None:
+                made += values[name]
+            elif name:
+                assert query is not None
+                query += values[name] if name == "query" else encoded(values[name])
+        made = re.sub("//+", "/", made)
+        if "/." in made and re.search(r"/\.\.?(?:/|\Z)", made):
+            raise HTTPError(404, f"{self.text} became {made!r}, which leads out of its directory")
+        return made, query.rstrip("&?") if query is not None else None
+
+    def url(self, values: Mapping[str, str]) -> str:
+        """Return a URL: the texts as they are, the values percent-encoded where that is needed."""
+        made = ""
+        for text, name in self.parts:
+            made += text
+            if name in ("host", "scheme", "query"):
+                made += values[name]
+            elif name and "?" in made:
+                made += encoded(values[name])
+            elif name:
+                made += percent_encode(values[name])
+        if made.startswith("//"):
+            made = "/" + made.lstrip("/")  # "//host/" would lead to another server
+        return made
+
+
+def encoded(text: str) -> str:
+    """Encode a decoded text for a parameter of a query."""
+    return re.sub(r"[&=+@/;?]", lambda match: f"%{ord(match[0]):02X}", percent_encode(text))
+
+
+def values_of(request: Request, rest: str, found: re.Match[str] | None, io: Stream) -> dict[str, str]:
+    """Return the variables of a request. rest: of its path, after the prefix. found: the pattern's match."""
+    values = {
+        "path": request.path,
+        "rest": rest,
+        "query": request.query or "",
+        "host": request.host or io.server[0],
+        "scheme": io.scheme,
+    }
+    if found is not None:
+        values |= {str(number): text or "" for number, text in enumerate(found.groups(), 1)}
+        values |= {name: text or "" for name, text in found.groupdict().items()}
+    return values
+
+
+def with_path(request: Request, path: str, query: str | None) -> Request:
+    """Return a copy of a request, of the same body, for another path. query: None: the request's own.
+
+    `target` stays: REQUEST_URI is what the client has asked for.
+    """
+    other = object.__new__(Request)
+    for name in Request.__slots__:
+        setattr(other, name, getattr(request, name))
+    other.path = path
+    if query is not None:
+        other.query = query or None
+    other.asked = NOT_ASKED
+    return other

@@ -1,0 +1,178 @@
+"""Virtual sites: which site a request is for, and the order in which it meets the parts of a location.
+
+    Sites.respond     the site: by the name in Host and the server's address (ewe.http.virtual_hosts)
+    VirtualSite       the location: the first in the file that covers the path; the last one covers every path
+      1. deciders     methods, allow and deny, requests-per-second, auth: each may answer instead
+      2. leads        status, redirect or rewrite; try; programs and gateway; alias or root; the site's features
+      3. finishers    error-pages, headers, expires, cache-control, limit-rate
+
+A rewrite, a hit of `try` under another path and a local redirect of a program begin again at the site's first
+location, MAX_REDIRECTS times at most. Only the last location's finishers see the response, and every location's
+deciders see the request. A step of a [[site]] counts for each of its locations that has no such step.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ewe.config.setting_types import parse_address, parse_variable
+from ewe.config.site_tables import SiteTable
+from ewe.http.error_pages import error_page
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
+from ewe.http.virtual_hosts import Host, VirtualHosts
+from ewe.site import MAX_REDIRECTS, Site, moved
+from ewe.sites.build import leads_of
+from ewe.sites.claims import PatternClaims
+from ewe.sites.error_pages import ErrorPages
+from ewe.sites.location import Location, deciders_of, finishers_of
+from ewe.sites.part import Part
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.config.site_tables import LocationTable
+    from ewe.gateway.claims import Claims
+    from ewe.streams.base import Stream
+
+IMPLICIT = SiteTable("the settings", {})  # the one site of settings without tables
+
+
+class VirtualSite(Part):
+    """One [[site]]."""
+
+    def __init__(
+        self, config: Config, table: SiteTable, together: list[Claims | PatternClaims], **how: bool
+    ) -> None:
+        """Make the locations of a table. config: with the site's settings. Raises ValueError, in one line."""
+        super().__init__(config, together, None, **how)
+        self.table = table
+        self.locations = [self.location(each) for each in table.locations]
+        self.locations.append(self.location(None))
+
+    def location(self, table: LocationTable | None) -> Location:
+        """Return a location; of table None: the last one, which covers every path."""
+        location = Location(table)
+        given = {**self.table.steps, **(table.steps if table is not None else {})}
+        places = {key: f"{self.table.places.get(key, self.table.place)}: {key} =" for key in self.table.steps}
+        if table is not None:
+            places |= {key: table.at(key) for key in table.steps}
+        location.deciders = deciders_of(given, places)
+        location.finishers = finishers_of(given, places)
+        for finisher in location.finishers:
+            if isinstance(finisher, ErrorPages):
+                finisher.site = self
+        config = self.config.taking(table.given) if table is not None else self.config
+        names = (parse_variable(each) for each in (*self.config.env, *config.env))
+        location.variables = {name.encode(): value.encode() for name, value in names}
+        location.passes_authorization = config.pass_authorization
+        location.leads = leads_of(self, location, config)
+        return location
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        """Return the response of the location that covers the request's path. Raises HTTPError."""
+        location = self.locations[-1]
+        tried: Location | None = None
+        try:
+            for _ in range(MAX_REDIRECTS + 1):
+                if self.guard is not None:
+                    decision = await self.guard.decide(request, io)
+                    if isinstance(decision, Response):
+                        return decision
+                    request = decision
+                location, found = self.find(request.path)
+                outcome = await self.ask(location, found, request, io, tried)
+                if isinstance(outcome, Request):
+                    request, tried = outcome, location
+                elif outcome.target is not None:
+                    request, tried = moved(request, outcome.target, request.redirects + 1), None
+                else:
+                    return await self.finished(location, request, outcome, io)
+            raise HTTPError(500, f"more than {MAX_REDIRECTS} rewrites, the last to {request.path!r}")
+        except HTTPError as error:
+            if not location.finishers:
+                raise
+            response = error_page(error.status, error.cause, error.fields)
+            return await self.finished(location, request, response, io)
+
+    def find(self, path: str) -> tuple[Location, re.Match[str] | None]:
+        """Return the first location that covers a path, and the match of its pattern."""
+        for location in self.locations:
+            if found := location.covers(path):
+                return location, found if isinstance(found, re.Match) else None
+        raise AssertionError("the last location covers every path")
+
+    async def ask(
+        self,
+        location: Location,
+        found: re.Match[str] | None,
+        request: Request,
+        io: Stream,
+        tried: Location | None = None,
+        decides: bool = True,
+    ) -> Request | Response:
+        """Return a location's answer, or the request to look up instead.
+
+        tried: the location whose `try` gave the request's path, and does not look again.
+        """
+        if decides:
+            for decider in location.deciders:
+                decision = await decider.decide(request, io)
+                if isinstance(decision, Response):
+                    return decision
+                request = decision
+        request = location.with_variables(request)
+        rest = location.rest(request.path)
+        for lead in location.leads:
+            if location is tried and lead.why.startswith("try:"):
+                continue
+            outcome = await lead.lead(request, rest, found, io)
+            if outcome is not None:
+                return outcome
+        return error_page(404, "there is no such file")
+
+    async def finished(
+        self, location: Location, request: Request, response: Response, io: Stream
+    ) -> Response:
+        """Return the response after a location's finishers."""
+        for finisher in location.finishers:
+            response = await finisher.finish(request, response, io)
+        return response
+
+    async def inside(self, request: Request, io: Stream) -> Response:
+        """Answer without deciders and finishers: for the pages of errors. Raises HTTPError."""
+        tried: Location | None = None
+        for _ in range(MAX_REDIRECTS + 1):
+            location, found = self.find(request.path)
+            outcome = await self.ask(location, found, request, io, tried, decides=False)
+            if isinstance(outcome, Response):
+                return outcome
+            request, tried = outcome, location
+        raise HTTPError(500, f"more than {MAX_REDIRECTS} rewrites, the last to {request.path!r}")
+
+
+class Sites(Site):
+    """All sites of a server. To a conversation it is one."""
+
+    def __init__(self, config: Config, **how: bool) -> None:
+        """Make each [[site]] of a configuration. Raises ValueError, in one line."""
+        together: list[Claims | PatternClaims] = []
+        self.sites: list[VirtualSite] = []
+        made: list[tuple[Host, VirtualSite]] = []
+        for table in config.sites or (IMPLICIT,):
+            own = config.taking(table.given)
+            own.__dict__["sites"] = ()
+            site = VirtualSite(own, table, together, **how)
+            listen = tuple(parse_address(each)[1:] for each in table.listen)
+            made.append((Host(table.names, listen), site))
+            self.sites.append(site)
+        self.hosts = VirtualHosts(made)
+        first = self.sites[0]
+        self.__dict__.update(first.__dict__)
+        self.sites = [site for _, site in made]
+        self.config = config
+        self.applications = [each for site in self.sites for each in site.applications]
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        """Return the response of the site that the request is for. Raises HTTPError."""
+        return await self.hosts.choose(request.host, io.server).respond(request, io)
