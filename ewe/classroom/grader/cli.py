@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 from ewe import __version__
 from ewe.classroom.grader import formats, processes, repeat, replay, scheme, subject
-from ewe.classroom.grader.check import all_checks
+from ewe.classroom.grader.check import Check, all_checks
 from ewe.classroom.grader.grading import Grading
 from ewe.classroom.grader.page import to_html
 from ewe.classroom.grader.sandbox import Limits, adopt_orphans, private_network
+from ewe.classroom.grader.speed import SPEED
 from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict
 from ewe.config.messages import ConfigError, nearest, one_line
 
@@ -57,6 +58,15 @@ def parser() -> Parser:
     made.add_argument("--list", action="store_true", help="list the labs and the checks, and end")
     made.add_argument(
         "--explain", metavar="CHECK", help="say what a check sends and expects, and why, and end"
+    )
+    made.add_argument(
+        "--speed", action="store_true", help="also measure the speed, as a ratio to a reference server"
+    )
+    made.add_argument(
+        "--claim",
+        metavar="N",
+        type=int,
+        help="how many clients at once the server claims to serve, for --speed",
     )
     made.add_argument("--record", metavar="DIR", help="write a replay file for each check")
     made.add_argument(
@@ -121,8 +131,13 @@ def run(options: argparse.Namespace) -> int:
     recipe = subject.from_command(options.command) if options.command else subject.from_path(options.path)
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
     lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
+    if options.claim is not None:
+        if not 1 <= options.claim <= scheme.MOST_CLIENTS:
+            raise ConfigError(f"--claim: {options.claim}, which is no number from 1 to {scheme.MOST_CLIENTS}")
+        lab = replace(lab, speed=replace(lab.speed, clients=options.claim))
     if options.only:
-        lab = chosen(lab, options.only)
+        options.speed = options.speed or SPEED.name in options.only
+        lab = chosen(lab, options.only, options.speed)
     account = account_of(options.user, recipe)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.repeat > 1 or options.runs:
@@ -147,20 +162,28 @@ def prepared(
         yield Grading(
             recipe, lab, directory, Limits(account),
             private_network=isolated, record=Path(options.record) if options.record else None,
+            measures_speed=options.speed,
         )  # fmt: skip
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def chosen(lab: scheme.Scheme, names: list[str]) -> scheme.Scheme:
+def known_checks() -> dict[str, Check]:
+    """Return every check by its name, and speed, which is measured after them."""
+    return {**all_checks(), SPEED.name: SPEED}
+
+
+def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
     """Return a lab with some of its checks; a check that the lab does not have is added, with no points."""
     items = {item.check.name: item for item in lab.items}
-    checks = all_checks()
+    checks = known_checks()
     for name in names:
         if name not in checks:
             raise ConfigError(f"--only: no check is called {name}{nearest(name, checks)}; see --list")
+    names = [name for name in dict.fromkeys(names) if name != SPEED.name]
+    plan = lab.speed if speed else replace(lab.speed, marks=())
     return replace(
-        lab, items=tuple(items.get(name) or scheme.Item(checks[name], 0) for name in dict.fromkeys(names))
+        lab, items=tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names), speed=plan
     )
 
 
@@ -211,19 +234,20 @@ def print_list() -> int:
             f"  {name:<22}{lab.title} ({len(lab.items)} checks, {sum(item.points for item in lab.items)} points)"
         )
     print("\nChecks (--only CHECK, --explain CHECK):")
-    for check in all_checks().values():
+    for check in known_checks().values():
         print(f"  {check.name:<22}{check.proves}")
     return 0
 
 
 def explain(name: str) -> int:
-    checks = all_checks()
+    checks = known_checks()
     if name not in checks:
         raise ConfigError(f"--explain: no check is called {name}{nearest(name, checks)}; see --list")
     check = checks[name]
     rows = [("proves", check.proves), ("sends", check.sends), ("expects", check.expects), ("why", check.why)]
     rows += [("hint", check.hint), *((f"option {key}", text) for key, text in check.options.items())]
-    rows.append(("labs", ", ".join(lab for lab in scheme.lab_names() if name in names_of(lab)) or "none"))
+    labs = ", ".join(lab for lab in scheme.lab_names() if name in names_of(lab))
+    rows.append(("labs", labs or ("all, with --speed" if name == SPEED.name else "none")))
     print(name)
     for label, text in rows:
         print(textwrap.fill(text, 100, initial_indent=f"  {label:<14}", subsequent_indent=" " * 16))
@@ -265,7 +289,8 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
         save(report, options)
 
     grading.on_verdict = show
-    print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.recipe.shown}")
+    speed = ", and its speed" if grading.measures_speed else ""
+    print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.recipe.shown}{speed}")
     save(grading.report(), options)  # before the first check: a file that can be read is there from the start
     report = grading.run()
     save(report, options)

@@ -9,10 +9,14 @@ moment leaves a file that can be read and counts what was done; the checks that 
     Classroom 50     result.json, schema classroom50/result/v1
     PrairieLearn     results.json
     Autolab          the last line of standard output
+
+A server decides what it sends, and so what a report quotes: a gigabyte, binary bytes, characters that become six in
+JSON. No report is larger than MOST_BYTES. fitted() makes a report with ever shorter texts until it fits.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -23,19 +27,58 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report
+from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, clip
 from ewe.config.messages import ConfigError
 
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# PrairieLearn refuses results of more than 1 MB; a browser and a mail server like no larger ones, either.
+MOST_BYTES = 1_000_000
+TEXT_LENGTHS = (8000, 2000, 500, 100)
 NOT_FINISHED = "The grader was stopped before it had finished: the checks that did not run have no points."
 
 
+def fitted(make: Callable[[Report, int], str]) -> Callable[[Report], str]:
+    """Return a format whose result has at most MOST_BYTES. make: gets the most characters of one text."""
+
+    @functools.wraps(make)
+    def made(report: Report) -> str:
+        for most in TEXT_LENGTHS:
+            text = make(report, most)
+            if len(text.encode(errors="replace")) <= MOST_BYTES:
+                break
+        return text
+
+    return made
+
+
+def as_json(table: object) -> str:
+    return json.dumps(table, ensure_ascii=False, indent=1) + "\n"
+
+
 def to_json(report: Report) -> str:
-    return json.dumps(report.as_dict(), ensure_ascii=False, indent=1) + "\n"
+    """Return everything; where that is more than MOST_BYTES, the steps of checks that passed are left out first."""
+    table = report.as_dict()
+    for keep in ({PASSED, FAILED, ERROR}, {FAILED, ERROR}, set()):
+        for verdict in table["verdicts"]:
+            if verdict["status"] not in keep:
+                verdict["steps"] = []
+        text = as_json(table)
+        if len(text.encode(errors="replace")) <= MOST_BYTES:
+            return text
+    for most in TEXT_LENGTHS:
+        for verdict in table["verdicts"]:
+            verdict["facts"] = [clip("; ".join(verdict["facts"]), most)]
+            for key in ("text", "did", "should", "because", "output"):
+                verdict[key] = clip(verdict[key], most)
+        text = as_json(table)
+        if len(text.encode(errors="replace")) <= MOST_BYTES:
+            break
+    return text
 
 
-def to_gradescope(report: Report) -> str:
-    """Return results.json: a score and a status for each check."""
+@fitted
+def to_gradescope(report: Report, most: int) -> str:
+    """Return results.json: a score and a status for each check; the speed for Gradescope's leaderboard."""
     tests: list[dict[str, Any]] = [
         {
             "name": f"{verdict.name}: {verdict.proves}",
@@ -43,7 +86,7 @@ def to_gradescope(report: Report) -> str:
             "score": verdict.score,
             "max_score": verdict.points,
             "status": "passed" if verdict.status == PASSED else "failed",
-            "output": verdict.text(),
+            "output": verdict.text(most),
             "output_format": "text",
             "visibility": "visible",
             "extra_data": {"again": verdict.again},
@@ -61,10 +104,36 @@ def to_gradescope(report: Report) -> str:
         "stdout_visibility": "visible",
         "tests": tests,
     }
-    return json.dumps(table, ensure_ascii=False, indent=1) + "\n"
+    if columns := leaderboard(report):
+        table["leaderboard"] = columns
+    return as_json(table)
 
 
-def to_classroom50(report: Report) -> str:
+def leaderboard(report: Report) -> list[dict[str, Any]]:
+    """Return Gradescope's field `leaderboard`; [] for a server without speed, which is then not listed."""
+    speed = report.speed
+    if speed is None or speed["failure"]:
+        return []
+    columns = [{"name": "rate (reference = 1)", "value": rate_of(speed)["median"], "order": "desc"}]
+    for key, name in (
+        ("p99", "99th percentile at half load (reference = 1)"),
+        ("cpu", "CPU for a response (reference = 1)"),
+        ("memory_kib", "KiB for a connection"),
+    ):
+        if speed[key] is not None:
+            columns.append({"name": name, "value": speed[key], "order": "asc"})
+    return [*columns, {"name": "points", "value": report.score, "order": "desc"}]
+
+
+def rate_of(speed: dict[str, Any]) -> dict[str, Any]:
+    """Return the ratio of the rates at the claimed load, of a speed as JSON has it or as Python has it."""
+    rates = speed["rates"]
+    found: dict[str, Any] = rates.get(speed["claim"]) or rates[str(speed["claim"])]
+    return found
+
+
+@fitted
+def to_classroom50(report: Report, most: int) -> str:
     """Return result.json of Classroom 50. Who submitted what is taken from GitHub's environment variables."""
     repository = os.environ.get("GITHUB_REPOSITORY", "")
     table = {
@@ -88,16 +157,17 @@ def to_classroom50(report: Report) -> str:
                 "passed": verdict.status == PASSED,
                 "score": verdict.score,
                 "max-score": verdict.points,
-                "output": verdict.text(),
+                "output": verdict.text(most),
             }
             for verdict in report.verdicts
         ],
     }
-    return json.dumps(table, ensure_ascii=False, indent=1) + "\n"
+    return as_json(table)
 
 
-def to_prairielearn(report: Report) -> str:
-    """Return results.json of PrairieLearn, at most 1 MB: long texts are cut."""
+@fitted
+def to_prairielearn(report: Report, most: int) -> str:
+    """Return results.json of PrairieLearn, which takes at most 1 MB."""
     table = {
         "gradable": True,
         "score": round(report.score / report.points, 6) if report.points else float(report.all_passed),
@@ -110,15 +180,16 @@ def to_prairielearn(report: Report) -> str:
                 "points": verdict.score,
                 "max_points": verdict.points,
                 "message": verdict.status,
-                "output": verdict.text()[:8000],
+                "output": verdict.text(most),
             }
             for verdict in report.verdicts
         ],
     }
-    return json.dumps(table, ensure_ascii=False, indent=1) + "\n"
+    return as_json(table)
 
 
-def to_junit(report: Report) -> str:
+@fitted
+def to_junit(report: Report, most: int) -> str:
     """Return JUnit's XML: one testsuite, one testcase for each check."""
     count = dict.fromkeys((PASSED, FAILED, ERROR, NOT_RUN), 0)
     for verdict in report.verdicts:
@@ -137,16 +208,22 @@ def to_junit(report: Report) -> str:
             lines.append(f"{start}/>")
             continue
         kind = {FAILED: "failure", ERROR: "error", NOT_RUN: "skipped"}[verdict.status]
-        inner = f"<{kind} message={attribute(verdict.did or verdict.status)}"
-        inner += "/>" if kind == "skipped" else f">{escape(clean(verdict.text()))}</{kind}>"
+        inner = f"<{kind} message={attribute(clip(verdict.did, 500) or verdict.status)}"
+        inner += "/>" if kind == "skipped" else f">{escape(clean(verdict.text(most)))}</{kind}>"
         lines.append(f"{start}>{inner}</testcase>")
     return "\n".join([*lines, "</testsuite>", "</testsuites>", ""])
 
 
 def to_autolab(report: Report) -> str:
-    """Return Autolab's line: the points of each check. It must be the last line of standard output."""
+    """Return Autolab's line: the points of each check; for its scoreboard the points, the failed checks, the speed.
+
+    It must be the last line of standard output.
+    """
     scores = {verdict.name: verdict.score for verdict in report.verdicts}
-    return json.dumps({"scores": scores, "scoreboard": [report.score, len(report.failed)]})
+    board: list[float] = [report.score, len(report.failed)]
+    if report.speed is not None:
+        board.append(0 if report.speed["failure"] else rate_of(report.speed)["median"])
+    return json.dumps({"scores": scores, "scoreboard": board})
 
 
 def summary_line(report: Report) -> str:

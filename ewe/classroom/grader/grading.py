@@ -13,12 +13,14 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from ewe.classroom.grader import processes
 from ewe.classroom.grader.sandbox import Limits
 from ewe.classroom.grader.scene import Fault, Scene
 from ewe.classroom.grader.scheme import Item, Scheme
+from ewe.classroom.grader.speed import SPEED, judge, run_speed
 from ewe.classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Site, Subject
 from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
 
@@ -37,6 +39,8 @@ class Grading:
         *,
         private_network: bool = False,
         record: Path | None = None,
+        measures_speed: bool = False,
+        student: str = "",
         on_verdict: Callable[[Report, Verdict], None] = lambda report, verdict: None,
     ) -> None:
         self.recipe = recipe
@@ -45,6 +49,8 @@ class Grading:
         self.limits = limits
         self.private_network = private_network
         self.record = record
+        self.measures_speed = measures_speed or bool(scheme.speed.marks)
+        self.student = student
         self.on_verdict = on_verdict
         self.site = Site(directory)
         self.starts = 0
@@ -53,12 +59,15 @@ class Grading:
     def report(self) -> Report:
         """Return a report in which no check has run."""
         verdicts = [self.verdict(item) for item in self.scheme.items]
+        if self.measures_speed:
+            verdicts.append(self.verdict(Item(SPEED, self.scheme.speed.points)))
         return Report(
             self.scheme.name,
             self.scheme.title,
             shlex.join(self.recipe.command),
             verdicts,
             private_network=self.private_network,
+            student=self.student,
         )
 
     def verdict(self, item: Item) -> Verdict:
@@ -73,9 +82,12 @@ class Grading:
         report = self.report()
         start = time.monotonic()
         try:
-            for item, verdict in zip(self.scheme.items, report.verdicts, strict=True):
+            for verdict, item in zip_longest(report.verdicts, self.scheme.items):
                 began = time.monotonic()
-                self.run_check(item, verdict)
+                if item is None:
+                    report.speed = self.run_speed(verdict)
+                else:
+                    self.run_check(item, verdict)
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.seconds = round(time.monotonic() - start, 3)
                 self.on_verdict(report, verdict)
@@ -116,6 +128,29 @@ class Grading:
                 self.write_replay(verdict)
         if item.check.fresh or verdict.status != PASSED:
             self.end_subject()
+
+    def run_speed(self, verdict: Verdict) -> dict[str, object] | None:
+        """Measure the speed beside the reference; fill in its verdict; return what was measured."""
+        self.end_subject()
+        try:
+            subject = self.running_subject()
+            port = subject.port + 1000 if self.private_network else processes.free_port()
+            speed = run_speed(subject, self.scheme.speed, self.scheme.name, self.directory, port)
+        except (NotStarted, Fault) as problem:
+            verdict.status, verdict.earned = FAILED, 0
+            verdict.did = str(problem)
+            verdict.output = problem.output if isinstance(problem, NotStarted) else ""
+            verdict.should = "start, and go on serving"
+            return None
+        except Exception:
+            verdict.status, verdict.earned = ERROR, 0
+            verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
+            verdict.should = "report it, with the command that shows it"
+            return None
+        judge(speed, verdict, self.scheme.speed)
+        if verdict.status != PASSED:
+            verdict.output = subject.log(6)
+        return speed.as_dict()
 
     def running_subject(self, descriptors: int = 0) -> Subject:
         """Return the server, started if none runs. Raises NotStarted. descriptors: how many a new one may open."""

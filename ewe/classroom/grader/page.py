@@ -18,7 +18,7 @@ MOST_LANES = 30
 MOST_COLUMNS = 150
 COLUMN, ROW, LEFT = 18, 20, 150
 
-ENDS = {"close", "reset", "closed-by-server", "reset-by-server", "refused"}
+ENDS = {"close", "reset", "closed-by-server", "reset-by-server", "refused", "too-much"}
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2327; --dim: #5b6670; --paper: #fff; --card: #f5f6f4; --line: #d8dcd8;

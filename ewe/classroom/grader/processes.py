@@ -24,8 +24,10 @@ Read next: scene.py, which waits for calm.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -252,6 +254,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def kill(pid: int) -> None:
+    """Kill a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def children_of_grader() -> list[int]:

@@ -13,6 +13,9 @@ from ewe.http.status import HTTPError
 
 STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?\r?\n")
 WITHOUT_BODY = (204, 304)
+# No file of the grader's site has more than 8 MB. A server that sends more does not fill the grader's memory.
+MOST_HEAD_BYTES = 1 << 18
+MOST_BYTES = 32 << 20
 
 
 @dataclass
@@ -46,8 +49,15 @@ class Reader:
     current: Response | None = None
     decoder: ChunkedDecoder | None = None
     fault: str = ""  # bytes that are not a response
+    taken: int = 0
+    too_much: bool = False  # the connection is to be read no further
 
     def feed(self, data: bytes) -> None:
+        self.taken += len(data)
+        if self.taken > MOST_BYTES:
+            self.give_up(f"more than {MOST_BYTES >> 20} MB on one connection")
+        if self.too_much or self.fault:
+            return
         self.buffer += data
         while not self.fault and self.buffer and self.step():
             pass
@@ -64,6 +74,8 @@ class Reader:
             start = bytes(self.buffer[:5])
             if not b"HTTP/".startswith(start[:5]):
                 self.fault = f"bytes that begin no response: {bytes(self.buffer[:40])!r}"
+            elif len(self.buffer) > MOST_HEAD_BYTES:
+                self.give_up(f"a head of more than {MOST_HEAD_BYTES >> 10} KB")
             return False
         head = bytes(self.buffer[: end.end()])
         line = STATUS_LINE.match(head)
@@ -86,10 +98,10 @@ class Reader:
         if response.chunked:
             self.decoder = ChunkedDecoder(Limits())
         elif length is not None:
-            if not length.strip().isdigit():
-                self.fault = response.fault = f"Content-Length: {length}, which is no number"
+            if not (length.isascii() and length.strip().isdigit()):
+                self.fault = response.fault = f"Content-Length: {length[:40]}, which is no number"
                 return False
-            response.length = int(length)
+            response.length = int(length.strip()[:19])
         if response.status in WITHOUT_BODY or response.length == 0:
             self.finish(response)
         return True
@@ -114,6 +126,15 @@ class Reader:
         del self.buffer[: response.length]
         self.finish(response)
         return True
+
+    def give_up(self, fault: str) -> None:
+        """Note that the server sends without end, and drop what has come."""
+        self.too_much = True
+        self.fault = self.fault or fault
+        self.buffer.clear()
+        if self.current is not None:
+            self.current.fault = self.current.fault or fault
+            self.current.body = b""
 
     def finish(self, response: Response) -> None:
         response.whole = True

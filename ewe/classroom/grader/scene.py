@@ -284,6 +284,9 @@ class Client:
         self.received += len(data)
         before = len(self.answers)
         self.reader.feed(data)
+        if self.reader.too_much:
+            self.ended = True
+            self.note("too-much", total=self.received)
         if len(self.answers) > before:
             self.note("answered", status=self.answers[-1].status, total=self.received)
         return True
@@ -362,6 +365,8 @@ class Scene:
             if self.pump(LOOK_S):
                 moved_at = calm_from = time.monotonic()
                 previous, baseline = None, {}
+                if moved_at - start > CEILING_S:
+                    break
                 continue
             now = time.monotonic()
             if now - looked_at < min(LOOK_S + (now - calm_from) / 4, 0.05):

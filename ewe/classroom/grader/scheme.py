@@ -9,6 +9,11 @@
     options = { limit = "workers" }      # what `ewe-grade --explain progress` lists
     hint = "Read section 3 of the text." # added to the check's hint
 
+    [speed]                              # speed.py; measured if --speed asks for it, or marks are here
+    reference = "pool"                   # a model of ewe, or "solution": the lab's own, in Python
+    clients = 16                         # the load that a server claims, unless --claim names another
+    marks = [[0.1, 2], [0.3, 4]]         # 2 points from a tenth of the reference's rate on; [] by default
+
 The file is ewe/classroom/labs/NAME/grading.toml, or any file: --lab PATH.toml.
 """
 
@@ -22,7 +27,10 @@ from ewe.classroom.grader.check import Check, all_checks
 from ewe.config.messages import ConfigError, nearest
 
 LABS = Path(__file__).parents[1] / "labs"
-KNOWN = {"title", "workers", "check"}
+KNOWN = {"title", "workers", "check", "speed"}
+KNOWN_OF_SPEED = {"reference", "clients", "marks"}
+REFERENCES = ("serial", "fork", "prefork", "thread", "pool", "asyncio", "event", "solution")
+MOST_CLIENTS = 400
 KNOWN_OF_CHECK = {"name", "points", "options", "hint"}
 
 
@@ -37,11 +45,25 @@ class Item:
 
 
 @dataclass(frozen=True)
+class SpeedPlan:
+    """How a lab measures speed. marks: pairs of a ratio and its points; clients: the load that is claimed."""
+
+    reference: str = "thread"
+    clients: int = 16
+    marks: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def points(self) -> int:
+        return max((points for _, points in self.marks), default=0)
+
+
+@dataclass(frozen=True)
 class Scheme:
     name: str
     title: str
     workers: int
     items: tuple[Item, ...]
+    speed: SpeedPlan = SpeedPlan()
 
 
 def lab_names() -> list[str]:
@@ -73,7 +95,37 @@ def load(name: str) -> Scheme:
     twice = {each for each in names if names.count(each) > 1}
     if twice:
         raise ConfigError(f"{path}: check {min(twice)} stands there twice")
-    return Scheme(stem, str(table.get("title", stem)), workers, items)
+    speed = read_speed(table.get("speed", {}), stem, f"{path}: speed")
+    return Scheme(stem, str(table.get("title", stem)), workers, items, speed)
+
+
+def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
+    """Return the table [speed]. Raises ConfigError."""
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: not a table")
+    unknown = sorted(row.keys() - KNOWN_OF_SPEED)
+    if unknown:
+        raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_OF_SPEED)}")
+    reference = row.get("reference", lab if lab in REFERENCES else SpeedPlan.reference)
+    if reference not in REFERENCES:
+        raise ConfigError(f"{where}: reference = {reference!r}; it can be {', '.join(REFERENCES)}")
+    clients = row.get("clients", SpeedPlan.clients)
+    if not isinstance(clients, int) or isinstance(clients, bool) or not 1 <= clients <= MOST_CLIENTS:
+        raise ConfigError(f"{where}: clients: {clients!r}, which is no number from 1 to {MOST_CLIENTS}")
+    marks = row.get("marks", [])
+    wanted = isinstance(marks, list) and all(
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in pair)
+        and isinstance(pair[1], int)
+        and min(pair) >= 0
+        for pair in marks
+    )
+    if not wanted:
+        raise ConfigError(
+            f"{where}: marks: {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
+        )
+    return SpeedPlan(reference, clients, tuple((float(least), points) for least, points in marks))
 
 
 def read_item(row: object, where: str) -> Item:

@@ -7,6 +7,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PASSED, FAILED, NOT_RUN, ERROR = "passed", "failed", "not run", "error"
+SHOWN_OF_STEP = 1000  # characters of what one step sent; a replay file holds all of them
+
+
+def clip(text: str, most: int) -> str:
+    """Return a text of at most so many characters: a longer one loses its middle."""
+    if len(text) <= most:
+        return text
+    kept = max(most - 40, 2) // 2
+    return f"{text[:kept]} [… {len(text) - 2 * kept} characters …] {text[-kept:]}"
 
 
 @dataclass
@@ -28,15 +37,18 @@ class Verdict:
     output: str = ""  # the last lines that the server wrote
     seconds: float = 0.0
     steps: list[dict[str, Any]] = field(default_factory=list)
+    earned: int | None = None  # the points of a check that gives parts of them; None: all or nothing
 
     @property
     def score(self) -> int:
+        if self.earned is not None:
+            return self.earned
         return self.points if self.status == PASSED else 0
 
-    def text(self) -> str:
-        """Return the verdict as paragraphs for a student."""
+    def text(self, most: int = 20_000) -> str:
+        """Return the verdict as paragraphs for a student, each of at most so many characters."""
         if self.status == PASSED:
-            return "; ".join(self.facts) or self.proves
+            return clip("; ".join(self.facts) or self.proves, most)
         if self.status == NOT_RUN:
             return "This check was not run."
         lines = [
@@ -49,7 +61,7 @@ class Verdict:
             ("See it again", self.again),
             ("The server wrote", self.output),
         ]
-        return "\n".join(f"{label}: {text}" for label, text in lines if text)
+        return "\n".join(f"{label}: {clip(text, most)}" for label, text in lines if text)
 
 
 @dataclass
@@ -64,6 +76,8 @@ class Report:
     seconds: float = 0.0
     private_network: bool = False
     finished: bool = False
+    student: str = ""  # the name of --seed
+    speed: dict[str, Any] | None = None  # speed.py, if it was measured
 
     @property
     def score(self) -> int:
@@ -85,6 +99,15 @@ class Report:
         """Return the report for JSON, in ewe-grade's format, with every step."""
         table = asdict(self)
         table["verdicts"] = [
-            {**asdict(verdict), "score": verdict.score, "text": verdict.text()} for verdict in self.verdicts
+            {
+                **asdict(verdict),
+                "score": verdict.score,
+                "text": verdict.text(),
+                "steps": [
+                    {**step, "bytes": clip(step["bytes"], SHOWN_OF_STEP)} if "bytes" in step else step
+                    for step in verdict.steps
+                ],
+            }
+            for verdict in self.verdicts
         ]
         return {"format": "ewe-grade/1", "score": self.score, "max_score": self.points, **table}
