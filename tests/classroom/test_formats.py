@@ -135,7 +135,49 @@ def test_the_page_is_whole_and_holds_no_markup_of_the_server(report: Report) -> 
     balance.close()
     assert not balance.open and not balance.loaded
     assert "got <b>" not in page and "got &lt;b&gt;" in page
-    assert page.count("<svg") == 1 and 'class="waits"' in page
+    assert page.count('<svg width="') - page.count("aria-hidden") == 1 and 'class="waits"' in page
+
+
+@pytest.mark.parametrize("text", ["x", "\x00", "&", "\ud800", "\N{SHEEP}"])
+def test_no_report_is_larger_than_a_megabyte(text: str) -> None:
+    steps = [{"t": 0.1, "lane": f"client {n % 40}", "do": "send", "bytes": text * 2000} for n in range(200)]
+    words = text * 4000
+    report = Report("pool", "The pool", words, student=words, verdicts=[
+        Verdict(f"check {n}", "proves", 1, (PASSED, FAILED, ERROR)[n % 3], [words] * 3, words, words, words, words,
+                words, words, words, words, steps=steps)
+        for n in range(40)
+    ])  # fmt: skip
+    made = {name: convert(report) for name, (_, convert) in formats.FORMATS.items()} | {
+        "html": to_html(report)
+    }
+    for name, page in made.items():
+        assert len(page.encode(errors="replace")) <= formats.MOST_BYTES, name
+    ElementTree.fromstring(made["junit"].encode(errors="replace"))
+    for name in ("json", "gradescope", "classroom50", "prairielearn"):
+        tests = json.loads(made[name])
+        assert len(tests.get("tests") or tests["verdicts"]) == 40
+    assert made["html"].endswith("</html>\n") and made["html"].count("<details") == 40
+
+
+def test_the_speed_is_in_the_reports(report: Report) -> None:
+    assert "leaderboard" not in json.loads(formats.to_gradescope(report))
+    rates = {n: {"median": 0.5 * n, "low": 0.4, "high": 0.6, "pairs": 5} for n in (1, 2)}
+    report.speed = {"reference": "ewe <b>", "claim": 2, "failure": "", "rates": rates, "cpu": 0.8, "p99": 1.2,
+                    "memory_kib": 0.0, "noisy": False}  # fmt: skip
+    report.verdicts.append(Verdict("speed", "how fast", 4, PASSED, earned=2))
+    table = json.loads(formats.to_gradescope(report))
+    assert [(each["value"], each["order"]) for each in table["leaderboard"]] == [
+        (1.0, "desc"), (1.2, "asc"), (0.8, "asc"), (0.0, "asc"), (10, "desc"),
+    ]  # fmt: skip
+    assert table["score"] == 10 == sum(test["score"] for test in table["tests"])
+    assert json.loads(formats.to_autolab(report))["scoreboard"] == [10, 2, 1.0]
+    page = to_html(report)
+    balance = Balance()
+    balance.feed(page)
+    assert not balance.open and "ewe &lt;b&gt; = 1" in page and page.count('class="whisker"') == 2
+    report.speed["failure"] = "it refused"
+    assert "leaderboard" not in json.loads(formats.to_gradescope(report))
+    assert json.loads(formats.to_autolab(report))["scoreboard"] == [10, 2, 0]
 
 
 def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:
@@ -144,6 +186,20 @@ def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:
         formats.write(target, text)
         assert target.read_text() == text
     assert [file.name for file in target.parent.iterdir()] == ["results.json"]
+
+
+def test_bytes_without_an_end_are_not_kept() -> None:
+    for fields in ("", "Transfer-Encoding: chunked\r\n", "Content-Length: 99999999999999\r\n", None):
+        reader = Reader()
+        reader.feed(b"HTTP/1.1 200 OK\r\n" + (b"X: " if fields is None else f"{fields}\r\n".encode()))
+        for _ in range(40):
+            reader.feed(b"20000\r\n" + b"x" * (2 << 16) + b"\r\n")
+            reader.feed(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+        assert reader.too_much and "more than" in reader.fault and not reader.buffer
+        assert not any(each.whole for each in reader.responses)
+        assert bool(reader.responses) == (fields is not None)
+        for response in reader.responses:
+            assert "more than 32 MB" in response.fault and not response.body
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -169,6 +225,7 @@ def test_responses_in_parts(size: int) -> None:
         (b"hello there\r\n", "begin no response"),
         (b"HTTP/1.1 abc\r\n\r\n", "status line"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n", "no number"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "chunked"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "ended after 3"),
     ],

@@ -90,6 +90,7 @@ class Grading:
                     self.run_check(item, verdict)
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.seconds = round(time.monotonic() - start, 3)
+                verdict.clip()
                 self.on_verdict(report, verdict)
         finally:
             self.end_subject()

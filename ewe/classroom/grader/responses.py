@@ -56,8 +56,10 @@ class Reader:
         self.taken += len(data)
         if self.taken > MOST_BYTES:
             self.give_up(f"more than {MOST_BYTES >> 20} MB on one connection")
-        if self.too_much or self.fault:
-            return
+        if not self.too_much and not self.fault:
+            self.take(data)
+
+    def take(self, data: bytes) -> None:
         self.buffer += data
         while not self.fault and self.buffer and self.step():
             pass

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PASSED, FAILED, NOT_RUN, ERROR = "passed", "failed", "not run", "error"
+MOST_OF_TEXT = 10_000  # characters of one text of a verdict
 SHOWN_OF_STEP = 1000  # characters of what one step sent; a replay file holds all of them
 
 
@@ -45,7 +46,13 @@ class Verdict:
             return self.earned
         return self.points if self.status == PASSED else 0
 
-    def text(self, most: int = 20_000) -> str:
+    def clip(self) -> None:
+        """Shorten what quotes the server, which decides how long it is."""
+        for name in ("sent", "did", "should", "because", "output"):
+            setattr(self, name, clip(getattr(self, name), MOST_OF_TEXT))
+        self.facts = [clip(fact, MOST_OF_TEXT) for fact in self.facts]
+
+    def text(self, most: int = MOST_OF_TEXT) -> str:
         """Return the verdict as paragraphs for a student, each of at most so many characters."""
         if self.status == PASSED:
             return clip("; ".join(self.facts) or self.proves, most)
