@@ -133,7 +133,7 @@ def leaderboard(report: Report) -> list[dict[str, Any]]:
 
 
 def rate_of(speed: dict[str, Any]) -> dict[str, Any]:
-    """Return the ratio of the rates at the claimed load, of a speed as JSON has it or as Python has it."""
+    """Return the ratio of the rates at the claimed load, from a Speed or from its JSON, whose keys are texts."""
     rates = speed["rates"]
     found: dict[str, Any] = rates.get(speed["claim"]) or rates[str(speed["claim"])]
     return found

@@ -101,7 +101,7 @@ MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", NOT_RUN: "–"}
 
 
 def to_html(report: Report) -> str:
-    """Return the page of a report: at most formats.MOST_BYTES, whatever the server has sent."""
+    """Return the page of a report: at most formats.MOST_BYTES."""
     for most, drawn in LEVELS:
         page = page_of(report, most, drawn)
         if len(page.encode(errors="replace")) <= MOST_BYTES:
