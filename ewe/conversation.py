@@ -72,10 +72,13 @@ LONG_SECONDS = 0.002  # an exchange that takes longer is work enough for one tur
 CLIENT_LEFT = Response(499)
 
 
-async def converse(stream: Stream, site: Site) -> None:
-    """Hold one client's conversation: read requests and answer them, until either side closes."""
+async def converse(stream: Stream, site: Site, pending: bytes = b"") -> None:
+    """Hold one client's conversation: read requests and answer them, until either side closes.
+
+    pending: bytes of the first request that have been read already.
+    """
     try:
-        pending = await stream.next_request(site.config.head_timeout)
+        pending = pending or await stream.next_request(site.config.head_timeout)
         while pending:
             began = time.perf_counter()
             request, pending = recall(site, pending) or await read_request(stream, site, pending)
@@ -131,12 +134,27 @@ async def end_exchange(
     return keep_alive, pending
 
 
-async def converse_securely(stream: Stream, site: Site) -> None:
-    """Hold a conversation over TLS."""
+async def converse_announced(stream: Stream, site: Site) -> None:
+    """Hold a conversation that begins with a header of the PROXY protocol."""
+    from ewe.gateway.proxy_protocol import announced
+
+    assert site.proxies is not None
+    try:
+        pending = await announced(stream, site.proxies.networks, site.config.head_timeout)
+    except Disconnected:
+        return
+    if pending is not None:
+        await (converse if site.tls is None else converse_securely)(stream, site, pending)
+
+
+async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") -> None:
+    """Hold a conversation over TLS. pending: bytes of the handshake that have been read already."""
     from ewe.streams.tls import SecureStream
 
     assert site.tls is not None
     secure = SecureStream(stream, site.tls)
+    if pending:
+        secure.take(pending)
     try:
         agreed = await secure.handshake(site.config.tls_timeout)
     except (Timeout, Disconnected):
@@ -246,6 +264,8 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
     response: Response
     try:
         if request.length is None:
+            if stream.connected is not None:  # the client of the request before may be another
+                stream.client = stream.connected.client
             await request.body.look_ahead()
         response = await site.respond(request, stream)
     except HTTPError as error:
@@ -269,6 +289,8 @@ async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
     """Answer a request whose head was refused, and end the connection."""
     error = refused.error
     head = refused.head
+    if stream.connected is not None:  # the client of the request before is not this one's
+        stream.client = stream.connected.client
     if error.place is not None:
         # Cut after the byte at fault, so that the log line does not depend on how many bytes had arrived.
         head = head[: error.place + 1]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.asgi import Application
     from ewe.gateway.database import Databases
+    from ewe.gateway.proxies import TrustedProxies
     from ewe.streams.base import Stream
 
 IDLE_SOCKET = 75.0  # seconds that a connection may be idle where it costs only a socket
@@ -60,6 +61,15 @@ class Site:
             from ewe.streams.tls import server_context
 
             self.tls = server_context(config.tls_cert, config.tls_key)
+        self.proxies: TrustedProxies | None = None
+        if config.trusted_proxies:
+            from ewe.gateway.proxies import TrustedProxies
+
+            self.proxies = TrustedProxies(config.trusted_proxies, config.trusted_fields)
+        elif config.proxy_protocol:
+            raise ValueError(
+                "no peer may send a PROXY header: name the proxy in trusted-proxies (proxy-protocol)"
+            )
         self.databases: Databases | None = None
         if config.database or config.dbd is not None:
             from ewe.gateway.database import Databases

@@ -199,6 +199,17 @@ def _addresses(raw: object) -> tuple[str, ...]:
     return items
 
 
+def _networks(raw: object) -> tuple[str, ...]:
+    from ipaddress import ip_network
+
+    # A repeated flag gives a list, and each of its texts may contain commas.
+    items = tuple(name for item in _list(raw) for name in _list(item))
+    for item in items:
+        if item != "unix":
+            ip_network(item)
+    return items
+
+
 def parse_responder(text: str) -> tuple[str, str]:
     """Return what a FastCGI responder answers for, and its address: (".php", "unix:/run/php.sock").
 
@@ -404,6 +415,9 @@ FILE_NAMES = Kind("NAME", "the name of a file, or several with commas", _file_na
 COOKIE = Kind("NAME", "the name of a cookie: letters, digits, _ . -", _cookie)
 PATH = Kind("PATH", "a path", _path)
 TEXT = Kind("TEXT", "a text in one line", _text)
+NETWORKS = Kind(
+    "NETWORK", "an address, a network such as 10.0.0.0/8 or fd00::/8, or unix", _networks, ", ".join
+)
 MODEL = Kind("NAME", "the name of a model, or module:Class", _model)
 ADDRESSES = Kind("ADDRESS", "HOST:PORT, [::1]:PORT, unix:PATH or fd://N", _addresses, ", ".join)
 RESPONDERS = Kind(

@@ -30,6 +30,7 @@ from ewe.config.setting_types import (
     HOST,
     MODEL,
     MOUNTS,
+    NETWORKS,
     PATH,
     PORT,
     PROGRAMS,
@@ -255,6 +256,15 @@ class Config:
     max_field = Setting(16 * K, SIZE, "the longest header field (431)", group="http")
     max_fields = Setting(100, COUNT, "the largest number of header fields (431)", group="http")
     max_body = Setting(2 * G, SIZE, "the largest body of a request (413)", group="http")
+
+    trusted_proxies = Setting((), NETWORKS, "a proxy in front of ewe that may say who its client is: an address, a"
+                              " network such as 10.0.0.0/8, or unix for Unix sockets; may be repeated",
+                              group="proxies")
+    trusted_fields = Setting("x-forwarded", choice("x-forwarded", "forwarded"), "the fields in which these proxies"
+                             " say it: X-Forwarded-For, -Proto, -Host and -Port, or Forwarded (RFC 7239)",
+                             group="proxies")
+    proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
+                             " these proxies", group="proxies")
 
     tls = Setting("off", choice("off", "self"), "self: HTTPS with a certificate for localhost, made at the start",
                   group="tls")

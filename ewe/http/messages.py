@@ -123,11 +123,25 @@ class Request:
 
 def with_variables(request: Request, variables: dict[bytes, bytes]) -> Request:
     """Return a copy of a request, of the same body, that has more variables for programs."""
+    other = copy_of(request)
+    other.variables = request.variables | variables
+    return other
+
+
+def with_host(request: Request, host: str) -> Request:
+    """Return a copy of a request, of the same body, that asks for another host."""
+    other = copy_of(request)
+    other.host = host
+    other.noted = NOT_NOTED
+    return other
+
+
+def copy_of(request: Request) -> Request:
+    """Return a copy of a request, of the same body, that may be changed until others see it."""
     # Without the module copy: it loads a further one, and a forked child pays for each
     other = object.__new__(Request)
     for name in Request.__slots__:
         setattr(other, name, getattr(request, name))
-    other.variables = request.variables | variables
     other.asked = NOT_ASKED
     return other
 

@@ -32,7 +32,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
-from ewe.conversation import BUSY, converse, converse_securely
+from ewe.conversation import BUSY, converse, converse_announced, converse_securely
 from ewe.registry import entry_points, in_words, load
 from ewe.streams.base import Stream
 from ewe.streams.blocking import SLICE, BlockingStream, run, set_timeouts
@@ -151,6 +151,8 @@ class Processor:
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
         """Return the conversation over a stream, as a coroutine; every model runs the same."""
+        if self.config.proxy_protocol:
+            return converse_announced(stream, self.site)
         if self.site.tls is not None:
             return converse_securely(stream, self.site)
         return converse(stream, self.site)
@@ -179,7 +181,7 @@ class Processor:
 
     def forget(self, stream: Stream) -> None:
         """Remove a stream from those that finish() and abort() end."""
-        self.uncount(stream.client[0])
+        self.uncount((stream.peer or stream.client)[0])
         self.live.discard(stream)
 
     def uncount(self, client: str) -> None:
@@ -194,9 +196,11 @@ class Processor:
         return len(self.live) < self.ceiling
 
     def has_too_many(self, client: str) -> bool:
-        """Return whether a client address has all the connections that it may have."""
+        """Return whether a client address has all the connections that it may have; a trusted proxy never has."""
         most = self.config.connections_per_client
-        return bool(most) and self.clients[client] >= most
+        if not most or self.clients[client] < most:
+            return False
+        return self.site.proxies is None or client not in self.site.proxies.networks
 
     # Applications (ASGI): on the event loop of a separate thread, unless the model has a loop
 

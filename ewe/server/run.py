@@ -51,6 +51,8 @@ LATER = (
     "ewe.gateway.uwsgi", "ewe.http.media_types",
     "ewe.http.virtual_hosts", "ewe.libcgi.build", "ewe.sites.error_pages", "ewe.sites.virtual",
     "ewe.streams.loops", "ewe.streams.tls",
+    "ewe.gateway.proxies", "ewe.gateway.proxy_protocol",
+    "ipaddress",
     "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "shlex", "subprocess", "tempfile",
     "tomllib", "traceback",
 )  # fmt: skip

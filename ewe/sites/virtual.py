@@ -175,4 +175,7 @@ class Sites(Site):
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the site that the request is for. Raises HTTPError."""
-        return await self.hosts.choose(request.host, io.server).respond(request, io)
+        server = (
+            io.server if io.connected is None else io.connected.server
+        )  # behind a proxy: this server's own
+        return await self.hosts.choose(request.host, server).respond(request, io)

@@ -59,7 +59,7 @@ import time
 from collections.abc import Callable, Generator
 from enum import Enum
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell, ParkedBell
@@ -156,6 +156,15 @@ class Wait:
         yield self
 
 
+class Connected(NamedTuple):
+    """What a connection says by itself of its client and server. trusted: its peer is a trusted proxy."""
+
+    client: tuple[str, int]
+    server: tuple[str, int]
+    scheme: str
+    trusted: bool
+
+
 class Stream:
     """A client's connection, as the conversation and the features know it. See the module for its promises.
 
@@ -167,9 +176,14 @@ class Stream:
     connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
     aborted: abort() was called. variables: CGI's variables of this connection, remembered by ewe.features.libcgi.
     user: who sent the request in progress, for the access log; "" unless a guard has asked for a name.
+
+    Behind a proxy (ewe.gateway.proxies) `client`, `server` and `scheme` are what the proxy says of the request in
+    progress. peer: then the address that has connected. connected: what the connection says of the three by itself.
     """
 
     scheme = "http"
+    peer: tuple[str, int] | None = None
+    connected: Connected | None = None
     variables = b""
     user = ""
     # What a responder is told of the connection, for the next time; before it the protocol's codec
@@ -279,7 +293,7 @@ class Stream:
 
         `server` will not do: a listening socket may be bound to every address of the machine.
         """
-        if self.client[0] == "unix:":
+        if (self.peer or self.client)[0] == "unix:" and self.server[0] == "localhost":
             return "unix:"
         return self.bound_to() if self.server[0] in EVERY_ADDRESS else self.server[0]
 

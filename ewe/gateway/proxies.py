@@ -1,0 +1,115 @@
+"""Trusted proxies: behind one, a request's client is not the peer of the connection.
+
+    client 203.0.113.9 ── https ──▶ nginx 10.0.0.2 ── http ──▶ ewe
+                                    X-Forwarded-For: 203.0.113.9
+                                    X-Forwarded-Proto: https
+
+Programs, redirects, limits and the access log want the client's address and scheme, not nginx's. A feature asks the
+stream for them (`io.client`, `io.scheme`, `io.server`). Therefore identify() sets these three before a feature sees
+the request, and nothing else of ewe knows of proxies. It sets them for each request: a proxy sends the requests of
+many clients over one connection.
+
+- Only what a peer of the setting trusted-proxies says is believed. For all other peers nothing changes.
+- The PROXY protocol (proxy_protocol.py) says it once, at the start of a connection.
+- Equal heads share one Request, also if a trusted and another peer send them. identify() therefore changes the
+  stream. If the proxy names another Host, the request goes on as a copy.
+
+client_address() is for features that decide by the client's address: allow and deny, requests per second.
+
+Read next: http/forwarded.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from ewe.http.addresses import Address, Networks, parse_ip
+from ewe.http.forwarded import FIELDS, Origin, forwarded, origin, x_forwarded
+from ewe.http.messages import Request, with_host
+from ewe.streams.base import Connected
+
+if TYPE_CHECKING:
+    from ewe.streams.base import Stream
+
+NOT_ASKED: tuple[object, bytes] = (None, b"")
+MAX_REMEMBERED = 512  # characters of the fields; longer ones are not cached
+
+
+def client_address(io: Stream) -> Address | None:
+    """Return the address of the client who has sent the request; None over a Unix socket.
+
+    Behind a trusted proxy this is the address that the proxy names. An IPv4 address in an IPv6 socket is returned
+    as IPv4. Call it once the site has begun to answer the request: a kept connection of a proxy has many clients.
+    """
+    return parse_ip(io.client[0])
+
+
+class TrustedProxies:
+    """Sets a stream's client, server and scheme to what trusted proxies say of a request."""
+
+    def __init__(self, names: tuple[str, ...], fields: str) -> None:
+        """names: addresses, networks, "unix". fields: "x-forwarded" or "forwarded". Raises ValueError."""
+        self.networks = Networks(names)
+        self.names = ("forwarded",) if fields == "forwarded" else FIELDS
+        self.read = self.read_forwarded if fields == "forwarded" else self.read_x_forwarded
+        # Fast path, same meaning: the requests of one client carry the same fields.
+        self.remembered = functools.lru_cache(maxsize=1024)(self.read)
+
+    def read_forwarded(self, *values: str) -> Origin:
+        """Return what a Forwarded field says. Raises HTTPError(400) for a malformed host."""
+        return origin(forwarded(values[0]), self.networks)
+
+    def read_x_forwarded(self, *values: str) -> Origin:
+        """Return what the X-Forwarded fields say. Raises HTTPError(400) for a malformed host."""
+        return origin(x_forwarded(*values), self.networks)
+
+    def identify(self, request: Request, stream: Stream) -> Request:
+        """Set the stream's client, server and scheme for this request; return the request, or a copy for its host.
+
+        Raises HTTPError(400) if a trusted proxy names a malformed host.
+        """
+        connected = stream.connected
+        if connected is None:
+            trusted = stream.client[0] in self.networks
+            connected = Connected(stream.client, stream.server, stream.scheme, trusted)
+            stream.connected = connected
+            stream.peer = stream.peer or stream.client
+        if not connected.trusted:
+            return request
+        reset(stream)
+        values = request.values
+        said = [values.get(name, "") for name in self.names]
+        found = (self.remembered if sum(map(len, said)) <= MAX_REMEMBERED else self.read)(*said)
+        if found.client is not None and found.client != stream.client:
+            stream.client = found.client
+        host = found.host or request.host
+        if found.scheme or found.port:
+            scheme = found.scheme or connected.scheme
+            port = found.port or port_of(host) or (443 if scheme == "https" else 80)
+            stream.scheme = scheme
+            stream.server = server_of(connected.server[0], port)
+        if stream.client != connected.client:
+            stream.asked, stream.variables = NOT_ASKED, b""
+        return request if host == request.host else with_host(request, host)
+
+
+def reset(stream: Stream) -> None:
+    """Set the stream's client, server and scheme to the connection's: nothing is known of the next request yet."""
+    connected = stream.connected
+    if connected is not None:
+        if stream.client != connected.client:
+            stream.asked, stream.variables = NOT_ASKED, b""
+        stream.client, stream.server, stream.scheme = connected.client, connected.server, connected.scheme
+
+
+def port_of(host: str) -> int:
+    """Return the port of a checked uri-host[:port], 0 if it has none."""
+    _, colon, port = host.rpartition(":")
+    return int(port) if colon and port.isdigit() else 0
+
+
+@functools.lru_cache(maxsize=256)
+def server_of(address: str, port: int) -> tuple[str, int]:
+    """Return (address, port): the same object for the same values, since features compare it by identity."""
+    return address, port

@@ -1,0 +1,161 @@
+"""The PROXY protocol: what stands at the start of a connection that a proxy has made for a client.
+
+A proxy that passes TCP on does not read HTTP, and cannot add a field. It writes one header before the client's
+bytes:
+
+    version 1, text     PROXY TCP4 203.0.113.9 192.0.2.1 56324 443\\r\\n          at most 107 bytes
+    version 2, binary   12 bytes of signature, version and command, family,
+                        length, addresses, then further values (TLV)
+
+Both name the client's address and the address that the client has connected to. LOCAL (version 2) and UNKNOWN
+(version 1) name none: the proxy itself asks, to see whether the server is well. Then the connection's own addresses
+hold. Of the further values two are read: a checksum is verified if it is there, and PP2_TYPE_SSL says that the
+client speaks TLS with the proxy. The others are skipped.
+
+The parser does no I/O: parse() gets all bytes that have arrived, and says whether the header is complete.
+
+Source: "The PROXY protocol, versions 1 & 2", HAProxy, https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
+Read next: gateway/proxy_protocol.py, which reads it from a stream.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from struct import Struct
+from typing import NamedTuple
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"  # version 2, section 2.2
+FIRST = b"PROXY "  # version 1, section 2.1
+MAX_FIRST = 107  # bytes of version 1 with its CRLF
+MAX_SECOND = 4096  # bytes of version 2 after its 16: addresses and further values
+PORT = r"(0|[1-9][0-9]{0,4})"
+LINE = re.compile(rf"PROXY (TCP4|TCP6) ([0-9A-Fa-f:.]{{2,39}}) ([0-9A-Fa-f:.]{{2,39}}) {PORT} {PORT}")
+UNKNOWN = re.compile(r"PROXY UNKNOWN(?: [\x20-\x7e]*)?")
+FIXED = Struct("!12sBBH")
+PORTS = Struct("!HH")
+VALUE = Struct("!BH")
+LOCAL, PROXY = 0x20, 0x21  # version 2 and the command
+UNSPECIFIED, TCP4, TCP6, UNIX_STREAM = 0x00, 0x11, 0x21, 0x31
+ADDRESSES = {UNSPECIFIED: 0, TCP4: 12, TCP6: 36, UNIX_STREAM: 216}  # bytes
+CHECKSUM, SSL = 0x03, 0x20  # types of further values
+CLIENT_SSL = 0x01  # bit of SSL's first byte: the client has connected over TLS
+
+
+class Malformed(ValueError):
+    """The bytes are no PROXY header; the text is one line."""
+
+
+class Announced(NamedTuple):
+    """What a header says. client, server: (address, port); None if it names none. size: of the header, in bytes.
+
+    secure: the client speaks TLS with the proxy.
+    """
+
+    client: tuple[str, int] | None
+    server: tuple[str, int] | None
+    size: int
+    secure: bool = False
+
+
+def parse(data: bytes) -> Announced | None:
+    """Return what the header at the beginning of `data` says; None if it is not complete. Raises Malformed."""
+    if data[: len(SIGNATURE)] == SIGNATURE[: len(data)]:
+        return parse_second(data)
+    if data[: len(FIRST)] == FIRST[: len(data)]:
+        return parse_first(data)
+    raise Malformed(f"no PROXY header, but {data[:20]!r}")
+
+
+def parse_first(data: bytes) -> Announced | None:
+    """Return what a header of version 1 says; None if it is not complete. Raises Malformed."""
+    end = data.find(b"\r\n", 0, MAX_FIRST)
+    if end < 0:
+        if len(data) >= MAX_FIRST:
+            raise Malformed(f"a PROXY line has more than {MAX_FIRST} bytes")
+        return None
+    line = data[:end].decode("latin-1")
+    if UNKNOWN.fullmatch(line):
+        return Announced(None, None, end + 2)
+    match = LINE.fullmatch(line)
+    if match is None or int(match[4]) > 65535 or int(match[5]) > 65535:
+        raise Malformed(f"malformed: {line!r}")
+    try:
+        source, target = ip_address(match[2]), ip_address(match[3])
+    except ValueError:
+        raise Malformed(f"malformed: {line!r}") from None
+    if {source.version, target.version} != {int(match[1][3])}:
+        raise Malformed(f"malformed: {line!r}")
+    return Announced((str(source), int(match[4])), (str(target), int(match[5])), end + 2)
+
+
+def parse_second(data: bytes) -> Announced | None:
+    """Return what a header of version 2 says; None if it is not complete. Raises Malformed."""
+    if len(data) < FIXED.size:
+        return None
+    _, command, family, length = FIXED.unpack_from(data)
+    if command not in (LOCAL, PROXY):
+        raise Malformed(f"version and command {command:#04x} are unknown")
+    if length > MAX_SECOND:
+        raise Malformed(f"it has {length} bytes; the limit is {MAX_SECOND}")
+    size = FIXED.size + length
+    if len(data) < size:
+        return None
+    addresses = ADDRESSES.get(family)
+    if command == LOCAL:  # the family is to be ignored; only the checksum can still be read
+        values = read_values(data, FIXED.size + (addresses or 0), size) if addresses is not None else {}
+        check(data[:size], values)
+        return Announced(None, None, size)
+    if addresses is None:
+        raise Malformed(f"address family and protocol {family:#04x} are not those of a connection")
+    if addresses > length:
+        raise Malformed(f"{length} bytes are too few for its addresses")
+    values = read_values(data, FIXED.size + addresses, size)
+    check(data[:size], values)
+    ssl = values.get(SSL)
+    secure = ssl is not None and data[ssl[0] : ssl[1]][:1] != b"" and bool(data[ssl[0]] & CLIENT_SSL)
+    if family not in (TCP4, TCP6):
+        return Announced(None, None, size, secure)
+    width = 4 if family == TCP4 else 16
+    begin = FIXED.size
+    source, target = data[begin : begin + width], data[begin + width : begin + 2 * width]
+    source_port, target_port = PORTS.unpack_from(data, begin + 2 * width)
+    return Announced(
+        (str(ip_address(source)), source_port), (str(ip_address(target)), target_port), size, secure
+    )
+
+
+def read_values(data: bytes, begin: int, end: int) -> dict[int, tuple[int, int]]:
+    """Return where each further value begins and ends, by its type. Raises Malformed if one exceeds the header."""
+    found: dict[int, tuple[int, int]] = {}
+    while begin < end:
+        if end - begin < VALUE.size:
+            raise Malformed("a further value (TLV) is cut")
+        kind, length = VALUE.unpack_from(data, begin)
+        begin += VALUE.size
+        if length > end - begin:
+            raise Malformed("a further value (TLV) is cut")
+        found[kind] = (begin, begin + length)
+        begin += length
+    return found
+
+
+def check(header: bytes, values: dict[int, tuple[int, int]]) -> None:
+    """Verify the checksum, if there is one: CRC32c of the header with zeros in its place. Raises Malformed."""
+    if (place := values.get(CHECKSUM)) is None:
+        return
+    begin, end = place
+    if end - begin != 4 or crc32c(header[:begin] + bytes(4) + header[end:]) != int.from_bytes(
+        header[begin:end], "big"
+    ):
+        raise Malformed("its checksum is wrong")
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC32c of some bytes (RFC 3720 appendix B.4): bit by bit, since a header is short."""
+    remainder = 0xFFFFFFFF
+    for byte in data:
+        remainder ^= byte
+        for _ in range(8):
+            remainder = remainder >> 1 ^ (0x82F63B78 if remainder & 1 else 0)
+    return remainder ^ 0xFFFFFFFF
