@@ -138,8 +138,17 @@ if shutil.which("go"):
     def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
         for command, directory in (("new", "begun"), ("solution", "solved")):
             assert course(command, name, str(tmp_path / directory), "--language", "go") == 0
+            subprocess.run(["go", "vet", "."], cwd=tmp_path / directory, check=True)
             subprocess.run(["go", "build", "-o", "server", "."], cwd=tmp_path / directory, check=True)
-        graded = grade(name, "--command", f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}")
+            misplaced = subprocess.check_output(["gofmt", "-l", "."], cwd=tmp_path / directory)
+            assert not misplaced
+        graded = grade(
+            name,
+            "--only",
+            "who-works",
+            "--command",
+            f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}",
+        )
         assert graded.returncode == 0, graded.stdout + graded.stderr
 
 

@@ -117,19 +117,6 @@ func main() {
 			// --- end
 		}
 		queue.Close()
-		drain(&held)
+		Drain(&held)
 	})
-}
-
-// drain waits until every worker has ended, for the time of grace at most.
-func drain(held *sync.WaitGroup) {
-	ended := make(chan struct{})
-	go func() {
-		held.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(grace):
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -208,4 +209,17 @@ func Run(serve func(listener net.Listener, root string, workers int)) {
 		listener.Close()
 	}()
 	serve(listener, os.Args[2], workers)
+}
+
+// Drain waits until all who hold a conversation have ended, for the time of grace at most.
+func Drain(held *sync.WaitGroup) {
+	ended := make(chan struct{})
+	go func() {
+		held.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(grace):
+	}
 }

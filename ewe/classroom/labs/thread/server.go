@@ -1,0 +1,50 @@
+// A goroutine for each connection. Build it with go build, run it with: ./server PORT DIRECTORY
+//
+//	main: Accept -> go ... -> Accept -> go ... -> ...
+//	                  |
+//	                  +-> conversation -> close the connection -> the goroutine ends
+//
+// A goroutine is Go's thread. The runtime puts thousands of them on a few threads of the kernel: one that waits for its
+// client holds a few KB of stack, and no thread.
+package main
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+func main() {
+	Run(func(listener net.Listener, root string, _ int) {
+		var held sync.WaitGroup
+		for {
+			connection, err := listener.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				break
+			}
+			// --- solution
+			if err != nil { // no descriptor is left: one of those who have one must end first
+				time.Sleep(pause)
+				continue
+			}
+			held.Add(1) // before the goroutine begins: Drain may look first
+			go func() {
+				defer held.Done()
+				defer connection.Close() // also when the conversation panics
+				Converse(connection, root)
+			}()
+			// --- starter
+			// // One client after the other, as the serial server. Who serves the next one meanwhile?
+			// // And what is `connection` when err is not nil?
+			// if err != nil {
+			// 	time.Sleep(pause)
+			// 	break
+			// }
+			// Converse(connection, root)
+			// connection.Close()
+			// --- end
+		}
+		Drain(&held)
+	})
+}
