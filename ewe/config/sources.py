@@ -132,6 +132,9 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         raise ConfigError(f"{path} line {last}: {message.removesuffix(' (at end of document)')}") from None
 
 
+NO_SETTINGS = ("EWE_CONFIG", "EWE_TRACE")  # variables that are read elsewhere: settings.py, processors/trace.py
+
+
 def from_platform(environ: Mapping[str, str]) -> Iterable[Given]:
     """Yield PORT and WEB_CONCURRENCY, which platforms set for any server; ewe's own variables are stronger."""
     for name, key in (("PORT", "port"), ("WEB_CONCURRENCY", "workers")):
@@ -148,6 +151,6 @@ def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterabl
     for name in sorted(name for name in environ if name.startswith("EWE_") and environ[name]):
         if name in variables:
             yield variables[name], environ[name], name, name
-        elif name != "EWE_CONFIG" and (near := nearest(name, variables, 0.85)):
+        elif name not in NO_SETTINGS and (near := nearest(name, variables, 0.85)):
             # Other unknown names pass: for a service named ewe, Kubernetes sets EWE_SERVICE_HOST and others.
             raise ConfigError(f"unknown variable {name}{near}")

@@ -15,7 +15,7 @@ did, what it should have done, and the likely cause. Labs choose checks by name 
 
 A check gets a server that earlier checks have used, unless it says fresh=True: counts of descriptors, memory and
 the end of a server need a new one. After a fault the grader starts a new server, so that one fault is not counted
-twice.
+twice. A check with an `environment` gets a server with these variables, and the next check a server without them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ from importlib import import_module
 
 from ewe.classroom.grader.scene import Scene
 
-MODULES = ("conversations", "progress", "workers", "hygiene", "faults", "stops")
+MODULES = (
+    "conversations",
+    "progress",
+    "workers",
+    "programs",
+    "running_programs",
+    "hygiene",
+    "faults",
+    "stops",
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class Check:
     fresh: bool
     descriptors: int  # how many files the server may open; 0: as many as in other checks
     options: dict[str, str]  # what a lab may set, each with its meaning
+    environment: dict[str, str]  # variables that the server gets beside the usual ones
 
 
 CHECKS: dict[str, Check] = {}
@@ -59,14 +69,16 @@ def check(
     fresh: bool = False,
     descriptors: int = 0,
     options: dict[str, str] | None = None,
+    environment: dict[str, str] | None = None,
 ) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
     """Register a function as a check."""
 
     def register(function: Callable[[Scene], None]) -> Callable[[Scene], None]:
         assert name not in CHECKS
         CHECKS[name] = Check(
-            name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {}
-        )
+            name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {},
+            environment or {},
+        )  # fmt: skip
         return function
 
     return register

@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
     if options.repeat > 1 or options.runs:
         return grade_often(options, recipe, lab, account)
     with prepared(options, recipe, lab, account) as grading:
-        return print_replay(grading, steps) if options.replay else grade(grading, options)
+        return print_replay(grading, str(head.get("check")), steps) if options.replay else grade(grading, options)
 
 
 @contextmanager
@@ -258,10 +258,10 @@ def names_of(lab: str) -> set[str]:
     return {item.check.name for item in scheme.load(lab).items}
 
 
-def print_replay(grading: Grading, steps: list[dict[str, object]]) -> int:
+def print_replay(grading: Grading, name: str, steps: list[dict[str, object]]) -> int:
     print("  second  who: what (a line that begins with `then` tells what came back when it was recorded)")
     try:
-        for line in replay.play(grading.running_subject(), steps):
+        for line in replay.play(grading.running_subject(all_checks().get(name)), steps):
             print(line)
     except subject.NotStarted as error:
         raise ConfigError(str(error)) from None

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ewe.classroom.grader import processes
+from ewe.classroom.grader.check import Check
 from ewe.classroom.grader.sandbox import Limits
 from ewe.classroom.grader.scene import Fault, Scene
 from ewe.classroom.grader.scheme import Item, Scheme
@@ -103,7 +104,7 @@ class Grading:
         try:
             if item.check.fresh:
                 self.end_subject()
-            scene = Scene(self.running_subject(item.check.descriptors), item.options)
+            scene = Scene(self.running_subject(item.check), item.options)
             item.check.function(scene)
             verdict.status = PASSED
         except NotStarted as problem:
@@ -153,17 +154,20 @@ class Grading:
             verdict.output = subject.log(6)
         return speed.as_dict()
 
-    def running_subject(self, descriptors: int = 0) -> Subject:
-        """Return the server, started if none runs. Raises NotStarted. descriptors: how many a new one may open."""
-        if self.subject is not None and not self.subject.alive():
+    def running_subject(self, check: Check | None = None) -> Subject:
+        """Return the server, started if none runs as the check wants it. Raises NotStarted."""
+        descriptors = check.descriptors if check is not None else 0
+        environment = check.environment if check is not None else {}
+        if self.subject is not None and (not self.subject.alive() or self.subject.environment != environment):
             self.end_subject()
         if self.subject is None:
             port = FIRST_PORT + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
             limits = replace(self.limits, descriptors=descriptors or self.limits.descriptors)
             subject = Subject(
-                self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output"
-            )
+                self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output",
+                environment,
+            )  # fmt: skip
             self.subject = subject.__enter__()
         return self.subject
 

@@ -246,10 +246,12 @@ def timeline(steps: list[dict[str, Any]]) -> str:
         parts += lane(name, y, shown, left)
     bottom = (len(lanes) + 1) * ROW
     for column, step in enumerate(shown):
-        if step["do"] in ("wait", "signal", "kill", "limit", "start-again"):
+        if step["do"] in ("wait", "signal", "kill", "limit", "start-again", "open-gate"):
             x = left + column * COLUMN
             kind = "calm" if step["do"] == "wait" else "event"
-            label = step.get("what") if step["do"] == "wait" else step.get("signal", step["do"])
+            label = (
+                step.get("what") if step["do"] == "wait" else step.get("signal", step.get("gate", step["do"]))
+            )
             outcome = "" if "happened" not in step or step["happened"] else " (it was calm, or had ended)"
             parts.append(
                 f'<line class="{kind}" x1="{x}" x2="{x}" y1="8" y2="{bottom}">'

@@ -65,6 +65,10 @@ CALLS = {
     "common_nsleep": "sleep()",
     "pipe_read": "a read of a pipe",
     "pipe_wait": "a read of a pipe",
+    "anon_pipe_read": "a read of a pipe",
+    "pipe_write": "a write to a pipe",
+    "anon_pipe_write": "a write to a pipe",
+    "wait_for_partner": "opening a FIFO",
 }
 CLOSED_BY_PEER = {"CLOSE_WAIT", "CLOSE", "LAST_ACK"}
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ewe.classroom.grader import site_programs
 from ewe.classroom.grader.grading import REPLAY_FORMAT
 from ewe.classroom.grader.scene import Client, Scene
 from ewe.classroom.grader.subject import Subject
@@ -67,12 +68,16 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
                 os.kill(subject.pid, signal.Signals[str(step.get("signal", "SIGTERM"))])
             elif do == "start-again":
                 scene.start_again()
+            elif do == "open-gate":
+                site_programs.open_gate(subject.site.root, str(step.get("gate")))
             elif client is None:
                 if do == "note":
                     yield f"        note  {step.get('text', '')}"
                 continue
             elif do == "send":
-                client.send(str(step.get("bytes", "")).encode("latin-1", "replace"))
+                client.send(
+                    str(step.get("bytes", "")).encode("latin-1", "replace"), int(step.get("times", 1))
+                )
             elif do in ("got", "answered", "closed-by-server", "reset-by-server", "refused"):
                 yield f"{'then':>8}  {lane}: {do} {brief(step)}".rstrip()
                 continue
@@ -89,7 +94,8 @@ def brief(step: dict[str, Any]) -> str:
     """Return the rest of a step in a few words."""
     if "bytes" in step:
         text = str(step["bytes"])
-        return repr(text if len(text) <= 70 else text[:70] + "…")
+        times = f" {step['times']} times" if "times" in step else ""
+        return repr(text if len(text) <= 70 else text[:70] + "…") + times
     if step["do"] == "wait":
         return f"until {step.get('what')}"
     return " ".join(

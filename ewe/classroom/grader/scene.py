@@ -101,10 +101,11 @@ class Client:
 
     # What a client does
 
-    def send(self, data: bytes) -> Client:
-        """Send bytes; what the kernel does not take at once is sent while the scene waits."""
-        self.note("send", bytes=data.decode("latin-1"))
-        self.outbox += data
+    def send(self, data: bytes, times: int = 1) -> Client:
+        """Send bytes, several times; what the kernel does not take at once is sent while the scene waits."""
+        repeated = {"times": times} if times > 1 else {}
+        self.note("send", bytes=data.decode("latin-1"), **repeated)
+        self.outbox += data * times
         self.flush()
         return self
 
@@ -178,6 +179,13 @@ class Client:
             return int(self.sock.getsockname()[1])
         except OSError:
             return 0
+
+    def peek(self) -> bytes:
+        """Return the first bytes that have arrived, and leave them there: for a client that does not read."""
+        try:
+            return self.sock.recv(64, socket.MSG_PEEK)
+        except OSError:
+            return b""
 
     def unsent(self) -> int:
         """Return how many bytes the server's kernel has not confirmed yet."""
@@ -407,6 +415,17 @@ class Scene:
         turns = sum(task.turns for task in after.values()) - sum(task.turns for task in before.values())
         return ran > 0.2 or turns > 10
 
+    def until_due(self, condition: Condition, what: str, due_s: float) -> bool:
+        """Wait for what the server does by its clock, `due_s` seconds from now: until then it may be calm.
+
+        On a busy machine the time passes and a thread of the server waits for a processor. The server is not calm
+        then, and the wait goes on.
+        """
+        end = time.monotonic() + due_s
+        while not condition() and time.monotonic() < end and self.subject.alive():
+            self.pump(LOOK_S)
+        return self.until(condition, what)
+
     def settle(self, *, sure: bool = False) -> None:
         """Wait until the server is calm."""
         self.until(lambda: False, "the server is calm", sure=sure)
@@ -417,7 +436,9 @@ class Scene:
         self.note(do="start-again")
         old.close()
         try:
-            self.subject = Subject(old.recipe, old.site, old.workers, old.limits, old.port, old.output)
+            self.subject = Subject(
+                old.recipe, old.site, old.workers, old.limits, old.port, old.output, old.environment
+            )
             self.subject.wait_until_ready()
         except NotStarted as error:
             last = error.output.strip().rpartition("\n")[2]

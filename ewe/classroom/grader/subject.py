@@ -25,10 +25,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ewe.classroom.grader import processes
+from ewe.classroom.grader import processes, site_programs
 from ewe.classroom.grader.sandbox import Limits
 
 START_S = 60.0  # a server that compiles itself first may take long
@@ -82,6 +83,7 @@ class Site:
         (directory / "secret.txt").write_bytes(self.secret)
         for each in [directory, self.root, self.root / "folder"]:
             each.chmod(0o755)
+        site_programs.write(self.root)
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,14 @@ class Subject:
     """A server under test that runs. `with Subject(...) as subject` starts it and ends all of its processes."""
 
     def __init__(
-        self, recipe: Recipe, site: Site, workers: int, limits: Limits, port: int, output: Path
+        self,
+        recipe: Recipe,
+        site: Site,
+        workers: int,
+        limits: Limits,
+        port: int,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.recipe = recipe
         self.site = site
@@ -190,13 +199,19 @@ class Subject:
         self.limits = limits
         self.output = output
         self.own_children = set(processes.children_of_grader())
-        environment = {
+        self.environment = dict(environment or {})
+        self.trace = output.with_name("trace")
+        self.trace.write_bytes(b"")
+        self.trace.chmod(0o666)  # the server may run as another account
+        variables = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(site.root.parent),
             "LANG": "C.UTF-8",
             "PORT": str(port),
             "ROOT": str(site.root),
             "WORKERS": str(workers),
+            "EWE_TRACE": str(self.trace),
+            **self.environment,
             **recipe.environment,
         }
         self.command = recipe.filled(port, site.root, workers)
@@ -205,7 +220,7 @@ class Subject:
                 self.process = subprocess.Popen(
                     self.command,
                     cwd=recipe.directory,
-                    env=environment,
+                    env=variables,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
