@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
@@ -28,7 +28,9 @@ from ewe.config.messages import ConfigError
 CLIENTS = (1, 2, 4, 8, 16)
 HELD = (0, 100)
 SECONDS = 1.0  # of each closed loop
-REQUEST = b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+REQUEST = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+FILE = "/hello.txt"
+PROGRAMS = {"cgi": "/cgi-bin/hello"}  # a lab whose servers run programs -> the one that is measured, too
 PATIENCE = 10.0  # seconds that one response may take
 
 
@@ -38,6 +40,7 @@ class Measurements:
 
     tasks, memory_kib: held clients -> threads of all processes; their memory (proportional set size).
     cpu_us: CPU time of all processes for one response, in microseconds.
+    program_ms: clients -> mean time of a CGI program's response, in milliseconds; empty if the lab has no programs.
     """
 
     lab: str
@@ -47,6 +50,7 @@ class Measurements:
     tasks: dict[int, int]
     memory_kib: dict[int, int]
     cpu_us: float
+    program_ms: dict[int, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
@@ -56,7 +60,8 @@ def load(path: Path) -> Measurements:
     """Read a file of measurements. Raises ConfigError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        for key in ("rate", "time_ms", "tasks", "memory_kib"):
+        table.setdefault("program_ms", {})
+        for key in ("rate", "time_ms", "tasks", "memory_kib", "program_ms"):
             table[key] = {int(clients): value for clients, value in table[key].items()}
         return Measurements(**table)
     except OSError as reason:
@@ -91,6 +96,13 @@ def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None
         answers += done
         say(f"{clients:3} clients: {rates[clients]:8.1f} responses/s, {times[clients]:8.3f} ms each")
     cpu = cpu_seconds(subject) - cpu
+    programs = {}
+    if lab in PROGRAMS:
+        done, spent, _ = closed_loop(port, 1, PROGRAMS[lab])
+        if not done:
+            raise ConfigError(f"no response of the program {PROGRAMS[lab]}: is this the server of the lab?")
+        programs[1] = round(spent / done * 1000, 3)
+        say(f"  1 client of a program: {programs[1]:8.3f} ms each")
     for count in HELD:
         held = [hold(port) for _ in range(count)]
         time.sleep(0.3)
@@ -99,10 +111,10 @@ def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None
         for each in held:
             each.close()
         say(f"{count:3} held:    {tasks[count]:8} threads, {memory[count]:8} KiB")
-    return Measurements(lab, workers, rates, times, tasks, memory, round(cpu / answers * 1e6, 1))
+    return Measurements(lab, workers, rates, times, tasks, memory, round(cpu / answers * 1e6, 1), programs)
 
 
-def closed_loop(port: int, clients: int) -> tuple[int, float, float]:
+def closed_loop(port: int, clients: int, path: str = FILE) -> tuple[int, float, float]:
     """Have clients ask again and again; return responses, the sum of their times, and the duration, in seconds."""
     until = time.monotonic() + SECONDS
     lock = threading.Lock()
@@ -111,7 +123,7 @@ def closed_loop(port: int, clients: int) -> tuple[int, float, float]:
     def ask() -> None:
         while (began := time.monotonic()) < until:
             try:
-                whole = exchange(port)
+                whole = exchange(port, path)
             except OSError:
                 return
             if whole:
@@ -128,10 +140,10 @@ def closed_loop(port: int, clients: int) -> tuple[int, float, float]:
     return int(totals[0]), totals[1], time.monotonic() - began
 
 
-def exchange(port: int) -> bool:
-    """Ask once over a new connection; return whether a file has come."""
+def exchange(port: int, path: str) -> bool:
+    """Ask once over a new connection; return whether a response with status 200 has come."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
-        client.sendall(REQUEST)
+        client.sendall(REQUEST % path.encode())
         answer = b""
         while data := client.recv(65536):
             answer += data
@@ -141,7 +153,7 @@ def exchange(port: int) -> bool:
 def hold(port: int) -> socket.socket:
     """Return a connection on which half a request was sent."""
     client = socket.create_connection(("127.0.0.1", port), PATIENCE)
-    client.sendall(REQUEST[:20])
+    client.sendall(REQUEST[:3])
     return client
 
 

@@ -1,0 +1,212 @@
+"""CGI: a program for each request below /cgi-bin/. Run it with: python3 server.py PORT DIRECTORY
+
+    client ──request──▶ server ──environment, body──▶ program: the file DIRECTORY/cgi-bin/NAME
+    client ◀─response── server ◀──head, body──────── program
+
+A program that has not ended after CGI_TIMEOUT seconds (a variable of the server's environment) is killed, with all
+the processes that it has started. RFC 3875 is the contract.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from urllib.parse import unquote
+
+from web import PROGRAMS, Refused, Request, Response, again, main
+
+LIMIT = float(os.environ.get("CGI_TIMEOUT", "10"))  # seconds that a program may take
+MAX_OUTPUT = 16 << 20  # bytes that a program may write
+HEAD_END = re.compile(rb"\r?\n\r?\n")
+STATUS = re.compile(r"([2-5][0-9][0-9])( .*)?")
+WITHHELD = {"proxy", "authorization", "proxy-authorization", "content-type", "content-length"}
+OWN = {"status", "content-length", "connection", "transfer-encoding"}  # fields that the server answers for
+
+
+class TimeIsOver(Exception):
+    """The program has taken too long."""
+
+
+def respond(request: Request, root: str) -> Response:
+    """Answer a request below /cgi-bin/. Raises Refused."""
+    file, script, info = find_program(root, request.path)
+    output = run(file, variables(request, script, info), request.body)
+    return response_of(output, request, root)
+
+
+def find_program(root: str, path: str) -> tuple[str, str, str]:
+    """Return the program's file, SCRIPT_NAME and PATH_INFO. Raises Refused(404): no such program.
+
+    /cgi-bin/add/3%20m has the file ROOT/cgi-bin/add, SCRIPT_NAME /cgi-bin/add and PATH_INFO "/3 m".
+    """
+    # --- solution
+    name, slash, rest = path.removeprefix(PROGRAMS).partition("/")
+    name = unquote(name)
+    file = os.path.join(root, "cgi-bin", name)
+    # The name is one segment of the path. A decoded slash in it would lead out of cgi-bin.
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise Refused(404)
+    if not os.path.isfile(file) or not os.access(file, os.X_OK):
+        raise Refused(404)
+    return file, PROGRAMS + name, unquote(slash + rest)
+    # --- starter
+    # # Where does the program's name end? And what does this run for the path /cgi-bin/../../outside?
+    # return root + unquote(path), path, ""
+    # --- end
+
+
+def variables(request: Request, script: str, info: str) -> dict[str, str]:
+    """Return the environment of a program: RFC 3875, section 4.1."""
+    # --- solution
+    found = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "GATEWAY_INTERFACE": "CGI/1.1",
+        "SERVER_SOFTWARE": "lab/1",
+        "SERVER_PROTOCOL": request.version,
+        "SERVER_NAME": request.fields.get("host", "localhost").partition(":")[0],
+        "SERVER_PORT": str(request.port),
+        "REMOTE_ADDR": request.client,
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": script,
+        "QUERY_STRING": request.query,
+    }
+    if info:
+        found["PATH_INFO"] = info
+    if request.body:
+        found["CONTENT_LENGTH"] = str(len(request.body))
+    if "content-type" in request.fields:
+        found["CONTENT_TYPE"] = request.fields["content-type"]
+    for name, value in request.fields.items():
+        # Two fields must not become one variable: only letters, digits and hyphens are passed on.
+        if name not in WITHHELD and re.fullmatch(r"[a-z0-9-]+", name):
+            found["HTTP_" + name.upper().replace("-", "_")] = value
+    return found
+    # --- starter
+    # # This changes the environment of the whole server, so the next request finds what this one has left.
+    # os.environ["REQUEST_METHOD"] = request.method
+    # os.environ["QUERY_STRING"] = request.query
+    # # Which fields of a request must never become variables?
+    # for name, value in request.fields.items():
+    #     os.environ["HTTP_" + name.upper().replace("-", "_")] = value
+    # return dict(os.environ)
+    # --- end
+
+
+def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
+    """Run a program; return its output. Raises Refused: 504 after LIMIT seconds, 502 if it cannot be started."""
+    # --- solution
+    deadline = time.monotonic() + LIMIT
+    try:
+        # start_new_session: the program and all that it starts form one process group, which can be killed.
+        program = subprocess.Popen(
+            [file],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=os.path.dirname(file),
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError):
+        raise Refused(502) from None
+    try:
+        output = exchange(program, body, deadline)
+        # The end of the output is not the end of the program.
+        program.wait(max(0.0, deadline - time.monotonic()))
+        return output
+    except (TimeIsOver, subprocess.TimeoutExpired):
+        raise Refused(504) from None
+    finally:
+        for pipe in (program.stdin, program.stdout):
+            pipe.close()
+        # Before wait() the number still belongs to the program. Afterwards it may be another one's.
+        if program.returncode is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+    # --- starter
+    # # What if the body is longer than a pipe holds, and the program writes before it has read all of it?
+    # # What if the program does not read? What if it never ends? And who waits for it?
+    # program = subprocess.Popen(
+    #     [file], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    # )
+    # program.stdin.write(body)
+    # return program.stdout.read()
+    # --- end
+
+
+# --- solution
+def exchange(program: subprocess.Popen[bytes], body: bytes, deadline: float) -> bytes:
+    """Write the body and read the output, in turns, as the pipes let us; return the output.
+
+    Raises TimeIsOver, and Refused(502) if the output is too long.
+    """
+    left = memoryview(body)
+    output = bytearray()
+    os.set_blocking(program.stdin.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(program.stdout, selectors.EVENT_READ)
+        if left:
+            selector.register(program.stdin, selectors.EVENT_WRITE)
+        else:
+            program.stdin.close()  # the end of the input: the program may wait for it
+        while len(output) <= MAX_OUTPUT:
+            patience = deadline - time.monotonic()
+            if patience <= 0:
+                raise TimeIsOver
+            for key, _ in selector.select(patience):
+                if key.fileobj is program.stdout:
+                    data = os.read(key.fd, 65536)
+                    if not data:
+                        return bytes(output)
+                    output += data
+                    continue
+                try:
+                    left = left[os.write(key.fd, left[:65536]) :]
+                except BlockingIOError:
+                    continue
+                except BrokenPipeError:
+                    left = left[:0]  # the program does not read on; its output still counts
+                if not left:
+                    selector.unregister(program.stdin)
+                    program.stdin.close()
+    raise Refused(502)
+
+
+# --- end
+def response_of(output: bytes, request: Request, root: str) -> Response:
+    """Return the response that a program's output means (RFC 3875, section 6). Raises Refused(502)."""
+    # --- solution
+    end = HEAD_END.search(output)
+    if end is None:
+        raise Refused(502)
+    status, location, fields = "", "", []
+    for line in output[: end.start()].decode("latin-1").splitlines():
+        name, colon, value = line.partition(":")
+        value = value.strip()
+        if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name):
+            raise Refused(502)
+        if name.lower() == "status":
+            status = value
+        elif name.lower() == "location":
+            location = value
+        if name.lower() not in OWN:
+            fields.append((name, value))
+    if location.startswith("/") and not status:
+        return again(request, root, location, respond)
+    status = status or ("302" if location else "200")
+    if not STATUS.fullmatch(status):
+        raise Refused(502)
+    return Response(int(status[:3]), output[end.end() :], fields)
+    # --- starter
+    # # The output begins with a head: Status and Location are for you, the other fields for the client. The head
+    # # ends with an empty line. What if there is none?
+    # return Response(200, output)
+    # --- end
+
+
+if __name__ == "__main__":
+    main(respond)

@@ -1,0 +1,208 @@
+"""The server around CGI: connections, requests with bodies, and files. Given, and complete.
+
+    main thread: accept ─▶ start a thread ─▶ accept ...
+                                └──▶ read a request and its body ─▶ /cgi-bin/...  your respond()
+                                                                 └▶ anything else: a file of the directory
+
+conversation.py is the work of the first lab.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+
+from conversation import SILENCE, BadRequest, find, listen, parse, split_head
+
+PAUSE = 0.05  # seconds without accepting when no descriptor or no thread is left
+GRACE = 10.0  # seconds that conversations in progress have once the server is to end
+MAX_BODY = 8 << 20  # bytes of a request's body; a longer one is refused (413)
+MAX_HOPS = 5  # local redirects of one request
+PROGRAMS = "/cgi-bin/"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request. path: as it was sent, still percent-encoded. fields: names in lower case. port: the server's."""
+
+    method: str
+    path: str
+    query: str
+    version: str
+    fields: dict[str, str]
+    body: bytes
+    client: str
+    port: int
+    hops: int = 0
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response. The server adds Content-Length and Connection."""
+
+    status: int
+    body: bytes = b""
+    fields: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Refused(Exception):
+    """The request is answered with this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+Respond = Callable[[Request, str], Response]
+
+
+class Stop(Exception):
+    """The server is to end (SIGTERM)."""
+
+
+def stop(number: int, frame: object) -> None:
+    """End the loop that accepts, wherever it is."""
+    raise Stop
+
+
+def main(respond: Respond) -> None:
+    """Run a server: program PORT DIRECTORY [WORKERS]. respond: answers the requests below /cgi-bin/."""
+    if len(sys.argv) not in (3, 4):
+        sys.exit(f"usage: {sys.argv[0]} PORT DIRECTORY")
+    with listen(int(sys.argv[1])) as listener:
+        serve(listener, os.path.realpath(sys.argv[2]), respond)
+
+
+def serve(listener: socket.socket, root: str, respond: Respond) -> None:
+    """Accept connections, and start a thread for each; at SIGTERM, let the conversations in progress end."""
+    threads: set[threading.Thread] = set()
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                time.sleep(PAUSE)
+                continue
+            thread = threading.Thread(target=hold, args=(connection, root, respond, threads), daemon=True)
+            threads.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is left
+                threads.discard(thread)
+                connection.close()
+                time.sleep(PAUSE)
+    except Stop:
+        listener.close()
+    end = time.monotonic() + GRACE
+    for thread in list(threads):
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+def hold(connection: socket.socket, root: str, respond: Respond, threads: set[threading.Thread]) -> None:
+    """Hold one conversation, in a thread."""
+    try:
+        with connection:
+            converse(connection, root, respond)
+    except OSError:
+        pass  # the client has left, or is silent
+    finally:
+        threads.discard(threading.current_thread())
+
+
+def converse(connection: socket.socket, root: str, respond: Respond) -> None:
+    """Answer the requests of one connection until it ends. Raises OSError."""
+    connection.settimeout(SILENCE)
+    buffer = b""
+    while True:
+        try:
+            head, buffer = split_head(buffer)
+            while head is None:
+                data = connection.recv(65536)
+                if not data:
+                    return
+                head, buffer = split_head(buffer + data)
+            request, buffer = read_request(connection, head, buffer)
+        except (BadRequest, Refused) as refused:
+            connection.sendall(encode(Response(refused.status), False, False))
+            return
+        keeps_open = request.version == "HTTP/1.1" and request.fields.get("connection", "").lower() != "close"
+        connection.sendall(encode(answer(request, root, respond), keeps_open, request.method == "HEAD"))
+        if not keeps_open:
+            return
+
+
+def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple[Request, bytes]:
+    """Return a request with its body, and the bytes after it. Raises BadRequest, Refused, OSError."""
+    method, path, fields = parse(head)
+    version = fields.pop("version")
+    query = head.split(b" ")[1].decode("latin-1").partition("?")[2]
+    if "transfer-encoding" in fields:
+        raise Refused(411)  # a chunked body: this server needs its length
+    text = fields.get("content-length", "0")
+    if not text.isdecimal():
+        raise Refused(400)
+    length = int(text)
+    if length > MAX_BODY:
+        raise Refused(413)
+    parts = [buffer]
+    missing = length - len(buffer)
+    while missing > 0:
+        data = connection.recv(min(missing, 65536))
+        if not data:
+            raise ConnectionError("the client has left within the body")
+        parts.append(data)
+        missing -= len(data)
+    buffer = b"".join(parts)
+    client, port = connection.getpeername()[0], connection.getsockname()[1]
+    return Request(method, path, query, version, fields, buffer[:length], client, port), buffer[length:]
+
+
+def answer(request: Request, root: str, respond: Respond) -> Response:
+    """Return the response to a request: of a program, or a file. An exception of respond() becomes a 500."""
+    try:
+        if request.path.startswith(PROGRAMS):
+            return respond(request, root)
+        if request.method not in ("GET", "HEAD"):
+            return Response(405)
+        return Response(200, find(root, request.path))
+    except (BadRequest, Refused) as refused:
+        return Response(refused.status, f"{refused.status} {reason(refused.status)}\n".encode())
+    except Exception as problem:
+        print(f"{request.path}: {problem!r}", file=sys.stderr, flush=True)
+        return Response(500, b"500 Internal Server Error\n")
+
+
+def again(request: Request, root: str, location: str, respond: Respond) -> Response:
+    """Answer a local redirect: as if the client had asked for this path. Raises Refused after too many of them."""
+    if request.hops >= MAX_HOPS:
+        raise Refused(502)
+    path, _, query = location.partition("?")
+    asked = replace(request, method="GET", path=path, query=query, body=b"", hops=request.hops + 1)
+    return answer(asked, root, respond)
+
+
+def reason(status: int) -> str:
+    """Return the words of a status."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"
+
+
+def encode(response: Response, keeps_open: bool, is_head: bool) -> bytes:
+    """Return a response as bytes. is_head: the request was HEAD, so the body is not sent."""
+    lines = [f"HTTP/1.1 {response.status} {reason(response.status)}"]
+    lines += [f"{name}: {value}" for name, value in response.fields]
+    lines += [
+        f"Content-Length: {len(response.body)}",
+        f"Connection: {'keep-alive' if keeps_open else 'close'}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + (b"" if is_head else response.body)
