@@ -316,5 +316,8 @@ class Event(Serial):
 MODELS = {"serial": Serial, "fork": Fork, "thread": Thread, "pool": Pool, "event": Event}
 
 if __name__ == "__main__":
+    from correct_cgi import Cgi
+
+    MODELS["cgi"] = Cgi
     name, port, root, workers = sys.argv[1:]
     MODELS[name](int(port), root, int(workers)).run()
