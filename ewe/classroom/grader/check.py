@@ -21,7 +21,7 @@ twice. A check with an `environment` gets a server with these variables, and the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from ewe.classroom.grader.scene import Scene
@@ -52,7 +52,7 @@ class Check:
     fresh: bool
     descriptors: int  # how many files the server may open; 0: as many as in other checks
     options: dict[str, str]  # what a lab may set, each with its meaning
-    environment: dict[str, str]  # variables that the server gets beside the usual ones
+    environment: dict[str, str] = field(default_factory=dict)  # more variables for the server
 
 
 CHECKS: dict[str, Check] = {}

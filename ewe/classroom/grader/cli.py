@@ -143,7 +143,9 @@ def run(options: argparse.Namespace) -> int:
     if options.repeat > 1 or options.runs:
         return grade_often(options, recipe, lab, account)
     with prepared(options, recipe, lab, account) as grading:
-        return print_replay(grading, str(head.get("check")), steps) if options.replay else grade(grading, options)
+        if options.replay:
+            return print_replay(grading, str(head.get("check")), steps)
+        return grade(grading, options)
 
 
 @contextmanager
