@@ -303,15 +303,16 @@ def choose_site(config: Config) -> Config:
     ewe serves the sample site if no source names a document root and there is no htdocs/; it prints a line that
     says so. Raises SiteError if a directory that a source names is missing.
     """
-    root, programs = config.documentroot, config.cgi_path
+    if config.sites:
+        for own in config.each_site():
+            check_directories(own)
+            if not os.path.isdir(own.documentroot):
+                place = own.origin("documentroot")
+                raise SiteError(f"document root {quoted(own.documentroot)} ({place}) is not a directory")
+        return config
+    check_directories(config)
+    root = config.documentroot
     named = config.origin("documentroot") != "default"
-    if config.origin("cgi_path") != "default" and not os.path.isdir(programs):
-        raise SiteError(f"cgi-path {quoted(programs)} ({config.origin('cgi_path')}) is not a directory")
-    libraries = config.libcgi_path
-    if config.origin("libcgi_path") != "default" and not os.path.isdir(libraries):
-        raise SiteError(
-            f"libcgi-path {quoted(libraries)} ({config.origin('libcgi_path')}) is not a directory"
-        )
     if os.path.isdir(root):
         return config
     sample = next((place for place in _sample_places() if os.path.isdir(os.path.join(place, "htdocs"))), None)
@@ -323,6 +324,13 @@ def choose_site(config: Config) -> Config:
     if config.origin("libcgi_path") == "default":
         config = config.replace("sample site", libcgi_path=os.path.join(sample, "libcgi-bin"))
     return config.replace("sample site", documentroot=os.path.join(sample, "htdocs"))
+
+
+def check_directories(config: Config) -> None:
+    """Raise SiteError if a directory of programs that a source names is missing."""
+    for key, directory in (("cgi-path", config.cgi_path), ("libcgi-path", config.libcgi_path)):
+        if (origin := config.origin(key)) != "default" and not os.path.isdir(directory):
+            raise SiteError(f"{key} {quoted(directory)} ({origin}) is not a directory")
 
 
 def _sample_places() -> tuple[str, str]:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ewe.http.dates import MONTHS
 from ewe.http.messages import Request, Response
+from ewe.http.virtual_hosts import Host, VirtualHosts
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 UNPRINTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
@@ -81,6 +82,11 @@ class LogFile:
             os.dup2(self.descriptor, old.descriptor, inheritable=False)
             os.close(self.descriptor)
             self.descriptor = old.descriptor
+
+    def close(self) -> None:
+        """Close a log that was opened for nothing."""
+        if self.descriptor > 2:
+            os.close(self.descriptor)
 
     def write(self, line: str) -> None:
         """Write one line, which ends in a line feed. Never raises, and never waits for a slow reader of a pipe."""
@@ -160,13 +166,19 @@ FORMATS = {
 class Exchange:
     """The data of one line of the access log."""
 
-    __slots__ = ("client", "micros", "port", "request", "response", "sent")
+    __slots__ = ("client", "micros", "request", "response", "sent", "server")
 
     def __init__(
-        self, client: str, port: int, request: Request, response: Response, sent: int, micros: int
+        self,
+        client: str,
+        server: tuple[str, int],
+        request: Request,
+        response: Response,
+        sent: int,
+        micros: int,
     ) -> None:
         self.client = client
-        self.port = port
+        self.server = server  # address and port that listen
         self.request = request
         self.response = response
         self.sent = sent  # bytes of the body
@@ -219,7 +231,7 @@ OF_EXCHANGE: dict[str, Getter] = {
     "B": lambda exchange: exchange.sent,
     "D": lambda exchange: exchange.micros,
     "T": lambda exchange: exchange.micros // 1_000_000,
-    "p": lambda exchange: exchange.port,
+    "p": lambda exchange: exchange.server[1],
     "P": lambda exchange: os.getpid(),
 }
 NOTES = {"model": "-", "worker": "0"}  # for %{model}n and %{worker}n, until they are known
@@ -235,6 +247,7 @@ class AccessLog:
         self.form = form
         self.compile()
         self.file = LogFile(path, 1)
+        self.files = [self.file]
         self.enabled = self.file.descriptor >= 0
 
     def compile(self) -> None:
@@ -267,6 +280,40 @@ class AccessLog:
         return "".join(
             [part if isinstance(part, str) else part(request).replace("%", "%%") for part in self.parts]
         )
+
+
+class SiteLogs(AccessLog):
+    """The access logs of several sites: each exchange is written to its site's. Sites may share a log."""
+
+    def __init__(self, sites: Sequence[tuple[Host, str, str]], notes: Mapping[str, str]) -> None:
+        """Open the log of each site: (what it answers for, path, format). Raises OSError, ValueError."""
+        logs: dict[tuple[str, str], AccessLog] = {}
+        self.notes = dict(notes)
+        try:
+            for _, path, form in sites:
+                if (path, form) not in logs:
+                    logs[path, form] = AccessLog(path, form, notes)
+        except (OSError, ValueError):
+            for log in logs.values():
+                log.file.close()
+            raise
+        self.logs = list(logs.values())
+        self.files = [log.file for log in self.logs]
+        self.file = self.files[0]
+        self.hosts = VirtualHosts([(host, logs[path, form]) for host, path, form in sites])
+        self.enabled = any(log.enabled for log in self.logs)
+
+    def name_worker(self, model: str, worker: str) -> None:
+        """Set the texts of all logs."""
+        self.notes |= {"model": model, "worker": worker}
+        for log in self.logs:
+            log.name_worker(model, worker)
+
+    def write(self, exchange: Exchange) -> None:
+        """Write the line of one exchange to its site's log."""
+        log = self.hosts.choose(exchange.request.host, exchange.server)
+        if log.enabled:
+            log.write(exchange)
 
 
 def compiled(
@@ -356,24 +403,42 @@ errors = ErrorLog()
 access = AccessLog()
 
 
-def open_logs(logfile: str, loglevel: str, access_log: str, log_format: str) -> None:
-    """Open both logs as configured. Raises OSError, or ValueError for a bad format."""
+def open_logs(
+    logfile: str,
+    loglevel: str,
+    access_log: str,
+    log_format: str,
+    sites: Sequence[tuple[Host, str, str]] = (),
+) -> None:
+    """Open both logs as configured. sites: the access logs of several sites, instead of access_log.
+
+    Raises OSError, or ValueError for a bad format.
+    """
     global errors, access
     own = ErrorLog(logfile, loglevel)
+    other: AccessLog
     try:
-        other = AccessLog(access_log, log_format, access.notes)
+        if sites:
+            other = SiteLogs(sites, access.notes)
+        else:
+            other = AccessLog(access_log, log_format, access.notes)
     except (OSError, ValueError):
-        if own.file.descriptor > 2:
-            os.close(own.file.descriptor)
+        own.file.close()
         raise
     own.file.take_over(errors.file)
-    other.file.take_over(access.file)
+    if len(access.files) == len(other.files) == 1:
+        other.file.take_over(access.file)
+    else:  # a log that is no longer written stays open: a thread may still be writing to its number
+        before = {file.path: file for file in access.files}
+        for file in other.files:
+            if file.path in before:
+                file.take_over(before[file.path])
     errors, access = own, other
 
 
 def reopen_logs() -> None:
     """Open both files again, after a log rotation (USR1)."""
-    for log in (errors.file, access.file):
+    for log in (errors.file, *access.files):
         try:
             log.open()
         except OSError as reason:
@@ -382,7 +447,7 @@ def reopen_logs() -> None:
 
 def report_losses() -> None:
     """Write to the error log how many lines were lost."""
-    for log in (errors.file, access.file):
+    for log in (errors.file, *access.files):
         if log.lost:
             lost, log.lost = log.lost, 0
             errors.warning(f"log {log.path}: {lost} lines could not be written")

@@ -119,7 +119,7 @@ def log(stream: Stream, request: Request, response: Response, sent: int, began: 
         request = with_variables(request, {b"REMOTE_USER": stream.user.encode()})
         request.noted = NOT_NOTED
         stream.user = ""
-    logger.access.write(logger.Exchange(stream.client[0], stream.server[1], request, response, sent, micros))
+    logger.access.write(logger.Exchange(stream.client[0], stream.server, request, response, sent, micros))
 
 
 def report(stream: Stream, request: Request, response: Response) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
@@ -33,6 +33,9 @@ MAX_REDIRECTS = 10  # local redirects of one request, RFC 3875 section 6.2.2
 
 class Site:
     """All that one server offers; the same under every model."""
+
+    # Addresses of a server with TLS that speak without it, as pairs of address and port: those of some [[site]]
+    plain_at: Container[tuple[str, int]] | None = None
 
     def __init__(
         self,

@@ -330,6 +330,13 @@ class Config:
         other._take(given)
         return other
 
+    def each_site(self) -> list[Self]:
+        """Return the configuration of each [[site]]; this one alone, if there are none."""
+        found = [self.taking(table.given) for table in self.sites]
+        for config in found:
+            config.__dict__["sites"] = ()
+        return found or [self]
+
     def origin(self, name: str) -> str:
         """Return where a value came from: "default", "ewe.toml line 3", "EWE_PORT" or "command line"."""
         return self._origins.get(KEYS[name.replace("_", "-")].name, "default")

@@ -34,17 +34,19 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     failures += missing
     if needs_demon(config) and not missing:
         notes += unopened_databases(config)
-    try:
-        logger.AccessLog("off", config.log_format)
-    except ValueError as reason:
-        failures.append(f"{reason} (log-format)")
+    for form in dict.fromkeys(own.log_format for own in config.each_site()):
+        try:
+            logger.AccessLog("off", form)
+        except ValueError as reason:
+            failures.append(f"{reason} (log-format)")
     try:
         words_of(find(config.concurrency), config)
     except StartError as reason:
         failures.append(str(reason))
     try:
         if not find(config.concurrency).needs_xswitch:  # with one, the workers become another user
-            check_users(config)
+            for own in config.each_site():
+                check_users(own)
             check_isolation(config)
     except StartError as reason:
         failures.append(str(reason))
@@ -88,8 +90,9 @@ def unopened_databases(config: Config) -> Iterator[str]:
 
 def failing_files(config: Config) -> Iterator[str]:
     """Yield a line for each file that a start could not write."""
-    files = {"logfile": config.logfile, "access-log": config.access_log, "pid-file": config.pid_file or "-"}
-    for setting, path in files.items():
+    files = [("logfile", config.logfile), ("pid-file", config.pid_file or "-")]
+    files += [("access-log", path) for path in dict.fromkeys(own.access_log for own in config.each_site())]
+    for setting, path in files:
         if path not in ("-", "off") and (reason := unwritable(path)):
             yield f"{path!r} {reason} ({setting})"
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.setting_types import parse_address
 from ewe.processors.base import Processor, find
 from ewe.server import systemd
 from ewe.sites import make_site
@@ -58,13 +59,14 @@ class ProcessorFactory:
 
     def take(self, config: Config) -> None:
         """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
-        if not os.path.isdir(config.documentroot):
-            raise StartError(f"document root {config.documentroot!r} is not a directory (documentroot)")
-        check_users(config)
+        for own in config.each_site():
+            if not os.path.isdir(own.documentroot):
+                raise StartError(f"document root {own.documentroot!r} is not a directory (documentroot)")
+            check_users(own)
         check_isolation(config)
         words = words_of(self.model, config)
         try:
-            logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format)
+            open_logs(config)
         except OSError as reason:
             raise StartError(f"cannot write the log {reason.filename!r}: {reason.strerror}") from None
         except ValueError as reason:
@@ -96,9 +98,7 @@ class ProcessorFactory:
     def restored(self, old: ProcessorFactory) -> None:
         """Go back to what the factory was before renew(): `old` is a copy of it."""
         self.__dict__.update(old.__dict__)
-        logger.open_logs(
-            self.config.logfile, self.config.loglevel, self.config.access_log, self.config.log_format
-        )
+        open_logs(self.config)
 
     def make(self) -> Processor:
         """Return a new processor."""
@@ -136,6 +136,18 @@ class ProcessorFactory:
             names = ", ".join(name.replace("_", "-") for name in kept)
             logger.errors.warning(f"{names}: a change needs a restart")
         return fresh.replace("before the reload", **kept)
+
+
+def open_logs(config: Config) -> None:
+    """Open the logs of a configuration, and those of its sites. Raises OSError, ValueError."""
+    sites = []
+    if config.sites:
+        from ewe.http.virtual_hosts import Host
+
+        for table, own in zip(config.sites, config.each_site(), strict=True):
+            host = Host(table.names, tuple(parse_address(each)[1:] for each in table.listen))
+            sites.append((host, own.access_log, own.log_format))
+    logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format, sites)
 
 
 def words_of(model: type[Processor], config: Config) -> str:

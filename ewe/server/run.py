@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.setting_types import is_local
+from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.base import FEATURES
 from ewe.gateway.claims import is_in
@@ -168,8 +168,28 @@ def opened(factory: ProcessorFactory) -> Iterator[list[socket.socket]]:
 
 
 def addresses_of(config: Config) -> tuple[str, ...]:
-    """Return the addresses to listen on, as parse_address() reads them."""
-    return config.bind or systemd.inherited(os.environ) or (f"{bracketed(config.host)}:{config.port}",)
+    """Return the addresses to listen on, as parse_address() reads them: the server's, and those of its sites.
+
+    If every [[site]] says where it listens, and no setting says where the server does, the sites' are all.
+    """
+    own = config.bind or systemd.inherited(os.environ) or (f"{bracketed(config.host)}:{config.port}",)
+    if not config.sites:
+        return own
+    named = any(config.origin(name) != "default" for name in ("bind", "host", "port"))
+    wanted = own if named or not all(site.listen for site in config.sites) else ()
+    return tuple(dict.fromkeys((*wanted, *(each for site in config.sites for each in site.listen))))
+
+
+def speaks_tls(config: Config, sock: socket.socket) -> bool:
+    """Return whether clients of a listening socket speak TLS: of sites at different addresses only some may."""
+    from ewe.http.virtual_hosts import Host, hears
+
+    sites = config.each_site()
+    listen = [tuple(parse_address(each)[1:] for each in table.listen) for table in config.sites] or [()]
+    here = [
+        own for own, at in zip(sites, listen, strict=True) if not at or hears(Host((), at), server_name(sock))
+    ]
+    return any(own.tls == "self" or own.tls_cert is not None for own in here or sites[:1])
 
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
@@ -192,10 +212,7 @@ def bracketed(host: str) -> str:
 def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     """Print one line: the server's URLs, its model, and how to stop it."""
     config = factory.config
-    where = " ".join(
-        url(sock, "https" if config.tls == "self" or config.tls_cert is not None else "http")
-        for sock in sockets
-    )
+    where = " ".join(url(sock, "https" if speaks_tls(config, sock) else "http") for sock in sockets)
     words, workers = factory.words, factory.workers
     count = f", {workers} workers" if workers > 1 and "processes" not in words else ""
     # One write: print() writes the line end in a second one, and a reader of the log could see half a line.
@@ -263,10 +280,11 @@ def is_same(file: int, path: str) -> bool:
 
 def unreadable_root(config: Config) -> str:
     """Return a warning if this process's user may not read the document root, "" if it may."""
-    root = config.documentroot
-    if os.access(root, os.R_OK | os.X_OK, effective_ids=True):
-        return ""
-    return f"uid {os.geteuid()} may not read {root}, so every answer is 403: chmod a+rx it (documentroot)"
+    for root in dict.fromkeys(own.documentroot for own in config.each_site()):
+        if not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
+            user = os.geteuid()
+            return f"uid {user} may not read {root}, so every answer is 403: chmod a+rx it (documentroot)"
+    return ""
 
 
 def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:

@@ -1,6 +1,6 @@
 """Templates: the texts with variables in `redirect`, `rewrite`, `try` and `alias`.
 
-    $path      the request's path, percent-decoded          $host     its Host, with the port
+    $path      the request's path, percent-decoded          $host     the name in Host, without a port
     $rest      what follows the prefix of the location      $scheme   http or https
     $query     its query, without "?"                       $1 $name  a group of the location's pattern
     $$         a dollar sign
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, nearest
+from ewe.gateway.cgi import split_host
 from ewe.http.messages import NOT_ASKED, Request
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
@@ -109,7 +110,7 @@ def values_of(request: Request, rest: str, found: re.Match[str] | None, io: Stre
         "path": request.path,
         "rest": rest,
         "query": request.query or "",
-        "host": request.host or io.server[0],
+        "host": split_host(request.host)[0] or io.server[0],
         "scheme": io.scheme,
     }
     if found is not None:

@@ -14,14 +14,15 @@ deciders see the request. A step of a [[site]] counts for each of its locations 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ewe.config.messages import ConfigError
 from ewe.config.setting_types import parse_address, parse_variable
 from ewe.config.site_tables import SiteTable
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
-from ewe.http.virtual_hosts import Host, VirtualHosts
+from ewe.http.virtual_hosts import Host, VirtualHosts, hears
 from ewe.site import MAX_REDIRECTS, Site, moved
 from ewe.sites.build import leads_of
 from ewe.sites.claims import PatternClaims
@@ -30,6 +31,9 @@ from ewe.sites.location import Location, deciders_of, finishers_of
 from ewe.sites.part import Part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ssl import SSLContext
+
     from ewe.config.settings import Config
     from ewe.config.site_tables import LocationTable
     from ewe.gateway.claims import Claims
@@ -157,25 +161,96 @@ class Sites(Site):
     def __init__(self, config: Config, **how: bool) -> None:
         """Make each [[site]] of a configuration. Raises ValueError, in one line."""
         together: list[Claims | PatternClaims] = []
-        self.sites: list[VirtualSite] = []
         made: list[tuple[Host, VirtualSite]] = []
-        for table in config.sites or (IMPLICIT,):
-            own = config.taking(table.given)
-            own.__dict__["sites"] = ()
+        tables = config.sites or (IMPLICIT,)
+        secured = Certificates()
+        for table, own in zip(tables, config.each_site(), strict=True):
+            context = secured.context_of(own, table)
+            own = own.replace("its context is made", tls="off", tls_cert=None)
             site = VirtualSite(own, table, together, **how)
-            listen = tuple(parse_address(each)[1:] for each in table.listen)
-            made.append((Host(table.names, listen), site))
-            self.sites.append(site)
-        self.hosts = VirtualHosts(made)
-        first = self.sites[0]
-        self.__dict__.update(first.__dict__)
-        self.sites = [site for _, site in made]
+            site.tls = context
+            made.append((Host(table.names, tuple(parse_address(each)[1:] for each in table.listen)), site))
+        hosts = VirtualHosts(made)
+        sites = [site for _, site in made]
+        self.__dict__.update(sites[0].__dict__)  # limits and deadlines, which are the server's
         self.config = config
-        self.applications = [each for site in self.sites for each in site.applications]
+        self.hosts = hosts
+        self.sites = sites
+        self.applications = [each for site in sites for each in site.applications]
+        self.tls = secured.context(made, hosts)
+        if self.tls is not None and any(site.tls is None for site in sites):
+            self.plain_at = PlainAddresses(hosts)
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the site that the request is for. Raises HTTPError."""
-        server = (
-            io.server if io.connected is None else io.connected.server
-        )  # behind a proxy: this server's own
+        server = io.server if io.connected is None else io.connected.server  # behind a proxy: this server's
         return await self.hosts.choose(request.host, server).respond(request, io)
+
+
+class PlainAddresses:
+    """The server's addresses whose sites have no certificate."""
+
+    def __init__(self, hosts: VirtualHosts[VirtualSite]) -> None:
+        self.hosts = hosts
+
+    def __contains__(self, server: object) -> bool:
+        return self.hosts.choose("", cast("tuple[str, int]", server)).tls is None
+
+
+class Certificates:
+    """The TLS contexts of all sites. Sites with the same certificate share one."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str | None, ...], SSLContext] = {}
+
+    def context_of(self, config: Config, table: SiteTable) -> SSLContext | None:
+        """Return the context of a site, None if it has no certificate. Raises ConfigError."""
+        if config.tls != "self" and config.tls_cert is None:
+            return None
+        from ewe.streams.tls import server_context
+
+        key = (config.tls, config.tls_cert, config.tls_key)
+        if key not in self.known:
+            try:
+                self.known[key] = server_context(config.tls_cert, config.tls_key)
+            except ValueError as reason:
+                raise ConfigError(f"{table.place}: {reason}") from None
+        return self.known[key]
+
+    def context(
+        self, made: Sequence[tuple[Host, VirtualSite]], hosts: VirtualHosts[VirtualSite]
+    ) -> SSLContext | None:
+        """Return the context with which every handshake begins. Raises ConfigError.
+
+        Two sites at the same address must both have a certificate or both have none: nothing tells which of them a
+        client wants before its first byte has come.
+        """
+        for at, (host, site) in enumerate(made):
+            for other, there in made[:at]:
+                if (site.tls is None) != (there.tls is None) and overlap(host, other):
+                    without, has = (site, there) if site.tls is None else (there, site)
+                    raise ConfigError(
+                        f"{without.table.place}: this site has no certificate (tls-cert), and that of"
+                        f" {has.table.place} at the same address has one: give both one, or different addresses"
+                        " (listen)"
+                    )
+        if not self.known:
+            return None
+        first = next(site.tls for _, site in made if site.tls is not None)
+        if len(self.known) == 1:
+            return first
+        from ewe.streams.tls import by_name
+
+        def choose(name: str, server: tuple[str, int]) -> SSLContext:
+            return hosts.choose(name, server).tls or first
+
+        return by_name(choose, first)
+
+
+def overlap(one: Host, other: Host) -> bool:
+    """Return whether two sites have an address of the server in common."""
+    return (
+        not one.listen
+        or not other.listen
+        or any(hears(one, address) or hears(other, each) for address in other.listen for each in one.listen)
+    )

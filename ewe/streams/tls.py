@@ -76,6 +76,21 @@ def server_context(certificate: str | None, key: str | None) -> ssl.SSLContext:
     return context
 
 
+def by_name(
+    choose: Callable[[str, tuple[str, int]], ssl.SSLContext], first: ssl.SSLContext
+) -> ssl.SSLContext:
+    """Return a context that presents the certificate of the site that a client names (SNI, RFC 6066 section 3).
+
+    choose: return the context for a name ("" if the client names none) and the server's address. first: of a site.
+    """
+
+    def chosen(tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        tls.context = choose(name or "", tls.listens_at)  # type: ignore[union-attr]
+
+    first.sni_callback = chosen
+    return first
+
+
 def no_password() -> str:
     """Raise ValueError: without this, OpenSSL would ask on the terminal for the password of the key."""
     raise ValueError("the key is encrypted, and a server cannot ask for its password")
@@ -118,6 +133,7 @@ class SecureStream(Stream):
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
+        self.tls.listens_at = below.server  # type: ignore[attr-defined]  # for by_name()
         self.raw = memoryview(b"")  # bytes from below that are not yet in `incoming`
         self.silent = 0  # bytes of records since the last one with data
         self.ended = False
