@@ -152,9 +152,11 @@ async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") ->
     from ewe.streams.tls import SecureStream
 
     assert site.tls is not None
-    if site.plain_at is not None and stream.server in site.plain_at:
-        await converse(stream, site)
-        return
+    if site.plain_at is not None:
+        server = stream.server if stream.connected is None else stream.connected.server
+        if server in site.plain_at:
+            await converse(stream, site, pending)
+            return
     secure = SecureStream(stream, site.tls)
     if pending:
         secure.take(pending)

@@ -133,7 +133,8 @@ class SecureStream(Stream):
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
-        self.tls.listens_at = below.server  # type: ignore[attr-defined]  # for by_name()
+        own = below if below.connected is None else below.connected
+        self.tls.listens_at = own.server  # type: ignore[attr-defined]  # for by_name()
         self.raw = memoryview(b"")  # bytes from below that are not yet in `incoming`
         self.silent = 0  # bytes of records since the last one with data
         self.ended = False
