@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.setting_types import parse_application, parse_database, parse_mount, parse_responder
-from ewe.features.static import Static
+from ewe.features.files import static_files
 from ewe.gateway.claims import Claims, is_in
 from ewe.http.error_pages import error_page
 from ewe.http.limits import Limits
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.authorizers import Authorizers
     from ewe.features.base import Feature
+    from ewe.features.compression import Compression
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.asgi import Application
     from ewe.gateway.database import Databases
@@ -84,7 +85,7 @@ class Site:
 
             switch = XSwitch(config, self.limits)
         claims = self.claims(switch)
-        self.static = Static(config, claims=claims)
+        self.static = static_files(config, claims=claims)
         self.applications: list[Application] = []  # those of ASGI, which are started before the first request
         self.mounts = list(self.features(switch, claims))
         self.authorizers: Authorizers | None = None
@@ -92,6 +93,19 @@ class Site:
             from ewe.features.authorizers import Authorizers
 
             self.authorizers = Authorizers(config, self.static.root, self.limits)
+        self.compression: Compression | None = None
+        if config.compress != "off":
+            from ewe.features.compression import Compression
+
+            self.compression = Compression(config)
+        self.wrap()
+
+    def wrap(self) -> None:
+        """Have every response compressed, if the settings say so. A site without compression never asks."""
+        if self.compression is not None:
+            from ewe.features.compression import compressed_site
+
+            self.__dict__["respond"] = compressed_site(self.compression, self.respond)
 
     def features(self, switch: XSwitch | None, claims: Claims) -> Iterator[tuple[str, Feature]]:
         """Yield the features in the order in which they are asked, each with the beginning of the paths it is for.

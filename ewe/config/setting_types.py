@@ -380,6 +380,37 @@ def _url_path(raw: object) -> str:
     return raw
 
 
+def _words(raw: object) -> tuple[str, ...]:
+    # As _file_names, and an empty text stands for none.
+    items = raw if isinstance(raw, list | tuple) else (raw,)
+    return tuple(word for item in items for word in (_list(item) if item != "" else ()))
+
+
+def _media_types(raw: object) -> tuple[str, ...]:
+    items = tuple(item.lower() for item in _words(raw))
+    for item in items:
+        if re.fullmatch(r"[a-z0-9.+-]+/(?:[a-z0-9.+-]+|\*(?:\+[a-z0-9.-]+)?)", item) is None:
+            raise ValueError(raw)
+    return items
+
+
+def _codings(raw: object) -> tuple[str, ...]:
+    items = tuple(item.lower() for item in _words(raw))
+    if set(items) - {"gzip", "br", "zstd"} or len(set(items)) < len(items):
+        raise ValueError(raw)
+    return items
+
+
+def _languages(raw: object) -> tuple[str, ...]:
+    items = _words(raw)
+    for item in items:
+        if re.fullmatch(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,4}", item) is None:
+            raise ValueError(raw)
+    if len({item.lower() for item in items}) < len(items):
+        raise ValueError(raw)
+    return items
+
+
 def auto(kind: Kind[T]) -> Kind[T | None]:
     """Return a kind with one more value: None, which is written ``auto``."""
 
@@ -448,6 +479,13 @@ VARIABLES = Kind(
 APPLICATIONS = Kind(
     "PATH=MODULE:APP", "a path, = and an application as module:name", _applications, ", ".join
 )
+
+
+MEDIA_TYPES = Kind(
+    "TYPE", "media types such as text/html, text/* or application/*+json", _media_types, ", ".join
+)
+CODINGS = Kind("CODING", "some of zstd, br and gzip, each once", _codings, ", ".join)
+LANGUAGES = Kind("LANGUAGE", "language tags such as en, de or pt-BR, each once", _languages, ", ".join)
 
 
 def is_local(address: str) -> bool:

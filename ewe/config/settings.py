@@ -21,6 +21,7 @@ from ewe.config.setting_types import (
     APPLICATIONS,
     AUTHORIZERS,
     BOOL,
+    CODINGS,
     COOKIE,
     COUNT,
     COUNT_OR_0,
@@ -28,6 +29,8 @@ from ewe.config.setting_types import (
     FILE_NAME,
     FILE_NAMES,
     HOST,
+    LANGUAGES,
+    MEDIA_TYPES,
     MODEL,
     MOUNTS,
     NETWORKS,
@@ -158,6 +161,9 @@ class Config:
     indexes = Setting(True, BOOL, "list a directory without such a file", group="files")
     symlinks = Setting("inside", choice("inside", "follow"), "which symbolic links to follow: those that stay"
                        " inside the document root, or all", group="files")
+    languages = Setting((), LANGUAGES, "the languages that files may have, the default one first: page.en.html or"
+                        " page.html.de answers for page.html, as Accept-Language says; may be repeated",
+                        group="files")
     cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
                     " second; 0: off", group="files")
 
@@ -265,6 +271,18 @@ class Config:
                              group="proxies")
     proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
                              " these proxies", group="proxies")
+    compress = Setting("off", choice("off", "files", "public", "all"), "what ewe compresses while it sends it:"
+                       " nothing, files, also what programs answer to requests without Cookie and Authorization"
+                       " (public), or all; a file.gz, .br or .zst beside a file is sent in any case",
+                       group="compression")
+    compress_types = Setting(("text/*", "application/json", "application/*+json", "application/javascript",
+                              "application/xml", "application/*+xml", "image/*+xml", "application/wasm",
+                              "font/otf", "font/ttf"), MEDIA_TYPES, "the media types that are compressed; may be"
+                             " repeated", group="compression")
+    compress_min_size = Setting(1 * K, size(0), "the smallest body that is compressed, where its size is known",
+                                group="compression")
+    compress_codings = Setting((), CODINGS, "the codings, the preferred one first; empty: zstd, br and gzip,"
+                               " as far as their packages are installed", group="compression")
 
     tls = Setting("off", choice("off", "self"), "self: HTTPS with a certificate for localhost, made at the start",
                   group="tls")

@@ -25,7 +25,8 @@ from ewe.http import conditional, ranges
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page, html_escape
 from ewe.http.media_types import content_type
-from ewe.http.messages import METHODS, Region, Request, Response
+from ewe.http.messages import METHODS, CachedFile, FileResponse, Region, Request, Response
+from ewe.http.negotiation import preferred_coding
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 
@@ -42,7 +43,6 @@ COST = 1024  # bytes that an entry of the cache takes besides the file
 # A FIFO or a terminal must not block the server.
 OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 HIDDEN = re.compile(r"/(?:\.|(?:WEB|META)-INF(?:/|\Z))", re.IGNORECASE)
-WEIGHT = re.compile(r"q=(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")  # RFC 9110 section 12.4.2
 CODINGS = (("br", ".br"), ("zstd", ".zst"), ("gzip", ".gz"))  # sidecars, the smallest first
 ALLOW = ("Allow", "GET, HEAD, OPTIONS")
 NOT_MODIFIED = frozenset({"ETag", "Last-Modified", "Vary"})  # fields of a 304: RFC 9110 section 15.4.5
@@ -75,7 +75,7 @@ class File:
             fields.append(("Vary", "Accept-Encoding"))
         self.fields = tuple(fields)
         self.body: bytes | None = None
-        self.response: Response | None = None
+        self.response: CachedFile | None = None
 
 
 def identity(about: os.stat_result) -> tuple[int, ...]:
@@ -84,12 +84,16 @@ def identity(about: os.stat_result) -> tuple[int, ...]:
 
 
 class Remembered:
-    """An entry of the cache, for one path. sidecars: the variants beside the file; plain: it has none."""
+    """An entry of the cache, for one path. sidecars: the variants beside the file; plain: it has none.
 
-    __slots__ = ("checked", "file", "plain", "sidecars")
+    cost: bytes of memory, as the setting `cache` counts them.
+    """
+
+    __slots__ = ("checked", "cost", "file", "plain", "sidecars")
 
     def __init__(self, file: File, sidecars: tuple[tuple[str, str], ...], checked: float) -> None:
         self.file = file
+        self.cost = file.size + COST
         self.sidecars = sidecars
         self.plain = not sidecars
         self.checked = checked
@@ -252,8 +256,10 @@ class Static:
     def file(self, request: Request, path: str, descriptor: int, about: os.stat_result) -> Response:
         """Answer with a regular file, or the variant of it that the client prefers."""
         sidecars = self.sidecars(self.name(path))
-        coding = preferred(request.values.get("accept-encoding"), sidecars) if sidecars else ""
-        kind = content_type(os.path.basename(path))
+        coding = ""
+        if sidecars:
+            coding = preferred_coding(request.values.get("accept-encoding"), dict(sidecars))
+        kind = self.kind_of(path)
         if coding:
             try:
                 other = self.open(self.name(path) + dict(sidecars)[coding])
@@ -267,10 +273,16 @@ class Static:
         if file.size <= SMALL:
             file.body = read(descriptor, file.size)
         if file.body is not None:
-            file.response = Response(200, (("Content-Type", kind), *file.fields), file.body)
+            file.response = response = CachedFile(200, (("Content-Type", kind), *file.fields), file.body)
+            response.variants, response.keep = {}, no_room
             if time.time() - about.st_ctime > SETTLED:
                 self.remember(request.path, file, sidecars)  # of a directory: what answers for it
+                response.keep = lambda size: self.keep(request.path, file, size)
         return self.answer(request, file, descriptor)
+
+    def kind_of(self, path: str) -> str:
+        """Return the Content-Type of the file at path."""
+        return content_type(os.path.basename(path))
 
     def sidecars(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return the (coding, suffix) of each compressed variant beside a file."""
@@ -306,22 +318,39 @@ class Static:
 
     def remember(self, path: str, file: File, sidecars: tuple[tuple[str, str], ...]) -> None:
         """Cache a small file; if there is no room, forget all others first."""
-        cost = file.size + COST
-        if cost > self.room:
+        entry = Remembered(file, sidecars, time.monotonic())
+        if entry.cost > self.room:
             return
         if path in self.cache:
             self.forget(path)
+        if self.taken + entry.cost > self.room:
+            self.cache.clear()
+            self.taken = 0
+        self.cache[path] = entry
+        self.taken += entry.cost
+
+    def keep(self, path: str, file: File, size: int) -> bool:
+        """Count `size` more bytes, and COST, for a file; return whether there is room, and it is still cached.
+
+        If there is no room, forget all files first, as remember() does. The next request of the file finds room.
+        """
+        cost = size + COST
+        entry = self.cache.get(path)
+        if entry is None or entry.file is not file or entry.cost + cost > self.room:
+            return False
         if self.taken + cost > self.room:
             self.cache.clear()
             self.taken = 0
-        self.cache[path] = Remembered(file, sidecars, time.monotonic())
+            return False
+        entry.cost += cost
         self.taken += cost
+        return True
 
     def forget(self, path: str) -> None:
         """Drop an entry."""
         known = self.cache.pop(path, None)
         if known is not None:
-            self.taken -= known.file.size + COST
+            self.taken -= known.cost
 
     def look_again(self, known: Remembered) -> bool:
         """Return whether file and variants are unchanged; if they are, the entry is good for another second."""
@@ -373,7 +402,12 @@ def whole(file: File, descriptor: int) -> Response:
     """Return the 200 with the whole file."""
     if file.response is not None:
         return file.response
-    return Response(200, (("Content-Type", file.kind), *file.fields), (Region(descriptor, 0, file.size),))
+    return FileResponse(200, (("Content-Type", file.kind), *file.fields), (Region(descriptor, 0, file.size),))
+
+
+def no_room(size: int) -> bool:
+    """Return False: the file is not cached."""
+    return False
 
 
 def read(descriptor: int, size: int) -> bytes | None:
@@ -386,27 +420,3 @@ def redirect(target: str) -> Response:
     """Return the 301 to another place."""
     page = f'<!DOCTYPE html>\n<title>Moved</title>\n<p>It is <a href="{html_escape(target)}">here</a>.\n'
     return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page.encode())
-
-
-def preferred(accepts: str | None, sidecars: tuple[tuple[str, str], ...]) -> str:
-    """Return the coding to send, "" for none: RFC 9110 section 12.5.3. Ties go to the smaller variant."""
-    if accepts is None:
-        return ""
-    weights: dict[str, float] = {}
-    for part in accepts.lower().split(","):
-        coding, _, parameter = part.partition(";")
-        weight = parameter.replace(" ", "").replace("\t", "")
-        if not weight:
-            weights[coding.strip(" \t")] = 1.0
-        elif WEIGHT.fullmatch(weight):
-            weights[coding.strip(" \t")] = float(weight[2:])
-    if "x-gzip" in weights:
-        weights.setdefault("gzip", weights["x-gzip"])
-    star = weights.get("*", 0.0)
-    identity = weights.get("identity", 0.001)  # acceptable unless refused, and no better than a variant
-    best, chosen = identity, ""
-    for coding, _ in sidecars:
-        weight_of_it = weights.get(coding, star)
-        if weight_of_it > 0 and (weight_of_it > best or (not chosen and weight_of_it >= best)):
-            best, chosen = weight_of_it, coding
-    return chosen

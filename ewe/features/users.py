@@ -23,8 +23,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.features.files import static_files
 from ewe.features.pages import Pages
-from ewe.features.static import Static
 from ewe.gateway.scripts import closed_door, script_of
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -61,7 +61,7 @@ class Home:
         prefix = f"/~{self.name}"
         self.programs = tuple(prefix + each for each in PROGRAMS)
         claims = users.claims.for_root(real, [real + each for each in PROGRAMS])
-        self.static = Static(users.config, real, prefix, claims, account.pw_uid)
+        self.static = static_files(users.config, real, prefix, claims, account.pw_uid)
         directories = users.switch.directories if users.switch is not None else ()
         self.sql_pages: SQLPages | None = None
         if users.databases is not None:

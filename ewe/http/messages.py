@@ -146,6 +146,15 @@ def copy_of(request: Request) -> Request:
     return other
 
 
+def with_fields(request: Request, fields: tuple[tuple[str, str], ...]) -> Request:
+    """Return a copy of a request, of the same body, that has other fields; their names are in lower case."""
+    other = copy_of(request)
+    other.fields = fields
+    other.values = joined(fields)
+    other.conditional = any(name in other.values for name in CONDITIONS)
+    return other
+
+
 class Response:
     """One response. Its body is bytes, a tuple of bytes and Regions, or a Source.
 
@@ -238,6 +247,25 @@ class Response:
             await self.body.close()
         if self.release is not None:
             self.release()
+
+
+class FileResponse(Response):
+    """The whole of a file: nothing in its body depends on the request."""
+
+    __slots__ = ()
+
+
+class CachedFile(FileResponse):
+    """The response of a small file that a cache may hold.
+
+    variants: the responses that replace it, by content coding ("" for none), or by the path that was asked for
+    if it is one of several languages; ewe.features.compression and ewe.features.languages fill them.
+    keep: counts bytes that the cache is to hold besides; it returns whether there is room.
+    """
+
+    __slots__ = ("keep", "variants")
+    keep: Callable[[int], bool]
+    variants: dict[str, Response]
 
 
 def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:

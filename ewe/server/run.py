@@ -43,6 +43,7 @@ __all__ = ["StartError", "UnknownModel", "serve"]
 # Modules that a worker may import later, for a request or with other settings (tests/house/test_late_imports.py)
 LATER = (
     *(where.partition(":")[0] for where in FEATURES.values()),
+    "ewe.features.compression", "ewe.features.languages",
     "ewe.features.authorizers", "ewe.features.guards.auth_command", "ewe.features.guards.htpasswd",
     "ewe.features.indexes", "ewe.features.libcgi_process",
     "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.database", "ewe.gateway.libcgi",

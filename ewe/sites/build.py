@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.settings import KEYS
 from ewe.config.site_tables import PER_LOCATION, parse_gateway
-from ewe.features.static import Static
+from ewe.features.files import static_files
 from ewe.gateway.claims import Claims
 from ewe.sites.claims import PatternClaims, SharedClaims
 from ewe.sites.leads import Alias, Programs, Redirect, Rewrite, Status, Try, true_path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.config.site_tables import LocationTable
     from ewe.features.base import Feature
+    from ewe.features.static import Static
     from ewe.gateway.scripts import Script
     from ewe.http.messages import Request, Response
     from ewe.sites.leads import Lead, Runner
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
     Found = re.Match[str] | None
 
-# Settings of a location that need no Part: they change what programs are told, and nothing else
-ONLY_VARIABLES = frozenset({"env", "pass_authorization"})
+# Settings of a location that need no Part: they change what programs are told, or what finishers do
+NEED_NO_PART = frozenset({
+    "env", "pass_authorization", "compress", "compress_types", "compress_min_size", "compress_codings",
+})  # fmt: skip
 CODECS = {
     "fastcgi": "ewe.gateway.records:Requester",
     "scgi": "ewe.gateway.scgi:Requester",
@@ -121,7 +124,7 @@ class Builder:
         if "root" in self.values:
             root = self.directory("root")
             config = config.taking([("documentroot", root, self.table.at("root"), self.table.place)])
-        own = {KEYS[key].name for key, *_ in self.table.given} - ONLY_VARIABLES
+        own = {KEYS[key].name for key, *_ in self.table.given} - NEED_NO_PART
         assert own <= PER_LOCATION
         if own or not self.values.keys().isdisjoint(("root", "index")):
             self.part = Part(config, self.site.together, self.site, **self.site.how)
@@ -163,7 +166,7 @@ class Builder:
             )
         prefix = "" if self.template is not None else self.location.prefix
         claims = SharedClaims.of(Claims(path), self.site.together)
-        return Static(self.config, path, prefix, claims)
+        return static_files(self.config, path, prefix, claims)
 
     def static_for(self, path: str) -> Static:
         """Return the files in which `try` looks a path up: the alias's below the location, else the site's."""

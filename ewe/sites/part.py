@@ -46,6 +46,9 @@ class Part(Site):
         )
         return iter(self.mounted)
 
+    def wrap(self) -> None:
+        """Do nothing: a location's finishers compress."""
+
     async def offer(self, request: Request, io: Stream) -> Response:
         """Return the answer of the first feature that answers, as a site without locations does."""
         return await Site.respond(self, request, io)

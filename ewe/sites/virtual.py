@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.config.site_tables import LocationTable
+    from ewe.features.compression import Compression
     from ewe.gateway.claims import Claims
     from ewe.streams.base import Stream
 
@@ -51,6 +52,7 @@ class VirtualSite(Part):
         """Make the locations of a table. config: with the site's settings. Raises ValueError, in one line."""
         super().__init__(config, together, None, **how)
         self.table = table
+        self.compresses = False
         self.locations = [self.location(each) for each in table.locations]
         self.locations.append(self.location(None))
 
@@ -67,14 +69,34 @@ class VirtualSite(Part):
             if isinstance(finisher, ErrorPages):
                 finisher.site = self
         config = self.config.taking(table.given) if table is not None else self.config
+        if config.compress != "off":
+            # First the body is complete, then compressed; what follows changes fields, or counts what is sent.
+            after = sum(isinstance(each, ErrorPages) for each in location.finishers)
+            location.finishers.insert(after, self.compression_of(config))
+            self.compresses = True
         names = (parse_variable(each) for each in (*self.config.env, *config.env))
         location.variables = {name.encode(): value.encode() for name, value in names}
         location.passes_authorization = config.pass_authorization
         location.leads = leads_of(self, location, config)
         return location
 
+    def compression_of(self, config: Config) -> Compression:
+        """Return what compresses for a location: the site's, if the location has the same settings."""
+        from ewe.features.compression import Compression
+
+        names = ("compress", "compress_types", "compress_min_size", "compress_codings")
+        if self.compression is not None and all(
+            getattr(config, name) == getattr(self.config, name) for name in names
+        ):
+            return self.compression
+        return Compression(config)
+
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the location that covers the request's path. Raises HTTPError."""
+        if self.compresses and request.conditional:
+            from ewe.features.compression import plain_tags
+
+            request = plain_tags(request)
         location = self.locations[-1]
         tried: Location | None = None
         try:

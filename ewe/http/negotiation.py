@@ -1,0 +1,118 @@
+"""Negotiation: which of several forms of a resource a client prefers. RFC 9110 section 12, RFC 4647. No I/O.
+
+A client lists what it accepts, each item with a weight from 0 to 1 (a quality value, 1 if it is missing):
+
+    Accept-Encoding: br, gzip;q=0.5, identity;q=0          Accept-Language: de-CH, de;q=0.8, en;q=0.5
+
+The client's weights decide. Where they are equal, the server's order does. A malformed item is left out, because a
+server must not fail over a preference. Each function takes time in proportion to the length of the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+WEIGHT = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)  # RFC 9110 section 12.4.2
+LANGUAGE_RANGE = re.compile(r"\*|[a-z]{1,8}(?:-[a-z0-9]{1,8})*")  # RFC 4647 section 2.1
+MAX_RANGES = 32  # languages of a field that are looked up; no person speaks more
+# The weight of no coding if the field does not mention it: acceptable, and worse than any coding (section 12.5.3).
+LEAST = 0.0001
+
+
+def weights(value: str) -> dict[str, float]:
+    """Return the weight of each item of a list such as Accept-Encoding, in lower case, in the order of the list.
+
+    The last of equal items counts.
+    """
+    found: dict[str, float] = {}
+    for part in value.lower().split(","):
+        item, _, parameter = part.partition(";")
+        weight = parameter.strip(" \t").replace(" ", "").replace("\t", "")
+        if not weight:
+            found[item.strip(" \t")] = 1.0
+        elif match := WEIGHT.fullmatch(weight):
+            found[item.strip(" \t")] = float(match[1])
+    return found
+
+
+def preferred_coding(accepts: str | None, codings: Iterable[str]) -> str:
+    """Return the content coding to send, "" for none: RFC 9110 section 12.5.3.
+
+    accepts: the value of Accept-Encoding. codings: those that there are; where weights are equal, the first wins,
+    and any of them wins over no coding. The answer may be "" although the client refuses it (identity;q=0): section
+    12.5.3 lets a server send what it has.
+    """
+    if accepts is None:
+        return ""
+    found = weights(accepts)
+    if "x-gzip" in found:
+        found.setdefault("gzip", found["x-gzip"])
+    star = found.get("*", 0.0)
+    best, chosen = found.get("identity", LEAST), ""
+    for coding in codings:
+        weight = found.get(coding, star)
+        if weight > 0 and (weight > best or (not chosen and weight >= best)):
+            best, chosen = weight, coding
+    return chosen
+
+
+def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
+    """Return which of `languages` to send: RFC 4647 section 3.4, lookup. The first one if the client likes none.
+
+    accepts: the value of Accept-Language. languages: tags such as "de" or "pt-BR", at least one.
+
+    Lookup shortens each range from its end until a language matches: de-CH-1996, de-CH, de. If that finds nothing,
+    the range may still match a longer tag: "en" finds "en-GB" (basic filtering, section 3.3.1). A visitor who reads
+    English gets English. A language of weight 0 is chosen only if the client refuses every language.
+    """
+    if accepts is None:
+        return languages[0]
+    found = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
+    refused = [item for item, weight in found.items() if not weight][:MAX_RANGES]
+    # A stable sort: where weights are equal, the client's order counts.
+    wanted = sorted((item for item in found if found[item] > 0), key=lambda item: -found[item])[:MAX_RANGES]
+    tags = {tag.lower(): tag for tag in reversed(languages) if not is_refused(tag.lower(), refused, wanted)}
+    order = [tag.lower() for tag in languages if tag.lower() in tags]
+    for item in wanted:
+        if item == "*":
+            # The languages that the client does not name (section 3.4.1): it names better ones before.
+            match = next((tag for tag in order if tag not in wanted), "")
+        else:
+            match = looked_up(item, tags) or next((tag for tag in order if tag.startswith(item + "-")), "")
+        if match:
+            return tags[match]
+    return tags[order[0]] if order else languages[0]
+
+
+def is_refused(tag: str, refused: list[str], wanted: list[str]) -> bool:
+    """Return whether a client gives a language the weight 0. The longest range that matches the tag decides."""
+    matching = [item for item in (*refused, *wanted) if tag == item or tag.startswith(item + "-")]
+    if matching:
+        return max(matching, key=len) in refused
+    return "*" in refused and not any(item.startswith(tag + "-") for item in wanted)
+
+
+def looked_up(item: str, tags: dict[str, str]) -> str:
+    """Return the tag that a language range leads to by shortening it, "" if none: RFC 4647 section 3.4."""
+    parts = item.split("-")
+    while parts:
+        if (tag := "-".join(parts)) in tags:
+            return tag
+        parts.pop()
+        if parts and len(parts[-1]) == 1:  # a singleton, such as x, says nothing without what follows it
+            parts.pop()
+    return ""
+
+
+def with_vary(fields: tuple[tuple[str, str], ...], name: str) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a response whose Vary also names a request field: RFC 9110 section 12.5.5.
+
+    A response has one Vary afterwards. `*` stays as it is, since it says more.
+    """
+    values = [value for own, value in fields if own.lower() == "vary"]
+    names = [each.strip(" \t") for value in values for each in value.split(",")]
+    if "*" in names or name.lower() in (each.lower() for each in names):
+        return fields
+    merged = ", ".join([*(each for each in names if each), name])
+    return (*(field for field in fields if field[0].lower() != "vary"), ("Vary", merged))
