@@ -271,6 +271,7 @@ class Config:
                              group="proxies")
     proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
                              " these proxies", group="proxies")
+
     compress = Setting("off", choice("off", "files", "public", "all"), "what ewe compresses while it sends it:"
                        " nothing, files, also what programs answer to requests without Cookie and Authorization"
                        " (public), or all; a file.gz, .br or .zst beside a file is sent in any case",
