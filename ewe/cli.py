@@ -67,6 +67,8 @@ def _run(argv: list[str]) -> int:
         return _print(as_toml(config))
     if options.check_config:
         return _check(config)
+    if options.explain is not None:
+        return _explain(config, options.explain)
     try:
         config = choose_site(config)
     except SiteError as error:
@@ -95,6 +97,22 @@ def _check(config: Config) -> int:
     for line in (*failures, *(f"note: {note}" for note in notes)):
         print(f"ewe: {one_line(line)}", file=sys.stderr)
     return 1 if failures else _print(f"configuration ok ({config.file or 'no file'})\n")
+
+
+def _explain(config: Config, question: str) -> int:
+    """Print which site, which location and which rule would answer a request, and why."""
+    from ewe.config.setting_types import parse_address
+    from ewe.server.run import addresses_of
+    from ewe.sites import make_site
+    from ewe.sites.explain import explain
+
+    try:
+        config = choose_site(config)
+        addresses = (parse_address(each) for each in addresses_of(config))
+        server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
+        return _print("\n".join(explain(make_site(config), question, server)) + "\n")
+    except (ValueError, SiteError) as error:
+        return _fail(1, error)
 
 
 def _build_libcgi() -> int:
@@ -203,6 +221,12 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
         default=None,
         help="the settings file [ewe.toml, or [tool.ewe] of pyproject.toml; EWE_CONFIG]",
     )
+    group.add_argument(
+        "--explain",
+        metavar="URL",
+        default=None,
+        help="print which rule answers a URL, and why, and end: /path, http://host/path or 'POST /path'",
+    )
     for name, text in (
         ("--check-config", "check the settings and what they name, and end"),
         ("--print-config", "print every setting, with where it came from, and end"),
@@ -211,7 +235,16 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
         group.add_argument(name, action="store_true", default=False, help=text)
     group.add_argument("--version", action="version", version=f"ewe {__version__}", help="print it and end")
     group.add_argument("-h", "--help", action="help", help="print this and end")
-    return ["--config", "--check-config", "--print-config", "--build-libcgi", "--version", "-h", "--help"]
+    return [
+        "--config",
+        "--explain",
+        "--check-config",
+        "--print-config",
+        "--build-libcgi",
+        "--version",
+        "-h",
+        "--help",
+    ]
 
 
 def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:

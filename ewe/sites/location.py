@@ -56,6 +56,8 @@ class Location:
         self.deciders: list[Decider] = []
         self.finishers: list[Finisher] = []
         self.leads: list[Lead] = []
+        self.decides: list[str] = []  # the keys of deciders and finishers, for `ewe --explain`
+        self.finishes: list[str] = []
         self.variables: dict[bytes, bytes] = {}
         self.passes_authorization = False
         # Equal requests without a body share one Request, and so its copy with variables.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import parse_address, parse_variable
-from ewe.config.site_tables import SiteTable
+from ewe.config.site_tables import DECIDERS, FINISHERS, SiteTable
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -64,6 +64,8 @@ class VirtualSite(Part):
         if table is not None:
             places |= {key: table.at(key) for key in table.steps}
         location.deciders = deciders_of(given, places)
+        location.decides = [key for keys in DECIDERS for key in keys if key in given]
+        location.finishes = [key for keys in FINISHERS for key in keys if key in given]
         location.finishers = finishers_of(given, places)
         for finisher in location.finishers:
             if isinstance(finisher, ErrorPages):

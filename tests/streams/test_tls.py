@@ -211,7 +211,7 @@ class Below:
     """A stream whose client sends records without end. Counts what was taken of them."""
 
     client = server = ("", 0)
-    timeouts = programs = None
+    timeouts = programs = connected = None
     taken = 0
 
     async def receive(self) -> bytes:
