@@ -102,6 +102,7 @@ def _check(config: Config) -> int:
 def _explain(config: Config, question: str) -> int:
     """Print which site, which location and which rule would answer a request, and why."""
     from ewe.config.setting_types import parse_address
+    from ewe.server.preflight import with_xswitch
     from ewe.server.run import addresses_of
     from ewe.sites import make_site
     from ewe.sites.explain import explain
@@ -110,7 +111,7 @@ def _explain(config: Config, question: str) -> int:
         config = choose_site(config)
         addresses = (parse_address(each) for each in addresses_of(config))
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
-        return _print("\n".join(explain(make_site(config), question, server)) + "\n")
+        return _print("\n".join(explain(make_site(with_xswitch(config)), question, server)) + "\n")
     except (ValueError, SiteError) as error:
         return _fail(1, error)
 
@@ -320,6 +321,10 @@ def as_toml(config: Config) -> str:
         for setting in settings:
             line = f"{setting.key} = {_toml(setting, getattr(config, setting.name))}"
             lines.append(f"{line:<35} # {one_line(config.origin(setting.name))}")
+    if config.sites:
+        from ewe.config.site_tables import as_toml as tables
+
+        lines += ["", *tables(config.sites)]
     return "\n".join(lines) + "\n"
 
 

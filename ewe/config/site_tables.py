@@ -14,7 +14,7 @@ of STEPS check them. Each error names the file and the line of the key.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -295,6 +295,31 @@ def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable,
                     f"{site.place}: the site of {other} has {what}, too: one could never answer"
                 )
     return found
+
+
+def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
+    """Yield the lines of a file that has these tables."""
+    for site in sites:
+        yield f"[[site]]  # {site.place}"
+        values: dict[str, Any] = {"names": site.names, "listen": site.listen}
+        values = {key: value for key, value in values.items() if value}
+        values |= {key: raw for key, raw, *_ in site.given}
+        values |= site.steps
+        yield from (f"{key} = {written(value)}" for key, value in values.items())
+        for location in site.locations:
+            yield f"[[site.location]]  # {location.place}"
+            given = {key: raw for key, raw, *_ in location.given}
+            own = {location.kind: location.what, **location.values, **given, **location.steps}
+            yield from (f"{key} = {written(value)}" for key, value in own.items())
+
+
+def written(value: object) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{quoted(str(key))} = {written(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return quoted(value)
 
 
 def as_table(raw: Mapping[str, Any], origin: str) -> Table:

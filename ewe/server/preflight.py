@@ -51,7 +51,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     except StartError as reason:
         failures.append(str(reason))
     try:
-        make_site(config)
+        make_site(with_xswitch(config))
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     if config.user is None and os.path.isdir(config.documentroot) and (doubt := unreadable_root(config)):
@@ -74,6 +74,13 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         else:
             notes += [f"{note} ({setting})"] if note else []
     return failures, notes
+
+
+def with_xswitch(config: Config) -> Config:
+    """Return the configuration as a server of the xswitch model has it, whose X-Switch does not run now."""
+    if find(config.concurrency).needs_xswitch and config.xswitch is None:
+        return config.replace("the xswitch model", xswitch="unix:/run/ewe-xswitch")
+    return config
 
 
 def unopened_databases(config: Config) -> Iterator[str]:

@@ -132,6 +132,8 @@ class ProcessorFactory:
         }
         if fresh.database and fresh.dbd is None:  # no demon was started for it
             kept |= {"database": self.config.database, "dbd": self.config.dbd}
+        if listens(fresh) - listens(self.config):
+            logger.errors.warning("listen of a [[site]]: a new address needs a restart")
         if kept:
             names = ", ".join(name.replace("_", "-") for name in kept)
             logger.errors.warning(f"{names}: a change needs a restart")
@@ -148,6 +150,11 @@ def open_logs(config: Config) -> None:
             host = Host(table.names, tuple(parse_address(each)[1:] for each in table.listen))
             sites.append((host, own.access_log, own.log_format))
     logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format, sites)
+
+
+def listens(config: Config) -> set[str]:
+    """Return the addresses that sites name."""
+    return {each for site in config.sites for each in site.listen}
 
 
 def words_of(model: type[Processor], config: Config) -> str:

@@ -72,10 +72,9 @@ class XSwitchProcess:
         command = [
             *XSWITCH, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),
             "--log", config.logfile, "--log-level", config.loglevel,
-            "--root", os.path.realpath(config.cgi_path), "--root", os.path.realpath(config.documentroot),
         ]  # fmt: skip
-        if config.libcgi_isolation == "process":
-            command += ["--root", os.path.realpath(config.libcgi_path)]
+        for root in roots_of(config):
+            command += ["--root", root]
         for key, value in defaults.items():
             command += ["--default", f"{key}={value}"]
         if config.xswitch_config is not None:
@@ -86,6 +85,21 @@ class XSwitchProcess:
         """Remove the socket."""
         self.socket.close()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def roots_of(config: Config) -> list[str]:
+    """Return the directories whose scripts X-Switch may run: of all sites, and of their locations."""
+    found: list[str] = []
+    for own in config.each_site():
+        found += [own.cgi_path, own.documentroot]
+        if own.libcgi_isolation == "process":
+            found.append(own.libcgi_path)
+    for location in (each for table in config.sites for each in table.locations):
+        for key in ("root", "alias"):
+            if (path := location.values.get(key)) is not None:
+                path = path.partition("$")[0]
+                found.append(path if os.path.isdir(path) else os.path.dirname(path) or ".")
+    return [*dict.fromkeys(os.path.realpath(each) for each in found)]
 
 
 def check_settings(config: Config) -> None:

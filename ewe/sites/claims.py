@@ -47,7 +47,7 @@ class PatternClaims:
     def __init__(self, root: str, pattern: str) -> None:
         """root: without links. pattern: for the path, as in a URL."""
         self.root = root.rstrip("/")
-        self.pattern = re.compile(pattern, re.IGNORECASE)
+        self.pattern = re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
     def has(self, name: str) -> bool:
         """Return whether a name below the root matches: in any case of letters, with dots at its end or not."""

@@ -51,7 +51,7 @@ class Location:
         self.table = table
         self.kind = table.kind if table is not None else "every path"
         self.what = table.what if table is not None else ""
-        self.pattern = re.compile(self.what) if self.kind == "pattern" else None
+        self.pattern = re.compile(self.what, re.DOTALL) if self.kind == "pattern" else None
         self.prefix = self.what.rstrip("/") if self.kind == "prefix" else ""
         self.deciders: list[Decider] = []
         self.finishers: list[Finisher] = []

@@ -103,13 +103,12 @@ class VirtualSite(Part):
         tried: Location | None = None
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                if self.guard is not None:
-                    decision = await self.guard.decide(request, io)
-                    if isinstance(decision, Response):
-                        return decision
-                    request = decision
                 location, found = self.find(request.path)
-                outcome = await self.ask(location, found, request, io, tried)
+                outcome: Request | Response = request
+                if self.guard is not None:
+                    outcome = await self.guard.decide(request, io)
+                if isinstance(outcome, Request):
+                    outcome = await self.ask(location, found, outcome, io, tried)
                 if isinstance(outcome, Request):
                     request, tried = outcome, location
                 elif outcome.target is not None:

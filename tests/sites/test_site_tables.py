@@ -1,0 +1,153 @@
+"""The tables [[site]] and [[site.location]]: what they can say, and that each error names its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ewe.config.messages import ConfigError
+from ewe.config.settings import Config
+from ewe.config.site_tables import is_below, parse_gateway
+from ewe.http.virtual_hosts import Host, VirtualHosts
+from ewe.sites import make_site
+
+SITE = '[[site]]\nnames = ["a.example"]\n[[site.location]]\nprefix = "/a"\n'  # its next line is line 5
+
+
+def read(text: str, directory: Path, name: str = "ewe.toml") -> Config:
+    """Return the settings of a file with this text."""
+    file = directory / name
+    file.write_text(text)
+    return Config.load(environ={}, file=str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[site]]\nnams = ["a"]\n', 'line 2: unknown key "nams" in [[site]]; did you mean "names"?'),
+        ("[[site]]\nnames = [1]\n", "line 2: names = [1]: expected host names"),
+        ("[[site]]\n\nport = 80\n", "line 3: port is a setting of the whole server: set it above [[site]]"),
+        ('[[site]]\nindexes = "maybe"\n', 'line 2: indexes = "maybe": expected true or false'),
+        ('[[site]]\ncertfile = "a"\ntls-cert = "b"\n', "are one setting: keep one"),
+        ('[[site]]\nlisten = ["unix:/x"]\n', "line 2: listen ="),
+        ('site = "a"\n', 'unknown key "site"'),
+        ("[[site]]\n[[site]]\n", "line 2: the site of"),
+        (SITE + 'tri = ["$path"]\n', 'line 5: unknown key "tri" in [[site.location]]; did you mean "try"?'),
+        (SITE + "port = 1\n", "line 5: port is no setting of a location"),
+        (
+            SITE + 'path = "/b"\n',
+            "line 3: a location has one of prefix, path and pattern, not prefix and path",
+        ),
+        ("[[site]]\n[[site.location]]\nstatus = 404\n", "line 2: a location has one of"),
+        (SITE + 'status = "no"\n', 'line 5: status = "no": expected a status from 200 to 599'),
+        (SITE + 'redirect = "/b"\nstatus = 404\n', "line 6: status = 404: expected 301, 302"),
+        (SITE + "status = 302\n", "line 5: status = 302 needs redirect"),
+        (
+            SITE + 'redirect = "/b"\nrewrite = "/c"\n',
+            "line 6: rewrite = and redirect lead to different places",
+        ),
+        (SITE + 'redirect = "/b c"\n', "line 5: redirect ="),
+        (SITE + 'root = "/"\nalias = "/"\n', "line 5: root = and alias lead to different places"),
+        (SITE + 'gateway = "gci"\n', 'line 5: gateway = "gci": expected cgi, xswitch'),
+        (SITE + 'gateway = "fastcgi:nowhere"\n', "line 5: gateway ="),
+        (SITE + 'gateway = "wsgi:a:b"\nindex = "x"\n', "line 6: index = says which files answer"),
+        (SITE + 'programs = ["cgi"]\n', "line 5: programs ="),
+        (SITE + 'env = { SCRIPT_NAME = "x" }\n', "line 5: env ="),
+        (SITE + 'env = { HTTP_HOST = "x" }\n', "line 5: env ="),
+        (
+            SITE + '[[site.location]]\npath = "/a/b"\n',
+            'line 5: path = "/a/b" is never reached: prefix = "/a"',
+        ),
+        (SITE + '[[site.location]]\npattern = "^/("\n', "line 6: pattern ="),
+        (SITE + "[site.location.env]\nHTTPS = 'on'\n", "line 5: env ="),
+    ],
+)
+def test_an_error_names_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(text, tmp_path)
+    assert said in str(raised.value), raised.value
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('redirect = "/b/$1"\n', "line 5: redirect = /b/$1: $1 is a group, and this location has no pattern"),
+        ('rewrite = "/b/$pth"\n', 'unknown variable $pth; did you mean "path"?'),
+        ('alias = "nowhere"\n', 'line 5: alias = "nowhere": No such file or directory'),
+        ('root = "ewe.toml"\n', 'line 5: root = "ewe.toml" is not a directory'),
+        ('gateway = "xswitch"\n', "line 5: gateway = xswitch needs an X-Switch"),
+        ("error-pages = { 200 = '/x' }\n", 'line 5: error-pages = status "200": expected statuses'),
+        ("error-pages = { 404 = 'x' }\n", 'line 5: error-pages = path "x": expected statuses'),
+        ("try = [404]\n", "line 5: try = 404: write status = 404"),
+    ],
+)
+def test_an_error_that_a_start_would_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    """`ewe --check-config` makes the site, as a start does."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "htdocs").mkdir()
+    config = read(SITE + text, tmp_path)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make_site(config)
+
+
+def test_each_site_has_its_settings(tmp_path: Path) -> None:
+    text = 'documentroot = "top"\nindexes = false\n[[site]]\ndocumentroot = "one"\n[[site]]\nnames = "b"\n'
+    one, two = read(text, tmp_path).each_site()
+    assert (one.documentroot, one.indexes, two.documentroot) == ("one", False, "top")
+    assert one.origin("documentroot").endswith("line 4")
+
+
+def test_tables_of_a_pyproject(tmp_path: Path) -> None:
+    text = (
+        '[project]\nname = "x"\n[[tool.ewe.site]]\nnames = ["a"]\n[[tool.ewe.site.location]]\nprefx = "/"\n'
+    )
+    with pytest.raises(ConfigError, match="line 5: a location has one of"):
+        read(text, tmp_path, "pyproject.toml")
+
+
+def test_gateways() -> None:
+    assert parse_gateway("fastcgi:unix:/run/php.sock") == ("fastcgi", "unix:/run/php.sock")
+    assert parse_gateway("scgi://[::1]:4000") == ("scgi", "[::1]:4000")
+    for wrong in ("cgi:x", "fastcgi", "fastcgi:fd://3", "wsgi:", "http:"):
+        with pytest.raises(ValueError, match=re.escape(wrong)):
+            parse_gateway(wrong)
+
+
+def test_prefixes_match_whole_segments() -> None:
+    for prefix in ("/blog", "/blog/"):
+        assert [is_below(path, prefix) for path in ("/blog", "/blog/", "/blog/x", "/blogger", "/")] == [
+            True,
+            True,
+            True,
+            False,
+            False,
+        ]
+    assert is_below("/", "/") and is_below("/x", "/")
+
+
+def test_virtual_hosts() -> None:
+    hosts = VirtualHosts([
+        (Host(("a.example",)), "a"),
+        (Host(("*.a.example",)), "wild"),
+        (Host(("*.b.a.example",)), "wilder"),
+        (Host(()), "rest"),
+        (Host(("a.example",), (("127.0.0.2", 80),)), "there"),
+        (Host((), (("::", 81),)), "port 81"),
+    ])  # fmt: skip
+    here = ("127.0.0.1", 80)
+    for host, found in {
+        "a.example": "a", "A.Example:8080": "a", "a.example.": "a", "x.a.example": "wild", "x.y.a.example": "wild",
+        "x.b.a.example": "wilder", "b.a.example": "wild", "example": "rest", "": "rest", "[::1]:80": "rest",
+    }.items():  # fmt: skip
+        assert hosts.choose(host, here) == found, host
+    assert hosts.choose("x", ("::", 81)) == "rest"  # the first in the file that has no names
+    for number in range(3000):  # clients choose the names
+        hosts.choose(f"host{number}", here)
+    assert len(hosts.known) <= 1024
+    named = VirtualHosts([(Host(("a",)), 1), (Host(("b",)), 2)])
+    assert named.choose("c", here) == 1
