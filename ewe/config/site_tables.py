@@ -39,9 +39,19 @@ Settings = Mapping[str, AnySetting]
 # The steps of the pipeline that every request of a location takes, in this order: the key (or the keys, together)
 # and the class. from_table(value, place) makes it of the key's value; of several keys, of a dictionary of those
 # given.
-DECIDERS: dict[tuple[str, ...], str] = {}
+DECIDERS: dict[tuple[str, ...], str] = {
+    ("methods",): "ewe.features.guards.methods:Methods",
+    ("deny",): "ewe.features.guards.addresses:Deny",
+    ("allow",): "ewe.features.guards.addresses:Allow",
+    ("requests-per-second",): "ewe.features.guards.request_rate:RequestRate",
+    ("auth",): "ewe.features.guards.auth:Auth",
+}
 FINISHERS: dict[tuple[str, ...], str] = {
     ("error-pages",): "ewe.sites.error_pages:ErrorPages",
+    ("headers",): "ewe.features.guards.headers:Headers",
+    ("expires",): "ewe.features.guards.freshness:Expires",
+    ("cache-control",): "ewe.features.guards.freshness:CacheControl",
+    ("limit-rate",): "ewe.features.guards.limit_rate:LimitRate",
 }
 STEPS = {key for keys in (*DECIDERS, *FINISHERS) for key in keys}
 

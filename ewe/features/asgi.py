@@ -18,7 +18,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ewe.gateway.asgi import FAULT, Application, Call, Head
-from ewe.gateway.cgi import refuse_trace
+from ewe.gateway.cgi import hides_authorization, refuse_trace
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import NO_BODY, Region, Request, Response, Source
 from ewe.http.status import BODILESS, HTTPError
@@ -125,6 +125,8 @@ def of_request(request: Request) -> dict[str, Any]:
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields],
     }
     if request.variables:  # what an authorizer has said
+        if hides_authorization(request):
+            found["headers"] = [field for field in found["headers"] if field[0] != b"authorization"]
         found["ewe.variables"] = {
             name.decode(): value.decode("latin-1") for name, value in request.variables.items()
         }

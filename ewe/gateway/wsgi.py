@@ -52,6 +52,7 @@ from ewe.gateway.cgi import (
     SHORT_HEAD,
     Head,
     content_length,
+    hides_authorization,
     response_status,
     split_host,
     variable_of,
@@ -121,6 +122,8 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
         environ["HTTP_HOST"] = request.host
     if request.body.length != 0 or "content-length" in request.values:
         environ["CONTENT_LENGTH"] = str(length)
+    if request.variables and hides_authorization(request):
+        environ.pop("HTTP_AUTHORIZATION", None)
     for name, text in request.variables.items():
         environ[name.decode()] = text.decode("latin-1")
 

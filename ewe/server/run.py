@@ -44,7 +44,10 @@ __all__ = ["StartError", "UnknownModel", "serve"]
 LATER = (
     *(where.partition(":")[0] for where in FEATURES.values()),
     "ewe.features.compression", "ewe.features.languages",
-    "ewe.features.authorizers", "ewe.features.guards.auth_command", "ewe.features.guards.htpasswd",
+    "ewe.features.authorizers", "ewe.features.guards.addresses", "ewe.features.guards.auth",
+    "ewe.features.guards.auth_command", "ewe.features.guards.freshness", "ewe.features.guards.headers",
+    "ewe.features.guards.htpasswd", "ewe.features.guards.limit_rate", "ewe.features.guards.methods",
+    "ewe.features.guards.request_rate",
     "ewe.features.indexes", "ewe.features.libcgi_process",
     "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.database", "ewe.gateway.libcgi",
     "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.spawn",
@@ -195,6 +198,7 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Run the model, in this process or in workers; return the exit status."""
+    warn_of_passwords(factory.config, sockets)
 
     def ready() -> None:
         banner(sockets, factory)
@@ -302,6 +306,24 @@ def warn_of_settings(config: Config) -> None:
     """Warn if others can write the settings file that --config names: they can make root load their code."""
     if config.file and (reason := untrusted(config.file)):
         logger.errors.warning(f"settings {config.file}: {reason}: who can write it decides what root runs")
+
+
+def warn_of_passwords(config: Config, sockets: list[socket.socket]) -> None:
+    """Warn if a site asks for passwords that a network could read: without TLS, at a public address."""
+    public = [sock for sock in sockets if not is_local(server_name(sock)[0])]
+    if not public:
+        return
+    for site in config.sites:
+        own = config.taking(site.given)
+        if own.tls == "self" or own.tls_cert is not None:
+            continue
+        places = [site.places["auth"]] if "auth" in site.steps else []
+        places += [each.places["auth"] for each in site.locations if "auth" in each.steps]
+        if places:
+            logger.errors.warning(
+                f"{places[0]}: auth asks for passwords without TLS at {url(public[0], 'http')}: others can read"
+                " them on their way (tls-cert, or listen on 127.0.0.1 behind a proxy that has TLS)"
+            )
 
 
 def warn_of_sources(config: Config) -> None:

@@ -29,7 +29,12 @@ MAX_KNOWN = 1024  # requests whose copy with variables is remembered
 
 
 class Decider(Protocol):
-    """A step before the answer."""
+    """A step before the answer.
+
+    counts: it is asked once for each request of a client, also if a rewrite leads to a location that has it again.
+    """
+
+    counts: bool
 
     async def decide(self, request: Request, io: Stream) -> Request | Response:
         """Return the request to let it pass, possibly with more variables, or an answer. Raises HTTPError."""
@@ -97,32 +102,45 @@ class Location:
 
 
 def steps_of(
-    registry: Mapping[tuple[str, ...], str], given: Mapping[str, Any], places: Mapping[str, str]
+    registry: Mapping[tuple[str, ...], str],
+    given: Mapping[str, Any],
+    places: Mapping[str, str],
+    shared: dict[str, Any],
 ) -> Iterator[Any]:
     """Yield the steps that tables give, in the registry's order. places: how an error of each key begins.
 
-    Raises ConfigError.
+    shared: the steps that were made, by the place of their first key. A step of a [[site]] is one object in all of
+    the site's locations, so that it counts the requests to all of them together. Raises ConfigError.
     """
     for keys, where in registry.items():
         values = {key: given[key] for key in keys if key in given}
         if not values:
             continue
         first = next(iter(values))
+        place = places[first]
+        if place in shared:
+            yield shared[place]
+            continue
         module, _, name = where.partition(":")
         maker = getattr(import_module(module), name)
         try:
-            yield maker.from_table(values if len(keys) > 1 else values[first], places[first])
+            shared[place] = maker.from_table(values if len(keys) > 1 else values[first], place)
         except ConfigError:
             raise
         except ValueError as reason:
-            raise ConfigError(f"{places[first]} {reason}") from None
+            raise ConfigError(f"{place} {reason}") from None
+        except OSError as reason:
+            raise ConfigError(f"{place} {reason.strerror}") from None
+        yield shared[place]
 
 
-def deciders_of(given: Mapping[str, Any], places: Mapping[str, str]) -> list[Decider]:
+def deciders_of(given: Mapping[str, Any], places: Mapping[str, str], shared: dict[str, Any]) -> list[Decider]:
     """Return the deciders that tables give. Raises ConfigError."""
-    return list(steps_of(DECIDERS, given, places))
+    return list(steps_of(DECIDERS, given, places, shared))
 
 
-def finishers_of(given: Mapping[str, Any], places: Mapping[str, str]) -> list[Finisher]:
+def finishers_of(
+    given: Mapping[str, Any], places: Mapping[str, str], shared: dict[str, Any]
+) -> list[Finisher]:
     """Return the finishers that tables give. Raises ConfigError."""
-    return list(steps_of(FINISHERS, given, places))
+    return list(steps_of(FINISHERS, given, places, shared))

@@ -14,7 +14,7 @@ deciders see the request. A step of a [[site]] counts for each of its locations 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import parse_address, parse_variable
@@ -27,7 +27,7 @@ from ewe.site import MAX_REDIRECTS, Site, moved
 from ewe.sites.build import leads_of
 from ewe.sites.claims import PatternClaims
 from ewe.sites.error_pages import ErrorPages
-from ewe.sites.location import Location, deciders_of, finishers_of
+from ewe.sites.location import Decider, Location, deciders_of, finishers_of
 from ewe.sites.part import Part
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class VirtualSite(Part):
         super().__init__(config, together, None, **how)
         self.table = table
         self.compresses = False
+        self.shared: dict[str, Any] = {}  # the steps, by their places
         self.locations = [self.location(each) for each in table.locations]
         self.locations.append(self.location(None))
 
@@ -63,10 +64,10 @@ class VirtualSite(Part):
         places = {key: f"{self.table.places.get(key, self.table.place)}: {key} =" for key in self.table.steps}
         if table is not None:
             places |= {key: table.at(key) for key in table.steps}
-        location.deciders = deciders_of(given, places)
+        location.deciders = deciders_of(given, places, self.shared)
         location.decides = [key for keys in DECIDERS for key in keys if key in given]
         location.finishes = [key for keys in FINISHERS for key in keys if key in given]
-        location.finishers = finishers_of(given, places)
+        location.finishers = finishers_of(given, places, self.shared)
         for finisher in location.finishers:
             if isinstance(finisher, ErrorPages):
                 finisher.site = self
@@ -101,6 +102,7 @@ class VirtualSite(Part):
             request = plain_tags(request)
         location = self.locations[-1]
         tried: Location | None = None
+        counted: set[Decider] = set()
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 location, found = self.find(request.path)
@@ -108,7 +110,7 @@ class VirtualSite(Part):
                 if self.guard is not None:
                     outcome = await self.guard.decide(request, io)
                 if isinstance(outcome, Request):
-                    outcome = await self.ask(location, found, outcome, io, tried)
+                    outcome = await self.ask(location, found, outcome, io, tried, counted)
                 if isinstance(outcome, Request):
                     request, tried = outcome, location
                 elif outcome.target is not None:
@@ -136,14 +138,19 @@ class VirtualSite(Part):
         request: Request,
         io: Stream,
         tried: Location | None = None,
-        decides: bool = True,
+        counted: set[Decider] | None = None,
     ) -> Request | Response:
         """Return a location's answer, or the request to look up instead.
 
-        tried: the location whose `try` gave the request's path, and does not look again.
+        tried: the location whose `try` gave the request's path, and does not look again. counted: the deciders that
+        have counted this request; None: ask none.
         """
-        if decides:
+        if counted is not None:
             for decider in location.deciders:
+                if decider.counts:
+                    if decider in counted:
+                        continue
+                    counted.add(decider)
                 decision = await decider.decide(request, io)
                 if isinstance(decision, Response):
                     return decision
@@ -171,7 +178,7 @@ class VirtualSite(Part):
         tried: Location | None = None
         for _ in range(MAX_REDIRECTS + 1):
             location, found = self.find(request.path)
-            outcome = await self.ask(location, found, request, io, tried, decides=False)
+            outcome = await self.ask(location, found, request, io, tried)
             if isinstance(outcome, Response):
                 return outcome
             request, tried = outcome, location

@@ -65,34 +65,51 @@ class Networks:
         return any(number & mask == first for mask, first in self.networks[len(address)])
 
 
-class Addresses:
-    """Let some clients pass, by their addresses."""
+class Deny:
+    """Refuse some clients, by their addresses (setting `deny`)."""
 
-    def __init__(self, allow: Networks | None, deny: Networks | None) -> None:
-        self.allow = allow
-        self.deny = deny
+    counts = False
+
+    def __init__(self, networks: Networks) -> None:
+        self.networks = networks
 
     @classmethod
-    def from_table(cls, value: dict[str, object], place: str) -> Addresses:
-        """Read the settings. value: {"allow": ..., "deny": ...}, one of them or both. Raises ConfigError.
-
-        place: how an error message begins; the name of the setting follows.
-        """
-        sets: dict[str, Networks] = {}
-        for key, names in value.items():
-            found = texts(names, f"{place} {key} =", WHAT)
-            if "all" in found:
-                raise ConfigError(
-                    f'{place} {key} = "all": leave it out; allow alone refuses all others, deny alone allows them'
-                )
-            sets[key] = Networks(found, f"{place} {key} =")
-        return cls(sets.get("allow"), sets.get("deny"))
+    def from_table(cls, value: object, place: str) -> Deny:
+        """Read the setting. place: how an error message begins. Raises ConfigError."""
+        return cls(networks_of(value, place))
 
     async def decide(self, request: Request, io: Stream) -> Request | Response:
         """Return the request. Raises HTTPError(403)."""
-        address = packed(client_of(request, io))
-        if self.deny is not None and address in self.deny:
+        if packed(client_of(request, io)) in self.networks:
             raise HTTPError(403, "the client's address is in deny")
-        if self.allow is not None and address not in self.allow:
+        return request
+
+
+class Allow:
+    """Refuse all other clients (setting `allow`)."""
+
+    counts = False
+
+    def __init__(self, networks: Networks) -> None:
+        self.networks = networks
+
+    @classmethod
+    def from_table(cls, value: object, place: str) -> Allow:
+        """Read the setting. place: how an error message begins. Raises ConfigError."""
+        return cls(networks_of(value, place))
+
+    async def decide(self, request: Request, io: Stream) -> Request | Response:
+        """Return the request. Raises HTTPError(403)."""
+        if packed(client_of(request, io)) not in self.networks:
             raise HTTPError(403, "the client's address is not in allow")
         return request
+
+
+def networks_of(value: object, place: str) -> Networks:
+    """Return the networks of a setting. place: how an error message begins. Raises ConfigError."""
+    names = texts(value, place, WHAT)
+    if "all" in names:
+        raise ConfigError(
+            f'{place} "all": leave the setting out; allow alone refuses all others, deny alone lets them pass'
+        )
+    return Networks(names, place)

@@ -20,8 +20,9 @@ has to be checked each time, and a good hash is slow on purpose. decide() is the
   not held up by the failures of others: nobody can lock the owner out.
 - All processes share what is counted and remembered (gateway/shared_table.py), in bounded memory.
 
-Programs get REMOTE_USER and AUTH_TYPE. They get the field Authorization only with `pass-on = true`. The access log
-has the name (%u), also of a failed log-in, as Apache's log does.
+Programs get REMOTE_USER and AUTH_TYPE. They get the field Authorization only with `pass-authorization = true` (see
+hides_authorization() in gateway/cgi.py). The access log has the name (%u), also of a failed log-in, as Apache's log
+does.
 
 Digest (RFC 7616) is not offered. It needs the passwords, or an equivalent, on the server; its hash is MD5 in most
 clients; and TLS protects what it was made to protect.
@@ -59,25 +60,24 @@ KNOWN_SECONDS = 86_400.0  # for which the failures of others do not hold up a cl
 CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 REALM = re.compile(r"[\x20-\x7e]{1,120}")
 REMEMBER = duration(0)
-KEYS = ("realm", "file", "command", "timeout", "remember", "pass-on")
+KEYS = ("realm", "file", "command", "timeout", "remember")
 WHAT = '{ realm = "Members", file = "/etc/ewe/htpasswd" } or { realm = "Members", command = ["/path/to/program"] }'
 
 
 class Auth:
     """Let those pass who know a name and its password."""
 
-    def __init__(
-        self, realm: str, by: Htpasswd | Command, *, remember: float = 60.0, pass_on: bool = False
-    ) -> None:
+    counts = False
+
+    def __init__(self, realm: str, by: Htpasswd | Command, remember: float = 60.0) -> None:
         """by: what knows the passwords. remember: seconds for which a right password is not checked again.
 
-        pass_on: programs get Authorization, too. Raises OSError if the system gives no shared memory.
+        Raises OSError if the system gives no shared memory.
         """
         quoted_realm = realm.replace("\\", "\\\\").replace('"', '\\"')
         self.fields = (("WWW-Authenticate", f'Basic realm="{quoted_realm}", charset="UTF-8"'),)
         self.by = by
         self.remember = remember
-        self.pass_on = pass_on
         self.table = SharedTable()
         self.client_failures = Rate(1 / CLIENT_SECONDS, CLIENT_BURST, self.table)
         self.user_failures = Rate(1 / USER_SECONDS, USER_BURST, self.table)
@@ -97,9 +97,6 @@ class Auth:
                 times[key] = kind.read(given.get(key, times[key]))
             except ValueError:
                 raise expected(f"{place} {key}", given[key], kind.expected) from None
-        pass_on = given.get("pass-on", False)
-        if not isinstance(pass_on, bool):
-            raise expected(f"{place} pass-on", pass_on, "true or false")
         by: Htpasswd | Command
         if "file" in given:
             from ewe.features.guards.htpasswd import Htpasswd
@@ -118,7 +115,7 @@ class Auth:
             if not command[0].startswith("/") or any("\0" in each for each in command):
                 raise expected(f"{place} command", given["command"], what)
             by = Command(command, times["timeout"])
-        return cls(realm, by, remember=times["remember"], pass_on=pass_on)
+        return cls(realm, by, times["remember"])
 
     async def decide(self, request: Request, io: Stream) -> Request | Response:
         """Return the request with REMOTE_USER, or a 401. Raises HTTPError: 429, and 500, 502, 504 of a command."""
@@ -137,9 +134,7 @@ class Auth:
             self.client_failures.charge(b"client" + client, CLIENT_MOST)
             self.user_failures.charge(b"user" + name, USER_MOST)
             return error_page(401, f"wrong name or password for {io.user[:64]!r} (auth)", self.fields)
-        variables = {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"}
-        other = with_variables(request, variables)
-        return other if self.pass_on else without_authorization(other)
+        return with_variables(request, {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"})
 
     async def right(self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes) -> bool:
         """Return whether the password is right. Raises HTTPError, as decide()."""
@@ -189,10 +184,3 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
     except UnicodeDecodeError:  # Latin-1, as old clients send it although they were asked for UTF-8
         name, password = (each.decode("latin-1").encode() for each in (name, password))
     return name, password
-
-
-def without_authorization(request: Request) -> Request:
-    """Change a request, which nobody else has yet, so that it has no field Authorization; return it."""
-    request.fields = tuple(field for field in request.fields if field[0] != "authorization")
-    request.values = {name: value for name, value in request.values.items() if name != "authorization"}
-    return request

@@ -26,6 +26,8 @@ WHAT = 'a list of methods such as ["GET", "POST"]'
 class Methods:
     """Let some methods pass."""
 
+    counts = False
+
     def __init__(self, names: tuple[str, ...]) -> None:
         with_head = dict.fromkeys(
             each for name in names for each in ((name, "HEAD") if name == "GET" else (name,))

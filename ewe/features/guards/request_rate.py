@@ -31,6 +31,8 @@ WHAT = "a number above 0, or { rate = 10, burst = 20 }"
 class RequestRate:
     """Refuse a client's requests above a rate."""
 
+    counts = True
+
     def __init__(self, rate: float, burst: float) -> None:
         """rate: requests a second. burst: at once. Raises OSError if the system gives no shared memory."""
         self.rate = Rate(rate, burst, SharedTable())

@@ -1,0 +1,183 @@
+"""Guards in the locations of a site, under every model: what clients, programs and the log get."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support import web
+from support.server import MODELS, Server, Start, run_command, wait_until, write_program
+
+# Of `htpasswd -nbB -C 4 ada secret`
+ADA = "ada:$2y$04$j8ObfRVCIFTzZHGoq48Pnep3IbF9FgsHLsu51VDoZI.d5gpUdCajO\n"
+SETTINGS = """\
+[[site]]
+headers = { set = { X-Frame-Options = "DENY" }, remove = ["X-Content-Type-Options"] }
+[[site.location]]
+prefix = "/cgi-bin/members"
+auth = { realm = "Members", file = "htpasswd" }
+[[site.location]]
+prefix = "/guessed"
+auth = { realm = "Members", file = "htpasswd" }
+[[site.location]]
+prefix = "/asked"
+auth = { realm = "Members", command = ["CHECK", "an argument"], timeout = "500ms" }
+[[site.location]]
+prefix = "/rated"
+requests-per-second = { rate = 0.01, burst = 4 }
+try = ["/rated/index.txt"]
+[[site.location]]
+path = "/slow.bin"
+limit-rate = "64k"
+expires = { "application/*" = "1h" }
+cache-control = "public"
+[[site.location]]
+prefix = "/here"
+allow = "127.0.0.0/8"
+methods = "GET"
+[[site.location]]
+prefix = "/elsewhere"
+deny = ["127.0.0.1", "::1"]
+"""
+CHECK = """\
+#!/bin/sh
+read name; read password
+case "$name $password" in
+    "ada secret") exit 0;;
+    "bob fails") exit 7;;
+    "cid dies") kill -9 $$;;
+    "dan hangs") exec sleep 60;;
+esac
+[ "$name" = spy ] && { env; cat /proc/$$/cmdline; } >spied.new && mv spied.new spied
+exit 1
+"""
+CGI = "#!/bin/sh\necho Content-Type: text/plain\necho\nenv\n"
+
+
+@pytest.fixture(params=[*MODELS, "asyncio --loop asyncio", "thread --workers 2"])
+def server(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Server:
+    (tmp_path / "htpasswd").write_text(ADA)
+    check = write_program(tmp_path / "check", CHECK.replace("spied", str(tmp_path / "spied")))
+    (tmp_path / "ewe.toml").write_text(SETTINGS.replace("CHECK", str(check)))
+    server = start(request.param, "--config", str(tmp_path / "ewe.toml"))
+    write_program(server.cgi / "members", CGI)
+    for name in ("guessed", "asked", "rated/index.txt", "here", "elsewhere"):
+        (server.root / name).parent.mkdir(exist_ok=True)
+        (server.root / name).write_text(name)
+    (server.root / "slow.bin").write_bytes(os.urandom(40 * 1024))
+    return server
+
+
+def test_what_guards_do(server: Server, tmp_path: Path) -> None:
+    # Without keep-alive: a connection would hold the serial model, and several processes are to see the requests.
+    with web.Client(base_url=server.url, headers={"Connection": "close"}) as client:
+        members(server, client)
+        guesses(client)
+        asks_a_program(client, tmp_path)
+        rates(client)
+        limits_and_dates(server, client)
+        assert client.get("/here").text == "here" and client.get("/elsewhere").status_code == 403
+        refused = client.post("/here")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        # Every response of the site has its fields: also a refusal, and what there is not.
+        assert refused.headers["x-frame-options"] == client.get("/none").headers["x-frame-options"] == "DENY"
+        assert "x-content-type-options" not in client.get("/here").headers
+    wait_until(lambda: " - ada [" in server.access_file.read_text(), 20)
+    lines = server.access_file.read_text()
+    assert " - - [" in lines and " - eve [" in lines and "secret" not in lines + server.log()
+    assert "Traceback" not in server.log()
+
+
+def members(server: Server, client: web.Client) -> None:
+    """A log-in, what the program gets, and what wrong ones get."""
+    asked = client.get("/cgi-bin/members")
+    assert asked.status_code == 401
+    assert asked.headers["www-authenticate"] == 'Basic realm="Members", charset="UTF-8"'
+    for _ in range(2):
+        told = client.get("/cgi-bin/members", auth=("ada", "secret")).text.splitlines()
+        assert {"REMOTE_USER=ada", "AUTH_TYPE=Basic"} <= set(told)
+        assert not any("AUTHORIZATION" in line or "secret" in line for line in told)
+    for name, password in (("ada", "Secret"), ("eve", "secret"), ("ada", ""), ("ada", "x" * 5000)):
+        assert client.get("/cgi-bin/members", auth=(name, password)).status_code == 401
+    for value in ("Basic", "Basic !!!!", "Digest username=ada", "Basic " + "A" * 12000):
+        assert client.get("/cgi-bin/members", headers={"Authorization": value}).status_code == 401
+    assert client.get("/", headers={"Authorization": "Basic !"}).status_code == 200
+
+
+def guesses(client: web.Client) -> None:
+    """Ten, for all processes together."""
+    statuses = [client.get("/guessed", auth=("ada", f"guess {number}")).status_code for number in range(14)]
+    assert statuses == [401] * 10 + [429] * 4
+    refused = client.get("/guessed", auth=("ada", "secret"))
+    assert refused.status_code == 429 and 1 <= int(refused.headers["retry-after"]) <= 5
+
+
+def asks_a_program(client: web.Client, tmp_path: Path) -> None:
+    """Its exit status decides."""
+    assert client.get("/asked", auth=("ada", "secret")).text == "asked"
+    for name, password, status in (("ada", "no", 401), ("bob", "fails", 500), ("cid", "dies", 502)):
+        assert client.get("/asked", auth=(name, password)).status_code == status
+    assert client.get("/asked", auth=("spy", "hidden?")).status_code == 401
+    spied = (tmp_path / "spied").read_text()
+    assert "REMOTE_ADDR=127.0.0.1\n" in spied and "an argument" in spied and "hidden?" not in spied
+    began = time.monotonic()
+    assert client.get("/asked", auth=("dan", "hangs")).status_code == 504
+    assert time.monotonic() - began < 20
+
+
+def rates(client: web.Client) -> None:
+    """Four requests, wherever they arrive; `try` leads through the location twice, which counts once."""
+    statuses = [client.get("/rated/any").status_code for _ in range(6)]
+    assert statuses == [200] * 4 + [429] * 2
+    assert int(client.get("/rated/").headers["retry-after"]) >= 90
+
+
+def limits_and_dates(server: Server, client: web.Client) -> None:
+    """A slow response is whole, and holds up nobody where one process serves several clients."""
+    path = "/slow.bin"
+    with ThreadPoolExecutor(1) as another:
+        began = time.monotonic()
+        slow = another.submit(web.get, server.url + "slow.bin")
+        client.get("/index.html")
+        answer = slow.result()
+        assert time.monotonic() - began >= (40 - 16) / 64 * 0.9
+    assert answer.content == (server.root / "slow.bin").read_bytes()
+    assert answer.headers["content-length"] == str(40 * 1024)
+    assert answer.headers["cache-control"] == "public, max-age=3600" and "expires" in answer.headers
+    again = client.get(path, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.headers["cache-control"]) == (304, "public, max-age=3600")
+    part = client.get(path, headers={"Range": "bytes=20000-20009"})
+    assert part.status_code == 206 and part.content == answer.content[20000:20010]
+    assert client.head(path).headers["content-length"] == str(40 * 1024)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        (
+            'auth = { realm = "x", file = "bad" }',
+            "line 4: auth = bad line 2: its password is hashed with DES",
+        ),
+        ('allow = ["10.0.0.0/8", "10.0.0.1/8"]', 'line 4: allow = "10.0.0.1/8": the network is 10.0.0.0/8'),
+        ('headers = { set = { Date = "now" } }', 'line 4: headers = set = "Date": ewe itself writes'),
+    ],
+)
+def test_bad_settings_are_one_line(tmp_path: Path, lines: str, words: str) -> None:
+    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "bad").write_text("# old\nada:RKG0Q6ZHNayco\n")
+    (tmp_path / "ewe.toml").write_text(f'[[site]]\n[[site.location]]\nprefix = "/x"\n{lines}\n')
+    done = run_command(tmp_path, "--config", "ewe.toml", "0")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
+
+
+def test_passwords_without_tls(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "htpasswd").write_text(ADA)
+    (tmp_path / "ewe.toml").write_text('[[site]]\nauth = { realm = "x", file = "htpasswd" }\n')
+    server = start(
+        "thread", "--config", str(tmp_path / "ewe.toml"), "--bind", "127.0.0.1:0", "--bind", "0.0.0.0:0"
+    )
+    server.wait_for_log("ewe.toml line 2: auth asks for passwords without TLS at http://")
