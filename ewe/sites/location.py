@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ewe.config.site_tables import LocationTable
     from ewe.http.messages import Request, Response
+    from ewe.site import Site
     from ewe.sites.leads import Lead
     from ewe.streams.base import Stream
 
@@ -65,6 +66,8 @@ class Location:
         self.finishes: list[str] = []
         self.variables: dict[bytes, bytes] = {}
         self.passes_authorization = False
+        # The site whose features answer, if the location has no other step: respond() then takes a short cut
+        self.offers: Site | None = None
         # Equal requests without a body share one Request, and so its copy with variables.
         self.known: dict[Request, Request] = {}
 

@@ -24,7 +24,7 @@ from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.virtual_hosts import Host, VirtualHosts, hears
 from ewe.site import MAX_REDIRECTS, Site, moved
-from ewe.sites.build import leads_of
+from ewe.sites.build import Asked, Offered, leads_of
 from ewe.sites.claims import PatternClaims
 from ewe.sites.error_pages import ErrorPages
 from ewe.sites.location import Decider, Location, deciders_of, finishers_of
@@ -81,6 +81,15 @@ class VirtualSite(Part):
         location.variables = {name.encode(): value.encode() for name, value in names}
         location.passes_authorization = config.pass_authorization
         location.leads = leads_of(self, location, config)
+        steps = (location.deciders, location.finishers, location.variables, location.passes_authorization)
+        lead = location.leads[0]
+        if (
+            not any(steps)
+            and self.guard is None
+            and isinstance(lead, Asked)
+            and isinstance(lead.feature, Offered)
+        ):
+            location.offers = lead.feature.part
         return location
 
     def compression_of(self, config: Config) -> Compression:
@@ -100,7 +109,12 @@ class VirtualSite(Part):
             from ewe.features.compression import plain_tags
 
             request = plain_tags(request)
-        location = self.locations[-1]
+        location, found = self.find(request.path)
+        if location.offers is not None:
+            response = await Site.respond(location.offers, request, io)
+            if response.target is None:
+                return response
+            request = moved(request, response.target, request.redirects + 1)
         tried: Location | None = None
         counted: set[Decider] = set()
         try:
