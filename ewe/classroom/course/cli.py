@@ -73,7 +73,7 @@ def parser() -> Parser:
     command.set_defaults(run=measure)
     command.add_argument("lab")
     command.add_argument(
-        "path", nargs="?", help="a model of ewe, or a program that is run as PATH PORT ROOT WORKERS"
+        "path", nargs="?", help="a model of ewe, a program that is run as PATH PORT ROOT WORKERS, or what the lab grades"
     )
     command.add_argument("--command", help="how to start a server: './server {port} {root} {workers}'")
     command.add_argument("--workers", type=int, default=4, help="[4]")
@@ -155,14 +155,16 @@ def pack(options: argparse.Namespace) -> int:
 def measure(options: argparse.Namespace) -> int:
     """Measure a server."""
     from ewe.classroom.course.measurements import measure as measured
-    from ewe.classroom.grader.subject import BadSubject, NotStarted, from_command, from_path
+    from ewe.classroom.grader.kinds import NAMES, SERVER, kind
+    from ewe.classroom.grader.subject import BadSubject, NotStarted
 
     lab = labs.lab(options.lab)
     if (options.path is None) == (options.command is None):
         raise ConfigError("which server? Name a file, or say --command './server {port} {root} {workers}'")
     try:
-        recipe = from_command(options.command) if options.command else from_path(options.path)
-        found = measured(lab.name, recipe, options.workers, print)
+        what = kind(lab.measures if lab.measures in NAMES else SERVER)
+        recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
+        found = measured(lab.name, recipe, options.workers, print, what=lab.measures)
         found.save(options.output)
     except (BadSubject, NotStarted) as error:
         raise ConfigError(str(error)) from None

@@ -23,8 +23,8 @@ You have these files:
 
 {files}
 
-{build}Grade your server whenever you like. Each failing check says what was sent, what your server did, what it
-should have done, and how to see it again:
+{build}Grade your work whenever you like. Each failing check says what was sent, what happened, what should have
+happened, and how to see it again:
 
     ewe-grade --lab {lab} {grade}
 """

@@ -47,6 +47,7 @@ class Lab:
     hours: int
     ways: dict[str, Way]
     questions: tuple[dict[str, str], ...]
+    measures: str = "server"  # what `ewe-course measure` measures: measurements.py
 
     @property
     def folder(self) -> Path:
@@ -103,6 +104,7 @@ def lab(name: str) -> Lab:
         table["hours"],
         ways,
         tuple(table.get("question", ())),
+        table.get("measures", "server"),
     )
 
 

@@ -15,11 +15,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import psutil
 
+from ewe.classroom.course import other_measurements
 from ewe.classroom.grader import processes
 from ewe.classroom.grader.sandbox import Limits
 from ewe.classroom.grader.subject import Recipe, Site, Subject
@@ -41,6 +42,7 @@ class Measurements:
     tasks, memory_kib: held clients -> threads of all processes; their memory (proportional set size).
     cpu_us: CPU time of all processes for one response, in microseconds.
     program_ms: clients -> mean time of a CGI program's response, in milliseconds; empty if the lab has no programs.
+    more: what only this lab asks about, by its name (other_measurements.py).
     """
 
     lab: str
@@ -51,6 +53,7 @@ class Measurements:
     memory_kib: dict[int, int]
     cpu_us: float
     program_ms: dict[int, float] = field(default_factory=dict)
+    more: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
@@ -70,14 +73,21 @@ def load(path: Path) -> Measurements:
         raise ConfigError(f"{path}: not a file of measurements; ewe-course measure makes one") from None
 
 
-def measure(lab: str, recipe: Recipe, workers: int, say: Callable[[str], None]) -> Measurements:
-    """Start a server, measure it, end it. say: told of each step. Raises ConfigError, NotStarted."""
+def measure(
+    lab: str, recipe: Recipe, workers: int, say: Callable[[str], None], *, what: str = "server"
+) -> Measurements:
+    """Measure what a lab measures (`measures` in lab.toml). say: told of each step. Raises ConfigError, NotStarted."""
+    if what == "engine":
+        return Measurements(lab, 1, {}, {}, {}, {}, 0.0, other_measurements.of_engine(recipe, say))
+    if what == "data":
+        return Measurements(lab, 1, {}, {}, {}, {}, 0.0, other_measurements.of_data(Path(recipe.command[0]), say))
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         directory = Path(name)
         directory.chmod(0o755)
         port = processes.free_port()
         with Subject(recipe, Site(directory), workers, Limits(), port, directory / "output") as subject:
-            return measured(lab, subject, workers, say)
+            found = measured(lab, subject, workers, say)
+            return replace(found, more=other_measurements.of_caching(port)) if what == "caching" else found
 
 
 def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None]) -> Measurements:

@@ -52,7 +52,7 @@ def questions(lab: Lab, found: Measurements) -> list[Question]:
     """Return the questions of a lab about these measurements. Raises ConfigError."""
     if found.lab != lab.name:
         raise ConfigError(f"these measurements are of the lab {found.lab}, not of {lab.name}")
-    values = asdict(found)
+    values = asdict(found) | found.more
     made = []
     for each in lab.questions:
         try:

@@ -23,8 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any, TypeVar
 
 from ewe.classroom.grader.scene import Scene
+
+AnyScene = TypeVar("AnyScene", bound=Scene)
 
 MODULES = (
     "conversations",
@@ -35,6 +38,11 @@ MODULES = (
     "hygiene",
     "faults",
     "stops",
+    "conditional",
+    "caches",
+    "engines",
+    "engine_xswitch",
+    "runs",
 )
 
 
@@ -48,11 +56,12 @@ class Check:
     expects: str
     why: str
     hint: str
-    function: Callable[[Scene], None]
+    function: Callable[[Any], None]
     fresh: bool
     descriptors: int  # how many files the server may open; 0: as many as in other checks
     options: dict[str, str]  # what a lab may set, each with its meaning
     environment: dict[str, str] = field(default_factory=dict)  # more variables for the server
+    subject: str = "server"  # what it plays a scene with: kinds.py
 
 
 CHECKS: dict[str, Check] = {}
@@ -70,14 +79,15 @@ def check(
     descriptors: int = 0,
     options: dict[str, str] | None = None,
     environment: dict[str, str] | None = None,
-) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
+    subject: str = "server",
+) -> Callable[[Callable[[AnyScene], None]], Callable[[AnyScene], None]]:
     """Register a function as a check."""
 
-    def register(function: Callable[[Scene], None]) -> Callable[[Scene], None]:
+    def register(function: Callable[[AnyScene], None]) -> Callable[[AnyScene], None]:
         assert name not in CHECKS
         CHECKS[name] = Check(
             name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {},
-            environment or {},
+            environment or {}, subject,
         )  # fmt: skip
         return function
 

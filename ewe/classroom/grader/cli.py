@@ -23,6 +23,7 @@ from ewe import __version__
 from ewe.classroom.grader import formats, processes, repeat, replay, scheme, subject
 from ewe.classroom.grader.check import Check, all_checks
 from ewe.classroom.grader.grading import Grading
+from ewe.classroom.grader.kinds import DATA, SERVER, kind
 from ewe.classroom.grader.page import to_html
 from ewe.classroom.grader.sandbox import Limits, adopt_orphans, private_network
 from ewe.classroom.grader.speed import SPEED
@@ -128,9 +129,12 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             "--jobs: runs at the same time need a private network each; leave out --network host"
         )
-    recipe = subject.from_command(options.command) if options.command else subject.from_path(options.path)
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
     lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
+    what = kind(lab.subject)
+    if options.replay and lab.subject != SERVER:
+        raise ConfigError(f"--replay: the lab {lab.name} grades no server: there are no bytes to send again")
+    recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
     if options.claim is not None:
         if not 1 <= options.claim <= scheme.MOST_CLIENTS:
             raise ConfigError(f"--claim: {options.claim}, which is no number from 1 to {scheme.MOST_CLIENTS}")
@@ -138,7 +142,9 @@ def run(options: argparse.Namespace) -> int:
     if options.only:
         options.speed = options.speed or SPEED.name in options.only
         lab = chosen(lab, options.only, options.speed)
-    account = account_of(options.user, recipe)
+    if options.speed and lab.subject != SERVER:
+        raise ConfigError(f"--speed: the lab {lab.name} grades no server")
+    account = account_of(options.user, recipe) if lab.subject != DATA else ""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.repeat > 1 or options.runs:
         return grade_often(options, recipe, lab, account)
@@ -182,6 +188,8 @@ def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
     for name in names:
         if name not in checks:
             raise ConfigError(f"--only: no check is called {name}{nearest(name, checks)}; see --list")
+        if checks[name].subject != lab.subject:
+            raise ConfigError(f"--only: {name} is no check for the lab {lab.name}; see --explain {name}")
     names = [name for name in dict.fromkeys(names) if name != SPEED.name]
     plan = lab.speed if speed else replace(lab.speed, marks=())
     return replace(

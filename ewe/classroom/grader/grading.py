@@ -18,11 +18,12 @@ from pathlib import Path
 
 from ewe.classroom.grader import processes
 from ewe.classroom.grader.check import Check
+from ewe.classroom.grader.kinds import kind
 from ewe.classroom.grader.sandbox import Limits
 from ewe.classroom.grader.scene import Fault, Scene
 from ewe.classroom.grader.scheme import Item, Scheme
 from ewe.classroom.grader.speed import SPEED, judge, run_speed
-from ewe.classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Site, Subject
+from ewe.classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Subject
 from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
 
 REPLAY_FORMAT = "ewe-replay/1"
@@ -53,7 +54,8 @@ class Grading:
         self.measures_speed = measures_speed or bool(scheme.speed.marks)
         self.student = student
         self.on_verdict = on_verdict
-        self.site = Site(directory)
+        self.kind = kind(scheme.subject)
+        self.site = self.kind.site(directory)
         self.starts = 0
         self.subject: Subject | None = None
 
@@ -104,7 +106,7 @@ class Grading:
         try:
             if item.check.fresh:
                 self.end_subject()
-            scene = Scene(self.running_subject(item.check), item.options)
+            scene = self.kind.scene(self.running_subject(item.check), item.options)
             item.check.function(scene)
             verdict.status = PASSED
         except NotStarted as problem:
@@ -164,7 +166,7 @@ class Grading:
             port = FIRST_PORT + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
             limits = replace(self.limits, descriptors=descriptors or self.limits.descriptors)
-            subject = Subject(
+            subject: Subject = self.kind.subject(
                 self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output",
                 environment,
             )  # fmt: skip

@@ -51,6 +51,7 @@ class Reader:
     fault: str = ""  # bytes that are not a response
     taken: int = 0
     too_much: bool = False  # the connection is to be read no further
+    bodiless: int = 0  # answers to HEAD that come next: their Content-Length announces no bytes
 
     def feed(self, data: bytes) -> None:
         self.taken += len(data)
@@ -104,7 +105,10 @@ class Reader:
                 self.fault = response.fault = f"Content-Length: {length[:40]}, which is no number"
                 return False
             response.length = int(length.strip()[:19])
-        if response.status in WITHOUT_BODY or response.length == 0:
+        is_head, self.bodiless = self.bodiless > 0, max(self.bodiless - 1, 0)
+        if is_head:
+            self.decoder = None
+        if is_head or response.status in WITHOUT_BODY or response.length == 0:
             self.finish(response)
         return True
 

@@ -2,6 +2,7 @@
 
     title = "The pool: exactly n at a time"
     workers = 4                          # {workers} in the server's command
+    subject = "server"                   # what is graded (kinds.py): "server", "engine" or "data"; may be left out
 
     [[check]]
     name = "progress"                    # a name from `ewe-grade --list`
@@ -24,10 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ewe.classroom.grader.check import Check, all_checks
+from ewe.classroom.grader.kinds import NAMES, SERVER
 from ewe.config.messages import ConfigError, nearest
 
 LABS = Path(__file__).parents[1] / "labs"
-KNOWN = {"title", "workers", "check", "speed"}
+KNOWN = {"title", "workers", "subject", "check", "speed"}
 KNOWN_OF_SPEED = {"reference", "clients", "marks"}
 REFERENCES = ("serial", "fork", "prefork", "thread", "pool", "asyncio", "event", "solution")
 MOST_CLIENTS = 400
@@ -64,6 +66,7 @@ class Scheme:
     workers: int
     items: tuple[Item, ...]
     speed: SpeedPlan = SpeedPlan()
+    subject: str = SERVER  # what is graded: kinds.py
 
 
 def lab_names() -> list[str]:
@@ -86,6 +89,9 @@ def load(name: str) -> Scheme:
     workers = table.get("workers", 4)
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
         raise ConfigError(f"{path}: workers: {workers!r}, which is no number from 1 to 16")
+    subject = table.get("subject", SERVER)
+    if subject not in NAMES:
+        raise ConfigError(f"{path}: subject: {subject!r}; it can be {', '.join(NAMES)}")
     rows = table.get("check")
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f"{path}: no [[check]]; a lab needs at least one")
@@ -96,7 +102,12 @@ def load(name: str) -> Scheme:
     if twice:
         raise ConfigError(f"{path}: check {min(twice)} stands there twice")
     speed = read_speed(table.get("speed", {}), stem, f"{path}: speed")
-    return Scheme(stem, str(table.get("title", stem)), workers, items, speed)
+    for item in items:
+        if item.check.subject != subject:
+            raise ConfigError(
+                f"{path}: check {item.check.name} is of the subject {item.check.subject}, not {subject}"
+            )
+    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject)
 
 
 def read_speed(row: object, lab: str, where: str) -> SpeedPlan:

@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ewe.config.defaults import SEARCH_PATH
@@ -38,8 +38,13 @@ def received(sock: socket.socket) -> bytes:
 class Driver:
     """One engine process and its sockets. `with Driver(command) as engine: engine.ask("/x.py")`."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start the engine. Raises OSError."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        become: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start the engine. become: called in its process before the command runs. Raises OSError."""
         self.data, its_data = socket.socketpair()
         self.control, its_control = socket.socketpair()
         self.errors = tempfile.TemporaryFile()
@@ -52,7 +57,7 @@ class Driver:
             CONTROL: its_control.fileno(),
         }
         variables = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"} if environment is None else environment
-        self.pid = start(command, variables, descriptors, lambda: None)
+        self.pid = start(command, variables, descriptors, become)
         self.exited = os.pidfd_open(self.pid)
         its_data.close()
         its_control.close()

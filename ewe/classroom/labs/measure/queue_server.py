@@ -1,0 +1,76 @@
+"""A server to measure: one clerk, a queue before him, and now and then he stands still.
+
+    python3 queue_server.py PORT LOG [SERVICE_MS [STALL_MS EVERY_MS]]
+
+Each request takes the clerk SERVICE_MS. Once in EVERY_MS he does nothing for STALL_MS, as a program does while it collects
+garbage or waits for a disk. LOG gets a line for each request, in seconds of time.monotonic(): arrival, start, end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ndone\n"
+
+
+class Clerk:
+    """The one who serves. Who comes first is served first."""
+
+    def __init__(self, service: float, stall: float, every: float, log: str) -> None:
+        self.service, self.stall, self.every = service, stall, every
+        self.began = time.monotonic()
+        self.free = threading.Condition()
+        self.next = self.serving = 0
+        self.log = open(log, "w", buffering=1)
+
+    def serve(self, connection: socket.socket, arrival: float, number: int) -> None:
+        """Wait for one's turn, be served, answer."""
+        with self.free:
+            while number != self.serving:
+                self.free.wait()
+        start = time.monotonic()
+        time.sleep(self.service + self.rest_of_stall(start))
+        end = time.monotonic()
+        self.log.write(f"{arrival:.6f} {start:.6f} {end:.6f}\n")
+        with self.free:
+            self.serving += 1
+            self.free.notify_all()
+        with connection:
+            try:
+                connection.sendall(RESPONSE)
+            except OSError:
+                return
+
+    def rest_of_stall(self, now: float) -> float:
+        """Return how long the clerk still stands still: each period ends with a stall."""
+        if not self.stall:
+            return 0.0
+        within = (now - self.began) % self.every
+        return max(0.0, self.every - within) if within > self.every - self.stall else 0.0
+
+
+def main() -> None:
+    """Accept, read a head, and queue up."""
+    if len(sys.argv) not in (3, 4, 6):
+        sys.exit(f"usage: {sys.argv[0]} PORT LOG [SERVICE_MS [STALL_MS EVERY_MS]]")
+    given = [float(word) / 1000 for word in sys.argv[3:]]
+    service, stall, every = given + [0.004, 0.25, 1.0][len(given) :]
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    clerk = Clerk(service, stall, every, sys.argv[2])
+    with socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=256) as listener:
+        print("ready", flush=True)
+        while True:
+            connection, _ = listener.accept()
+            arrival = time.monotonic()
+            connection.recv(65536)  # a client of this lab sends its head in one piece
+            threading.Thread(target=clerk.serve, args=(connection, arrival, clerk.next), daemon=True).start()
+            clerk.next += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The checks of the labs about caching, engines and measurements: each mutant is caught, with the right explanation.
+
+One grading for each mutant runs in this process: that takes a fifth of a second, where the command takes one.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ewe.classroom.grader import engine_scene, run_scene
+from ewe.classroom.grader.grading import Grading
+from ewe.classroom.grader.kinds import DATA
+from ewe.classroom.grader.sandbox import Limits
+from ewe.classroom.grader.scheme import load
+from ewe.classroom.grader.subject import from_command
+from ewe.classroom.grader.verdicts import FAILED, PASSED, Verdict
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "zoo"))
+import caching_mutants  # noqa: E402
+import data_mutants  # noqa: E402
+import engine_mutants  # noqa: E402
+
+sys.path.pop(0)
+pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def caching(tmp_path_factory: pytest.TempPathFactory) -> Grading:
+    """Return one grading for all servers: its site has 16 MB, which need not be written for each."""
+    directory = tmp_path_factory.mktemp("site")
+    directory.chmod(0o755)
+    return Grading(from_command("true {port}"), load("caching"), directory, Limits())
+
+
+def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
+    """Grade a command, or a file of data, by some checks of the grading's lab, or by all."""
+    whole = grading.scheme
+    items = tuple(item for item in whole.items if not checks or item.check.name in checks)
+    recipe = grading.kind.from_path(subject) if whole.subject == DATA else grading.kind.from_command(subject)
+    grading.recipe, grading.scheme = recipe, replace(whole, items=items)
+    try:
+        return grading.run().verdicts
+    finally:
+        grading.scheme = whole
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Grading:
+    return Grading(engine_scene.from_command("true"), load("engine"), tmp_path_factory.mktemp("scripts"), Limits())
+
+
+def of_caching(name: str) -> str:
+    return f"{sys.executable} -S {HERE}/zoo/caching_mutants.py {name} {{port}} {{root}} {{workers}}"
+
+
+def explained(verdict: Verdict, says: str) -> bool:
+    return verdict.status == FAILED and any(part in verdict.text() for part in says.split("|"))
+
+
+@pytest.mark.parametrize("name", caching_mutants.ZOO)
+def test_a_mutant_of_caching_is_caught(name: str, caching: Grading) -> None:
+    _, check, _, says = caching_mutants.ZOO[name]
+    (verdict,) = grade(caching, of_caching(name), check)
+    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+
+
+def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None:
+    checks = sorted({check for _, check, _, _ in caching_mutants.ZOO.values()})
+    verdicts = grade(caching, of_caching("Caching"), *checks)
+    assert all(each.status == PASSED for each in verdicts), [each.text() for each in verdicts if each.status != PASSED]
+
+
+@pytest.mark.parametrize("name", engine_mutants.ZOO)
+def test_a_mutant_of_an_engine_is_caught(name: str, engine: Grading) -> None:
+    _, check, _, says = engine_mutants.ZOO[name]
+    (verdict,) = grade(engine, f"{sys.executable} {HERE}/zoo/engine_mutants.py {name}", check)
+    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+
+
+@pytest.mark.parametrize("name", [*data_mutants.ZOO, "honest"])
+def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
+    path = str(data_mutants.write(name, tmp_path))
+    grading = Grading(run_scene.from_path(path), load("measure"), tmp_path, Limits())
+    if name == "honest":
+        verdicts = grade(grading, path)
+        assert all(each.status == PASSED for each in verdicts), [each.text() for each in verdicts]
+        return
+    _, check, _, says = data_mutants.ZOO[name]
+    (verdict,) = grade(grading, path, check)
+    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
