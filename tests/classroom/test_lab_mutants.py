@@ -1,4 +1,4 @@
-"""The checks of the labs about caching, engines and measurements: each mutant is caught, with the right explanation.
+"""The checks of the labs about caching, engines and measurements: each mutant is caught, and rightly explained.
 
 One grading for each mutant runs in this process: that takes a fifth of a second, where the command takes one.
 """
@@ -51,7 +51,9 @@ def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Grading:
-    return Grading(engine_scene.from_command("true"), load("engine"), tmp_path_factory.mktemp("scripts"), Limits())
+    return Grading(
+        engine_scene.from_command("true"), load("engine"), tmp_path_factory.mktemp("scripts"), Limits()
+    )
 
 
 def of_caching(name: str) -> str:
@@ -72,7 +74,9 @@ def test_a_mutant_of_caching_is_caught(name: str, caching: Grading) -> None:
 def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None:
     checks = sorted({check for _, check, _, _ in caching_mutants.ZOO.values()})
     verdicts = grade(caching, of_caching("Caching"), *checks)
-    assert all(each.status == PASSED for each in verdicts), [each.text() for each in verdicts if each.status != PASSED]
+    assert all(each.status == PASSED for each in verdicts), [
+        each.text() for each in verdicts if each.status != PASSED
+    ]
 
 
 @pytest.mark.parametrize("name", engine_mutants.ZOO)

@@ -19,7 +19,12 @@ import pytest
 HERE = Path(__file__).parent
 ZOO = HERE / "zoo"
 ROOT = HERE.parents[1]
-FILES = ("mutants.py", "caching_mutants.py")  # test_lab_mutants.py grades those of the others
+FILES = (
+    "mutants.py",
+    "caching_mutants.py",
+    "engine_mutants.py",
+    "data_mutants.py",
+)  # test_lab_mutants.py grades those of the others
 LABS = ("serial", "fork", "thread", "pool", "event")
 SMALL = (*LABS, "cgi")
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(300)]

@@ -73,7 +73,9 @@ def parser() -> Parser:
     command.set_defaults(run=measure)
     command.add_argument("lab")
     command.add_argument(
-        "path", nargs="?", help="a model of ewe, a program that is run as PATH PORT ROOT WORKERS, or what the lab grades"
+        "path",
+        nargs="?",
+        help="a model of ewe, a program that is run as PATH PORT ROOT WORKERS, or what the lab grades",
     )
     command.add_argument("--command", help="how to start a server: './server {port} {root} {workers}'")
     command.add_argument("--workers", type=int, default=4, help="[4]")

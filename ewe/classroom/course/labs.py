@@ -27,13 +27,17 @@ MODEL = "model"  # beside the languages: a model of ewe, one Python file
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do a lab: a language, or a model of ewe. grade: the arguments of ewe-grade for it."""
+    """One way to do a lab: a language, or a model of ewe.
+
+    grade: the arguments of ewe-grade for it. data: files that the work makes, and that are handed in, too.
+    """
 
     name: str
     work: tuple[str, ...]
     given: tuple[str, ...]
     grade: str
     build: str = ""
+    data: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def lab(name: str) -> Lab:
             tuple(table[each].get("given", ())),
             table[each]["grade"],
             table[each].get("build", ""),
+            tuple(table[each].get("data", ())),
         )
         for each in (*LANGUAGES, MODEL)
         if each in table

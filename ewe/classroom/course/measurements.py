@@ -76,11 +76,16 @@ def load(path: Path) -> Measurements:
 def measure(
     lab: str, recipe: Recipe, workers: int, say: Callable[[str], None], *, what: str = "server"
 ) -> Measurements:
-    """Measure what a lab measures (`measures` in lab.toml). say: told of each step. Raises ConfigError, NotStarted."""
+    """Measure what a lab measures (`measures` in lab.toml). say: told of each step.
+
+    Raises ConfigError, NotStarted.
+    """
     if what == "engine":
-        return Measurements(lab, 1, {}, {}, {}, {}, 0.0, other_measurements.of_engine(recipe, say))
+        return Measurements(lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_engine(recipe, say))
     if what == "data":
-        return Measurements(lab, 1, {}, {}, {}, {}, 0.0, other_measurements.of_data(Path(recipe.command[0]), say))
+        return Measurements(
+            lab, 1, {}, {}, {}, {}, 0.0, more=other_measurements.of_data(Path(recipe.command[0]), say)
+        )
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         directory = Path(name)
         directory.chmod(0o755)

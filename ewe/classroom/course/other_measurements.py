@@ -36,7 +36,10 @@ def of_caching(port: int) -> dict[str, float]:
     etag, full = exchange(port, {})
     if not etag:
         raise ConfigError(f"{FILE} comes without an ETag: finish section 1 of the lab first")
-    found = {"full_bytes": float(full), "not_modified_bytes": float(exchange(port, {"If-None-Match": etag})[1])}
+    found = {
+        "full_bytes": float(full),
+        "not_modified_bytes": float(exchange(port, {"If-None-Match": etag})[1]),
+    }
     for name, fields in (("full_ms", {}), ("not_modified_ms", {"If-None-Match": etag})):
         times = []
         for _ in range(TIMES):
@@ -54,9 +57,9 @@ def exchange(port: int, fields: dict[str, str]) -> tuple[str, int]:
         client.request("GET", FILE, headers={**fields, "Connection": "close"})
         response = client.getresponse()
         head = sum(len(name) + len(value) + 4 for name, value in response.getheaders())
-        return response.getheader("ETag") or "", len(f"HTTP/1.1 {response.status} {response.reason}") + 4 + head + len(
-            response.read()
-        )
+        return response.getheader("ETag") or "", len(
+            f"HTTP/1.1 {response.status} {response.reason}"
+        ) + 4 + head + len(response.read())
     except (OSError, http.client.HTTPException) as error:
         raise ConfigError(f"the server does not answer: {error}") from None
     finally:
@@ -64,7 +67,7 @@ def exchange(port: int, fields: dict[str, str]) -> tuple[str, int]:
 
 
 def of_engine(recipe: Recipe, say: Callable[[str], None]) -> dict[str, float]:
-    """Return the time of an engine's first answer, of each further one, and of a new process. Raises ConfigError."""
+    """Return the times of an engine's first answer, of a further one, and of a new process. Raises ConfigError."""
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         scripts = Scripts(Path(name))
         path = scripts.write("hello.py", SCRIPT)

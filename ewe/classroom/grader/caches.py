@@ -67,17 +67,27 @@ def file_cache(scene: Scene) -> None:
 @check(
     "fresh-file",
     proves="a file that has changed is sent as it is now",
-    sends="GET for a file before and after each of four changes: later, in the same second, to an older one, removed",
+    sends=(
+        "GET for a file before and after each of four changes: later, in the same second, to an older one, "
+        "removed"
+    ),
     expects="the new bytes with another ETag; 404 once the file is removed",
     why="A cache that does not notice a change serves yesterday's page, and nobody sees why.",
-    hint="Call os.stat() for each request. What differs (!=) from what you hold has changed, whether newer or older.",
+    hint=(
+        "Call os.stat() for each request. What differs (!=) from what you hold has changed, whether newer or "
+        "older."
+    ),
     options={"within": "request: the next one counts; second: a change may take a second to be seen"},
 )
 def fresh_file(scene: Scene) -> None:
     base = CHANGED * SECOND
     changes = [
         (b"the first text\n", base, ""),
-        (b"another, longer text\n", base + 10 * SECOND, "the cache does not look whether the file has changed"),
+        (
+            b"another, longer text\n",
+            base + 10 * SECOND,
+            "the cache does not look whether the file has changed",
+        ),
         (
             b"AND AGAIN, the same\n\n",
             base + 10 * SECOND + 300_000_000,
@@ -133,7 +143,10 @@ def fresh_file(scene: Scene) -> None:
     sends=f"GET for {PIECES} files of 2 MB, one after another",
     expects=f"each file; the server's memory grows by less than {MOST_GROWTH >> 20} MB",
     why="A cache without a bound is a leak: a site with more files than memory ends the server.",
-    hint="Count the bytes that you hold, and drop what was not asked for the longest: an OrderedDict knows its order.",
+    hint=(
+        "Count the bytes that you hold, and drop what was not asked for the longest: an OrderedDict knows its "
+        "order."
+    ),
     fresh=True,
 )
 def cache_bound(scene: Scene) -> None:

@@ -51,7 +51,9 @@ def ask(client: Client, path: str, fields: Mapping[str, str], method: str = "GET
     return client.send(request.replace(b"GET", method.encode(), 1))
 
 
-def exchange(scene: Scene, path: str, fields: Mapping[str, str] | None = None, method: str = "GET") -> Response:
+def exchange(
+    scene: Scene, path: str, fields: Mapping[str, str] | None = None, method: str = "GET"
+) -> Response:
     """Ask on a new connection until it ends; return the response. Fail without one, or with bytes behind it."""
     fields = fields or {}
     client = ask(scene.client(), path, {**fields, "Connection": "close"}, method)
@@ -140,9 +142,18 @@ def validators(scene: Scene, path: str) -> tuple[str, str]:
     "validators",
     proves="each file comes with a tag and a date that say which version it is",
     sends="GET for two files, and again for the first",
-    expects="ETag in quotation marks, the same each time and another for the other file; Last-Modified: the file's time",
-    why="A client shows them again when it asks whether its copy is still good. Without them it must fetch the file.",
-    hint="os.stat() has st_mtime_ns and st_size. Last-Modified is UTC: email.utils.formatdate(seconds, usegmt=True).",
+    expects=(
+        "ETag in quotation marks, the same each time and another for the other file; Last-Modified: the "
+        "file's time"
+    ),
+    why=(
+        "A client shows them again when it asks whether its copy is still good. Without them it must fetch the "
+        "file."
+    ),
+    hint=(
+        "os.stat() has st_mtime_ns and st_size. Last-Modified is UTC: email.utils.formatdate(seconds, "
+        "usegmt=True)."
+    ),
 )
 def check_validators(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
@@ -176,14 +187,19 @@ def check_validators(scene: Scene) -> None:
     sends="GET with If-None-Match and the file's tag; then GET without it on the same connection",
     expects="304 with the same ETag and nothing behind its head; then 200 with the file",
     why="A 304 saves the body. A 304 with a body is worse than none: its bytes are read as the next response.",
-    hint="304 has ETag, and Cache-Control, Expires or Vary if the 200 has them; no body, and no Content-Length of 0.",
+    hint=(
+        "304 has ETag, and Cache-Control, Expires or Vary if the 200 has them; no body, and no Content-Length "
+        "of 0."
+    ),
 )
 def not_modified(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
     etag, _ = validators(scene, "/page.txt")
     full = exchange(scene, "/page.txt")
     condition = {"If-None-Match": etag}
-    response = expect(scene, 304, "/page.txt", condition, "If-None-Match is not read, or its tag not compared")
+    response = expect(
+        scene, 304, "/page.txt", condition, "If-None-Match is not read, or its tag not compared"
+    )
     for name in REPEATED:
         if full.fields.get(name) != response.fields.get(name):
             scene.fail(
@@ -220,7 +236,10 @@ def not_modified(scene: Scene) -> None:
     sends="lists with and without the file's tag, W/ before it, *, and tags that only contain it",
     expects="304 for each list with the tag, for W/ and for *; 200 for all others",
     why="A cache with several versions asks about all of them at once, and proxies make tags weak.",
-    hint="Take the list apart at the tags, not at the commas: a tag may hold one. Compare without W/ (weak comparison).",
+    hint=(
+        "Take the list apart at the tags, not at the commas: a tag may hold one. Compare without W/ (weak "
+        "comparison)."
+    ),
 )
 def tag_lists(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
@@ -231,7 +250,11 @@ def tag_lists(scene: Scene) -> None:
     cases = [
         (304, f"{other}, {etag}", "only the first tag of the list is compared, or the list as a whole"),
         (304, f'{other},"a, b",{etag}', "the list is cut at a comma within a tag, or needs a space"),
-        (304, f"W/{plain}", "a weak tag is not equal here: If-None-Match compares without W/ (section 8.8.3.2)"),
+        (
+            304,
+            f"W/{plain}",
+            "a weak tag is not equal here: If-None-Match compares without W/ (section 8.8.3.2)",
+        ),
         (304, "*", "* stands for any version that exists"),
         (200, other, "any tag counts as the file's"),
         (200, f"{other}, W/{other}", "any list counts as a match"),
@@ -247,7 +270,10 @@ def tag_lists(scene: Scene) -> None:
 @check(
     "modified-since",
     proves="If-Modified-Since compares times, in all three forms of a date",
-    sends="dates before, at and after the file's time, in the forms of RFC 9110, RFC 850 and asctime(); and nonsense",
+    sends=(
+        "dates before, at and after the file's time, in the forms of RFC 9110, RFC 850 and asctime(); and "
+        "nonsense"
+    ),
     expects="304 for the file's time and later ones, 200 for earlier ones and for what is no date",
     why="A server that compares dates as text sends old pages for good: `Wed` comes after `Tue` in every year.",
     hint="Make a number of each date. Cut the file's time to whole seconds first: the field has no fraction.",
@@ -313,7 +339,11 @@ def preconditions(scene: Scene) -> None:
     cases: list[tuple[int, dict[str, str], str]] = [
         (412, {"If-Match": '"another"'}, "If-Match is not read"),
         (200, {"If-Match": "*"}, "* stands for any version that exists"),
-        (412, {"If-Match": f"W/{etag.removeprefix('W/')}"}, "If-Match compares strongly: a weak tag never matches"),
+        (
+            412,
+            {"If-Match": f"W/{etag.removeprefix('W/')}"},
+            "If-Match compares strongly: a weak tag never matches",
+        ),
         (412, {"If-Unmodified-Since": old}, "If-Unmodified-Since is not read, as in 2006"),
         (200, {"If-Unmodified-Since": modified}, "the file was not changed after this time"),
         (412, {"If-Match": '"another"', "If-None-Match": etag}, "If-Match comes before If-None-Match"),
@@ -347,7 +377,9 @@ def head(scene: Scene) -> None:
                 "the body that HEAD leaves out was counted" if name == "Content-Length" else "",
             )
     if response.fields.get("ETag") is None:
-        scene.fail("the answer to HEAD has no ETag", "send the fields of GET", "HEAD has fields of another kind")
+        scene.fail(
+            "the answer to HEAD has no ETag", "send the fields of GET", "HEAD has fields of another kind"
+        )
     expect(scene, 304, "/page.txt", {"If-None-Match": etag}, "the condition counts for GET alone", "HEAD")
     old = {"If-Modified-Since": formatdate(CHANGED - DAY, usegmt=True)}
     expect(scene, 200, "/page.txt", old, "any If-Modified-Since gets 304", "HEAD")
@@ -360,7 +392,10 @@ def head(scene: Scene) -> None:
     sends="GET for a missing file with If-None-Match: *, with a tag, and with If-Modified-Since",
     expects="404 each time",
     why="A 304 for a file that was removed keeps it alive in every cache.",
-    hint="Look for the file first. Conditions are judged only where the answer would be 200 (RFC 9110 section 13.2.1).",
+    hint=(
+        "Look for the file first. Conditions are judged only where the answer would be 200 (RFC 9110 section "
+        "13.2.1)."
+    ),
 )
 def conditional_missing(scene: Scene) -> None:
     now = formatdate(CHANGED, usegmt=True)

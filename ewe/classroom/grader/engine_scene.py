@@ -1,6 +1,6 @@
 """A scene for an engine of X-Switch: the grader plays X-Switch, and has the engine run scripts.
 
-    grader ──control socket, data socket──▶ the student's engine     started as X-Switch starts one (xswitch/process.py)
+    grader ──control socket, data socket──▶ the student's engine, started as X-Switch starts one
              two lines, a body ─▶
              ◀─ output, mark
 
@@ -44,7 +44,9 @@ seen = {
     "umask": oct(mask), "name": __name__, "file": __file__,
     "globals": sorted(name for name in globals() if name[0] != "_"),
     "builtins": len(vars(builtins)), "path": sys.path[:],
-    "descriptors": sorted(entry for entry in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + entry)),
+    "descriptors": sorted(
+        entry for entry in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + entry)
+    ),
     "ignored": sorted(int(each) for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN),
     "handled": sorted(
         int(each) for each in signal.valid_signals()
@@ -176,7 +178,12 @@ class EngineSubject:
         if self.engine is not None and (self.engine.ending or self.has_ended()):
             self.end()
         if self.engine is None:
-            environment = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "XSWITCH_ISOLATION": "none", **self.environment}
+            environment = {
+                "PATH": SEARCH_PATH,
+                "LANG": "C.UTF-8",
+                "XSWITCH_ISOLATION": "none",
+                **self.environment,
+            }
             try:
                 self.engine = PatientDriver(self.recipe.command, environment, self.limits)
             except OSError as error:
@@ -242,13 +249,15 @@ class EngineScene(Scene):
     ) -> Answer:
         """Have the engine run a script (written now, if its text is given); return its answer. Fail without one."""
         path = str(self.subject.site.root / name) if text is None else self.write(name, text)
-        engine = self.subject.driver()
+        engine: PatientDriver = self.subject.driver()
         self.asked += 1
         lane = f"{self.asked}: {name}"
         self.note(lane=lane, do="connect", engine=self.subject.starts)
         self.note(lane=lane, do="send", bytes=f"{path} {' '.join(arguments)}\n{dict(environment or {})}\n")
         try:
-            answer = engine.ask(path, arguments, {"SCRIPT_NAME": f"/cgi-bin/{name}", **(environment or {})}, body)
+            answer = engine.ask(
+                path, arguments, {"SCRIPT_NAME": f"/cgi-bin/{name}", **(environment or {})}, body
+            )
         except (Silent, ProtocolError, BrokenPipeError, ConnectionResetError) as error:
             said = self.subject.log(1).strip()
             words = f"; its last words: {said}" if said else ""
@@ -270,7 +279,13 @@ class EngineScene(Scene):
         return answer
 
     def expect(
-        self, name: str, text: str | None, output: str | bytes, because: str, status: int | None = 0, **more: Any
+        self,
+        name: str,
+        text: str | None,
+        output: str | bytes,
+        because: str,
+        status: int | None = 0,
+        **more: Any,
     ) -> Answer:
         """Run a script; fail unless it answers with this body after its head, and with this status."""
         answer = self.run(name, text, **more)
@@ -303,7 +318,8 @@ class EngineScene(Scene):
             found = json.loads(body)
         except ValueError:
             self.fail(
-                f"an ordinary script{after and ' after ' + after} answered {short(answer.output)}{self.errors(answer)}",
+                f"an ordinary script{after and ' after ' + after} answered "
+                f"{short(answer.output)}{self.errors(answer)}",
                 "run it as a new process would",
             )
         return dict(found)

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from ewe.classroom.grader import processes
@@ -38,7 +39,7 @@ def may_read(path: Path) -> bool:
 
 
 class Server:
-    """An `ewe -x` whose X-Switch has one engine: the student's. `with Server(scene) as server: server.get("/x")`."""
+    """An `ewe -x` whose X-Switch has one engine: the student's. `with Server(scene):` starts and ends it."""
 
     def __init__(self, scene: EngineScene) -> None:
         self.scene = scene
@@ -48,7 +49,17 @@ class Server:
         settings = self.directory / "xswitch.toml"
         settings.write_text(self.settings())
         self.log = self.directory / "ewe.log"
-        command = [sys.executable, "-m", "ewe", "-x", str(self.port), "--host", "127.0.0.1", "--access-log", "off"]
+        command = [
+            sys.executable,
+            "-m",
+            "ewe",
+            "-x",
+            str(self.port),
+            "--host",
+            "127.0.0.1",
+            "--access-log",
+            "off",
+        ]
         command += ["--cgi-path", str(self.scripts), "--documentroot", str(self.directory)]
         command += ["--xswitch-config", str(settings)]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(HOME), "LANG": "C.UTF-8"}
@@ -98,7 +109,9 @@ class Server:
         """Return the last lines of the log: X-Switch's reason comes before ewe's line."""
         return " / ".join(self.log.read_text(errors="replace").splitlines()[-3:])
 
-    def ask(self, path: str, body: bytes | None = None, **fields: str) -> tuple[int, bytes]:
+    def ask(
+        self, path: str, body: bytes | None = None, fields: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
         """Ask once; return the status and the body of the response."""
         lane = f"browser {self.scene.asked + 1}"
         self.scene.asked += 1
@@ -106,7 +119,7 @@ class Server:
         self.scene.note(lane=lane, do="send", bytes=f"{'GET' if body is None else 'POST'} {path}")
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CEILING_S)
         try:
-            client.request("GET" if body is None else "POST", path, body, fields)
+            client.request("GET" if body is None else "POST", path, body, dict(fields or {}))
             response = client.getresponse()
             answer = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -116,8 +129,8 @@ class Server:
         self.scene.note(lane=lane, do="answered", status=answer[0])
         return answer
 
-    def probe(self, **fields: str) -> dict[str, object]:
-        status, body = self.ask("/cgi-bin/probe.py", **fields)
+    def probe(self, fields: Mapping[str, str] | None = None) -> dict[str, object]:
+        status, body = self.ask("/cgi-bin/probe.py", fields=fields)
         if status != 200:
             self.scene.fail(
                 f"an ordinary script behind X-Switch got status {status}",
@@ -143,7 +156,10 @@ class Server:
     proves="the engine works behind a real X-Switch, and an endless script costs one request",
     sends="requests to `ewe -x`: two to a script, a form, an endless script, and one more",
     expects="one engine for the first three; 504 for the endless one; then an answer of a new engine",
-    why="X-Switch kills the engine of a script that does not end. Nothing on disk or in the air may need that engine.",
+    why=(
+        "X-Switch kills the engine of a script that does not end. Nothing on disk or in the air may need that "
+        "engine."
+    ),
     hint="Keep no lock file and no state outside of the process: an engine is killed without a word.",
     subject="engine",
 )
@@ -151,13 +167,18 @@ def behind_xswitch(scene: EngineScene) -> None:
     scene.subject.end()
     scene.write("probe.py", PROBE)
     scene.write("form.py", PRINTS + "import sys\nprint(sys.stdin.read())\n")
-    scene.write("endless.py", "while True:\n    try:\n        pass\n    except BaseException:\n        pass\n")
+    scene.write(
+        "endless.py", "while True:\n    try:\n        pass\n    except BaseException:\n        pass\n"
+    )
     with Server(scene) as server:
         server.wait_until_ready()
-        first = server.probe(Cookie="session=alice")
+        first = server.probe({"Cookie": "session=alice"})
         status, body = server.ask("/cgi-bin/form.py", b"name=bob")
         if (status, body) != (200, b"name=bob\n"):
-            scene.fail(f"a form behind X-Switch got status {status} and {short(body)}", "answer 200 and b'name=bob\\n'")
+            scene.fail(
+                f"a form behind X-Switch got status {status} and {short(body)}",
+                "answer 200 and b'name=bob\\n'",
+            )
         second = server.probe()
         if first["pid"] != second["pid"]:
             scene.fail(
@@ -174,8 +195,18 @@ def behind_xswitch(scene: EngineScene) -> None:
             )
         status, _ = server.ask("/cgi-bin/endless.py")
         if status != 504:
-            scene.fail(f"an endless script got status {status}", "let X-Switch end it: 504", "the engine ends by itself")
+            scene.fail(
+                f"an endless script got status {status}",
+                "let X-Switch end it: 504",
+                "the engine ends by itself",
+            )
         third = server.probe()
     if third["pid"] == first["pid"]:
-        scene.fail("the engine of an endless script goes on", "end with signal 9", "the script ran in another process")
-    scene.confirm("three requests in one engine; an endless script cost one 504, and the next request got an answer")
+        scene.fail(
+            "the engine of an endless script goes on",
+            "end with signal 9",
+            "the script ran in another process",
+        )
+    scene.confirm(
+        "three requests in one engine; an endless script cost one 504, and the next request got an answer"
+    )

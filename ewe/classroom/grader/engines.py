@@ -21,7 +21,8 @@ from ewe.classroom.grader.engine_scene import EngineScene, short
 PRINTS = 'print("Content-Type: text/plain\\n")\n'
 ECHO = (
     "import os, sys\n"
-    'out = ["Content-Type: text/plain", "", *sys.argv[1:], os.environ.get("CHECK_VALUE", ""), os.getcwd(), "", ""]\n'
+    'out = ["Content-Type: text/plain", "", *sys.argv[1:]]\n'
+    'out += [os.environ.get("CHECK_VALUE", ""), os.getcwd(), "", ""]\n'
     'sys.stdout.write("\\n".join(out))\n'
     "sys.stdout.flush()\n"
     "sys.stdout.buffer.write(sys.stdin.buffer.read())\n"
@@ -32,7 +33,10 @@ BIG = 1_000_000
 @check(
     "engine-answers",
     proves="a script's output, arguments, variables and body pass through the engine unchanged",
-    sends="scripts with arguments that hold tabs and percent signs, a body of all bytes, and 1,000,000 bytes of output",
+    sends=(
+        "scripts with arguments that hold tabs and percent signs, a body of all bytes, and 1,000,000 bytes of "
+        "output"
+    ),
     expects="the same bytes, and then the mark with status 0",
     why="All other checks rest on this one.",
     hint="Decode %25, %09 and %0A in each word. Flush standard output before you write the mark.",
@@ -50,7 +54,9 @@ def answers(scene: EngineScene) -> None:
     )  # fmt: skip
     text = PRINTS + f'print("x" * {BIG}, end="")\n'
     scene.expect("big.py", text, "x" * BIG, "the mark overtakes the output: write all of it first")
-    scene.confirm(f"arguments, a value with a line feed, {len(body):,} bytes in and {BIG:,} bytes out came through")
+    scene.confirm(
+        f"arguments, a value with a line feed, {len(body):,} bytes in and {BIG:,} bytes out came through"
+    )
 
 
 @check(
@@ -78,7 +84,10 @@ def persistent(scene: EngineScene) -> None:
 @check(
     "engine-environment",
     proves="a script sees the variables of its request, and no others",
-    sends="a script that sets and deletes variables, between two others; one looks through a program that it starts",
+    sends=(
+        "a script that sets and deletes variables, between two others; one looks through a program that it "
+        "starts"
+    ),
     expects="exactly the variables of the second line, in os.environ and in programs",
     why="HTTP_COOKIE or REMOTE_USER of one visitor in the next visitor's script is a stranger logged in.",
     hint="os.environ.clear(), then update(). A new dictionary in its place would not reach programs (putenv).",
@@ -105,7 +114,9 @@ def environment(scene: EngineScene) -> None:
                 )
         if after == "the start":
             scene.expect("sets.py", text, "done\n", "an ordinary script fails", environment=cookie)
-    scene.confirm("two scripts saw the four variables of their request, and so did the programs that they started")
+    scene.confirm(
+        "two scripts saw the four variables of their request, and so did the programs that they started"
+    )
 
 
 @check(
@@ -154,7 +165,12 @@ def variables(scene: EngineScene) -> None:
         "sys.path.insert(0, '/nowhere')\nprint('done')\n"
     )
     after = "a script that changed builtins, sys.argv and sys.path"
-    scene.expect("changes.py", text, "done\n", "the script's change of builtins reaches the engine: put builtins back first")
+    scene.expect(
+        "changes.py",
+        text,
+        "done\n",
+        "the script's change of builtins reaches the engine: put builtins back first",
+    )
     for key in ("globals", "builtins", "arguments", "path", "file"):
         scene.expect_same(key, first[key], after, f"{key} of the script before are still there")
     scene.confirm("a counter began at 0 three times, and builtins, sys.argv and sys.path were put back")
@@ -175,7 +191,11 @@ def modules(scene: EngineScene) -> None:
     cases = [
         ("", "one", "the module is not found, or keeps its variables"),
         ("", "one", "the module keeps the variables of the script before: it stays in sys.modules"),
-        ("", "two", "the module is not loaded again after an edit: it stays in sys.modules, or as a compiled copy"),
+        (
+            "",
+            "two",
+            "the module is not loaded again after an edit: it stays in sys.modules, or as a compiled copy",
+        ),
         ("deeper/", "six", "a module of the same name in another directory is taken for it"),
     ]
     for place, name, because in cases:
@@ -190,7 +210,10 @@ def modules(scene: EngineScene) -> None:
     sends="scripts that leave text in a buffer, replace or close sys.stdout, and fail in the middle",
     expects="each text in the answer that it belongs to, before the mark",
     why="A line in the wrong answer is one visitor's data on another visitor's page.",
-    hint="Make new objects for sys.stdin and sys.stdout for each request, on descriptors 0 and 1. Flush before the mark.",
+    hint=(
+        "Make new objects for sys.stdin and sys.stdout for each request, on descriptors 0 and 1. Flush before "
+        "the mark."
+    ),
     subject="engine",
 )
 def output(scene: EngineScene) -> None:
@@ -198,7 +221,8 @@ def output(scene: EngineScene) -> None:
     cases = [
         ("buffered.py", PRINTS + 'import sys\nsys.stdout.write("no line feed")\n', "no line feed",
          "the buffer is not flushed before the mark"),
-        ("replaces.py", PRINTS + 'import io, sys\nprint("mine")\nsys.stdout = io.StringIO()\nprint("lost")\n', "mine\n",
+        ("replaces.py",
+         PRINTS + 'import io, sys\nprint("mine")\nsys.stdout = io.StringIO()\nprint("lost")\n', "mine\n",
          "only sys.stdout is flushed, which the script has replaced"),
         ("closes.py", PRINTS + 'import sys\nprint("mine")\nsys.stdout.close()\n', "mine\n",
          "the script has closed sys.stdout"),
@@ -207,19 +231,26 @@ def output(scene: EngineScene) -> None:
     ]  # fmt: skip
     for name, text, wanted, because in cases:
         scene.expect(name, text, wanted, because)
-        scene.expect("plain.py", plain, "plain\n", f"what {name} did to its standard output reaches the next script")
+        scene.expect(
+            "plain.py", plain, "plain\n", f"what {name} did to its standard output reaches the next script"
+        )
     scene.expect(
         "fails.py", PRINTS + 'print("begun")\nraise ValueError("on purpose")\n', "begun\n",
         "what was written before an error belongs to the answer", status=1,
     )  # fmt: skip
     scene.expect("plain.py", plain, "plain\n", "what fails.py wrote reaches the next script")
-    scene.confirm(f"{len(cases) + 1} scripts did their worst to sys.stdout, and each text was where it belongs")
+    scene.confirm(
+        f"{len(cases) + 1} scripts did their worst to sys.stdout, and each text was where it belongs"
+    )
 
 
 @check(
     "engine-input",
     proves="a script reads its body to an end of file, and leaves nothing to the next one",
-    sends="bodies that a script does not read, reads in part, and of 1,000,000 bytes; a script that closes sys.stdin",
+    sends=(
+        "bodies that a script does not read, reads in part, and of 1,000,000 bytes; a script that closes "
+        "sys.stdin"
+    ),
     expects="each script reads its body, all of it and nothing else",
     why="The rest of one form in front of the next one is a request that nobody has sent.",
     hint="Read CONTENT_LENGTH bytes from the data socket first, into a file; make that file descriptor 0.",
@@ -230,11 +261,18 @@ def standard_input(scene: EngineScene) -> None:
     cases = [
         ("ignores.py", PRINTS + 'print("done")\n', b"left over " * 50_000, "done\n"),
         ("half.py", PRINTS + "import sys\nprint(sys.stdin.read(4))\n", b"fourteen bytes", "four\n"),
-        ("closes.py", PRINTS + 'import os, sys\nsys.stdin.close()\nos.close(0)\nprint("done")\n', b"x", "done\n"),
+        (
+            "closes.py",
+            PRINTS + 'import os, sys\nsys.stdin.close()\nos.close(0)\nprint("done")\n',
+            b"x",
+            "done\n",
+        ),
     ]
     for name, text, body, wanted in cases:
         scene.expect(name, text, wanted, "the script does not get its body on standard input", body=body)
-        scene.expect("reads.py", reads, b"mine", f"what {name} left of its body reaches the next script", body=b"mine")
+        scene.expect(
+            "reads.py", reads, b"mine", f"what {name} left of its body reaches the next script", body=b"mine"
+        )
         scene.expect("reads.py", reads, b"", "without a body, standard input is at its end at once")
     body = os.urandom(BIG)
     scene.expect("reads.py", reads, body, "one read() of a socket returns what is there, not all", body=body)
@@ -264,7 +302,10 @@ def umask(scene: EngineScene) -> None:
     sends="a script that handles SIGTERM, ignores SIGINT, blocks SIGUSR1 and sets an alarm; then one that looks",
     expects="as at the start",
     why="An alarm of the script before ends the next one in the middle of its answer.",
-    hint="signal.getsignal() of every signal before the first script; put back what differs. setitimer(ITIMER_REAL, 0).",
+    hint=(
+        "signal.getsignal() of every signal before the first script; put back what differs. "
+        "setitimer(ITIMER_REAL, 0)."
+    ),
     subject="engine",
 )
 def signals(scene: EngineScene) -> None:
@@ -276,7 +317,9 @@ def signals(scene: EngineScene) -> None:
     )
     scene.expect("signals.py", text, "done\n", "an ordinary script fails")
     for key in ("handled", "ignored", "blocked", "alarm"):
-        scene.expect_same(key, first[key], "a script that changed signals", "signals stay as the script has set them")
+        scene.expect_same(
+            key, first[key], "a script that changed signals", "signals stay as the script has set them"
+        )
     scene.confirm("no handler, no blocked signal and no alarm was left")
 
 
@@ -285,8 +328,14 @@ def signals(scene: EngineScene) -> None:
     proves="files that a script leaves open are closed, and programs do not get the control socket",
     sends="a script that opens ten files and keeps them, three times; one that starts a program",
     expects="as many descriptors as at the start; descriptors 0, 1 and 2 in the program",
-    why="An engine lives for days: after 256 files it can open no more. A program with descriptor 3 can write marks.",
-    hint="Close what is in /proc/self/fd and was not there before, after gc.collect(). os.set_inheritable(3, False).",
+    why=(
+        "An engine lives for days: after 256 files it can open no more. A program with descriptor 3 can write "
+        "marks."
+    ),
+    hint=(
+        "Close what is in /proc/self/fd and was not there before, after gc.collect(). os.set_inheritable(3, "
+        "False)."
+    ),
     subject="engine",
 )
 def descriptors(scene: EngineScene) -> None:
@@ -294,7 +343,9 @@ def descriptors(scene: EngineScene) -> None:
     text = PRINTS + "import os\nfor _ in range(10):\n    os.open('/dev/null', os.O_RDONLY)\nprint('done')\n"
     for _ in range(3):
         scene.expect("opens.py", text, "done\n", "an ordinary script fails")
-    scene.expect_same("descriptors", first, "a script that left ten files open", "files of a script stay open")
+    scene.expect_same(
+        "descriptors", first, "a script that left ten files open", "files of a script stay open"
+    )
     text = (
         PRINTS + "import subprocess\nls = subprocess.run(['ls', '/proc/self/fd'], close_fds=False, "
         "capture_output=True, text=True)\nprint(*ls.stdout.split())\n"
@@ -313,7 +364,10 @@ def descriptors(scene: EngineScene) -> None:
 @check(
     "engine-errors",
     proves="a script that fails gives a status and a traceback, and the engine lives on",
-    sends="scripts that raise, do not compile, call sys.exit() in five ways, and do not exist; an ordinary one after each",
+    sends=(
+        "scripts that raise, do not compile, call sys.exit() in five ways, and do not exist; an ordinary one "
+        "after each"
+    ),
     expects="the status that a new process would have had; the reason on descriptor 2; then an ordinary answer",
     why="One student's typing error must not end the scripts of all.",
     hint="except SystemExit for sys.exit(), except BaseException with traceback.print_exc() for all else.",
@@ -340,7 +394,9 @@ def errors(scene: EngineScene) -> None:
                 "an exception of the script ends the engine",
             )
         if answer.status != status:
-            scene.fail(f"the mark of {name} has status {answer.status}", f"give it {status}, as a process would have")
+            scene.fail(
+                f"the mark of {name} has status {answer.status}", f"give it {status}, as a process would have"
+            )
         if words not in answer.errors:
             scene.fail(
                 f"{name} left {short(answer.errors)} on descriptor 2",
@@ -354,10 +410,16 @@ def errors(scene: EngineScene) -> None:
 @check(
     "engine-leftovers",
     proves="threads and children of a script do not live on beside the next one",
-    sends="a script that forks a child which reaches the script's end; one that leaves a thread; an ordinary one after each",
+    sends=(
+        "a script that forks a child which reaches the script's end; one that leaves a thread; an ordinary one "
+        "after each"
+    ),
     expects="one mark for each request; after the thread, no mark but the end of the engine",
     why="A forked copy of the engine that reads the control socket answers requests of others.",
-    hint="After the script: os.getpid() differs? Flush and os._exit(). More than one entry in /proc/self/task? os._exit().",
+    hint=(
+        "After the script: os.getpid() differs? Flush and os._exit(). More than one entry in /proc/self/task? "
+        "os._exit()."
+    ),
     subject="engine",
 )
 def leftovers(scene: EngineScene) -> None:
@@ -381,9 +443,15 @@ def leftovers(scene: EngineScene) -> None:
             "nothing ends a thread of Python but the end of its process",
         )
     if not answer.output.endswith(b"done\n"):
-        scene.fail(f"the answer was {short(answer.output)}", "flush the script's output before the engine ends")
-    scene.expect("plain.py", plain, "plain\n", "the engine does not start again, or a lock of the old one is left")
-    scene.confirm("a child of a script ended with its script, and an engine with a thread left in it was replaced")
+        scene.fail(
+            f"the answer was {short(answer.output)}", "flush the script's output before the engine ends"
+        )
+    scene.expect(
+        "plain.py", plain, "plain\n", "the engine does not start again, or a lock of the old one is left"
+    )
+    scene.confirm(
+        "a child of a script ended with its script, and an engine with a thread left in it was replaced"
+    )
 
 
 @check(

@@ -1,7 +1,7 @@
-"""What a lab grades: a server, an engine of X-Switch, or the data of a measurement. `subject = "engine"` in grading.toml.
+"""What a lab grades: a server, an engine of X-Switch, or the data of a measurement. `subject` in grading.toml.
 
-Each kind has a recipe (what a path or a command on the command line means), a subject (what runs), and a scene (what
-a check is given). grading.py, verdicts and reports are the same for all.
+Each kind has a recipe (what a path or a command on the command line means), a subject (what runs), and a scene
+(what a check is given). grading.py, verdicts and reports are the same for all.
 """
 
 from __future__ import annotations

@@ -139,14 +139,18 @@ class RunScene(Scene):
         path = self.subject.path
         try:
             if path.stat().st_size > LARGEST:
-                self.fail(f"{path.name} has more than {LARGEST >> 20} MB", "measure for some seconds, not for hours")
+                self.fail(
+                    f"{path.name} has more than {LARGEST >> 20} MB", "measure for some seconds, not for hours"
+                )
             table = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             self.fail(f"{path.name} cannot be read: {error.strerror}", "hand in runs.json")
         except ValueError as error:
             self.fail(f"{path.name} is not JSON: {error}", "let measure.py write it, and do not edit it")
         if not isinstance(table, dict) or table.get("format") != FORMAT:
-            self.fail(f"{path.name} is not of the format {FORMAT}", "let measure.py write it, and do not edit it")
+            self.fail(
+                f"{path.name} is not of the format {FORMAT}", "let measure.py write it, and do not edit it"
+            )
         return table
 
     def runs(self, kind: str = "") -> list[Run]:
@@ -155,24 +159,28 @@ class RunScene(Scene):
         rows = self.table().get("runs")
         for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
             try:
+                level = row["clients" if row["kind"] == "closed" else "rate_wanted"]
                 found.append(
                     Run(
-                        str(row["kind"]),
-                        float(row["clients" if row["kind"] == "closed" else "rate_wanted"]),
-                        *(row[key] + 0 for key in ("repetition", "began", "seconds", "rate", "mean_ms", "p99_ms")),
+                        str(row["kind"]), float(level), int(row["repetition"]), float(row["began"]),
+                        float(row["seconds"]), float(row["rate"]), float(row["mean_ms"]), float(row["p99_ms"]),
                         tuple(Request(*map(float, each)) for each in row["requests"]),
                     )
-                )
+                )  # fmt: skip
             except (KeyError, TypeError, ValueError) as error:
                 reason = f"{type(error).__name__}: {error}"
-                self.fail(f"run {number} of the file cannot be read ({reason})", f"write runs as {FORMAT} has them")
+                self.fail(
+                    f"run {number} of the file cannot be read ({reason})", f"write runs as {FORMAT} has them"
+                )
             if not found[-1].requests or found[-1].seconds <= 0:
                 self.fail(f"{found[-1].name} has no request, or no duration", "measure again")
         if not found:
             self.fail("the file has no runs", "run python3 measure.py to its end")
         chosen = [run for run in found if not kind or run.kind == kind]
         if not chosen:
-            self.fail(f"the file has no {kind} run", "measure closed and open loops: section 2 and 3 of the text")
+            self.fail(
+                f"the file has no {kind} run", "measure closed and open loops: section 2 and 3 of the text"
+            )
         return chosen
 
     def served(self) -> list[Served]:

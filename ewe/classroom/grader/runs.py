@@ -1,12 +1,12 @@
-"""Checks of a measurement: is the data whole, does a second witness confirm it, and does it keep the laws of queues?
+"""Checks of a measurement: is the data whole, does a second witness confirm it, does it keep the laws of queues?
 
     Little's law ········· N = X R: clients = responses a second x mean time. It needs no assumption, so no excuse.
     the server's log ····· each request of the data was served, and each request that was served is in the data
     saturation ··········· past the knee the rate stays, and the time grows with the clients
     open loop ············ requests are due by a schedule, whatever the server does; times count from then on
 
-The last one is where most load generators lie. A closed loop sends nothing while it waits, so that a server that stands
-still for a second has one slow response in place of a hundred (coordinated omission: docs/lab.md).
+The last one is where most load generators lie. A closed loop sends nothing while it waits, so that a server that
+stands still for a second has one slow response in place of a hundred (coordinated omission: docs/lab.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ NEAR = 0.05  # of a figure that is computed from the same data
     "runs-complete",
     proves="the data has closed runs with more and more clients, and open runs at two rates",
     sends="nothing: the grader reads runs.json",
-    expects=f"{LEVELS} numbers of clients, from 1 on; two rates, one above 60 % of the best; {REQUESTS} requests a run",
+    expects=(
+        f"{LEVELS} numbers of clients, from 1 on; two rates, one above 60 % of the best; {REQUESTS} requests "
+        "a run"
+    ),
     why="One point is no curve. Below saturation and above it are two different questions.",
     hint="CLIENTS, RATES and SECONDS at the top of measure.py say what is measured.",
     subject="data",
@@ -62,7 +65,9 @@ def complete(scene: RunScene) -> None:
                     "note three times of one clock: when it was due, sent and done, in this order",
                     "the times are of two clocks, or were written by hand",
                 )
-    scene.confirm(f"{len(closed)} closed and {len(opened)} open loads, best rate {best:.0f} responses a second")
+    scene.confirm(
+        f"{len(closed)} closed and {len(opened)} open loads, best rate {best:.0f} responses a second"
+    )
 
 
 @check(
@@ -71,7 +76,10 @@ def complete(scene: RunScene) -> None:
     sends="nothing: the grader reads runs.json",
     expects=f"{REPETITIONS} repetitions of each load, each with its own times",
     why="One run says nothing about the next one. A difference below the spread of repetitions is no difference.",
-    hint="Take turns: all loads once, then all again, so that a busy moment of the machine does not hit one load alone.",
+    hint=(
+        "Take turns: all loads once, then all again, so that a busy moment of the machine does not hit one load "
+        "alone."
+    ),
     subject="data",
 )
 def repetitions(scene: RunScene) -> None:
@@ -116,7 +124,8 @@ def server_log(scene: RunScene) -> None:
             slow = mean([line.end - line.arrival for line in missing]) * 1000
             usual = mean([request.done - request.sent for request in run.requests]) * 1000
             scene.fail(
-                f"the server served {len(lines)} requests in {run.name}; {len(missing)} of them are not in the data. "
+                f"the server served {len(lines)} requests in {run.name}; {len(missing)} of them are not in the "
+                "data. "
                 f"They took {slow:.1f} ms on average, those in the data {usual:.1f} ms",
                 "record every request that was sent",
                 "slow requests were left out, or those under way at the end of the run",
@@ -128,15 +137,17 @@ def server_log(scene: RunScene) -> None:
                 "record what was sent, and only that",
                 "requests were made up, or runs.json and server.log are of two measurements",
             )
-    scene.confirm(f"the server's log has each of the {sum(len(run.requests) for run in scene.runs())} requests")
+    scene.confirm(
+        f"the server's log has each of the {sum(len(run.requests) for run in scene.runs())} requests"
+    )
 
 
 def matched(run: Run, lines: list[Served]) -> tuple[list[Request], list[Served]]:
     """Return the requests that no line of the log belongs to, and the lines that no request belongs to.
 
-    A line belongs to a request if it lies within: sent, arrival, end, done. Lines are taken by their arrival, so that
-    each can have all requests that those before it could have. Each takes the one that is done first of those that are
-    done late enough: no other choice leaves more for the lines that follow.
+    A line belongs to a request if it lies within: sent, arrival, end, done. Lines are taken by their arrival, so
+    that each can have all requests that those before it could have. Each takes the one that is done first of those
+    that are done late enough: no other choice leaves more for the lines that follow.
     """
     waiting = sorted(run.requests, key=lambda request: request.sent, reverse=True)
     free: list[tuple[float, Request]] = []
@@ -157,9 +168,15 @@ def matched(run: Run, lines: list[Served]) -> tuple[list[Request], list[Served]]
     "runs-little",
     proves="the closed runs keep Little's law: clients = responses a second x mean time",
     sends="nothing: the grader computes both sides from runs.json",
-    expects="figures that follow from the requests, never more requests at once than clients, and N = X R within 25 %",
+    expects=(
+        "figures that follow from the requests, never more requests at once than clients, and N = X R within "
+        "25 %"
+    ),
     why="The law has no exception. Where N is not X R, a figure is wrong, or the clients were not always there.",
-    hint="Clients without think time ask again at once. X counts responses within the run, R is the mean of done - sent.",
+    hint=(
+        "Clients without think time ask again at once. X counts responses within the run, R is the mean of done "
+        "- sent."
+    ),
     subject="data",
 )
 def little(scene: RunScene) -> None:
@@ -171,11 +188,14 @@ def little(scene: RunScene) -> None:
             if abs(given - found) > NEAR * found + 0.5 / run.seconds * (name == "rate"):
                 scene.fail(
                     f"{run.name} says {name} {given:.4g}; its requests say {found:.4g}. By Little's law "
-                    f"{run.rate:.4g} a second times {run.mean_ms:.4g} ms are {run.rate * run.mean_ms / 1000:.2f} clients",
+                    f"{run.rate:.4g} a second times {run.mean_ms:.4g} ms are {run.rate * run.mean_ms / 1000:.2f} "
+                    "clients",
                     "compute the figures from the requests",
                     "the figure is of another run, or counts requests that were sent in place of responses",
                 )
-        events = sorted([(each.sent, 1) for each in run.requests] + [(each.done, -1) for each in run.requests])
+        events = sorted(
+            [(each.sent, 1) for each in run.requests] + [(each.done, -1) for each in run.requests]
+        )
         under_way = most = 0
         for _, change in events:
             under_way += change
@@ -204,7 +224,10 @@ def little(scene: RunScene) -> None:
     sends="nothing: the grader looks at the two largest numbers of clients",
     expects="nearly the same rate with both, and times that grow as the clients do",
     why="The best rate is known only if more clients do not raise it.",
-    hint="Double the clients until the rate stays. Past the knee each new client only makes all others wait longer.",
+    hint=(
+        "Double the clients until the rate stays. Past the knee each new client only makes all others wait "
+        "longer."
+    ),
     subject="data",
 )
 def saturation(scene: RunScene) -> None:
@@ -221,7 +244,8 @@ def saturation(scene: RunScene) -> None:
         )
     times = [mean([each.done - each.sent for run in runs for each in run.requests]) for runs in (low, high)]
     scene.confirm(
-        f"past the knee: {before:g} and {after:g} clients got {rates[0]:.0f} and {rates[1]:.0f} responses a second, "
+        f"past the knee: {before:g} and {after:g} clients got {rates[0]:.0f} and {rates[1]:.0f} responses a "
+        "second, "
         f"each after {times[0] * 1000:.1f} and {times[1] * 1000:.1f} ms"
     )
 
@@ -231,8 +255,14 @@ def saturation(scene: RunScene) -> None:
     proves="the open load goes on while the server stands still",
     sends="nothing: the grader looks at the times at which requests were due",
     expects="as many as the rate wants; also during the longest response",
-    why="Visitors do not know that the server stands still. A load that waits for it leaves out those who suffer most.",
-    hint="Compute all times first: began + number / rate. Give each request a thread, so that none waits for another.",
+    why=(
+        "Visitors do not know that the server stands still. A load that waits for it leaves out those who suffer "
+        "most."
+    ),
+    hint=(
+        "Compute all times first: began + number / rate. Give each request a thread, so that none waits for "
+        "another."
+    ),
     subject="data",
 )
 def open_loop(scene: RunScene) -> None:
@@ -243,10 +273,12 @@ def open_loop(scene: RunScene) -> None:
         wanted = run.level * length
         if wanted >= 5 and meanwhile < wanted / 2:
             scene.fail(
-                f"in {run.name}, one response took {length * 1000:.0f} ms; {wanted:.0f} more requests should have been "
+                f"in {run.name}, one response took {length * 1000:.0f} ms; {wanted:.0f} more requests should "
+                "have been "
                 f"due meanwhile, and {meanwhile} were",
                 "let requests be due by the clock, whatever the server does",
-                "the load waits for the response before it sends again: that is a closed loop (coordinated omission)",
+                "the load waits for the response before it sends again: that is a closed loop (coordinated "
+                "omission)",
             )
         if abs(len(run.requests) - run.level * run.seconds) > 0.1 * run.level * run.seconds + 2:
             scene.fail(
@@ -297,7 +329,9 @@ def latency(scene: RunScene) -> None:
 )
 def report(scene: RunScene) -> None:
     name = str(scene.table().get("report", "lab/results.json"))
-    path = scene.subject.path.parent / Path(name)
+    path = scene.subject.path.parent / name
+    if not path.exists():
+        path = scene.subject.path.parent / Path(name).name  # where files are handed in without directories
     make = "make one with: ewe-lab compare -t -p --users 8 --think 0 --time 2s --repeats 3 --out lab"
     try:
         tables = json.loads(path.read_text(encoding="utf-8"))["tables"]

@@ -1,4 +1,4 @@
-"""Servers that are wrong about conditional requests or about their cache. `python caching_mutants.py NAME PORT ROOT N`.
+"""Servers that are wrong about conditional requests or their cache. `python caching_mutants.py NAME PORT ROOT N`.
 
 Caching is correct. Each mutant overrides one method, as in mutants.py.
 """
@@ -36,7 +36,9 @@ class Caching(Thread):
         words = lines[0].split(" ")
         if len(words) != 3:
             return super().answer(connection, head)
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        fields = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         keep = self.keeps(head, words[2].encode())
         found = self.find(words[1].encode())
         if found is None:

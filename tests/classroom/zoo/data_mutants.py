@@ -1,7 +1,7 @@
 """Measurements that lie, in one way each. `write(name, directory)` makes runs.json, server.log and a report.
 
-honest() simulates a server with one clerk who stands still now and then, and clients before him: nothing is measured,
-so that the data is the same each time. Each mutant is a function that spoils it.
+honest() simulates a server with one clerk who stands still now and then, and clients before him: nothing is
+measured, so that the data is the same each time. Each mutant is a function that spoils it.
 """
 
 import json
@@ -85,12 +85,24 @@ def honest(closed=closed, open_loop=open_loop, clients=CLIENTS, repetitions=REPE
         for count in clients:
             start = began()
             requests = closed(clerk, count, start)
-            run = {"kind": "closed", "clients": count, "repetition": repetition, "began": start, "seconds": SECONDS}
+            run = {
+                "kind": "closed",
+                "clients": count,
+                "repetition": repetition,
+                "began": start,
+                "seconds": SECONDS,
+            }
             runs.append({**run, **figures(requests, start), "requests": requests})
         for share in SHARES:
             start, rate = began(), round(share * BEST)
             requests = open_loop(clerk, rate, start)
-            run = {"kind": "open", "rate_wanted": rate, "repetition": repetition, "began": start, "seconds": SECONDS}
+            run = {
+                "kind": "open",
+                "rate_wanted": rate,
+                "repetition": repetition,
+                "began": start,
+                "seconds": SECONDS,
+            }
             runs.append({**run, **figures(requests, start, since), "requests": requests})
     sample = {"seconds": 2.0, "service": {"count": 4000, "mean": 0.004}}
     cell = {"server": "thread", "load": "8 users, no think time, 2 s", "samples": [sample] * 3}
@@ -100,7 +112,7 @@ def honest(closed=closed, open_loop=open_loop, clients=CLIENTS, repetitions=REPE
 def write(name, directory):
     """Write the data of a mutant, or honest data, into a directory; return the path of runs.json."""
     runs, log, report = ZOO[name][0]() if name in ZOO else honest()
-    (directory / "server.log").write_text("".join("%.6f %.6f %.6f\n" % line for line in log))
+    (directory / "server.log").write_text("".join("{:.6f} {:.6f} {:.6f}\n".format(*line) for line in log))
     (directory / "lab").mkdir(exist_ok=True)
     (directory / "lab" / "results.json").write_text(json.dumps(report))
     table = {"format": "ewe-runs/1", "log": "server.log", "report": "lab/results.json", "runs": runs}

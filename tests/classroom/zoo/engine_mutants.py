@@ -78,10 +78,10 @@ class NewDictionary(lab.Engine):
         self.real, new = os.environ, dict(os.environ)
         os.environb.clear()
         os.environb.update(before)
-        os.environ = new
+        os.environ = new  # noqa: B003
 
     def clean_up(self, status):
-        os.environ = self.real
+        os.environ = self.real  # noqa: B003
         super().clean_up(status)
 
 

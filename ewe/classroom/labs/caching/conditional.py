@@ -71,15 +71,16 @@ def outcome(fields: dict[str, str], etag: str, changed: int) -> int:
     elif (since := parse_date(fields.get("if-unmodified-since", ""))) is not None and changed > since:
         return 412
     if (known := fields.get("if-none-match")) is not None:
-        same = known == "*" or etag in [tag.removeprefix("W/") for tag in tags(known)]  # weak: W/ does not count
+        without_w = [tag.removeprefix("W/") for tag in tags(known)]  # weak comparison
+        same = known == "*" or etag in without_w
         return 304 if same else 200
     if (since := parse_date(fields.get("if-modified-since", ""))) is not None and changed <= since:
         return 304
     return 200
     # --- starter
-    # # The server of 2006 did not read these fields at all. This is the first repair that comes to mind, and it is
-    # # wrong twice: find a date for which it answers 304 although the file has changed since. Then mend it, and read
-    # # the other three fields.
+    # # The server of 2006 did not read these fields at all. This is the first repair that comes to mind, and it
+    # # is wrong twice: find a date for which it answers 304 although the file has changed since. Then mend it,
+    # # and read the other three fields.
     # since = fields.get("if-modified-since")
     # if since is not None and date(changed) <= since:
     #     return 304

@@ -3,7 +3,7 @@
     get(path) ─▶ os.stat(path) ─▶ as remembered? ─▶ yes: the bytes that are held
                                                 └─▶ no: open, read, remember; let go of the oldest
 
-One system call for each request is the price of never sending an old file. All threads of the server share the cache.
+One system call for each request is the price of never sending an old file. All threads share the cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Files:
 
     def __init__(self, room: int = ROOM) -> None:
         self.room = room
-        self.held: OrderedDict[str, File] = OrderedDict()  # the one that was not asked for the longest comes first
+        self.held: OrderedDict[str, File] = OrderedDict()  # what was not asked for the longest comes first
         self.size = 0
         self.lock = threading.Lock()
 

@@ -1,6 +1,6 @@
 """A server that sends a file once, and 304 from then on. Run it with: python3 server.py PORT DIRECTORY
 
-    a thread for each connection ─▶ split_head(), parse() ─▶ Files.get() ─▶ outcome() ─▶ 200, 304, 404 or 412
+each connection has a thread ─▶ split_head(), parse() ─▶ Files.get() ─▶ outcome() ─▶ 200, 304, 404 or 412
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def response_to(head: bytes, root: str, files: Files) -> tuple[bytes, bool]:
         return refusal(refused.status), False
     status = outcome(fields, file.etag, file.changed)
     # --- solution
-    lines = [f"HTTP/1.1 {status} {REASONS[status]}", f"ETag: {file.etag}", f"Last-Modified: {date(file.changed)}"]
+    lines = [
+        f"HTTP/1.1 {status} {REASONS[status]}",
+        f"ETag: {file.etag}",
+        f"Last-Modified: {date(file.changed)}",
+    ]
     body = file.body if status == 200 else b""
     if status != 304:  # a 304 has no body, so it announces none
         lines.append(f"Content-Length: {len(body)}")

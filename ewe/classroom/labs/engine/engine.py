@@ -5,7 +5,7 @@
              ──data socket (0)─────▶ CONTENT_LENGTH bytes of the body
              ◀─data socket (1)────── all that the script writes
 
-The script is unmodified: it believes that it has a process to itself. What it changes is put back before the next one.
+The script is unmodified: it believes that it has a process to itself. What it changes is put back afterwards.
 The protocol is in docs/write-an-engine.md. Test it with: ewe-grade --lab engine engine.py
 """
 
@@ -37,7 +37,8 @@ def words(line: bytes) -> list[bytes]:
     """Return the words of a line of the protocol."""
     # --- solution
     cut = line.rstrip(b"\n").split(b"\t")
-    return [ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), word) for word in cut] if line != b"\n" else []
+    decoded = [ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), word) for word in cut]
+    return decoded if line != b"\n" else []
     # --- starter
     # # %, TAB and LF within a word are written %25, %09 and %0A. And what does a line without words mean?
     # return line.rstrip(b"\n").split(b"\t")
@@ -88,7 +89,9 @@ class Engine:
             self.clean_up(status)
             os.write(CONTROL, b"\x04%d\n" % status)
 
-    def prepare(self, file: bytes, arguments: list[bytes], environment: dict[bytes, bytes], body: bytes) -> None:
+    def prepare(
+        self, file: bytes, arguments: list[bytes], environment: dict[bytes, bytes], body: bytes
+    ) -> None:
         """Make the process look like a new one that was started for this script."""
         # --- solution
         os.environb.clear()  # environb, and not a new dictionary: programs that the script starts inherit it, too
@@ -98,7 +101,8 @@ class Engine:
         os.umask(0o022)
         sys.argv[:] = map(os.fsdecode, [file, *arguments])
         sys.path[:] = [os.fsdecode(directory), *self.path]
-        os.dup2(self.data, 0)  # the script before may have closed 0 or 1: then a new file would get that number
+        # The script before may have closed 0 or 1: then a new file would get that number.
+        os.dup2(self.data, 0)
         os.dup2(self.data, 1)
         standard_input = os.memfd_create("body")
         with open(standard_input, "wb", closefd=False) as writer:
@@ -107,7 +111,9 @@ class Engine:
         os.dup2(standard_input, 0)
         os.close(standard_input)
         sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), "utf-8", "surrogateescape")
-        sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", closefd=False), "utf-8", "surrogateescape")
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(
+            open(1, "wb", closefd=False), "utf-8", "surrogateescape"
+        )
         # --- starter
         # # Environment and arguments. What else does a script find as the one before has left it?
         # os.environb.update(environment)
@@ -162,7 +168,7 @@ class Engine:
             except (OSError, ValueError, AttributeError):
                 continue  # the script has closed it, or put something else in its place
         if os.getpid() != self.pid:
-            os._exit(status)  # a child of the script has come to the script's end: it must not become an engine
+            os._exit(status)  # a child of the script has come to the end: it must not become an engine
         if self.has_leftovers():
             os._exit(status)  # no mark: X-Switch waits until all copies of the data socket are closed
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -192,7 +198,7 @@ class Engine:
 
     # --- solution
     def has_leftovers(self) -> bool:
-        """Return whether threads or children of the script still run. Wait for those that a process would wait for."""
+        """Return whether threads or children of the script still run. Wait for what a process would wait for."""
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()

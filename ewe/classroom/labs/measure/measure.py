@@ -3,7 +3,7 @@
     closed loop    N clients: each sends, waits for its response, and sends again     the load waits for the server
     open loop      requests are due by the clock, whatever the server does            the load does not wait
 
-It starts queue_server.py, and writes runs.json beside the server's log. Grade it with: ewe-grade --lab measure runs.json
+It starts queue_server.py, and writes runs.json beside the server's log. Then: ewe-grade --lab measure runs.json
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python3 queue_server.py PORT LOG [SERVICE_MS [STALL_MS EVERY_MS]]
 
-Each request takes the clerk SERVICE_MS. Once in EVERY_MS he does nothing for STALL_MS, as a program does while it collects
-garbage or waits for a disk. LOG gets a line for each request, in seconds of time.monotonic(): arrival, start, end.
+Each request takes the clerk SERVICE_MS. Once in EVERY_MS he does nothing for STALL_MS, as a program does while it
+collects garbage or waits for a disk. LOG gets a line for each request: arrival, start and end, in seconds of
+time.monotonic().
 """
 
 from __future__ import annotations
