@@ -101,7 +101,9 @@ def prairielearn(lab: Lab, way: Way) -> dict[str, str]:
             "timeout": 120,
         },
     }
-    files = "".join(f'<pl-file-upload file-names="{name}"></pl-file-upload>\n' for name in (*way.work, *way.data))
+    files = "".join(
+        f'<pl-file-upload file-names="{name}"></pl-file-upload>\n' for name in (*way.work, *way.data)
+    )
     run = (
         f"#!/bin/sh\n{INSTALL} >&2\nmkdir -p /grade/results\ncd /grade/student\n"
         f"{put_given(way, '/grade/tests')}"

@@ -75,7 +75,7 @@ def expect_no_more(scene: Scene, client: Client, asked: str) -> None:
     if response.status == 304:
         scene.fail(
             f"{asked}: bytes came behind the head of a 304",
-            "send the head alone: a 304 has no body, whatever its fields say (RFC 9112 section 6.3)",
+            "send the head alone: a 304 has no body, and no field changes that (RFC 9112 section 6.3)",
             "the file is sent with the 304; the client takes its bytes for the next response",
         )
     scene.fail(
@@ -99,7 +99,7 @@ def expect(
             200: "the file has another version than the client's, or the condition does not count: send it",
             304: "the client has this version",
             412: "the file is not the version that the client means (Precondition Failed)",
-            404: "there is no file, whatever the condition says",
+            404: "there is no file, and so nothing to compare",
         }[status]
         scene.fail(
             f"{method} {path} with {shown(fields)} got status {response.status}",
@@ -274,7 +274,7 @@ def tag_lists(scene: Scene) -> None:
         "dates before, at and after the file's time, in the forms of RFC 9110, RFC 850 and asctime(); and "
         "nonsense"
     ),
-    expects="304 for the file's time and later ones, 200 for earlier ones and for what is no date",
+    expects="304 for the file's time and later ones, 200 for earlier ones and for nonsense",
     why="A server that compares dates as text sends old pages for good: `Wed` comes after `Tue` in every year.",
     hint="Make a number of each date. Cut the file's time to whole seconds first: the field has no fraction.",
 )
@@ -296,7 +296,7 @@ def modified_since(scene: Scene) -> None:
             unread = f"; or a date in the form of {name} is not understood" if status == 304 else ""
             expect(scene, status, "/page.txt", {"If-Modified-Since": value}, because + unread)
     for value in ("yesterday", "", "Tue, 99 Oct 2020 10:00:00 GMT", "9999999999"):
-        because = "what is no date must be ignored: then there is no condition"
+        because = "a text that is not a date must be ignored: then there is no condition"
         expect(scene, 200, "/page.txt", {"If-Modified-Since": value}, because)
     scene.confirm(f"{len(cases)} times in {len(FORMS)} forms were compared right, and nonsense was ignored")
 

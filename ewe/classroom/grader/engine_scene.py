@@ -34,7 +34,7 @@ from ewe.xswitch.tools.driver import PIECE, Answer, Driver, received
 
 LOOK_S = 0.02
 HEAD = b"Content-Type: text/plain\n\n"
-# What a script finds in its process: what must be the same for each script, whatever ran before it.
+# Tells what a script finds in its process: all of it must be the same for each script, after any other one.
 PROBE = """\
 import builtins, json, os, signal, subprocess, sys
 mask = os.umask(0)

@@ -401,7 +401,7 @@ def errors(scene: EngineScene) -> None:
             scene.fail(
                 f"{name} left {short(answer.errors)} on descriptor 2",
                 f"write the reason there: {words.decode()}",
-                "the error is swallowed: whoever wrote the script learns nothing",
+                "the error is swallowed: the author of the script learns nothing",
             )
         scene.expect("plain.py", plain, "plain\n", f"{name} has broken the engine")
     scene.confirm(f"{len(cases)} scripts failed in {len(cases)} ways, and the engine went on")

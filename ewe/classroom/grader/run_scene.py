@@ -6,8 +6,9 @@
                     {"kind": "open", "rate_wanted": 150, ...}
     server.log      a line for each request that the server has served: arrival start end
 
-All times are seconds of time.monotonic(), which is one clock for all processes of a machine. So each request of the
-data can be found in the server's log: data and log are two witnesses, and an invented or dropped request shows.
+All times are seconds of time.monotonic(), which is one clock for all processes of a machine. Each request of the
+data can therefore be found in the server's log. Data and log are two witnesses: an invented or dropped request
+shows.
 """
 
 from __future__ import annotations

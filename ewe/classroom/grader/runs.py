@@ -3,7 +3,7 @@
     Little's law ········· N = X R: clients = responses a second x mean time. It needs no assumption, so no excuse.
     the server's log ····· each request of the data was served, and each request that was served is in the data
     saturation ··········· past the knee the rate stays, and the time grows with the clients
-    open loop ············ requests are due by a schedule, whatever the server does; times count from then on
+    open loop ············ requests are due by a schedule, also while the server stands still
 
 The last one is where most load generators lie. A closed loop sends nothing while it waits, so that a server that
 stands still for a second has one slow response in place of a hundred (coordinated omission: docs/lab.md).
@@ -276,7 +276,7 @@ def open_loop(scene: RunScene) -> None:
                 f"in {run.name}, one response took {length * 1000:.0f} ms; {wanted:.0f} more requests should "
                 "have been "
                 f"due meanwhile, and {meanwhile} were",
-                "let requests be due by the clock, whatever the server does",
+                "let requests be due by the clock, also while the server stands still",
                 "the load waits for the response before it sends again: that is a closed loop (coordinated "
                 "omission)",
             )

@@ -145,7 +145,7 @@ class FlushesLate(lab.Engine):
 
 @mutant("engine-output", "which the script has replaced")
 class FlushesOne(lab.Engine):
-    """Flushes sys.stdout alone, whatever that is now."""
+    """Flushes sys.stdout alone, which may be another object now."""
 
     def clean_up(self, status):
         self.unflushed, sys.__stdout__ = sys.__stdout__, sys.stdout

@@ -1,7 +1,7 @@
 """Measure a server: closed loops with more and more clients, then open loops. Run it with: python3 measure.py
 
     closed loop    N clients: each sends, waits for its response, and sends again     the load waits for the server
-    open loop      requests are due by the clock, whatever the server does            the load does not wait
+    open loop      requests are due by the clock, also while the server is slow       the load does not wait
 
 It starts queue_server.py, and writes runs.json beside the server's log. Then: ewe-grade --lab measure runs.json
 """
