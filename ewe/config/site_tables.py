@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ewe.config.messages import ConfigError, nearest, quoted
-from ewe.config.setting_types import FILE_NAMES, Kind, parse_address
+from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, parse_address
 
 Given = tuple[str, object, str, str]  # as in sources.py: key, raw value, how an error begins, origin
 
@@ -247,6 +247,17 @@ def _gateway(raw: object) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _webdav(raw: object) -> dict[str, Any]:
+    if raw is True:
+        raw = {}
+    if not isinstance(raw, Mapping) or not raw.keys() <= {"write", "max-size"}:
+        raise ValueError(raw)
+    if not isinstance(raw.get("write", True), bool):
+        raise ValueError(raw)
+    size = SIZE.read(raw["max-size"]) if "max-size" in raw else None
+    return {"write": raw.get("write", True), "max-size": size}
+
+
 NAMES = Kind("NAME", 'host names: ["example.org", "*.example.org"]', _names)
 LISTEN = Kind("ADDRESS", 'addresses of the server: ["127.0.0.2:80"]', _listen)
 MATCH: dict[str, Kind[str]] = {
@@ -276,14 +287,17 @@ READERS: dict[str, tuple[Kind[Any], str]] = {
     "gateway": (Kind("GATEWAY", "cgi, xswitch, libcgi, fastcgi:ADDRESS, scgi:ADDRESS, uwsgi:ADDRESS,"
                      " wsgi:MODULE:APP, asgi:MODULE:APP or http://ADDRESS", _gateway), "what answers everything"
                 " below the location, or its programs"),
+    "webdav": (Kind("TABLE", 'true, or { write = false, max-size = "100m" }', _webdav), "clients may list, read and"
+               " write the files below the location (WebDAV, class 1): the site's, or those of root or alias"),
 }  # fmt: skip
 # Keys of which a location has one at most, each with what may stand beside it
 LEADS = {
     "redirect": {"status"},
     "status": {"redirect"},
     "rewrite": set[str](),
-    "alias": {"index", "programs", "gateway", "try"},
-    "root": {"index", "programs", "gateway", "try"},
+    "alias": {"index", "programs", "gateway", "try", "webdav"},
+    "root": {"index", "programs", "gateway", "try", "webdav"},
+    "webdav": {"alias", "root", "index"},
 }
 
 
@@ -431,6 +445,8 @@ def check_location(location: LocationTable) -> None:
         raise ConfigError(f"{location.at('status')} {values['status']}: expected {in_words(REDIRECTS)}")
     if values.get("status") in REDIRECTS and "redirect" not in values:
         raise ConfigError(f"{location.at('status')} {values['status']} needs redirect, which says where to")
+    if "webdav" in values and location.kind != "prefix":
+        raise ConfigError(f"{location.at('webdav')} answers below a prefix, not for a {location.kind}")
     if "gateway" not in values:
         return
     kind = parse_gateway(values["gateway"][0])[0]

@@ -48,7 +48,7 @@ LATER = (
     "ewe.features.guards.auth_command", "ewe.features.guards.freshness", "ewe.features.guards.headers",
     "ewe.features.guards.htpasswd", "ewe.features.guards.limit_rate", "ewe.features.guards.methods",
     "ewe.features.guards.request_rate",
-    "ewe.features.indexes", "ewe.features.libcgi_process",
+    "ewe.features.indexes", "ewe.features.webdav.feature", "ewe.features.libcgi_process",
     "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.database", "ewe.gateway.libcgi",
     "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.spawn",
     "ewe.config.site_lines", "ewe.config.site_tables", "ewe.gateway.affinity", "ewe.gateway.responder",
@@ -199,6 +199,7 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Run the model, in this process or in workers; return the exit status."""
     warn_of_passwords(factory.config, sockets)
+    warn_of_writers(factory.config)
 
     def ready() -> None:
         banner(sockets, factory)
@@ -324,6 +325,18 @@ def warn_of_passwords(config: Config, sockets: list[socket.socket]) -> None:
                 f"{places[0]}: auth asks for passwords without TLS at {url(public[0], 'http')}: others can read"
                 " them on their way (tls-cert, or listen on 127.0.0.1 behind a proxy that has TLS)"
             )
+
+
+def warn_of_writers(config: Config) -> None:
+    """Warn of locations where everybody may write."""
+    for site in config.sites:
+        for location in site.locations:
+            options = location.values.get("webdav")
+            if options and options["write"] and not {"auth", "allow"} & (location.steps | site.steps).keys():
+                logger.errors.warning(
+                    f"{location.at('webdav')} everybody may write and delete files below {location.what}: add auth,"
+                    " or allow with the addresses of those who may"
+                )
 
 
 def warn_of_sources(config: Config) -> None:

@@ -101,6 +101,8 @@ class Builder:
         """Return the leads."""
         found: list[Lead] = []
         values = self.values
+        if "webdav" in values:
+            return [self.webdav()]
         if "try" in values:
             found.append(self.tries(values["try"]))
         gateway = values.get("gateway", ("cgi",) if "programs" in values else ())
@@ -203,6 +205,26 @@ class Builder:
             pages = SitePages(site.switch, static.root, config.defaultindex, static.prefix)
             found.append(Asked(pages, "X-Switch's pages"))
         return found
+
+    def webdav(self) -> Lead:
+        """Return the files of a location that clients may write."""
+        from ewe.features.webdav.feature import WebDAV
+
+        if self.template is not None:
+            raise ConfigError(
+                f"{self.table.at('alias')} {quoted(self.values['alias'])}: webdav needs a directory"
+            )
+        static, options = self.static, self.values["webdav"]
+        feature = WebDAV(
+            self.config,
+            static.root,
+            static.prefix,
+            static.claims,
+            lambda path: self.site.location_of(path) is self.location,
+            self.location.prefix,
+            options,
+        )
+        return Asked(feature, f"webdav, {'clients may write' if options['write'] else 'read only'}")
 
     # Programs
 

@@ -49,6 +49,10 @@ class Part(Site):
     def wrap(self) -> None:
         """Do nothing: a location's finishers compress."""
 
+    def location_of(self, path: str) -> object:
+        """Return the location that covers a path."""
+        raise NotImplementedError
+
     async def offer(self, request: Request, io: Stream) -> Response:
         """Return the answer of the first feature that answers, as a site without locations does."""
         return await Site.respond(self, request, io)

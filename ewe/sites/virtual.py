@@ -145,6 +145,10 @@ class VirtualSite(Part):
                 return location, found if isinstance(found, re.Match) else None
         raise AssertionError("the last location covers every path")
 
+    def location_of(self, path: str) -> Location:
+        """Return the first location that covers a path."""
+        return self.find(path)[0]
+
     async def ask(
         self,
         location: Location,

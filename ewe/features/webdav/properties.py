@@ -1,0 +1,184 @@
+"""PROPFIND and PROPPATCH: the XML of WebDAV (RFC 4918 sections 9.1, 9.2, 14 and 15).
+
+XML from strangers is dangerous: entities that grow, files that are included. The parser here is Python's expat. A
+handler refuses every document type, and with it every entity. Names, depth and size are bounded.
+
+ewe has the live properties of values_of(). It keeps no dead ones: PROPPATCH answers 403 for each property, and
+changes nothing, as RFC 4918 section 9.2 allows.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import NamedTuple
+from xml.parsers import expat
+
+from ewe.features.webdav.upload import etag_of
+from ewe.http.dates import http_date
+from ewe.http.error_pages import html_escape
+from ewe.http.media_types import content_type
+from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode
+
+MAX_XML = 64 * 1024  # bytes
+MAX_XML_DEPTH = 16
+MAX_PROPERTIES = 200
+DAV = "DAV:"
+HEAD = '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">\n'
+END = "</D:multistatus>\n"
+CONTENT_TYPE = ("Content-Type", 'application/xml; charset="utf-8"')
+FINITE = (
+    '<?xml version="1.0" encoding="utf-8"?>\n<D:error xmlns:D="DAV:"><D:propfind-finite-depth/></D:error>\n'
+)
+
+Name = tuple[str, str]  # namespace, local name
+
+
+class Wanted(NamedTuple):
+    """What a PROPFIND asks for. names: of properties; None: all. only_names: their names without values."""
+
+    names: Sequence[Name] | None
+    only_names: bool = False
+
+
+class Document:
+    """An XML document as a list of (depth, namespace, name), in document order. Raises HTTPError(400)."""
+
+    def __init__(self, data: bytes) -> None:
+        self.elements: list[tuple[int, str, str]] = []
+        self.depth = 0
+        parser = expat.ParserCreate(namespace_separator="\n")
+        parser.StartElementHandler = self.start
+        parser.EndElementHandler = self.end
+        parser.StartDoctypeDeclHandler = self.refuse
+        parser.EntityDeclHandler = self.refuse
+        try:
+            parser.Parse(data, True)
+        except (expat.ExpatError, ValueError, LookupError) as reason:
+            raise HTTPError(400, f"webdav: the body is no XML: {reason}") from None
+        finally:
+            parser.StartElementHandler = parser.EndElementHandler = None
+            parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = None
+
+    def start(self, name: str, attributes: object) -> None:
+        """Note an element."""
+        self.depth += 1
+        if self.depth > MAX_XML_DEPTH or len(self.elements) > 2 * MAX_PROPERTIES:
+            raise HTTPError(400, "webdav: the body's XML is too deep or has too many elements")
+        namespace, _, local = name.rpartition("\n")
+        self.elements.append((self.depth, namespace, local))
+
+    def end(self, name: str) -> None:
+        """Note the end of an element."""
+        self.depth -= 1
+
+    def refuse(self, *about: object) -> None:
+        """Refuse a document type."""
+        raise HTTPError(400, "webdav: the body's XML has a document type, which ewe does not read")
+
+
+def parse_propfind(data: bytes) -> Wanted:
+    """Return what a PROPFIND asks for; without a body for all. Raises HTTPError(400)."""
+    if not data.strip():
+        return Wanted(None)
+    elements = Document(data).elements
+    if elements[0][1:] != (DAV, "propfind"):
+        raise HTTPError(400, "webdav: the body of PROPFIND is no propfind")
+    kinds = [name for depth, space, name in elements if depth == 2 and space == DAV]
+    if "propname" in kinds:
+        return Wanted(None, only_names=True)
+    if "allprop" in kinds:
+        return Wanted(None)
+    if "prop" not in kinds:
+        raise HTTPError(400, "webdav: a propfind has prop, allprop or propname")
+    return Wanted(bounded([(space, name) for depth, space, name in elements if depth == 3]))
+
+
+def parse_proppatch(data: bytes) -> Sequence[Name]:
+    """Return the properties that a PROPPATCH would set or remove. Raises HTTPError(400)."""
+    elements = Document(data).elements
+    if elements[0][1:] != (DAV, "propertyupdate"):
+        raise HTTPError(400, "webdav: the body of PROPPATCH is no propertyupdate")
+    return bounded([(space, name) for depth, space, name in elements if depth == 4])
+
+
+def bounded(names: list[Name]) -> list[Name]:
+    """Return names, each once. Raises HTTPError(400) if there are too many."""
+    if len(names) > MAX_PROPERTIES:
+        raise HTTPError(400, f"webdav: more than {MAX_PROPERTIES} properties")
+    return list(dict.fromkeys(names))
+
+
+def values_of(name: str, about: os.stat_result) -> dict[str, str]:
+    """Return the live properties of a file or directory, as XML. name: its last name."""
+    changed = int(about.st_mtime)
+    found = {
+        "creationdate": iso_date(min(int(about.st_ctime), changed)),
+        "displayname": text(name),
+        "getlastmodified": http_date(changed),
+        "supportedlock": "",
+    }
+    if stat.S_ISDIR(about.st_mode):
+        found["resourcetype"] = "<D:collection/>"
+    else:
+        found |= {
+            "getcontentlength": str(about.st_size),
+            "getcontenttype": text(content_type(name)),
+            "getetag": text(etag_of(about)),
+            "resourcetype": "",
+        }
+    return found
+
+
+def text(value: str) -> str:
+    """Return a text as XML: what XML cannot hold becomes U+FFFD."""
+    value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return html_escape("".join(c if c >= " " and c not in "\ufffe\uffff" else "\ufffd" for c in value))
+
+
+def iso_date(seconds: int) -> str:
+    """Return a time as RFC 3339 writes it."""
+    import time
+
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def response_of(path: str, name: str, about: os.stat_result, wanted: Wanted) -> str:
+    """Return the element `response` of one file or directory. path: its URL's, decoded."""
+    values = values_of(name, about)
+    if wanted.names is None:
+        found = [(f"<D:{key}/>" if wanted.only_names or not value else f"<D:{key}>{value}</D:{key}>")
+                 for key, value in values.items()]  # fmt: skip
+        return in_response(path, [(200, found)])
+    have = [(f"<D:{key}>{values[key]}</D:{key}>" if values[key] else f"<D:{key}/>")
+            for space, key in wanted.names if space == DAV and key in values]  # fmt: skip
+    lack = [element(each) for each in wanted.names if each[0] != DAV or each[1] not in values]
+    return in_response(path, [(200, have), (404, lack)])
+
+
+def refused_changes(path: str, names: Sequence[Name]) -> str:
+    """Return the answer to a PROPPATCH: no property was changed."""
+    return HEAD + in_response(path, [(403, [element(each) for each in names])]) + END
+
+
+def in_response(path: str, groups: Sequence[tuple[int, Sequence[str]]]) -> str:
+    """Return the element `response`. groups: a status, and the properties that have it."""
+    reasons = {200: "OK", 403: "Forbidden", 404: "Not Found"}
+    parts = [f"<D:response><D:href>{html_escape(percent_encode(path))}</D:href>"]
+    parts += [
+        f"<D:propstat><D:prop>{''.join(found)}</D:prop><D:status>HTTP/1.1 {status} {reasons[status]}</D:status>"
+        "</D:propstat>"
+        for status, found in groups
+        if found or status != 404
+    ]
+    return "".join(parts) + "</D:response>\n"
+
+
+def element(name: Name) -> str:
+    """Return an empty element."""
+    space, local = name
+    if space == DAV:
+        return f"<D:{text(local)}/>"
+    return f'<x:{text(local)} xmlns:x="{text(space)}"/>' if space else f'<{text(local)} xmlns=""/>'
