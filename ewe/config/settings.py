@@ -156,6 +156,8 @@ class Config:
                            " these that exists; may be repeated", group="files")
     userdir = Setting(None, unset(FILE_NAME), "the directory in each user's home whose files the URLs below"
                       " /~NAME/ name, such as public_html; empty: none", group="files")
+    userdir_settings = Setting(False, BOOL, "read the file .ewe.toml in each user's directory: index, indexes,"
+                               " error-pages, headers, auth", group="files")
     min_uid = Setting(1000, COUNT_OR_0, "the smallest uid whose user has such a directory; smaller ones are system"
                       " accounts", group="files")
     indexes = Setting(True, BOOL, "list a directory without such a file", group="files")

@@ -59,7 +59,7 @@ STEPS = {key for keys in (*DECIDERS, *FINISHERS) for key in keys}
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
 SERVER_SETTINGS = frozenset({
     "logfile", "loglevel", "tls_timeout", "fastcgi_start", "xswitch", "xswitch_config", "libcgi_isolation",
-    "libcgi_timeout", "database", "dbd", "dbd_key", "userdir_file",
+    "libcgi_timeout", "database", "dbd", "dbd_key",
 })  # fmt: skip
 # Settings that may differ from location to location
 PER_LOCATION = frozenset({

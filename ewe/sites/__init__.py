@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def make_site(config: Config, **how: bool) -> Site:
     """Return what a server with this configuration offers. how: as Site takes it. Raises ValueError."""
-    if config.sites or config.env or config.pass_authorization:
+    if config.sites or config.env or config.pass_authorization or config.userdir_settings:
         from ewe.sites.virtual import Sites
 
         return behind_proxies(Sites(config, **how))

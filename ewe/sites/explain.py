@@ -213,6 +213,8 @@ class Explainer:
             below = not root or path == root or path.startswith(root + "/")
             text = getattr(feature, "name", "") or feature.application.text
             return f"  answer    {name} application {text} at {root or '/'}" if below else ""
+        if name == "Homes":
+            feature, name = feature.users, "Users"
         if name == "Users":
             return (
                 f"  answer    the directory of a user, {path.split('/')[1]} (userdir)"

@@ -34,6 +34,14 @@ class Part(Site):
         self.mounted: list[tuple[str, Feature]] = []
         self.how = how
         super().__init__(config, **how)
+        if config.userdir_settings and config.userdir is not None:
+            from ewe.features.users import Users
+            from ewe.sites.homes import Homes
+
+            self.mounts = [
+                (prefix, Homes(feature) if isinstance(feature, Users) else feature)
+                for prefix, feature in self.mounts
+            ]
         self.guard, self.authorizers = self.authorizers, None  # asked once, before any location
 
     def claims(self, switch: XSwitch | None) -> Claims:

@@ -1,0 +1,240 @@
+"""Settings of users for their directories: `~/public_html/.ewe.toml`, if the setting userdir-settings allows it.
+
+    index = ["start.html"]                      headers = { set = { X-Frame-Options = "DENY" } }
+    indexes = false                             auth = { realm = "My students", file = ".htpasswd" }
+    error-pages = { 404 = "/missing.html" }     (a path below the directory)
+
+The file is narrow on purpose. It counts for the whole directory, there is one, and nothing in it names a program, a
+directory or a user. ewe looks at most once a second whether it has changed.
+
+What can go wrong, and what ewe does:
+
+- **The file is wrong.** The whole directory is 500 until the user mends it. To ignore the file would publish what
+  its `auth` protects. The page says what is wrong, because the user cannot read the server's log.
+- **The file leads elsewhere.** Neither .ewe.toml nor the file of passwords may be a symbolic link, a FIFO or a file
+  of another user. ewe opens each once, and checks the open descriptor.
+- **A field concerns more than the directory.** All users share one host, so no user may set what a browser keeps
+  for the whole host (FORBIDDEN).
+- **The file is long**: MAX_FILE.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+import tomllib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ewe.config.messages import ConfigError, nearest, quoted
+from ewe.config.setting_types import BOOL, FILE_NAMES
+from ewe.features.guards.auth import Auth
+from ewe.features.guards.headers import Headers
+from ewe.features.static import identity
+from ewe.http.error_pages import error_page
+from ewe.http.messages import Request, Response
+from ewe.http.status import HTTPError
+from ewe.sites.error_pages import ErrorPages
+
+if TYPE_CHECKING:
+    from ewe.features.users import Home, Users
+    from ewe.streams.base import Stream
+
+FILE = ".ewe.toml"
+MAX_FILE = 16 * 1024  # bytes of the file; of the file of passwords, htpasswd.py has a limit
+KEYS = ("index", "indexes", "error-pages", "headers", "auth")
+MOST = 1000  # users whose settings are remembered; then all are forgotten at once
+FRESH = 1.0  # seconds for which the files are not looked at again
+OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+# Fields that a browser keeps for the whole host, or that give a script power over all of it
+FORBIDDEN = frozenset({
+    "strict-transport-security", "clear-site-data", "alt-svc", "set-cookie", "set-cookie2",
+    "service-worker-allowed", "public-key-pins", "access-control-allow-origin", "nel", "report-to",
+    "origin-agent-cluster",
+})  # fmt: skip
+
+
+class HomeSettings:
+    """The settings of one user, or why they cannot be used."""
+
+    def __init__(self) -> None:
+        self.checked = 0.0
+        self.identities: tuple[object, ...] = ()
+        self.fault = ""
+        self.index: tuple[str, ...] | None = None
+        self.indexes: bool | None = None
+        self.auth: Auth | None = None
+        self.headers: Headers | None = None
+        self.error_pages: ErrorPages | None = None
+
+
+class Homes:
+    """The feature of users' directories, with their settings."""
+
+    def __init__(self, users: Users) -> None:
+        self.users = users
+        self.known: dict[str, HomeSettings] = {}
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer as Users does, with the steps of the user's settings."""
+        home = self.users.home(request.path)
+        if home is None:
+            return None
+        found = self.settings_of(home)
+        if found.fault:
+            return error_page(
+                500, found.fault, text=f"The settings of this directory are wrong: {found.fault}"
+            )
+        response: Response | None
+        try:
+            if found.auth is not None:
+                decision = await found.auth.decide(request, io)
+                response = decision if isinstance(decision, Response) else None
+                if response is None:
+                    request = decision  # type: ignore[assignment]
+            else:
+                response = None
+            response = response or await self.users.respond(request, io)
+        except HTTPError as error:
+            response = error_page(error.status, error.cause, error.fields)
+        if response is None:
+            response = error_page(404, "there is no such file")
+        if response.target is not None:
+            return response
+        for finisher in (found.error_pages, found.headers):
+            if finisher is not None:
+                response = await finisher.finish(request, response, io)
+        return response
+
+    async def inside(self, request: Request, io: Stream) -> Response:
+        """Answer without the settings' steps: for the pages of errors."""
+        return await self.users.respond(request, io) or error_page(404, "there is no such file")
+
+    def settings_of(self, home: Home) -> HomeSettings:
+        """Return a user's settings, as they were a second ago at most."""
+        known = self.known.get(home.name)
+        now = time.monotonic()
+        if known is None or now - known.checked > FRESH:
+            fresh = self.read(home, known)
+            if fresh is not known:
+                if len(self.known) >= MOST:
+                    self.known.clear()
+                self.known[home.name] = fresh
+            fresh.checked = now
+            known = fresh
+        index = known.index or self.users.config.defaultindex
+        if home.static.index != index:
+            home.static.index = index
+            home.pages.indexes = index
+            home.static.cache.clear()  # the cache knows which file answers for a directory
+            home.static.taken = 0
+        home.static.indexes = self.users.config.indexes if known.indexes is None else known.indexes
+        return known
+
+    def read(self, home: Home, known: HomeSettings | None) -> HomeSettings:
+        """Return the settings that a user's file has now; `known`, if nothing has changed."""
+        directory, owner = home.static.root, home.static.owner
+        found = HomeSettings()
+        try:
+            descriptor = opened(os.path.join(directory, FILE), FILE, owner)
+        except FileNotFoundError:
+            return found
+        except (OSError, ConfigError) as reason:
+            found.fault = reason.strerror or FILE if isinstance(reason, OSError) else str(reason)
+            return found
+        try:
+            about = os.fstat(descriptor)
+            data = os.read(descriptor, MAX_FILE + 1)
+        finally:
+            os.close(descriptor)
+        found.identities = (identity(about), passwords_in(directory, data))
+        if known is not None and known.identities == found.identities:
+            return known
+        try:
+            if len(data) > MAX_FILE:
+                raise ConfigError(f"{FILE} is longer than {MAX_FILE} bytes")
+            self.take(found, tomllib.loads(data.decode()), home)
+        except UnicodeDecodeError:
+            found.fault = f"{FILE} is not UTF-8 text"
+        except (ValueError, RecursionError, OSError) as reason:  # of TOML, or ours
+            found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
+        return found
+
+    def take(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
+        """Read the keys. Raises ConfigError, ValueError, OSError."""
+        for key, raw in table.items():
+            label = f"{FILE}: {key} ="
+            if key not in KEYS:
+                raise ConfigError(f"{FILE}: unknown key {quoted(key)}{nearest(key, KEYS)}")
+            if key in ("index", "indexes"):
+                kind: Any = FILE_NAMES if key == "index" else BOOL
+                try:
+                    setattr(found, key, kind.read(raw))
+                except ValueError:
+                    raise ConfigError(f"{label} {quoted(raw)}: expected {kind.expected}") from None
+            elif key == "error-pages":
+                pages = ErrorPages.from_table(raw, label).pages
+                prefix = f"/~{home.name}"
+                found.error_pages = ErrorPages({status: prefix + path for status, path in pages.items()})
+                found.error_pages.site = self
+            elif key == "headers":
+                found.headers = Headers.from_table(raw, label)
+                own = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
+                if refused := sorted(own & FORBIDDEN):
+                    raise ConfigError(
+                        f"{label} {refused[0]} concerns the whole host, and is not a user's to set"
+                    )
+            else:
+                found.auth = self.auth(raw, label, home)
+
+    def auth(self, raw: object, label: str, home: Home) -> Auth:
+        """Return the log-in of a directory: only with a file of passwords beside .ewe.toml."""
+        if not isinstance(raw, dict) or set(raw) != {"realm", "file"}:
+            raise ConfigError(f'{label} {quoted(raw)}: expected {{ realm = "A name", file = ".htpasswd" }}')
+        name = raw["file"]
+        if not isinstance(name, str) or not name.startswith(".") or "/" in name or "\0" in name:
+            raise ConfigError(
+                f"{label} file {quoted(name)}: expected a file of this directory, such as .htpasswd"
+            )
+        try:
+            descriptor = opened(os.path.join(home.static.root, name), name, home.static.owner)
+        except OSError as reason:
+            raise ConfigError(f"{label} {name}: {reason.strerror}") from None
+        path = f"/proc/self/fd/{descriptor}"  # the file that was checked, not what has its name later
+        try:
+            made = Auth.from_table({**raw, "file": path}, label)
+        except ConfigError as reason:
+            os.close(descriptor)
+            raise ConfigError(str(reason).replace(path, name)) from None
+        weakref.finalize(made, os.close, descriptor)
+        return made
+
+
+def opened(path: str, name: str, owner: int | None) -> int:
+    """Return a descriptor of a user's regular file. Raises OSError, and ConfigError for another kind of file."""
+    try:
+        descriptor = os.open(path, OPEN)
+    except OSError as reason:
+        import errno
+
+        if reason.errno == errno.ELOOP:
+            raise ConfigError(f"{name} is a symbolic link") from None
+        if reason.errno in (errno.EACCES, errno.ENXIO):
+            raise ConfigError(f"{name} may not be read by the server: chmod a+r {name}") from None
+        raise
+    about = os.fstat(descriptor)
+    if stat.S_ISREG(about.st_mode) and about.st_uid in (owner, 0):
+        return descriptor
+    os.close(descriptor)
+    raise ConfigError(f"{name} is not a regular file of the user")
+
+
+def passwords_in(directory: str, data: bytes) -> object:
+    """Return what changes when a file of passwords that the settings may name changes."""
+    try:
+        table = tomllib.loads(data.decode())
+        name = table["auth"]["file"]
+        return identity(os.lstat(os.path.join(directory, name))) if "/" not in name else None
+    except (ValueError, KeyError, TypeError, OSError, RecursionError):
+        return None

@@ -1,0 +1,128 @@
+"""Users' own settings, .ewe.toml: what they change, what they may not say, and that a wrong file opens nothing."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ewe.config.settings import Config
+from ewe.features.users import Users
+from ewe.gateway.claims import Claims
+from ewe.http.limits import Limits
+from ewe.http.messages import Response
+from ewe.http.parser import parse_request
+from ewe.sites import homes
+from ewe.sites.homes import Homes
+from ewe.streams.blocking import run
+
+ADA = b"ada:$5$saltsalt$6U.U5jx3KtdvPlKMwPmoo91UtrpvNfU.JryccTbt2oA\n"
+
+
+class Io:
+    """What a log-in asks of a stream."""
+
+    client = ("127.0.0.1", 1)
+    server = ("127.0.0.1", 80)
+    scheme = "http"
+    connected = None
+    peer = ("127.0.0.1", 1)
+    user = ""
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        return function(*arguments)
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of the user who runs the tests; changes are seen at once."""
+    monkeypatch.setattr(homes, "FRESH", -1.0)
+    directory = Path(pwd.getpwuid(os.geteuid()).pw_dir) / f"ewe-test-homes-{os.getpid()}"
+    directory.mkdir()
+    yield directory
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+
+
+def asker(root: Path) -> Callable[..., Response]:
+    """Return what asks for a path below the user's directory."""
+    config = Config(userdir=root.name, min_uid=0, cache=0)
+    feature = Homes(Users(config, None, Claims("/nowhere")))
+    name = pwd.getpwuid(os.geteuid()).pw_name
+
+    def ask(path: str, *fields: str) -> Response:
+        head = "\r\n".join((f"GET /~{name}/{path} HTTP/1.1", "Host: ewe", *fields, "", ""))
+        response = run(feature.respond(parse_request(head.encode(), Limits()), Io()))  # type: ignore[arg-type]
+        assert response is not None
+        return response
+
+    return ask
+
+
+def test_what_users_may_change(root: Path) -> None:
+    ask = asker(root)
+    (root / "start.html").write_text("start")
+    (root / "missing.html").write_text("missing")
+    assert ask("").status == 200 and ask("").body != b"start"  # a listing
+    settings = root / ".ewe.toml"
+    settings.write_text(
+        'index = "start.html"\nerror-pages = { 404 = "/missing.html" }\nheaders = { set = { X-Mine = "yes" } }\n'
+    )
+    assert ask("").body == b"start" and ask("").get("x-mine") == "yes"
+    assert (ask("none").status, ask("none").body) == (404, b"missing")
+    assert ask(".ewe.toml").status == 404
+    settings.write_text("indexes = false\n")
+    assert ask("").status == 403
+    settings.unlink()
+    assert ask("").status == 200 and ask("").get("x-mine") is None
+
+
+def test_a_log_in(root: Path) -> None:
+    ask = asker(root)
+    (root / "a.txt").write_text("for ada")
+    (root / ".passwords").write_bytes(ADA)
+    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".passwords" }\n')
+    assert ask("a.txt").status == 401
+    right = "Authorization: Basic " + b64encode(b"ada:lovelace").decode()
+    wrong = "Authorization: Basic " + b64encode(b"ada:byron").decode()
+    assert (ask("a.txt", wrong).status, ask("a.txt", right).body) == (401, b"for ada")
+    (root / ".passwords").write_bytes(ADA.replace(b"ada:", b"bob:"))
+    assert ask("a.txt", right).status == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("indx = 1\n", 'unknown key "indx"; did you mean "index"?'),
+        ('auth = { realm = "x", command = ["/bin/true"] }\n', "expected { realm ="),
+        ('auth = { realm = "x", file = "/etc/passwd" }\n', "expected a file of this directory"),
+        ('auth = { realm = "x", file = ".link" }\n', ".link is a symbolic link"),
+        ('auth = { realm = "x", file = ".fifo" }\n', ".fifo is not a regular file of the user"),
+        ('headers = { set = { Set-Cookie = "a=b" } }\n', "set-cookie concerns the whole host"),
+        ("a = b\n", "line 1"),
+        ("#" * 20_000, "longer than 16384 bytes"),
+        ('index = "a/b"\n', "expected the name of a file"),
+    ],
+)
+def test_a_wrong_file_opens_nothing(root: Path, text: str, said: str) -> None:
+    ask = asker(root)
+    (root / "a.txt").write_text("protected")
+    (root / ".link").symlink_to("/etc/passwd")
+    os.mkfifo(root / ".fifo")
+    (root / ".ewe.toml").write_text(text)
+    for path in ("a.txt", ""):
+        response = ask(path)
+        assert response.status == 500 and b"protected" not in response.body  # type: ignore[operator]
+        assert said in response.cause, response.cause
+
+
+def test_a_link_is_no_settings_file(root: Path) -> None:
+    (root / "a.txt").write_text("protected")
+    (root / ".ewe.toml").symlink_to("a.txt")
+    assert "symbolic link" in asker(root)("a.txt").cause
