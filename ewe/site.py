@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ewe.features.authorizers import Authorizers
     from ewe.features.base import Feature
     from ewe.features.compression import Compression
+    from ewe.features.content_cache import ContentCache
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.asgi import Application
     from ewe.gateway.database import Databases
@@ -88,6 +89,11 @@ class Site:
         self.static = static_files(config, claims=claims)
         self.applications: list[Application] = []  # those of ASGI, which are started before the first request
         self.mounts = list(self.features(switch, claims))
+        self.content_cache = self.cache_of(config)
+        if self.content_cache is not None:
+            from ewe.features.content_cache import Cached
+
+            self.mounts = [(path, Cached(feature, self.content_cache)) for path, feature in self.mounts]
         self.authorizers: Authorizers | None = None
         if config.fastcgi_authorizer:
             from ewe.features.authorizers import Authorizers
@@ -99,6 +105,14 @@ class Site:
 
             self.compression = Compression(config)
         self.wrap()
+
+    def cache_of(self, config: Config) -> ContentCache | None:
+        """Return what keeps the responses of programs, if the settings give it memory."""
+        if not config.content_cache:
+            return None
+        from ewe.features.content_cache import ContentCache
+
+        return ContentCache(config.content_cache)
 
     def wrap(self) -> None:
         """Have every response compressed, if the settings say so. A site without compression never asks."""

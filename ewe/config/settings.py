@@ -226,6 +226,8 @@ class Config:
                                  " visitor", group="programs")
     development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
                           " machine only", group="programs")
+    content_cache = Setting(0, size(0), "memory for what programs answer, of each process, as far as their"
+                            " Cache-Control allows it; 0: off", group="programs")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
                     " unnamed temporary file", group="programs")
 

@@ -66,6 +66,7 @@ PER_LOCATION = frozenset({
     "indexes", "symlinks", "program_timeout", "spool", "fastcgi_keep", "fastcgi_retry", "fastcgi_affinity",
     "fastcgi_connections", "fastcgi_patience", "env", "pass_authorization", "development",
     "compress", "compress_types", "compress_min_size", "compress_codings", "languages",
+    "content_cache",
 })  # fmt: skip
 MATCHES = ("prefix", "path", "pattern")
 REDIRECTS = (301, 302, 303, 307, 308)

@@ -42,13 +42,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ewe.http.codings import NAMES, Coder, encode, makers
 from ewe.http.conditional import tags
 from ewe.http.messages import (
-    CachedFile,
     FileResponse,
+    KeptResponse,
     Region,
     Request,
     Response,
     Source,
     with_fields,
+    with_fields_of,
 )
 from ewe.http.negotiation import preferred_coding, with_vary
 from ewe.http.status import HTTPError
@@ -114,7 +115,11 @@ class Compression:
         if response.length is not None and response.length < self.least:
             return False
         kind = ""
-        harmless = self.compresses == "all" or isinstance(response, FileResponse)
+        # What a content cache gives to everybody is no secret either.
+        public = isinstance(
+            response, FileResponse if self.compresses == "files" else (FileResponse, KeptResponse)
+        )
+        harmless = public or self.compresses == "all"
         if not harmless and (self.compresses == "files" or self.guarded or of_visitor(request)):
             return False
         for own, value in response.fields:
@@ -141,7 +146,7 @@ class Compression:
 
     async def finish(self, request: Request, response: Response, io: Stream) -> Response:
         """Return a response as the client gets it: compressed, or with Vary, or as it is."""
-        if type(response) is CachedFile:
+        if isinstance(response, KeptResponse):
             try:
                 return response.variants[self.choice(request)]
             except KeyError:
@@ -149,25 +154,28 @@ class Compression:
         if response.status == 304:
             return of_client(request, response, self.choice(request))
         if not self.suits(request, response):
-            if type(response) is CachedFile:
+            if isinstance(response, KeptResponse):
                 response.variants.update(dict.fromkeys(("", *self.makers), response))
             return response
         coding = self.choice(request)
-        if type(response) is CachedFile:
+        if isinstance(response, KeptResponse):
             return self.variant(response, coding)
         if not coding:
             return with_fields_of(response, with_vary(response.fields, "Accept-Encoding"))
         return self.encoded(request, response, coding, io)
 
-    def variant(self, response: CachedFile, coding: str) -> Response:
-        """Return a small file with a coding, and keep it beside the file if the cache has room."""
+    def variant(self, response: KeptResponse, coding: str) -> Response:
+        """Return a kept response with a coding, and keep that beside it if its cache has room."""
         assert isinstance(response.body, bytes)
         found: Response
         body = encode(self.makers[coding](), response.body) if coding else response.body
         if coding and len(body) < len(response.body):
-            found = Response(200, fields_of(response.fields, coding), body)
+            found = Response(
+                response.status, fields_of(response.fields, coding), body, reason=response.reason
+            )
         else:
-            found = Response(200, with_vary(response.fields, "Accept-Encoding"), response.body)
+            fields = with_vary(response.fields, "Accept-Encoding")
+            found = Response(response.status, fields, response.body, reason=response.reason)
         if response.keep(len(body) if found.body is body and coding else 0):
             response.variants[coding] = found
         return found
@@ -216,17 +224,6 @@ def remember(memory: dict[str, T], key: str, value: T) -> None:
         if len(memory) >= MAX_REMEMBERED:
             memory.clear()
         memory[key] = value
-
-
-def with_fields_of(response: Response, fields: tuple[tuple[str, str], ...]) -> Response:
-    """Return a response with other fields. One of bytes is copied, since a feature may send it many times."""
-    if type(response.body) is not bytes:
-        response.fields = fields
-        response._encoded = None
-        return response
-    other = Response(response.status, fields, response.body, reason=response.reason, cause=response.cause)
-    other.length = response.length
-    return other
 
 
 # Entity tags

@@ -255,8 +255,8 @@ class FileResponse(Response):
     __slots__ = ()
 
 
-class CachedFile(FileResponse):
-    """The response of a small file that a cache may hold.
+class KeptResponse(Response):
+    """A response that a cache may hold.
 
     variants: the responses that replace it, by content coding ("" for none), or by the path that was asked for
     if it is one of several languages; ewe.features.compression and ewe.features.languages fill them.
@@ -266,6 +266,23 @@ class CachedFile(FileResponse):
     __slots__ = ("keep", "variants")
     keep: Callable[[int], bool]
     variants: dict[str, Response]
+
+
+class CachedFile(KeptResponse, FileResponse):
+    """The response of a small file."""
+
+    __slots__ = ()
+
+
+def with_fields_of(response: Response, fields: tuple[tuple[str, str], ...]) -> Response:
+    """Return a response with other fields. One of bytes is copied, since a feature may send it many times."""
+    if type(response.body) is not bytes:
+        response.fields = fields
+        response._encoded = None
+        return response
+    other = Response(response.status, fields, response.body, reason=response.reason, cause=response.cause)
+    other.length, other.target, other.release = response.length, response.target, response.release
+    return other
 
 
 def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:

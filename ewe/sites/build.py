@@ -107,7 +107,7 @@ class Builder:
             found.append(self.tries(values["try"]))
         gateway = values.get("gateway", ("cgi",) if "programs" in values else ())
         if gateway:
-            found.append(self.program(*parse_gateway(gateway[0]), gateway))
+            found.append(self.cached(self.program(*parse_gateway(gateway[0]), gateway)))
             if "programs" not in values:
                 return found  # the gateway answers everything
         if self.alias:
@@ -117,6 +117,17 @@ class Builder:
             why = f"root = {values['root']!r}" if "root" in values else "the site's own features"
             found.append(Asked(Offered(self.part), why))
         return found
+
+    def cached(self, lead: Lead) -> Lead:
+        """Return a lead to programs with the content cache, if the location has one."""
+        cache = self.part.content_cache
+        if self.config.content_cache != self.part.config.content_cache:
+            cache = self.part.cache_of(self.config)
+        if cache is None:
+            return lead
+        from ewe.features.content_cache import CachedLead
+
+        return CachedLead(lead, cache)
 
     # Files
 
@@ -195,7 +206,7 @@ class Builder:
             from ewe.features.fastcgi import features
 
             found += [
-                Asked(each, f"the site's responder for {each.where}")
+                self.cached(Asked(each, f"the site's responder for {each.where}"))
                 for each in features(config, static, site.limits)
                 if each.where[0] == "."
             ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Feature
+    from ewe.features.content_cache import ContentCache
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.claims import Claims
     from ewe.streams.base import Stream
@@ -53,6 +54,13 @@ class Part(Site):
             self.parent.mounted if self.parent is not None else list(super().applications_of(config))
         )
         return iter(self.mounted)
+
+    def cache_of(self, config: Config) -> ContentCache | None:
+        """Return the site's content cache, unless a location has another one."""
+        parent = self.parent
+        if parent is not None and config.content_cache == parent.config.content_cache:
+            return parent.content_cache
+        return super().cache_of(config)
 
     def wrap(self) -> None:
         """Do nothing: a location's finishers compress."""

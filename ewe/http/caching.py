@@ -1,0 +1,158 @@
+"""Caching: which responses a shared cache may keep, for how long, and for whom. RFC 9111. No I/O, no clock.
+
+    directives()    what a Cache-Control says
+    lifetime()      for how many seconds a response is fresh: section 4.2.1
+    may_store()     whether it may be kept at all: section 3
+    selecting()     the request fields by which one URL has several responses: Vary, section 4.1
+
+ewe.features.content_cache keeps responses by these rules. Where RFC 9111 leaves a choice, the careful one is taken:
+
+- Only explicit lifetimes count. A response without Cache-Control or Expires is never kept (section 4.2.2 would
+  allow a guess).
+- A response to a request with Cookie or Authorization is kept, and given to such a request, only if it says
+  `public` or `s-maxage` (section 3.5 demands this of Authorization alone).
+- A response with Set-Cookie is never kept.
+- A request with a field that programs believe and that is no part of the key (UNKEYED) leaves nothing behind,
+  unless Vary names the field. A stranger could otherwise plant a page with links to another host (cache poisoning).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ewe.http.dates import parse_date
+from ewe.http.messages import Request, Response, Source
+
+# One directive: a name, perhaps = and a token or a quoted string (section 5.2)
+DIRECTIVE = re.compile(
+    r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s,;"]*)))?[ \t]*(?=,|\Z)'
+)
+# Statuses that say something about a resource, and not about one moment or one client
+STATUSES = frozenset({200, 203, 300, 301, 302, 307, 308, 404, 410})
+MAX_SECONDS = 1 << 31  # section 1.2.2
+MAX_VARY = 8  # fields; more would make a copy for nearly every client
+# Fields that some programs take for the URL, the host or the client of a request
+UNKEYED = frozenset({
+    "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port",
+    "x-forwarded-server", "x-forwarded-scheme", "x-forwarded-prefix", "x-forwarded-path", "x-forwarded-uri",
+    "x-host", "x-original-url", "x-original-host", "x-rewrite-url", "x-http-method-override", "x-http-method",
+    "x-method-override", "x-real-ip", "x-client-ip", "client-ip", "true-client-ip", "x-url-scheme",
+    "front-end-https", "x-override-url", "x-script-name", "x-wap-profile",
+})  # fmt: skip
+
+OF_PROXY = frozenset({"x-forwarded-for", "x-forwarded-proto", "x-forwarded-port", "x-real-ip"})
+
+
+def directives(value: str | None) -> dict[str, str]:
+    """Return the directives of a Cache-Control, in lower case, with their arguments, "" for none.
+
+    What is malformed is skipped up to the next comma. Of equal directives with different arguments the smaller
+    number counts: section 4.2.1 leaves the choice, and prefers a stale response to a wrong one.
+    """
+    found: dict[str, str] = {}
+    place = 0
+    value = value or ""
+    while place < len(value):
+        if value[place] in " \t,":
+            place += 1
+            continue
+        match = DIRECTIVE.match(value, place)
+        if match is None:
+            place = value.find(",", place) + 1 or len(value)
+            continue
+        place = match.end() + 1
+        name = match[1].lower()
+        argument = match[2] if match[2] is not None else match[3] or ""
+        if name in found and seconds(found[name]) <= seconds(argument):
+            continue
+        found[name] = argument
+    return found
+
+
+def seconds(argument: str | None) -> int:
+    """Return a number of seconds; 0 for one that is malformed, as section 4.2.1 advises: the response is stale."""
+    if argument is None or not (argument.isascii() and argument.isdigit()):
+        return 0
+    return min(int(argument[:12]), MAX_SECONDS)
+
+
+def lifetime(told: Mapping[str, str], response: Response, now: float) -> int | None:
+    """Return the seconds for which a response is fresh in a shared cache; None if it does not say (section 4.2.1).
+
+    told: its directives. now: seconds since 1970; a program's response has no Date of its own.
+    """
+    if "no-cache" in told:
+        return 0
+    for name in ("s-maxage", "max-age"):
+        if name in told:
+            return seconds(told[name])
+    expires = response.get("expires")
+    if expires is None:
+        return None
+    until = parse_date(expires)
+    return 0 if until is None else max(0, min(int(until - now), MAX_SECONDS))
+
+
+def is_shared(told: Mapping[str, str]) -> bool:
+    """Return whether a response says that it is for everybody, also if its request had Cookie or Authorization."""
+    return "public" in told or "s-maxage" in told
+
+
+def is_personal(request: Request) -> bool:
+    """Return whether a request says who asks."""
+    values = request.values
+    return "cookie" in values or "authorization" in values or b"REMOTE_USER" in request.variables
+
+
+def selecting(response: Response) -> tuple[str, ...] | None:
+    """Return the request fields that Vary names, in lower case and in order; None for `*` or too many."""
+    names: set[str] = set()
+    for own, value in response.fields:
+        if own.lower() == "vary":
+            names.update(each.strip(" \t").lower() for each in value.split(","))
+    names.discard("")
+    return None if "*" in names or len(names) > MAX_VARY else tuple(sorted(names))
+
+
+def selected(names: Iterable[str], request: Request) -> tuple[str | None, ...]:
+    """Return the values by which a response was selected: equal fields select equal responses (section 4.1)."""
+    return tuple(request.values.get(name) for name in names)
+
+
+def may_store(request: Request, response: Response, told: Mapping[str, str]) -> bool:
+    """Return whether a response to GET may be kept: section 3. told: its directives."""
+    if (
+        response.status not in STATUSES
+        or "no-store" in told
+        or "private" in told
+        or response.target is not None
+    ):
+        return False
+    if "no-store" in directives(request.values.get("cache-control")):
+        return False
+    if is_personal(request) and not is_shared(told):
+        return False
+    body = response.body
+    if type(body) is tuple or (isinstance(body, Source) and body.raw):
+        return False
+    names = {own.lower() for own, _ in response.fields}
+    if "set-cookie" in names or "content-range" in names:
+        return False
+    return selecting(response) is not None
+
+
+def is_keyed(request: Request, names: Iterable[str], trusted: bool) -> bool:
+    """Return whether a key has all that a response may depend on: its request has no field of UNKEYED.
+
+    names: the fields in Vary. trusted: a proxy in front has sent the request, and ewe has made its host and scheme
+    of these fields. They are then part of the key as long as they name no other host.
+    """
+    unkeyed = UNKEYED.intersection(request.values).difference(names)
+    if trusted:
+        unkeyed -= OF_PROXY
+        if request.values.get("x-forwarded-host") == request.host:
+            unkeyed -= {"x-forwarded-host"}
+        if "host=" not in request.values.get("forwarded", "").lower():
+            unkeyed -= {"forwarded"}
+    return not unkeyed

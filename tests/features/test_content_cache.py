@@ -1,0 +1,551 @@
+"""The content cache: what it keeps, for whom and how long, and that no one can poison it. RFC 9111."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from support.memory import MemoryStream
+from support.server import MODELS, Server, Start, wait_until, write_program
+from support.wire import read_response, request_of
+
+from ewe.config.settings import Config
+from ewe.features import content_cache
+from ewe.features.compression import Compression
+from ewe.features.content_cache import COST, Cached, ContentCache, Recorder
+from ewe.http.caching import directives, lifetime, seconds, selecting
+from ewe.http.dates import http_date
+from ewe.http.limits import Limits
+from ewe.http.messages import FileResponse, Request, Response, Source
+from ewe.http.parser import parse_request
+from ewe.http.status import HTTPError
+from ewe.streams.base import Connected
+from ewe.streams.blocking import run
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, {}),
+        ("", {}),
+        ("max-age=5", {"max-age": "5"}),
+        ("Max-Age=5 , Public", {"max-age": "5", "public": ""}),
+        ('private="set-cookie, x", no-cache', {"private": "set-cookie, x", "no-cache": ""}),
+        ('max-age="5"', {"max-age": "5"}),
+        ("max-age=5, max-age=3", {"max-age": "3"}),
+        ("max-age=3, max-age=5", {"max-age": "3"}),
+        ("max-age=x, no-store", {"max-age": "x", "no-store": ""}),
+        (",,, no-store ,,", {"no-store": ""}),
+        ("max age=5, no-store", {"no-store": ""}),
+        ('x="a, no-store', {"no-store": ""}),  # a quotation without an end hides nothing
+        ("\xe9, no-store", {"no-store": ""}),
+        ("max-age=", {"max-age": ""}),
+        ("max-age = 5", {}),
+    ],
+)
+def test_directives(value: str | None, expected: dict[str, str]) -> None:
+    assert directives(value) == expected
+
+
+@given(some.text(some.sampled_from('abno-store=", \\\t1;\xe9')))
+def test_no_field_confuses_directives(text: str) -> None:
+    assert "no-store" in directives(text.replace('"', "").replace("\\", "") + ", no-store")
+    directives(text)
+
+
+@pytest.mark.parametrize("unit", [",", " ", "a=", 'a="', "a,", '"', "=", 'a="\\', "a=1,"])
+def test_hostile_directives_cost_little(unit: str) -> None:
+    began = time.process_time()
+    directives(unit * (16000 // len(unit)))
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"Cache-Control": "public"}, None),
+        ({"Cache-Control": "max-age=60"}, 60),
+        ({"Cache-Control": "max-age=60, s-maxage=10"}, 10),
+        ({"Cache-Control": "s-maxage=x, max-age=60"}, 0),
+        ({"Cache-Control": "max-age=-1"}, 0),
+        ({"Cache-Control": "max-age=99999999999999999999"}, 1 << 31),
+        ({"Cache-Control": "max-age=60, no-cache"}, 0),
+        ({"Expires": http_date(1060)}, 60),
+        ({"Expires": http_date(900)}, 0),
+        ({"Expires": "0"}, 0),
+        ({"Expires": http_date(1060), "Cache-Control": "max-age=5"}, 5),
+    ],
+)
+def test_lifetime(fields: dict[str, str], expected: int | None) -> None:
+    response = Response(200, fields.items())
+    assert lifetime(directives(fields.get("Cache-Control")), response, 1000.0) == expected
+    assert seconds("\xb2") == 0
+
+
+def test_selecting() -> None:
+    assert selecting(Response(200, (("Vary", "b, A"), ("vary", "c,,")))) == ("a", "b", "c")
+    assert selecting(Response(200, (("Vary", "a, *"),))) is None
+    assert selecting(Response(200, (("Vary", ",".join("abcdefghi")),))) is None
+
+
+# One cache, one program, in memory
+
+
+class Program(Source):
+    """A body that comes in pieces; an exception among them is raised."""
+
+    def __init__(self, *pieces: bytes | Exception, length: int | None = None) -> None:
+        self.pieces = [*pieces]
+        self.length = length
+        self.closed = 0
+
+    async def receive(self) -> bytes:
+        piece = self.pieces.pop(0) if self.pieces else b""
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Place:
+    """A cache around a feature. says: what it answers, or what makes it; seen: the requests that it got."""
+
+    def __init__(self, room: int = 1 << 20) -> None:
+        self.cache = ContentCache(room)
+        self.says: Response | Callable[[Request], Response | None] = Response(200)
+        self.seen: list[Request] = []
+        self.cached = Cached(self, self.cache)
+        self.io = MemoryStream([])
+
+    async def respond(self, request: Request, io: object) -> Response | None:
+        self.seen.append(request)
+        return self.says(request) if callable(self.says) else self.says
+
+    def ask(self, line: str = "GET /", *fields: str, host: str = "ewe") -> tuple[str, bytes]:
+        """Return Cache-Status without its name, and the body, read to its end."""
+        lines = "\r\n".join((f"{line} HTTP/1.1", f"Host: {host}", *fields, "", ""))
+        response = run(self.cached.respond(parse_request(lines.encode("latin-1"), Limits()), self.io))
+        assert response is not None
+        self.response = response
+        body = response.body
+        if isinstance(body, Source):
+            pieces = []
+            while piece := run(body.receive()):
+                pieces.append(piece)
+            run(response.close())
+            body = b"".join(pieces)
+        assert isinstance(body, bytes)
+        self.check()
+        return (response.get("cache-status") or "").removeprefix("ewe; "), body
+
+    def check(self) -> None:
+        """The memory that is counted is the memory that is held."""
+        held = sum(copy.cost for copies in self.cache.copies.values() for copy in copies)
+        assert held == self.cache.taken <= self.cache.room
+        assert not self.cache.flights
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function that lets time pass."""
+    passed = [0.0]
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return 1000 + passed[0]
+
+        @staticmethod
+        def time() -> float:
+            return 1_000_000_000 + passed[0]
+
+    def go(seconds: float) -> None:
+        passed[0] += seconds
+
+    monkeypatch.setattr(content_cache, "time", Clock)
+    return go
+
+
+def page(
+    control: str = "max-age=60", *fields: tuple[str, str], status: int = 200, body: object = b"a"
+) -> Response:
+    """Return a program's response."""
+    return Response(status, (("Content-Type", "text/html"), ("Cache-Control", control), *fields), body)  # type: ignore[arg-type]
+
+
+def test_a_copy_and_its_age(place: Place, clock: Callable[[float], None]) -> None:
+    place.says = page("max-age=60", ("Age", "10"), ("X", "y"))
+    assert place.ask() == ("fwd=uri-miss; stored", b"a")
+    place.says = page(body=b"b")
+    clock(5.5)
+    assert place.ask() == ("hit; ttl=45", b"a")
+    assert (place.response.get("age"), place.response.get("x")) == ("15", "y")
+    assert place.ask("HEAD /") == ("hit; ttl=45", b"a")
+    clock(45)
+    assert place.ask() == ("fwd=stale; stored", b"b")  # stale is never sent
+    assert place.ask() == ("hit; ttl=60", b"b")
+    assert len(place.seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("response", "lines", "is_kept"),
+    [
+        (page(), (), True),
+        (page("public, max-age=1"), (), True),
+        (page("s-maxage=9, max-age=0"), (), True),
+        (page("private, max-age=60"), (), False),
+        (page('private="x", max-age=60'), (), False),
+        (page("no-store, max-age=60"), (), False),
+        (page("max-age=0"), (), False),
+        (page("no-cache, max-age=60"), (), False),
+        (page("public"), (), False),
+        (Response(200, (), b"a"), (), False),
+        (Response(200, (("Expires", http_date(time.time() + 1000)),), b"a"), (), True),
+        (page("max-age=60", ("Set-Cookie", "a=b")), (), False),
+        (page("max-age=60", ("set-cookie", "a=b")), (), False),
+        (page("max-age=60", ("Vary", "*")), (), False),
+        (page("max-age=60", ("Vary", "Cookie, *")), (), False),
+        (page("max-age=60", ("Content-Range", "bytes 0-0/5"), status=206), (), False),
+        (page(status=404), (), True),
+        (page(status=301), (), True),
+        (page(status=500), (), False),
+        (page(status=503), (), False),
+        (page(status=401), (), False),
+        (page(status=403), (), False),
+        (page(), ("Cache-Control: no-store",), False),
+        # Who asks
+        (page(), ("Authorization: Basic eA==",), False),
+        (page("public, max-age=9"), ("Authorization: Basic eA==",), True),
+        (page("s-maxage=9"), ("Authorization: Basic eA==",), True),
+        (page(), ("Cookie: a=b",), False),
+        (page("public, max-age=9"), ("Cookie: a=b",), True),
+        # What a program may believe, and what is no part of the key
+        (page(), ("X-Forwarded-Host: evil",), False),
+        (page(), ("X-Original-URL: /admin",), False),
+        (page(), ("Forwarded: host=evil",), False),
+        (page(), ("X-HTTP-Method-Override: DELETE",), False),
+        (page("max-age=9", ("Vary", "X-Forwarded-Host")), ("X-Forwarded-Host: evil",), True),
+        # Bodies
+        (page(body=Program(b"a", b"")), (), True),
+        (page(body=Program(b"a", length=1)), (), True),
+        (page(body=Program(b"a", length=2)), (), False),
+        (page(body=Program(b"a" * (1 << 17))), (), False),
+        (page(body=Program(*[b"a" * 1000] * 140)), (), False),
+        (page(body=b"a" * (1 << 17)), (), False),
+        (FileResponse(200, (("Cache-Control", "max-age=9"),), b"a"), (), False),
+    ],
+)
+def test_what_is_kept(place: Place, response: Response, lines: tuple[str, ...], is_kept: bool) -> None:
+    place.says = response
+    _, body = place.ask("GET /", *lines)
+    place.says = page(body=b"other")
+    status, again = place.ask("GET /", *(line for line in lines if "no-store" not in line))
+    assert (status.startswith("hit"), again == body) == (is_kept, is_kept)
+
+
+def test_whom_a_copy_is_for(place: Place) -> None:
+    place.says = page()
+    place.ask()
+    for line in ("Cookie: a=b", "Authorization: Basic eA=="):
+        assert place.ask("GET /", line)[0] == "fwd=bypass"
+    assert place.ask()[0] == "hit; ttl=60"
+
+
+def test_keys(place: Place) -> None:
+    """Another host, target, scheme, server, feature, or field of Vary: another copy."""
+    place.says = lambda request: page(
+        "max-age=60", ("Vary", "X, Accept-Language"), body=request.host.encode()
+    )
+    assert place.ask(host="one")[1] == b"one"
+    assert place.ask(host="evil") == ("fwd=uri-miss; stored", b"evil")
+    assert place.ask(host="ONE") == ("hit; ttl=60", b"one")
+    for line in ("GET /?", "GET /?a", "GET //", "GET /.", "GET http://one/"):
+        assert place.ask(line, host="one")[0].startswith("fwd=uri-miss")
+    assert place.ask("GET /", "X: y", host="one")[0].startswith("fwd=vary-miss")
+    assert place.ask("GET /", "X: y", host="one")[0].startswith("hit")
+    assert place.ask("GET /", "X: z", host="one")[0].startswith("fwd=vary-miss")
+    assert place.ask("GET /", "X: y", "Accept-Language: de", host="one")[0].startswith("fwd=vary-miss")
+    other = Place()
+    other.cached.cache = place.cache
+    assert other.cached.cache is place.cache and other.ask(host="one")[0].startswith("fwd=")
+    place.io.server = ("192.0.2.2", 81)
+    assert place.ask(host="one")[0].startswith("fwd=uri-miss")
+    place.io.scheme = "https"
+    assert place.ask(host="one")[0].startswith("fwd=uri-miss")
+
+
+def test_behind_a_trusted_proxy(place: Place) -> None:
+    client = ("192.0.2.1", 50000)
+    place.io.connected = Connected(client, place.io.server, "http", True)
+    place.says = page()
+    for number, (fields, is_kept) in enumerate(
+        (
+            (("X-Forwarded-For: 192.0.2.7", "X-Forwarded-Proto: https", "X-Forwarded-Host: ewe"), True),
+            (("X-Forwarded-Host: evil, ewe",), False),
+            (("Forwarded: for=192.0.2.7;proto=https",), True),
+            (("Forwarded: for=192.0.2.7;HOST=evil",), False),
+            (("X-Original-URL: /admin",), False),
+        )
+    ):
+        place.ask(f"GET /{number}", *fields)
+        assert place.ask(f"GET /{number}")[0].startswith("hit") == is_kept
+
+
+def test_validation(place: Place, clock: Callable[[float], None]) -> None:
+    modified = http_date(900_000_000)
+    place.says = page("max-age=9", ("ETag", 'W/"1"'), ("Last-Modified", modified), ("X", "old"))
+    place.ask()
+    clock(10)
+    place.says = lambda request: Response(
+        304, (("ETag", 'W/"1"'), ("X", "new"), ("Cache-Control", "max-age=20"))
+    )
+    assert place.ask("GET /", 'If-None-Match: "x"') == ("hit; fwd=stale; fwd-status=304", b"a")
+    assert place.seen[-1].values["if-none-match"] == 'W/"1"'
+    assert place.seen[-1].values["if-modified-since"] == modified
+    clock(15)
+    assert place.ask() == ("hit; ttl=5", b"a")
+    assert (place.response.get("x"), place.response.get("age")) == ("new", "15")
+    # The client's own conditions
+    for tag, status in (('"1"', 304), ('W/"1"', 304), ('"2"', 200)):
+        place.ask("GET /", f"If-None-Match: {tag}")
+        assert place.response.status == status
+    place.ask("GET /", f"If-Modified-Since: {modified}")
+    assert place.response.status == 304 and place.response.get("content-type") is None
+    # The representation has changed
+    clock(10)
+    place.says = page(body=b"b")
+    assert place.ask() == ("fwd=stale; stored", b"b")
+    # A 304 that takes the permission back
+    place.says = page("no-cache", ("ETag", '"3"'))
+    clock(100)
+    place.ask()
+    place.says = lambda request: (
+        Response(304, (("ETag", '"3"'), ("Set-Cookie", "a=b")))
+        if "if-none-match" in request.values
+        else page("private", body=b"mine")
+    )
+    assert place.ask() == ("fwd=stale", b"mine")
+    assert not place.cache.copies
+
+
+def test_a_response_that_is_always_validated(place: Place) -> None:
+    place.says = page("no-cache", ("ETag", '"1"'))
+    place.ask()
+    place.says = lambda request: Response(304, (("ETag", '"1"'),))
+    assert place.ask() == ("hit; fwd=stale; fwd-status=304", b"a")
+
+
+def test_errors_and_stale_copies(place: Place, clock: Callable[[float], None]) -> None:
+    def broken(request: Request) -> Response:
+        raise HTTPError(502, "it fell over")
+
+    for control, uses_stale in (
+        ("max-age=9", False),
+        ("max-age=9, stale-if-error=60", True),
+        ("max-age=9, stale-if-error=60, must-revalidate", False),
+        ("s-maxage=9, stale-if-error=60", False),
+    ):
+        place.says = page(control)
+        place.ask(f"GET /{control.replace(' ', '')}")
+        clock(30)
+        place.says = page(status=503, body=b"sorry")
+        status, body = place.ask(f"GET /{control.replace(' ', '')}")
+        assert (body == b"a") == uses_stale == (status == "hit; fwd=stale; fwd-status=503")
+        place.says = broken
+        if uses_stale:
+            assert place.ask(f"GET /{control.replace(' ', '')}")[1] == b"a"
+            clock(100)
+        with pytest.raises(HTTPError):
+            place.ask(f"GET /{control.replace(' ', '')}")
+        place.check()
+
+
+def test_wishes_of_the_client(place: Place, clock: Callable[[float], None]) -> None:
+    place.says = page()
+    place.ask()
+    clock(10)
+    for wish, status in (
+        ("Cache-Control: max-age=10", "hit; ttl=50"),
+        ("Cache-Control: min-fresh=49", "hit; ttl=50"),
+        ("Cache-Control: max-stale=99", "hit; ttl=50"),
+        ("Cache-Control: max-age=5", "fwd=request; stored"),
+        ("Cache-Control: no-cache", "fwd=request; stored"),
+        ("Pragma: no-cache", "fwd=request; stored"),
+        ("Cache-Control: min-fresh=61", "fwd=request; stored"),
+        ("Cache-Control: only-if-cached", "hit; ttl=60"),
+    ):
+        assert place.ask("GET /", wish)[0] == status, wish
+    place.ask("GET /other", "Cache-Control: only-if-cached")
+    assert place.response.status == 504
+    place.ask("GET /", 'If-Match: "x"')
+    assert place.seen[-1].values["if-match"] == '"x"'
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "BREW"])
+def test_a_change_drops_copies(place: Place, method: str) -> None:
+    for target in ("/a", "/b", "/c"):
+        place.says = page()
+        place.ask(f"GET {target}")
+    place.says = Response(500, (("Location", "/b"),))
+    place.ask(f"{method} /a")
+    assert place.ask("GET /a")[0] == "hit; ttl=60"
+    place.says = Response(303, (("Location", "http://EWE/b#x"), ("Content-Location", "http://evil/c")))
+    place.ask(f"{method} /a")
+    place.says = page()
+    assert [place.ask(f"GET {target}")[0] for target in ("/a", "/b", "/c")] == [
+        "fwd=uri-miss; stored", "fwd=uri-miss; stored", "hit; ttl=60"
+    ]  # fmt: skip
+
+
+def test_what_passes_by(place: Place) -> None:
+    """None, local redirects, HEAD, failing and abandoned bodies leave nothing behind."""
+    place.says = lambda request: None
+    with pytest.raises(AssertionError):
+        place.ask()
+    place.says = Response(200, target="/elsewhere")
+    assert place.ask() == ("", b"") and place.response is place.says
+    place.says = page()
+    assert place.ask("HEAD /")[0] == "fwd=uri-miss"
+    place.says = page(body=Program(b"a", HTTPError(502, "cut")))
+    with pytest.raises(HTTPError):
+        place.ask()
+    run(place.response.close()) if isinstance(place.response.body, Recorder) else None
+    place.says = source = page(body=Program(b"a", b"b"))
+    inner = source.body
+    response = run(
+        place.cached.respond(parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", Limits()), place.io)
+    )
+    assert response is not None and isinstance(response.body, Source)
+    run(response.body.receive())
+    run(response.close())
+    assert isinstance(inner, Program) and inner.closed == 1
+    assert not place.cache.copies
+
+
+def test_memory_is_bounded() -> None:
+    place = Place(room=64 * 1024)
+    place.says = lambda request: page(
+        "max-age=60", ("Vary", "X"), body=b"x" * (len(request.target) * 10 % 3000)
+    )
+    for number in range(300):
+        place.ask(f"GET /{'a' * (number % 90)}", f"X: {number}")
+    place.says = page(body=b"x" * 4000)
+    place.ask("GET /mine")
+    assert place.ask("GET /mine")[0].startswith("hit")
+    for number in range(40):
+        place.ask(f"GET /{number}")
+        assert place.ask("GET /mine")[0].startswith("hit")  # used lately
+    assert max(map(len, place.cache.copies.values())) <= 16
+    # A cache whose keys are all passed on stays small, too.
+    place.says = page("private")
+    for number in range(1100):
+        place.ask(f"GET /private{number}")
+    assert len(place.cache.not_kept) <= 1024
+    assert COST == 2048
+
+
+def test_compressed_copies_are_kept_beside_the_copy(place: Place) -> None:
+    compression = Compression(Config(compress="public"))
+    place.says = page(body=b"sheep " * 500)
+    place.ask()
+    place.ask("GET /", "Accept-Encoding: gzip")
+    request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\nAccept-Encoding: gzip\r\n\r\n", Limits())
+    first = run(compression.finish(request, place.response, place.io))
+    assert first.get("content-encoding") == "gzip" and first.get("age") == "0"
+    assert run(compression.finish(request, place.response, place.io)) is first
+
+
+# Over sockets
+
+PROGRAM = """#!/bin/sh
+echo x >> runs
+while [ -e hold ]; do sleep 0.02; done
+echo "Content-Type: text/plain"
+case $QUERY_STRING in
+private*) echo "Cache-Control: private" ;;
+*) echo "Cache-Control: max-age=600" ; echo 'ETag: "v1"' ;;
+esac
+echo
+case $QUERY_STRING in
+*long) yes sheep | head -n 20000 ;;
+*) echo "hello $HTTP_HOST" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_under_every_model(start: Start, model: str) -> None:
+    server = start(
+        model,
+        "--content-cache",
+        "4m",
+        "--compress",
+        "public",
+        *(("--workers", "1") if model == "prefork" else ()),
+    )
+    write_program(server.cgi / "page", PROGRAM)
+    with closing(server.connect()) as sock:
+        for query, expected in (("", b"hello ewe\n"), ("long", b"sheep\n" * 20000)):
+            for number in range(3):
+                sock.sendall(request_of(f"GET /cgi-bin/page?{query}"))
+                status, fields, body = read_response(sock)
+                assert (status, body) == (200, expected)
+                assert fields["cache-status"].startswith("ewe; hit; ttl=" if number else "ewe; fwd=uri-miss")
+                assert ("age" in fields) == bool(number)
+            sock.sendall(request_of(f"HEAD /cgi-bin/page?{query}"))
+            _, fields, _ = read_response(sock, "HEAD")
+            assert fields["content-length"] == str(len(expected))
+            sock.sendall(request_of(f"GET /cgi-bin/page?{query}", 'If-None-Match: "v1"'))
+            assert read_response(sock)[0] == 304
+            for coding in ("zstd", "zstd"):
+                sock.sendall(request_of(f"GET /cgi-bin/page?{query}", f"Accept-Encoding: {coding}"))
+                _, fields, body = read_response(sock)
+                if query:
+                    assert (fields["content-encoding"], fields["etag"]) == (coding, f'W/"v1-{coding}"')
+        sock.sendall(request_of("GET /cgi-bin/page", "Host: other").replace(b"Host: ewe\r\n", b""))
+        assert read_response(sock)[2] == b"hello other\n"
+        for _ in range(2):
+            sock.sendall(request_of("GET /cgi-bin/page?private"))
+            assert read_response(sock)[1]["cache-status"] == "ewe; fwd=uri-miss"
+    assert (server.cgi / "runs").read_text() == "x\n" * 5
+    if model in ("thread", "pool", "asyncio"):
+        one_run_for_many(server)
+
+
+def one_run_for_many(server: Server) -> None:
+    """Requests for the same page wait for the program that the first one runs; others do not wait."""
+    (server.cgi / "hold").touch()
+    (server.cgi / "runs").unlink()
+    found: list[str] = []
+
+    def ask(query: str) -> None:
+        with closing(server.connect()) as sock:
+            sock.sendall(request_of(f"GET /cgi-bin/page?{query}"))
+            found.append(query + read_response(sock)[1]["cache-status"])
+
+    threads = [threading.Thread(target=ask, args=("many",))]
+    threads[0].start()
+    wait_until((server.cgi / "runs").exists, 10)
+    threads += [threading.Thread(target=ask, args=("many",)) for _ in range(3)]
+    for thread in threads[1:]:
+        thread.start()
+    time.sleep(0.1)  # most of them have come; one that comes later finds the copy
+    (server.cgi / "hold").unlink()
+    for thread in threads:
+        thread.join(20)
+    assert (server.cgi / "runs").read_text() == "x\n"
+    assert len(found) == 4 and sum("hit" in each for each in found) == 3
+    assert sum("collapsed" in each for each in found) >= 1
