@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ewe.features.authorizers import Authorizers
     from ewe.features.base import Feature
     from ewe.features.compression import Compression
-    from ewe.features.content_cache import ContentCache
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.asgi import Application
+    from ewe.gateway.content_cache import ContentCache
     from ewe.gateway.database import Databases
     from ewe.gateway.proxies import TrustedProxies
     from ewe.streams.base import Stream
@@ -110,7 +110,7 @@ class Site:
         """Return what keeps the responses of programs, if the settings give it memory."""
         if not config.content_cache:
             return None
-        from ewe.features.content_cache import ContentCache
+        from ewe.gateway.content_cache import ContentCache
 
         return ContentCache(config.content_cache)
 

@@ -11,7 +11,8 @@ ewe.http.caching. This file has the memory and the order of events.
 they refuse never reaches it. Files are not its business: they have their own cache.
 
 **The key** is the scheme, the host, the target exactly as it was sent, what a rewrite has made of it, and the
-feature; then the values of the fields that Vary names. Two spellings of one path are two keys, because a program sees REQUEST_URI.
+feature; then the values of the fields that Vary names. Two spellings of one path are two keys, because a program
+sees REQUEST_URI.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
 program, and the others wait for its copy (a bell each). A response that must not be kept lets all of them go on.
@@ -23,7 +24,7 @@ with a process for each connection (fork) has a cache for each connection, which
 What can go wrong: a program is changed, and its old output is sent until its lifetime ends. A POST, PUT or DELETE
 that succeeds drops the copies of its URL, and of the URL in its Location, in its own process only (section 4.4).
 
-Read next: ewe.http.caching.
+Read next: content_copies.py (one copy), ewe.http.caching (the rules).
 """
 
 from __future__ import annotations
@@ -31,125 +32,39 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ewe.http import conditional
+from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
 from ewe.http.caching import (
     directives,
     is_keyed,
     is_personal,
-    is_shared,
     lifetime,
     may_store,
-    seconds,
     selected,
     selecting,
 )
-from ewe.http.dates import parse_date
 from ewe.http.error_pages import error_page
 from ewe.http.messages import (
-    CONDITIONS,
     FileResponse,
-    KeptResponse,
     Request,
     Response,
     Source,
-    with_fields,
     with_fields_of,
 )
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
-    from ewe.features.base import Feature
     from ewe.streams.base import Stream
     from ewe.streams.bells import Bell
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH"})
-COST = 2048  # bytes that a copy takes besides its body and its fields
 PART_OF_ROOM = 8  # no copy takes more than this part of the memory
 MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
 PATIENCE = 10.0  # seconds that a request waits for the program that another one runs
 NOT_KEPT = 60.0  # seconds for which a key is remembered whose response must not be kept
 MAX_NOT_KEPT = 1024
-# Fields of a 304: RFC 9110 section 15.4.5
-OF_304 = frozenset({"etag", "cache-control", "content-location", "expires", "vary", "last-modified"})
-STRICT = frozenset({"must-revalidate", "proxy-revalidate", "s-maxage", "no-cache"})  # RFC 9111 section 4.2.4
-# A 304 says nothing of the body, and has none.
-NOT_OF_304 = frozenset({"content-encoding", "content-range", "content-type", "content-length"})
-# Scheme, host, the server's address and the target; then what a rewrite made of it, and the feature
-URL = tuple[str, str, tuple[str, int], str]
-Key = tuple[URL, str, str | None, int]
 Ask = Callable[[Request], Awaitable["Response | None"]]
-
-
-class Copy:
-    """One kept response."""
-
-    def __init__(
-        self,
-        key: Key,
-        request: Request,
-        response: Response,
-        body: bytes,
-        names: tuple[str, ...],
-        told: dict[str, str],
-    ) -> None:
-        self.key = key
-        self.status, self.reason, self.body = response.status, response.reason, body
-        self.names, self.values = names, selected(names, request)
-        self.began = time.monotonic()
-        self.fields = tuple(
-            each for each in response.fields if each[0].lower() not in ("age", "cache-status")
-        )
-        self.cost = COST + 2 * len(body) + sum(len(name) + len(value) for name, value in self.fields)
-        self.age_before = seconds(response.get("age"))
-        self.lifetime = lifetime(told, response, time.time()) or 0
-        self.shared = is_shared(told)
-        strict = not STRICT.isdisjoint(told)
-        self.grace = 0 if strict else seconds(told.get("stale-if-error"))  # RFC 5861 section 4
-        self.etag = response.get("etag") or ""
-        self.modified = parse_date(response.get("last-modified") or "")
-        self.made: tuple[str, KeptResponse] | None = None
-
-    def age(self) -> int:
-        """Return how old the response is, in seconds: section 4.2.3."""
-        return self.age_before + int(time.monotonic() - self.began)
-
-    def freshened(self, request: Request, response: Response) -> Copy | None:
-        """Return a new copy with the fields of a 304, which replace those of the same names (section 4.3.4).
-
-        None if the 304 says that the response may not be kept any more.
-        """
-        new = {name.lower() for name, _ in response.fields} - NOT_OF_304
-        fields = [field for field in self.fields if field[0].lower() not in new]
-        fields += [field for field in response.fields if field[0].lower() in new]
-        whole = Response(self.status, fields, self.body, reason=self.reason)
-        told = directives_of(whole)
-        return (
-            Copy(self.key, request, whole, self.body, self.names, told)
-            if may_store(request, whole, told)
-            else None
-        )
-
-    def respond(self, request: Request, status: str) -> Response:
-        """Return the response that a client gets; 304 if it has it already. status: for Cache-Status."""
-        more = (("Age", str(self.age())), ("Cache-Status", status))
-        if request.conditional and self.status == 200:
-            modified = float("inf") if self.modified is None else self.modified
-            if conditional.outcome(request, self.etag.removeprefix("W/"), modified) == 304:
-                return Response(304, (*(each for each in self.fields if each[0].lower() in OF_304), *more))
-        said = more[0][1] + status
-        if self.made is None or self.made[0] != said:
-            response = KeptResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.variants, response.keep = {}, self.has_room
-            self.left = len(self.body)
-            self.made = said, response
-        return self.made[1]
-
-    def has_room(self, size: int) -> bool:
-        """Return whether a compressed body may be kept beside this one; the cost of a copy counts them together."""
-        self.left -= size
-        return self.left >= 0
 
 
 class Flight:
@@ -273,8 +188,8 @@ class ContentCache:
             plain = Response(response.status, response.fields, reason=response.reason)
             response.body = Recorder(self, key, request, plain, body, names)
         elif isinstance(body, bytes) and size == len(body):
-            self.store(Copy(key, request, response, body, names, told))
-            status += "; stored"
+            stored = self.store(Copy(key, request, response, body, names, told))
+            status += "; stored" if stored else ""
         return with_status(response, status)
 
     # Programs that run: the others wait
@@ -339,10 +254,13 @@ class ContentCache:
                     return copy
         return None
 
-    def store(self, copy: Copy) -> None:
-        """Keep a copy in place of the one that the same fields select, and drop the least recently used ones."""
+    def store(self, copy: Copy) -> bool:
+        """Keep a copy in place of the one that the same fields select; return whether it is not too large.
+
+        The least recently used copies make room.
+        """
         if copy.cost > self.most:
-            return
+            return False
         url = copy.key[0]
         same = (copy.key, copy.names, copy.values)
         with self.lock:
@@ -355,6 +273,7 @@ class ContentCache:
             while self.taken > self.room:
                 oldest = next(iter(self.copies))
                 self.taken -= sum(each.cost for each in self.copies.pop(oldest))
+        return True
 
     def drop(self, urls: Iterable[URL]) -> None:
         """Drop all copies of some URLs."""
@@ -375,33 +294,9 @@ class ContentCache:
         self.drop((scheme, host, server, each) for each in targets)
 
 
-def directives_of(response: Response) -> dict[str, str]:
-    """Return the directives of a response."""
-    return directives(", ".join(value for own, value in response.fields if own.lower() == "cache-control"))
-
-
 def may_use(copy: Copy | None, request: Request) -> bool:
     """Return whether a copy is for this client: one who says who asks gets only what is for everybody."""
     return copy is None or copy.shared or not is_personal(request)
-
-
-def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
-    """Return whether a copy may be used without asking the program. wishes: the client's (section 5.2.1)."""
-    age = copy.age()
-    if "no-cache" in wishes or ("max-age" in wishes and age > seconds(wishes["max-age"])):
-        return False
-    return age + seconds(wishes.get("min-fresh")) < copy.lifetime
-
-
-def validating(request: Request, copy: Copy) -> Request:
-    """Return the request that asks whether a copy is still true: section 4.3.1."""
-    fields = [field for field in request.fields if field[0] not in CONDITIONS]
-    if copy.etag:
-        fields.append(("if-none-match", copy.etag))
-    modified = next((value for name, value in copy.fields if name.lower() == "last-modified"), None)
-    if modified is not None:
-        fields.append(("if-modified-since", modified))
-    return with_fields(request, tuple(fields))
 
 
 def with_status(response: Response, status: str) -> Response:
@@ -458,30 +353,3 @@ class Recorder(Source):
     async def close(self) -> None:
         self.forget()
         await self.body.close()
-
-
-class CachedLead:
-    """A lead of a location (ewe.sites.leads) whose responses are kept."""
-
-    def __init__(self, inner: Any, cache: ContentCache) -> None:
-        self.inner = inner
-        self.cache = cache
-        self.why: str = inner.why
-
-    async def lead(self, request: Request, rest: str, found: Any, io: Stream) -> Response | None:
-        """Answer with a copy, or ask the lead. Raises what the lead raises."""
-        return await self.cache.answer(
-            self, request, io, lambda asked: self.inner.lead(asked, rest, found, io)
-        )
-
-
-class Cached:
-    """A feature whose responses are kept."""
-
-    def __init__(self, feature: Feature, cache: ContentCache) -> None:
-        self.feature = feature
-        self.cache = cache
-
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with a copy, or ask the feature. Raises what the feature raises."""
-        return await self.cache.answer(self, request, io, lambda asked: self.feature.respond(asked, io))

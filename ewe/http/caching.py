@@ -80,7 +80,7 @@ def seconds(argument: str | None) -> int:
 def lifetime(told: Mapping[str, str], response: Response, now: float) -> int | None:
     """Return the seconds for which a response is fresh in a shared cache; None if it does not say (section 4.2.1).
 
-    told: its directives. now: seconds since 1970; a program's response has no Date of its own.
+    told: its directives. now: seconds since 1970; a program's response has no Date.
     """
     if "no-cache" in told:
         return 0

@@ -43,7 +43,7 @@ __all__ = ["StartError", "UnknownModel", "serve"]
 # Modules that a worker may import later, for a request or with other settings (tests/house/test_late_imports.py)
 LATER = (
     *(where.partition(":")[0] for where in FEATURES.values()),
-    "ewe.features.compression", "ewe.features.content_cache", "ewe.features.languages",
+    "ewe.features.compression", "ewe.features.content_cache", "ewe.features.languages", "ewe.gateway.content_cache",
     "ewe.features.authorizers", "ewe.features.guards.addresses", "ewe.features.guards.auth",
     "ewe.features.guards.auth_command", "ewe.features.guards.freshness", "ewe.features.guards.headers",
     "ewe.features.guards.htpasswd", "ewe.features.guards.limit_rate", "ewe.features.guards.methods",

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Feature
-    from ewe.features.content_cache import ContentCache
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.claims import Claims
+    from ewe.gateway.content_cache import ContentCache
     from ewe.streams.base import Stream
 
 
