@@ -64,9 +64,7 @@ class Body(BodyReader):
             return piece
         while not self.finished:
             if self.expects:
-                self.expects = False
-                if not self.pending:
-                    await self.stream.send(CONTINUE)
+                await self.invite()
             data = self.pending
             if not data:
                 if self.decoder is None or self.decoder.hungry:
@@ -78,6 +76,23 @@ class Body(BodyReader):
             if piece:
                 return piece
         return b""
+
+    async def invite(self) -> None:
+        """Send "100 Continue" if the client waits for it."""
+        if self.expects and not self.finished:
+            self.expects = False
+            if not self.pending:
+                await self.stream.send(CONTINUE)
+
+    def known_length(self) -> int | None:
+        """Return the length in bytes: also of a chunked body, if its end has arrived and nothing of it was taken."""
+        return len(self.ahead) if self.length is None and self.finished else self.length
+
+    def has_arrived(self) -> bool:
+        """Return whether receive() would find something without waiting: bytes, or the end."""
+        if self.ahead or self.pending or self.finished:
+            return True
+        return self.decoder is not None and not self.decoder.hungry
 
     async def look_ahead(self) -> None:
         """Read SKIP + 1 bytes of a chunked body, or all of it, before anything answers.

@@ -149,6 +149,9 @@ class Site:
             from ewe.features.users import Users
 
             yield "/~", Users(config, switch, claims, self.databases)
+        proxies = dict(self.proxied(config))
+        last = proxies.pop("/", None)
+        yield from proxies.items()
         if config.fastcgi or config.scgi or config.uwsgi:
             from ewe.features.fastcgi import features
 
@@ -162,6 +165,15 @@ class Site:
             from ewe.features.sql_pages import SQLPages
 
             yield "/", SQLPages(config, self.databases, self.static)
+        if last is not None:
+            yield "/", last
+
+    def proxied(self, config: Config) -> Iterator[tuple[str, Feature]]:
+        """Yield the paths for which other HTTP servers answer."""
+        if config.proxy:
+            from ewe.features.proxy import features
+
+            yield from features(config)
 
     def libcgi(self, config: Config, switch: XSwitch | None) -> Iterator[tuple[str, Feature]]:
         """Yield what answers for the site's libraries: this process, or X-Switch."""

@@ -199,6 +199,56 @@ def _addresses(raw: object) -> tuple[str, ...]:
     return items
 
 
+def parse_origin(text: str) -> tuple[str, str | None]:
+    """Return the address of a server that speaks HTTP, and the path of its URL, None if it has none.
+
+    Raises ValueError.
+
+    >>> parse_origin("http://127.0.0.1:3000")
+    ('127.0.0.1:3000', None)
+    >>> parse_origin("http://[::1]/")
+    ('[::1]:80', '/')
+    >>> parse_origin("http://unix:/run/app.sock:/shop")
+    ('unix:/run/app.sock', '/shop')
+    """
+    if match := re.fullmatch(r"(?:http://)?(unix:/[^:,\s]+)(?::(/[\w./~-]*))?", text):
+        return match[1], match[2]
+    match = re.fullmatch(
+        r"http://((?:\[[0-9A-Fa-f:.]+\])|[^\s:/\[\]@?#]+)(?::([0-9]{1,5}))?(/[\w./~-]*)?", text
+    )
+    if match is None or int(match[2] or 80) > 65535:
+        raise ValueError(text)
+    return f"{match[1]}:{match[2] or 80}", match[3]
+
+
+def parse_proxy(text: str) -> tuple[str, str]:
+    """Return a path and the URL of the server that answers below it: ("/app", "http://127.0.0.1:3000").
+
+    Raises ValueError.
+    """
+    match = re.fullmatch(r"(/|/[\w./~-]*[\w~-]/?)=(.+)", text)
+    if match is None:
+        raise ValueError(text)
+    parse_origin(match[2])
+    return match[1], match[2]
+
+
+def _proxies(raw: object) -> tuple[str, ...]:
+    items = _list(raw)
+    for item in items:
+        parse_proxy(item)
+    return items
+
+
+def _upgrades(raw: object) -> tuple[str, ...]:
+    # A repeated flag gives a list, and each of its texts may contain commas.
+    items = tuple(name for item in _list(raw) for name in _list(item))
+    for item in items:
+        if re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z/-]{1,64}", item) is None or item.lower().startswith("h2"):
+            raise ValueError(raw)
+    return items
+
+
 def _networks(raw: object) -> tuple[str, ...]:
     from ipaddress import ip_network
 
@@ -446,6 +496,8 @@ FILE_NAMES = Kind("NAME", "the name of a file, or several with commas", _file_na
 COOKIE = Kind("NAME", "the name of a cookie: letters, digits, _ . -", _cookie)
 PATH = Kind("PATH", "a path", _path)
 TEXT = Kind("TEXT", "a text in one line", _text)
+PROXIES = Kind("PATH=URL", "a path, = and http://HOST:PORT or unix:PATH", _proxies, ", ".join)
+UPGRADES = Kind("PROTOCOL", "the name of a protocol other than h2c, such as websocket", _upgrades, ", ".join)
 NETWORKS = Kind(
     "NETWORK", "an address, a network such as 10.0.0.0/8 or fd00::/8, or unix", _networks, ", ".join
 )

@@ -35,6 +35,7 @@ FEATURES = {
     "cgi": "ewe.features.cgi:CGI",
     "libcgi": "ewe.features.libcgi:LibCGI",
     "users": "ewe.features.users:Users",
+    "proxy": "ewe.features.proxy:Proxy",
     "fastcgi": "ewe.features.fastcgi:FastCGI",
     "pages": "ewe.features.pages:SitePages",
     "sql_pages": "ewe.features.sql_pages:SQLPages",

@@ -51,8 +51,10 @@ from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.gateway import scgi, uwsgi
+    from ewe.gateway.proxy import HTTP
     from ewe.streams.base import Stream
     from ewe.streams.bells import Bell
+    from ewe.streams.poller import Poller
 
     Codec = type[Requester] | type[scgi.Requester] | type[uwsgi.Requester]
 
@@ -84,7 +86,8 @@ class Connections:
     child of php-fpm does, is held by one that is kept, and others wait for it.
     retry: seconds for which an address that cannot be reached is left out, if there are others.
     limit: open connections to each address, kept ones included; 0: no limit. patience: seconds that a request waits
-    for one of them. codec: of the protocol that the responder speaks.
+    for one of them. codec: of the protocol that the responder speaks. parks: a request that waits for the responder
+    holds no thread, where the model can do that.
     """
 
     def __init__(
@@ -94,10 +97,12 @@ class Connections:
         retry: float = 0.0,
         limit: int = 0,
         patience: float = 0.0,
-        codec: Codec = Requester,
+        codec: Codec | type[HTTP] = Requester,
+        parks: bool = False,
     ) -> None:
+        self.parks = parks
         self.places = [Place(address) for address in addresses]
-        self.codec = codec
+        self.codec: Codec = codec  # type: ignore[assignment]
         self.keeps = keeps and not codec.ends_with_close
         self.retry = retry
         self.limit = limit
@@ -133,11 +138,11 @@ class Connections:
             place, upstream = room
             try:
                 if upstream is None:
-                    upstream = await place.connect(io.poller(), CONNECTS_IN)
+                    upstream = await place.connect(self.poller_of(io), CONNECTS_IN)
                     place.left_out_until = 0.0
                     return upstream
                 if upstream.is_open():
-                    upstream.poller = io.poller()
+                    upstream.poller = self.poller_of(io)
                     return upstream
             except Timeout:
                 cause = f"{place.address} takes no connection in {CONNECTS_IN:g} s"
@@ -157,6 +162,10 @@ class Connections:
             self.leave(place)
             tried.append(place)
         raise HTTPError(503, cause, RETRY)
+
+    def poller_of(self, io: Stream) -> Poller:
+        """Return how a request waits for the responder."""
+        return io.upstream_poller() if self.parks else io.poller()
 
     # Room, and the queue for it
 

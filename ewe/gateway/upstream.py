@@ -119,6 +119,22 @@ class Upstream:
         self.written += sent
         return sent
 
+    def receive_now(self) -> bytes | None:
+        """Return the bytes that have come, b"" at the end, None if there are none. Raises OSError."""
+        try:
+            data = self.socket.recv(RECEIVE)
+        except BlockingIOError:
+            return None
+        self.asked = False
+        return data
+
+    def end_sending(self) -> None:
+        """Tell the server that nothing more will come."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the next receive() meets the end
+
     async def receive(self, seconds: float) -> bytes:
         """Return the bytes that come next, b"" at the end.
 

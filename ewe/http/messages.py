@@ -38,6 +38,18 @@ class BodyReader:
         """Read the beginning of the body before a feature answers."""
         raise NotImplementedError
 
+    async def invite(self) -> None:
+        """Ask a client that waits for "100 Continue" for the body."""
+        raise NotImplementedError
+
+    def known_length(self) -> int | None:
+        """Return the length in bytes: also of a chunked body, if its end has arrived and nothing of it was taken."""
+        return self.length
+
+    def has_arrived(self) -> bool:
+        """Return whether receive() would find something without waiting: bytes, or the end."""
+        raise NotImplementedError
+
     def may_be_skipped(self) -> bool:
         """Return whether the rest of the body is short enough to be read and dropped."""
         raise NotImplementedError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 REASONS = {
-    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content",
-    205: "Reset Content", 206: "Partial Content", 207: "Multi-Status",
+    100: "Continue", 101: "Switching Protocols", 200: "OK", 201: "Created", 202: "Accepted",
+    204: "No Content", 205: "Reset Content", 206: "Partial Content", 207: "Multi-Status",
     301: "Moved Permanently", 302: "Found", 303: "See Other", 304: "Not Modified",
     307: "Temporary Redirect", 308: "Permanent Redirect",
     400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",

@@ -34,7 +34,8 @@ What can go wrong, and where it is prevented:
   epoll. In between the deadline does not count (Wait.watched).
 - A few fast clients never wait and keep all workers. With parking = always, a conversation that has handled SHARE
   bytes joins the end of the queue.
-- A program of a CGI request holds its worker: parking is for clients only.
+- A program of a CGI request holds its worker. Parking is for clients, and for the servers that the proxy asks
+  (streams/parking.py): their sockets are watched by the same epoll, and `others` has who waits for them.
 
 Read next: streams/pool.py for the stream that pauses; event.py, where one thread is enough.
 """
@@ -58,6 +59,7 @@ from ewe.streams.pool import PoolStream
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.streams.listener import Accepted, Listener
+    from ewe.streams.parking import ParkedPoll
 
 LOOK = 0.25  # seconds between two looks at the deadlines of parked connections
 EVENTS = {Want.BYTES: EPOLLIN | EPOLLONESHOT, Want.ROOM: EPOLLOUT | EPOLLONESHOT}
@@ -95,6 +97,7 @@ class Pool(Processor):
         super().__init__(site, config)
         self.queue: SimpleQueue[Task | Stream | None] = SimpleQueue()
         self.parked: dict[int, Task] = {}
+        self.others: dict[int, ParkedPoll] = {}  # descriptors of other servers, and who waits for them
         self.parks = config.parking != "never"
 
     @classmethod
@@ -151,6 +154,8 @@ class Pool(Processor):
                 task = self.parked.pop(descriptor, None)
                 if task is not None:
                     self.queue.put(task)
+                elif (parked := self.others.pop(descriptor, None)) is not None:
+                    parked.ring()
             for each in accepted:
                 if self.has_too_many(each.client[0]):
                     self.refuse(each, "connections-per-client")
@@ -255,5 +260,19 @@ class Pool(Processor):
         wait.watched = True
         if bell is not None:
             bell.wake = functools.partial(self.wake, task)
+            if bell.descriptor >= 0:
+                self.watch_other(bell)  # type: ignore[arg-type]
             if bell.rung:  # checked last: it may ring at any point
                 self.wake(task)
+
+    def watch_other(self, parked: ParkedPoll) -> None:
+        """Have epoll watch the socket of another server that a parked conversation waits for, too."""
+        descriptor, events = parked.descriptor, parked.mask | EPOLLONESHOT
+        self.others[descriptor] = parked
+        try:
+            try:
+                self.listener.watch(descriptor, events, True)
+            except FileNotFoundError:
+                self.listener.watch(descriptor, events)
+        except OSError:  # let the conversation find out
+            parked.ring()

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, quoted
+from ewe.config.setting_types import parse_origin
 from ewe.config.settings import KEYS
 from ewe.config.site_tables import PER_LOCATION, parse_gateway
 from ewe.features.files import static_files
@@ -246,7 +247,7 @@ class Builder:
         if kind in ("wsgi", "asgi"):
             return Asked(self.application(kind, address), why)
         if kind in ("http", "https"):
-            raise ConfigError(f"{table.at('gateway')} {quoted(gateway[0])}: not yet")
+            return Asked(self.proxy(gateway), why)
         if kind == "libcgi":
             raise ConfigError(
                 f"{table.at('gateway')} libcgi: libraries answer below /libcgi-bin/ (libcgi-path)"
@@ -327,6 +328,18 @@ class Builder:
             return await ask(connections, request, io, script, root, config, limits, affinity)
 
         return run
+
+    def proxy(self, urls: tuple[str, ...]) -> Feature:
+        """Return what passes requests to another HTTP server. Raises ConfigError, ValueError."""
+        from ewe.features.proxy import Proxy
+
+        for url in urls:
+            try:
+                parse_origin(url)
+            except ValueError:
+                expected = "http://HOST:PORT or http://unix:PATH"
+                raise ConfigError(f"{self.table.at('gateway')} {quoted(url)}: expected {expected}") from None
+        return Proxy(self.location.prefix, urls, self.config, "gateway")
 
     def application(self, kind: str, name: str) -> Feature:
         """Return a WSGI or an ASGI application below the location's prefix. Raises ValueError."""

@@ -18,6 +18,7 @@ The calls are the same for all of them:
     send(), send_file()
     share()          work was done without a wait; let the others have a turn when it was much
     poller()         wait for something else than the client: a program, another server (streams/poller.py)
+    either()         wait for the client and another server at once: for bytes that go both ways
     bell()           wait for another conversation (streams/bells.py)
     call()           call a function that may block: in place, or in a thread beside the loop (streams/calls.py)
     linger(), close()   end the connection; linger() first lets the client read the response
@@ -92,6 +93,7 @@ class Want(Enum):
     ROOM = "the client to read"
     PROGRAM = "a program to write or to end"
     TURN = "the others to have had their turn"
+    EITHER = "the client to send, or another server"
     BELL = "another conversation to ring"
     CALL = "a function that may block to return"
 
@@ -303,6 +305,18 @@ class Stream:
 
     def poller(self) -> Poller:
         """Return how this stream's model waits for a program's pipes or another server's socket."""
+        raise NotImplementedError
+
+    def upstream_poller(self) -> Poller:
+        """Return how this model waits for another server without holding a thread, where it can."""
+        return self.poller()
+
+    async def either(self, descriptor: int, seconds: float) -> bool:
+        """Wait until the client has sent bytes or ended its side, or until another server's socket can be read.
+
+        Return whether it was the client. It may return too early. seconds: at most so long; raises Timeout after
+        it, Disconnected. The caller calls the poller's forget() before it closes the descriptor.
+        """
         raise NotImplementedError
 
     def bell(self) -> Bell:

@@ -51,6 +51,7 @@ class ParkedBell(Bell, Protocol):
 
     rung: bool
     wake: Callable[[], None] | None
+    descriptor: int  # another one to watch (ParkedPoll), -1 if there is none
 
     def events(self) -> int:
         """Return the epoll(7) events of the client for which the conversation is resumed."""

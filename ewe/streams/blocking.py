@@ -185,6 +185,20 @@ class BlockingStream(Stream):
     def poller(self) -> Poller:
         return BlockingPoller(self.socket)
 
+    async def either(self, descriptor: int, seconds: float) -> bool:
+        from select import POLLIN, poll
+
+        watched = poll()
+        client = self.socket.fileno()
+        if client < 0:
+            raise Disconnected
+        watched.register(client, POLLIN)
+        watched.register(descriptor, POLLIN)
+        ready = watched.poll(seconds * 1000)
+        if not ready:
+            raise Timeout
+        return any(number == client for number, _ in ready)
+
     def bell(self) -> Bell:
         return BlockingBell(self.poller())
 

@@ -140,12 +140,14 @@ class EventStream(Stream):
             if len(self.arrived) > self.HIGH and self.reading:
                 self.reading = False
                 self.transport.pause_reading()
+            if self.want is Want.EITHER:
+                self.step()
 
     def eof_received(self) -> bool:
         """Note that the client has closed its sending side; it may still wait for the response."""
         self.ended = True
         self.client_ended_at = self.clock.now
-        if self.want is Want.BYTES:
+        if self.want is Want.BYTES or self.want is Want.EITHER:
             self.step()
         return True  # keep the transport open: the conversation decides when to close
 
@@ -381,6 +383,11 @@ class EventStream(Stream):
 
     def poller(self) -> Poller:
         return EventPoller(self)
+
+    async def either(self, descriptor: int, seconds: float) -> bool:
+        if not self.arrived and not self.ended:
+            await EventPoller(self).either(descriptor, seconds)
+        return bool(self.arrived) or self.ended
 
     def bell(self) -> Bell:
         return EventBell(self)

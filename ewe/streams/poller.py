@@ -176,7 +176,8 @@ class Watcher:
         for descriptor, _ in self.epoll.poll(0):
             stream = self.waiting.get(descriptor)
             if stream is not None:
-                stream.happened(Want.PROGRAM)
+                if stream.want is Want.PROGRAM or stream.want is Want.EITHER:
+                    stream.step()
             else:  # the loop would call again and again for bytes that no conversation reads
                 self.forget(descriptor)
 
@@ -256,6 +257,22 @@ class EventPoller:
                 except Timeout:
                     continue
                 return True
+        finally:
+            if descriptor in watcher.waiting:
+                watcher.waiting[descriptor] = None
+
+    async def either(self, descriptor: int, seconds: float) -> None:
+        """Wait until the client has sent bytes or ended its side, or until the descriptor can be read.
+
+        Raises as Stream.either().
+        """
+        stream = self.stream
+        watcher = stream.watcher or self.watcher()
+        if descriptor not in watcher.waiting:
+            watcher.watch(descriptor)
+        watcher.waiting[descriptor] = stream
+        try:
+            await stream.wait(Want.EITHER, seconds)
         finally:
             if descriptor in watcher.waiting:
                 watcher.waiting[descriptor] = None

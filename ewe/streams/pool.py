@@ -29,7 +29,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from select import EPOLLONESHOT, EPOLLRDHUP, POLLERR, POLLHUP, poll
+from select import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, POLLERR, POLLHUP, poll
 from typing import TYPE_CHECKING
 
 from ewe.streams.base import (
@@ -45,10 +45,12 @@ from ewe.streams.base import (
     Want,
 )
 from ewe.streams.blocking import BlockingStream
+from ewe.streams.parking import ParkedPoll, PoolPoller
 from ewe.streams.poller import HALF_CLOSED
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell
+    from ewe.streams.poller import Poller
 
 
 class PoolStream(BlockingStream):
@@ -127,6 +129,19 @@ class PoolStream(BlockingStream):
             if self.handled > SHARE:
                 await self.turn()
 
+    def upstream_poller(self) -> Poller:
+        return PoolPoller(self) if self.parks_always else super().upstream_poller()
+
+    async def either(self, descriptor: int, seconds: float) -> bool:
+        if not self.parks_always:
+            return await super().either(descriptor, seconds)
+        parked = ParkedPoll(EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, descriptor, EPOLLIN)
+        try:
+            await Wait(Want.EITHER, time.monotonic() + seconds, parked)
+        finally:
+            parked.wake = None
+        return not parked.rung
+
     def bell(self) -> Bell:
         return PoolBell(self) if self.parks_always else super().bell()
 
@@ -178,6 +193,7 @@ class PoolBell:
     def __init__(self, stream: PoolStream) -> None:
         self.stream = stream
         self.rung = False
+        self.descriptor = -1
         self.wake: Callable[[], None] | None = None
         self.client_ended_at: float | None = None
 

@@ -305,6 +305,14 @@ class SecureStream(Stream):
     def poller(self) -> Poller:
         return self.below.poller()
 
+    def upstream_poller(self) -> Poller:
+        return self.below.upstream_poller()
+
+    async def either(self, descriptor: int, seconds: float) -> bool:
+        if self.tls.pending() or self.raw or self.ended:
+            return True
+        return await self.below.either(descriptor, seconds)
+
     def bell(self) -> Bell:
         return self.below.bell()
 

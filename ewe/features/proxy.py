@@ -1,0 +1,182 @@
+"""The reverse proxy as a feature: another HTTP server answers for all below a path.
+
+    proxy = "/app=http://127.0.0.1:3000"        the next server sees /app/...
+    proxy = "/app=http://127.0.0.1:3000/"       it sees /...: the path of the URL takes the place of /app
+    proxy = "/app=unix:/run/app.sock"           a Unix socket; http://unix:/run/app.sock:/ with a path
+
+Several addresses for one path are used in turn. The same class answers for `gateway = "http://..."` of a location.
+
+Read next: gateway/proxy.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ewe.config.setting_types import parse_origin, parse_proxy
+from ewe.gateway.affinity import Affinity
+from ewe.gateway.cgi import refuse_trace
+from ewe.gateway.connections import Connections
+from ewe.gateway.proxy import HTTP, Exchange, SpooledBody
+from ewe.gateway.spool import spooled
+from ewe.http.mapping import Mapping
+from ewe.http.messages import NO_BODY, BodyReader, Request, Response
+from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via
+from ewe.http.response_head import ResponseHead, is_bodiless, options_of
+from ewe.http.status import HTTPError
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.streams.base import Stream
+
+MAX_LOOP = 8  # servers named ewe that a request may pass
+ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+NO_UPGRADE: frozenset[str] = frozenset()
+
+
+def features(config: Config) -> Iterator[tuple[str, Proxy]]:
+    """Yield each path that the setting `proxy` names, and its feature; the longest path first.
+
+    Raises ValueError for an address that is unknown, and for addresses of one path that have different paths.
+    """
+    found: dict[str, list[str]] = {}
+    for where, url in map(parse_proxy, config.proxy):
+        found.setdefault(where.rstrip("/"), []).append(url)
+    for where in sorted(found, key=len, reverse=True):
+        yield where or "/", Proxy(where, found[where], config, "proxy")
+
+
+class Proxy:
+    """All below one path, answered by another HTTP server."""
+
+    def __init__(self, where: str, urls: Sequence[str], config: Config, setting: str) -> None:
+        """where: the path. urls: of the next server, at one address or several. setting: for error messages.
+
+        Raises ValueError.
+        """
+        self.where = where.rstrip("/")
+        origins = [parse_origin(url) for url in urls]
+        paths = {path for _, path in origins}
+        if len(paths) > 1:
+            raise ValueError(f"{' and '.join(urls)} have different paths ({setting})")
+        addresses = [address for address, _ in origins]
+        self.path = paths.pop()
+        try:
+            self.connections = Connections(
+                addresses,
+                config.proxy_keep,
+                config.fastcgi_retry,
+                config.fastcgi_connections,
+                config.fastcgi_patience,
+                HTTP,
+                parks=True,
+            )
+        except ValueError as reason:
+            raise ValueError(f"{reason} ({setting})") from None
+        self.name = f"{self.where or '/'} ({urls[0]})"
+        self.config = config
+        self.host = "localhost" if addresses[0].startswith("unix:") else addresses[0].removesuffix(":80")
+        self.keeps_host = config.proxy_host == "client"
+        self.upgrades = frozenset(token.lower() for token in config.proxy_upgrade)
+        self.mapping = Mapping(self.where, self.path, (self.host, *addresses))
+        self.affinity: Affinity | None = None
+        if config.fastcgi_affinity is not None and len(self.connections.places) > 1:
+            self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.places)
+        self.old = False  # a server of HTTP/1.0 has answered
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with what the next server says; None if the path is another. Raises HTTPError: 502, 503, 504."""
+        path = request.path
+        if not path.startswith(self.where + "/") and path != (self.where or "*"):
+            return None
+        refuse_trace(request)
+        last = path == "*" or request.values.get("max-forwards") == "0"  # RFC 9110 section 7.6.2
+        if last and request.method == "OPTIONS":
+            return Response(204, (ALLOW,))
+        if "via" in request.values and passes_through_ewe(request) >= MAX_LOOP:
+            raise HTTPError(502, f"{self.name}: the request has passed {MAX_LOOP} servers named ewe: a loop?")
+        upgrades = self.upgrades_of(request) if "upgrade" in request.values else NO_UPGRADE
+        exchange = Exchange(
+            self.connections,
+            request,
+            await self.body_of(request),
+            io,
+            self.head(request, io, upgrades),
+            self.name,
+            self.config.proxy_timeout,
+            self.config.body_timeout,
+            upgrades,
+        )
+        if self.affinity is not None:
+            exchange.preferred = self.affinity.preferred(request)
+        try:
+            await exchange.begin()
+            response = self.response(request, await exchange.read_head(), exchange)
+        except BaseException:
+            exchange.end()
+            raise
+        if self.affinity is not None and exchange.place not in (None, exchange.preferred):
+            response.fields += (self.affinity.field(exchange.place, io.scheme),)
+        return response
+
+    async def body_of(self, request: Request) -> BodyReader:
+        """Return the request's body; spooled, if its length is unknown and the next server needs one."""
+        body = request.body
+        return (
+            SpooledBody(await spooled(body, self.config.spool)) if self.old and body.length is None else body
+        )
+
+    def upgrades_of(self, request: Request) -> frozenset[str]:
+        """Return the protocols that this request may switch to: those of Upgrade that the settings name."""
+        if (
+            request.method != "GET"
+            or request.version != (1, 1)
+            or request.body is not NO_BODY
+            or "upgrade" not in options_of((request.values.get("connection", ""),))
+        ):
+            return NO_UPGRADE
+        return options_of((request.values["upgrade"],)) & self.upgrades
+
+    def head(self, request: Request, io: Stream, upgrades: frozenset[str]) -> bytes:
+        """Return the head for the next server, up to its framing.
+
+        Equal heads without a body share one Request, and so what is made of them.
+        """
+        peer = (io.peer or io.client)[0] if io.connected is None or io.connected.trusted else io.client[0]
+        key = (self, io.client[0], io.scheme, peer)
+        known, encoded = request.asked
+        if known == key:
+            return encoded
+        host = (request.host if self.keeps_host else "") or self.host
+        lines = [
+            f"{request.method} {target_for(request, self.where, self.path)} HTTP/1.1\r\nHost: {host}\r\n",
+            *forwarding_fields(request, io.client[0], io.scheme, peer, self.config.trusted_fields),
+            *passed_fields(request),
+            via(request),
+        ]
+        if request.method == "OPTIONS" and (left := request.values.get("max-forwards", "")).isdigit():
+            lines.append(f"Max-Forwards: {int(left[:9]) - 1}\r\n")
+        if upgrades:
+            lines.append(f"Connection: Upgrade\r\nUpgrade: {', '.join(sorted(upgrades))}\r\n")
+        elif not self.connections.keeps:
+            lines.append("Connection: close\r\n")
+        encoded = "".join(lines).encode("latin-1")
+        if request.body is NO_BODY:
+            request.asked = (key, encoded)  # one assignment, since threads share the Request
+        return encoded
+
+    def response(self, request: Request, head: ResponseHead, exchange: Exchange) -> Response:
+        """Return the response to a head that has come. Raises HTTPError(502)."""
+        fields, encoded = head.fields, head.encoded
+        self.old = self.old or head.old
+        if head.mapped:
+            field, host = self.mapping.field, request.host if self.keeps_host else self.host
+            fields = tuple((name, field(name.lower(), value, host)) for name, value in fields)
+            if fields != head.fields:
+                encoded = b""
+        if head.status == 101:
+            return Response(101, fields, exchange.tunnel(head, self.config.proxy_idle), reason=head.reason)
+        if not is_bodiless(request.method, head.status) and (whole := exchange.whole_body()) is not None:
+            return Response(head.status, fields, whole, reason=head.reason, head=encoded)
+        return Response(head.status, fields, exchange, reason=head.reason, head=encoded)

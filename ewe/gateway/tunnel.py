@@ -1,0 +1,88 @@
+"""Tunnels: bytes both ways, once a client and the next server have switched to another protocol.
+
+    client: GET /chat, Upgrade: websocket ──▶ ewe ──▶ next server
+                                          ◀── 101 Switching Protocols
+            bytes ◀─────────────────────────────────▶ bytes         until one side ends, or both are silent
+
+ewe does not look into the bytes: WebSocket (RFC 6455) or any other protocol that proxy-upgrade names. A Tunnel is
+the body of the response 101. receive() returns the next server's bytes, which the conversation sends to the
+client, and passes the client's bytes on meanwhile. Back-pressure goes both ways: a side that does not read stops
+the other.
+
+A tunnel holds what a conversation holds under its model: a socket and a coroutine with asyncio and the pool, a
+thread, or a process. prefork therefore has room for as many tunnels as it has workers, and serial for one.
+
+What can go wrong: both sides send without reading, and each waits for the other. Then the write-timeout ends the
+tunnel. A stop of the server waits `grace` for tunnels, as for downloads, and then cuts them.
+
+Source: RFC 9110 section 7.8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ewe.http.messages import Source
+from ewe.streams.base import Timeout
+
+if TYPE_CHECKING:
+    from ewe.gateway.connections import Connections
+    from ewe.gateway.upstream import Upstream
+    from ewe.streams.base import Stream
+
+NOTHING = memoryview(b"")
+
+
+class Tunnel(Source):
+    """What the next server sends, after `first`. idle: seconds that both sides may be silent."""
+
+    raw = True
+
+    def __init__(
+        self, connections: Connections, upstream: Upstream, io: Stream, first: bytes, name: str, idle: float
+    ) -> None:
+        self.connections = connections
+        self.upstream: Upstream | None = upstream
+        self.io = io
+        self.first = first
+        self.name = name
+        self.idle = idle
+        self.outgoing = NOTHING
+        self.client_ended = False
+
+    async def receive(self) -> bytes:
+        """Return the next server's next bytes; b"" once it has ended, is lost, or both sides were silent."""
+        if self.first:
+            first, self.first = self.first, b""
+            return first
+        upstream = self.upstream
+        assert upstream is not None
+        try:
+            while True:
+                data = await self.pass_on(upstream)
+                if data is not None:
+                    return data
+        except (Timeout, OSError):
+            return b""
+
+    async def pass_on(self, upstream: Upstream) -> bytes | None:
+        """Pass on what the client has sent, or return what the next server has. Raises as Upstream.receive()."""
+        if self.outgoing:
+            self.outgoing, data = await upstream.exchange(self.outgoing, self.idle)
+            return data
+        if self.client_ended:
+            return await upstream.receive(self.idle)
+        if await self.io.either(upstream.descriptor, self.idle):
+            self.io.set_deadline(self.idle)
+            self.outgoing = memoryview(await self.io.receive())
+            if not self.outgoing:
+                self.client_ended = True
+                upstream.end_sending()
+                return None
+            self.outgoing = self.outgoing[upstream.send(self.outgoing) :]
+        return upstream.receive_now()
+
+    async def close(self) -> None:
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None:
+            self.connections.release(upstream)

@@ -1,0 +1,63 @@
+"""What changes in a response where a proxy has replaced the beginning of the path.
+
+The next server does not know that its / is the client's /app. It says "Location: /login", and sets a cookie for the
+path /. Both would lead the client away from /app. Mapping is for these fields alone: no proxy can find the links in
+a page. An application that must live below a path should be told so (SCRIPT_NAME, --root-path, a base URL), and the
+proxy should then leave the path as it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+ATTRIBUTE = re.compile(r"(;[ \t]*path[ \t]*=[ \t]*)([^;]*)", re.IGNORECASE)
+ABSOLUTE = re.compile(r"(https?):(//[^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+
+
+class Mapping:
+    """The paths of one proxy.
+
+    prefix: of the client's path, without a slash at its end. replacement: what the next server sees in its place,
+    None if the path stays as it is. authorities: host[:port] of the next servers.
+    """
+
+    def __init__(self, prefix: str, replacement: str | None, authorities: tuple[str, ...]) -> None:
+        self.prefix = prefix
+        self.replacement = None if replacement is None else replacement.rstrip("/")
+        self.authorities = frozenset("//" + each.lower() for each in authorities)
+
+    def field(self, name: str, value: str, host: str) -> str:
+        """Return a field's value for the client. name: in lower case. host: the request's."""
+        if name == "set-cookie":
+            return self.cookie(value)
+        return self.location(value, host) if name in ("location", "content-location") else value
+
+    def path(self, path: str) -> str:
+        """Return the client's path for an absolute path of the next server."""
+        if self.replacement is None or not (path + "/").startswith(self.replacement + "/"):
+            return path
+        return (self.prefix + path[len(self.replacement) :]) or "/"
+
+    def location(self, value: str, host: str) -> str:
+        """Return a URL for the client.
+
+        A URL with the next server's own address would lead past the proxy: it becomes a path. One with the host
+        that the client has asked for keeps it, and its path is mapped. Other URLs lead elsewhere and stay.
+        """
+        if value.startswith("/") and not value.startswith("//"):
+            return self.path(value)
+        match = ABSOLUTE.fullmatch(value)
+        if match is None:
+            return value
+        scheme, authority, path, rest = match.groups()
+        if authority.lower() in self.authorities and authority.lower() != "//" + host.lower():
+            return self.path(path or "/") + rest
+        if authority.lower() == "//" + host.lower():
+            return f"{scheme}:{authority}{self.path(path or '/')}{rest}"
+        return value
+
+    def cookie(self, value: str) -> str:
+        """Return a Set-Cookie value for the client: with its path mapped."""
+        if self.replacement is None:
+            return value
+        return ATTRIBUTE.sub(lambda match: match[1] + self.path(match[2].strip()), value)

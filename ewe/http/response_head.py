@@ -1,0 +1,133 @@
+"""The head of a response that another server sends: the mirror image of the parser of requests.
+
+    HTTP/1.1 200 OK\\r\\n            status line: version, status, reason      RFC 9112 section 4
+    Content-Length: 12\\r\\n         field lines                               RFC 9112 section 5
+    \\r\\n                           the empty line that ends the head
+
+It is as strict. A response that two readers could frame differently would let an upstream server, or a client who
+can make it say something, put a response of theirs in the place of another client's (response splitting, RFC 9112
+section 11.1). Both lengths at once, two lengths, an unknown coding, bare line feeds and folded fields are
+refused: the client gets 502.
+
+What is parsed is what is sent on: hop-by-hop fields are gone, and the rest is made again from names and values.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ewe.http.fields import FIELD_LINES
+from ewe.http.framing import LENGTH
+from ewe.http.messages import encode_head
+from ewe.http.status import BODILESS, REASONS, HTTPError
+
+MAX_HEAD = 64 * 1024  # bytes
+MAX_FIELDS = 200
+SHORT_HEAD = 512  # bytes; longer heads are not cached
+BEGINNING = b"HTTP/1."
+STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+# Fields that concern one connection (RFC 9110 section 7.6.1), in either direction. Fields that Connection names are
+# dropped, too.
+HOP_BY_HOP = frozenset({
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+# Fields of a response that ewe.response_writer sends itself, and one for proxies that ask for a password.
+NOT_PASSED_ON = HOP_BY_HOP | {"date", "server", "content-length", "proxy-authenticate"}
+MAPPED = frozenset({"location", "content-location", "set-cookie"})
+
+
+class ResponseHead(NamedTuple):
+    """A response's head, parsed.
+
+    fields: for the client. length: of the body, in bytes, None if unknown. chunked: the body comes in chunks.
+    reusable: the connection may carry another request. upgrade: the protocol that it switches to. old: HTTP/1.0.
+    mapped: one of MAPPED is among the fields. encoded: status line and fields as they are sent.
+    """
+
+    status: int
+    reason: str
+    fields: tuple[tuple[str, str], ...]
+    length: int | None
+    chunked: bool
+    reusable: bool
+    upgrade: str
+    old: bool
+    mapped: bool
+    encoded: bytes
+
+
+def parse_response_head(head: bytes) -> ResponseHead:
+    """Return what a whole head says, from the status line to the empty line. Raises HTTPError(502)."""
+    return (parsed if len(head) <= SHORT_HEAD else parsed.__wrapped__)(head)
+
+
+@functools.lru_cache(maxsize=512)  # most servers send the same head again and again, within a second
+def parsed(head: bytes) -> ResponseHead:
+    """Do what parse_response_head() says."""
+    line, _, block = head.decode("latin-1")[:-2].partition("\r\n")
+    first = STATUS_LINE.fullmatch(line)
+    if first is None:
+        raise HTTPError(502, f"its status line is malformed: {line[:80]!r}")
+    if FIELD_LINES.fullmatch(block) is None:
+        raise HTTPError(502, "a field line of its response is malformed")
+    old, status = first[1] == "0", int(first[2])
+    values: dict[str, list[str]] = {}
+    fields: list[tuple[str, str]] = []
+    for each in block.split("\r\n")[:-1]:
+        name, _, value = each.partition(":")
+        value = value.strip(" \t")
+        values.setdefault(name.lower(), []).append(value)
+        fields.append((name, value))
+    if len(fields) > MAX_FIELDS:
+        raise HTTPError(502, f"its response has {len(fields)} fields; the limit is {MAX_FIELDS}")
+    options = options_of(values.get("connection", ()))
+    length, chunked = framing(values, old)
+    dropped = NOT_PASSED_ON | options
+    passed = tuple((name, value) for name, value in fields if name.lower() not in dropped)
+    reason = first[3] if first[3] else REASONS.get(status, "Unknown")
+    return ResponseHead(
+        status,
+        reason,
+        passed,
+        length,
+        chunked,
+        "close" not in options and (not old or "keep-alive" in options),
+        ", ".join(values.get("upgrade", ())),
+        old,
+        not MAPPED.isdisjoint(values),
+        encode_head(status, reason, passed),
+    )
+
+
+def framing(values: dict[str, list[str]], old: bool) -> tuple[int | None, bool]:
+    """Return the length of the body (None: unknown), and whether it is chunked. Raises HTTPError(502).
+
+    RFC 9112 section 6.3. A response to HEAD and one with a status of BODILESS have no body in any case.
+    """
+    codings, lengths = values.get("transfer-encoding"), values.get("content-length")
+    if codings is not None:
+        if lengths is not None:
+            raise HTTPError(502, "its response has both Content-Length and Transfer-Encoding")
+        if old:
+            raise HTTPError(502, "its HTTP/1.0 response has a Transfer-Encoding")
+        if [coding.lower() for coding in codings] != ["chunked"]:
+            raise HTTPError(502, f"transfer coding {', '.join(codings)[:40]!r} is not implemented")
+        return None, True
+    if lengths is None:
+        return None, False
+    if len(lengths) > 1 or LENGTH.fullmatch(lengths[0]) is None:
+        raise HTTPError(502, f"its Content-Length is malformed: {', '.join(lengths)[:40]!r}")
+    return int(lengths[0]), False
+
+
+def options_of(values: Iterable[str]) -> frozenset[str]:
+    """Return the options of Connection fields, in lower case."""
+    return frozenset(option.strip(" \t").lower() for value in values for option in value.split(","))
+
+
+def is_bodiless(method: str, status: int) -> bool:
+    """Return whether a response has no body, whichever fields it has."""
+    return method == "HEAD" or status in BODILESS

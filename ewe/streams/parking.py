@@ -1,0 +1,131 @@
+"""Parking while another server works: how the pool's conversations wait for it without holding a worker.
+
+A proxied request spends most of its time waiting for the server behind ewe. A worker of the pool must not wait with
+it: five slow requests would stop a pool of five. The conversation therefore parks, and two things may resume it:
+
+    main thread's epoll ──▶ the client's socket: it has left        ──▶ the conversation is queued
+                        ──▶ the other server's socket: it can be read ──▶ ParkedPoll.ring() ──▶ queued
+
+ParkedPoll is a bell (bells.py) that epoll rings. The client's socket is watched as for any parked conversation; the
+other one is watched in addition, with EPOLLONESHOT, and stays known to epoll between two waits.
+
+A server on the same machine answers within a millisecond, and parking costs two system calls and a change of
+threads. The first wait of a request therefore looks for EAGER seconds in place. Only then does it park.
+
+Programs still hold their worker (Stream.poller()): a pool bounds how many of them run at once.
+
+What can go wrong: the ring comes while the worker still parks the conversation, or after the conversation went on.
+The processor sets `wake` last and looks at `rung` then; a conversation that goes on takes `wake` away. A ring
+that is too late wakes nobody, and one that is too early is looked at again: every wait may return too early.
+
+Read next: processors/pool.py, park() and watch_other().
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from select import (
+    EPOLLIN,
+    EPOLLONESHOT,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    POLLERR,
+    POLLHUP,
+    POLLIN,
+    POLLOUT,
+    POLLRDHUP,
+    poll,
+)
+from typing import TYPE_CHECKING
+
+from ewe.streams.base import Disconnected, Timeout, Wait, Want
+from ewe.streams.poller import HALF_CLOSED, BlockingPoller
+
+if TYPE_CHECKING:
+    from ewe.streams.pool import PoolStream
+
+EAGER = 0.002  # seconds
+
+
+class ParkedPoll:
+    """A bell that the main thread's epoll rings. client_events, mask: of epoll(7); descriptor: -1 for none."""
+
+    __slots__ = ("client_events", "descriptor", "mask", "rung", "wake")
+
+    def __init__(self, client_events: int, descriptor: int = -1, mask: int = 0) -> None:
+        self.client_events = client_events
+        self.descriptor = descriptor
+        self.mask = mask
+        self.rung = False
+        self.wake: Callable[[], None] | None = None
+
+    def ring(self) -> None:
+        self.rung = True
+        if (wake := self.wake) is not None:
+            wake()
+
+    def events(self) -> int:
+        return self.client_events
+
+    async def heard(self, seconds: float) -> bool:
+        raise NotImplementedError  # PoolPoller.wait() waits
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class PoolPoller(BlockingPoller):
+    """Wait for one descriptor, parked."""
+
+    def __init__(self, stream: PoolStream) -> None:
+        super().__init__(stream.socket)
+        self.eager = True
+
+    async def wait(
+        self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
+    ) -> list[int]:
+        descriptor = descriptors[0] if descriptors else writable
+        assert all(each == descriptor for each in descriptors) and writable in (-1, descriptor)
+        now = time.monotonic()
+        expires = now + seconds
+        if self.eager and descriptor >= 0:
+            self.eager = False
+            watched = poll()
+            watched.register(descriptor, (POLLIN if descriptors else 0) | (POLLOUT if writable >= 0 else 0))
+            if watched.poll(min(EAGER, seconds) * 1000):
+                self.eager = True
+                return [descriptor]
+            now = time.monotonic()
+        mask = (EPOLLIN if descriptors else 0) | (EPOLLOUT if writable >= 0 else 0)
+        while True:
+            ended_at = self.client_ended_at
+            gone_at = expires if ended_at is None else max(ended_at, since) + HALF_CLOSED
+            client_events = EPOLLONESHOT if ended_at is not None else EPOLLRDHUP | EPOLLONESHOT
+            parked = ParkedPoll(client_events, descriptor, mask)
+            try:
+                await Wait(Want.PROGRAM, min(expires, gone_at), parked)
+            except Timeout:
+                pass
+            finally:
+                parked.wake = None
+            if parked.rung:
+                return [descriptor]
+            now = time.monotonic()
+            if ended_at is not None and now >= gone_at:
+                raise Disconnected
+            if now >= expires:
+                return []
+            self.look_at_client()
+
+    def look_at_client(self) -> None:
+        """Find out whether the client has left, or has closed its sending side. Raises Disconnected."""
+        if self.client.fileno() < 0:
+            raise Disconnected
+        watched = poll()
+        watched.register(self.client, POLLRDHUP)
+        for _, events in watched.poll(0):
+            if events & (POLLHUP | POLLERR):
+                raise Disconnected
+            if self.client_ended_at is None:
+                self.client_ended_at = time.monotonic()
