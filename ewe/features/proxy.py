@@ -124,7 +124,9 @@ class Proxy:
         """Return the request's body; spooled, if its length is unknown and the next server needs one."""
         body = request.body
         return (
-            SpooledBody(await spooled(body, self.config.spool)) if self.old and body.length is None else body
+            SpooledBody(await spooled(body, self.config.spool))
+            if self.old and body.known_length() is None
+            else body
         )
 
     def upgrades_of(self, request: Request) -> frozenset[str]:
