@@ -85,7 +85,7 @@ class Body(BodyReader):
                 await self.stream.send(CONTINUE)
 
     def known_length(self) -> int | None:
-        """Return the length in bytes: also of a chunked body, if its end has arrived and nothing of it was taken."""
+        """Return the length in bytes; also of a chunked body, once its end has come and before a piece is taken."""
         return len(self.ahead) if self.length is None and self.finished else self.length
 
     def has_arrived(self) -> bool:

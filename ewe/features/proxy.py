@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ewe.config.setting_types import parse_origin, parse_proxy
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.connections import Connections
-from ewe.gateway.proxy import HTTP, Exchange, SpooledBody
+from ewe.gateway.connections import HTTP, Connections
+from ewe.gateway.proxy import Exchange, SpooledBody
 from ewe.gateway.spool import spooled
 from ewe.http.mapping import Mapping
 from ewe.http.messages import NO_BODY, BodyReader, Request, Response

@@ -51,7 +51,6 @@ from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.gateway import scgi, uwsgi
-    from ewe.gateway.proxy import HTTP
     from ewe.streams.base import Stream
     from ewe.streams.bells import Bell
     from ewe.streams.poller import Poller
@@ -64,6 +63,12 @@ RETRY = (("Retry-After", "1"),)  # the field of a 503: the client may ask again 
 
 # Room for one connection to a place: the kept connection to use, or None if one has to be made
 Room = tuple[Place, Upstream | None]
+
+
+class HTTP:
+    """What stands in the place of a codec for a server that speaks HTTP (proxy.py): a connection may be kept."""
+
+    ends_with_close = False
 
 
 class Waiting:

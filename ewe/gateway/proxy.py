@@ -53,12 +53,6 @@ LAST_CHUNK = b"0\r\n\r\n"
 UNLIMITED = Limits(max_body=1 << 62)
 
 
-class HTTP:
-    """The codec of Connections for HTTP: a connection may be kept."""
-
-    ends_with_close = False
-
-
 class SpooledBody(BodyReader):
     """A request's body that has been spooled, as if it came with a length."""
 

@@ -43,7 +43,7 @@ class BodyReader:
         raise NotImplementedError
 
     def known_length(self) -> int | None:
-        """Return the length in bytes: also of a chunked body, if its end has arrived and nothing of it was taken."""
+        """Return the length in bytes; also of a chunked body, once its end has come and before a piece is taken."""
         return self.length
 
     def has_arrived(self) -> bool:

@@ -43,7 +43,7 @@ from ewe.streams.base import Disconnected, Timeout, Wait, Want
 from ewe.streams.poller import HALF_CLOSED, BlockingPoller
 
 if TYPE_CHECKING:
-    from ewe.streams.pool import PoolStream
+    import socket
 
 EAGER = 0.002  # seconds
 
@@ -78,8 +78,8 @@ class ParkedPoll:
 class PoolPoller(BlockingPoller):
     """Wait for one descriptor, parked."""
 
-    def __init__(self, stream: PoolStream) -> None:
-        super().__init__(stream.socket)
+    def __init__(self, client: socket.socket) -> None:
+        super().__init__(client)
         self.eager = True
 
     async def wait(

@@ -130,7 +130,7 @@ class PoolStream(BlockingStream):
                 await self.turn()
 
     def upstream_poller(self) -> Poller:
-        return PoolPoller(self) if self.parks_always else super().upstream_poller()
+        return PoolPoller(self.socket) if self.parks_always else super().upstream_poller()
 
     async def either(self, descriptor: int, seconds: float) -> bool:
         if not self.parks_always:
