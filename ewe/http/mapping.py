@@ -41,8 +41,8 @@ class Mapping:
     def location(self, value: str, host: str) -> str:
         """Return a URL for the client.
 
-        A URL with the next server's own address would lead past the proxy: it becomes a path. One with the host
-        that the client has asked for keeps it, and its path is mapped. Other URLs lead elsewhere and stay.
+        A URL with the next server's own address would lead past the proxy: it becomes a path. A URL with the
+        request's host keeps that host, and its path is mapped. Other URLs stay as they are.
         """
         if value.startswith("/") and not value.startswith("//"):
             return self.path(value)
