@@ -86,6 +86,22 @@ def parser() -> Parser:
     command.add_argument("file", type=Path, nargs="?", default=Path("measurements.json"))
     command.add_argument("--answers", action="store_true", help="show the right answers, too: for who marks")
     command.add_argument("--mark", nargs="+", type=float, metavar="NUMBER", help="mark the answers, in order")
+    command = commands.add_parser(
+        "leaderboard", help="make a table of the speeds that ewe-grade has measured"
+    )
+    command.set_defaults(run=leaderboard)
+    command.add_argument("directory", type=Path, help="where the files of ewe-grade --speed --json are")
+    command.add_argument("--lab", help="of which lab, if there are several")
+    command.add_argument("--html", type=Path, metavar="FILE", help="write a page that can be sorted")
+    command.add_argument("--csv", type=Path, metavar="FILE", help="write CSV")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write JSON")
+    command.add_argument("--title", default="", metavar="TEXT", help="the title of the page")
+    command.add_argument(
+        "--pseudonyms", metavar="KEY", help="show pseudonyms in place of names; keep the key to yourself"
+    )
+    command.add_argument(
+        "--names", type=Path, metavar="FILE", help="write which name has which pseudonym, as CSV"
+    )
     return made
 
 
@@ -151,6 +167,31 @@ def pack(options: argparse.Namespace) -> int:
         except OSError as reason:
             raise ConfigError(f"{options.target}: {reason.strerror}") from None
     print(options.target)
+    return 0
+
+
+def leaderboard(options: argparse.Namespace) -> int:
+    """Make a leaderboard of a directory of results."""
+    from ewe.classroom.course import leaderboard as boards
+    from ewe.classroom.course.leaderboard_page import to_html
+    from ewe.classroom.grader.formats import write
+
+    if options.names and not options.pseudonyms:
+        raise ConfigError("--names: there are no pseudonyms without --pseudonyms KEY")
+    entries = boards.read(
+        options.directory, options.lab, lambda text: print(f"ewe-course: {text}", file=sys.stderr)
+    )
+    if options.pseudonyms:
+        names = boards.pseudonyms((entry.name for entry in entries), options.pseudonyms)
+        entries = boards.renamed(entries, names)
+        if options.names:
+            write(options.names, boards.names_as_csv(names))
+    if options.html:
+        write(options.html, to_html(entries, options.title))
+    for file, make in ((options.csv, boards.to_csv), (options.json, boards.to_json)):
+        if file:
+            write(file, make(entries))
+    print(boards.to_text(entries), end="")
     return 0
 
 

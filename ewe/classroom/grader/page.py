@@ -27,6 +27,7 @@ LABEL = 20  # characters of a lane's name
 LEVELS = ((2000, (PASSED, FAILED, ERROR)), (2000, (FAILED, ERROR)), (500, (FAILED, ERROR)), (200, ()))
 
 ENDS = {"close", "reset", "closed-by-server", "reset-by-server", "refused", "too-much"}
+EVENTS = ("signal", "kill", "limit", "start-again", "open-gate")
 
 STYLE = """
 .score { display: flex; align-items: baseline; flex-wrap: wrap; gap: 0 .6rem; margin: 1.2rem 0 .5rem }
@@ -234,7 +235,10 @@ def timeline(steps: list[dict[str, Any]]) -> str:
     cut = len(shown) > MOST_COLUMNS
     shown = shown[:MOST_COLUMNS]
     left = 26 + 7 * max(len(name[:LABEL]) for name in lanes)
-    width, height = left + (len(shown) + 1) * COLUMN, (len(lanes) + 1) * ROW + 24
+    width, height = (
+        left + (len(shown) + 1) * COLUMN,
+        (len(lanes) + 1) * ROW + (24 if any(step["do"] in EVENTS for step in shown) else 6),
+    )
     parts = []
     for name, row in lanes.items():
         y = (row + 1) * ROW
@@ -246,7 +250,7 @@ def timeline(steps: list[dict[str, Any]]) -> str:
         parts += lane(name, y, shown, left)
     bottom = (len(lanes) + 1) * ROW
     for column, step in enumerate(shown):
-        if step["do"] in ("wait", "signal", "kill", "limit", "start-again", "open-gate"):
+        if step["do"] in ("wait", *EVENTS):
             x = left + column * COLUMN
             kind = "calm" if step["do"] == "wait" else "event"
             label = (

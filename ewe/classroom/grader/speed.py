@@ -318,7 +318,7 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
     recipe = reference_recipe(plan, lab, place)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
-        with reference_server(recipe, student, port, directory / "reference-output") as reference:
+        with reference_server(recipe, student, port, place / "output") as reference:
             return measure(student, reference, plan, name)
     except NotStarted as problem:
         return Speed(name, plan.clients, f"the reference, {name}, did not start: {problem}")
