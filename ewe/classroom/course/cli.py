@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ewe import __version__
 from ewe.classroom.course import labs
+from ewe.classroom.seeds import Seed
 from ewe.config.messages import ConfigError, one_line
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def parser() -> Parser:
         command.set_defaults(run=new, solved=name == "solution")
         command.add_argument("lab")
         command.add_argument("directory", type=Path)
+        command.add_argument("--seed", metavar="NAME", help="with the numbers of this student")
         add_language(command)
     command = commands.add_parser("pack", help="write what a course's platform needs to grade a lab")
     command.set_defaults(run=pack)
@@ -139,10 +141,13 @@ def new(options: argparse.Namespace) -> int:
 
     lab = labs.lab(options.lab)
     way = lab.way(options.language)
-    for path in write(lab, way, options.directory, solved=options.solved):
+    seed = Seed.read(options.seed) if options.seed is not None else None
+    for path in write(lab, way, options.directory, solved=options.solved, seed=seed):
         print(path)
     if not options.solved:
-        print(f"\nNext: cd {shlex.quote(str(options.directory))} && ewe-grade --lab {lab.name} {way.grade}")
+        student = f" --seed {shlex.quote(seed.name)}" if seed is not None else ""
+        place = shlex.quote(str(options.directory))
+        print(f"\nNext: cd {place} && ewe-grade --lab {lab.name}{student} {way.grade}")
     return 0
 
 

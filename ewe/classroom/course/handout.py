@@ -4,16 +4,20 @@
               assignment.html the same as one page, for a browser
               server.py …     the starter (or the solution); it runs, and says what is missing
               Makefile, …     what the language needs
+              site/           with a seed: the student's own files (seeds.py)
 
 Nothing is overwritten: a directory with files of the same names is refused before anything is written.
 """
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from ewe.classroom.course.labs import MODEL, Lab, Way
 from ewe.classroom.course.text_page import to_html
+from ewe.classroom.grader import scheme
+from ewe.classroom.seeds import Seed
 from ewe.config.messages import ConfigError
 
 BEGIN = """
@@ -31,33 +35,69 @@ happened, and how to see it again:
 BUILD = "Build the server with `{build}`. "
 
 
-def write(lab: Lab, way: Way, directory: Path, *, solved: bool) -> list[Path]:
-    """Write a handout; return the files. Raises ConfigError: a file is there, or cannot be written."""
+NUMBERS = """
+## Your numbers
+
+These numbers are {name}'s. `ewe-grade --seed {quoted}` uses the same ones.
+
+| what | yours |
+|---|---|
+| port | {port} |
+{workers}{files}
+
+The files are in `site`, beside your server.{run}
+"""
+
+
+def write(lab: Lab, way: Way, directory: Path, *, solved: bool, seed: Seed | None = None) -> list[Path]:
+    """Write a handout; return the files. Raises ConfigError: a file is there, or cannot be written.
+
+    seed: the student whose numbers the handout names.
+    """
     texts = lab.files(way, solved=solved)
     if not solved:
-        texts["README.md"] = assignment(lab, way)
+        texts["README.md"] = assignment(lab, way, seed)
         texts["assignment.html"] = to_html(texts["README.md"], lab.title)
+    if seed is not None:
+        texts |= {f"site{path}": content.decode() for path, content in seed.files().items()}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if there := [name for name in texts if (directory / name).exists()]:
             raise ConfigError(f"{directory / there[0]} is there already; choose another directory")
         for name, text in texts.items():
+            (directory / name).parent.mkdir(exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as reason:
         raise ConfigError(f"{reason.filename}: {reason.strerror}") from None
     return [directory / name for name in texts]
 
 
-def assignment(lab: Lab, way: Way) -> str:
-    """Return the text of a lab for one way to do it, as Markdown."""
+def assignment(lab: Lab, way: Way, seed: Seed | None = None) -> str:
+    """Return the text of a lab for one way to do it, as Markdown; with the numbers of a student."""
     files = [f"- `{name}`: your work" for name in way.work]
     files += [f"- `{name}`: given, and complete" for name in way.given]
     begin = BEGIN.format(
         files="\n".join(files),
         build=BUILD.format(build=way.build) if way.build else "",
-        lab=lab.name,
+        lab=f"{lab.name} --seed {shlex.quote(seed.name)}" if seed is not None else lab.name,
         grade=way.grade,
     )
     how = "a model of ewe" if way.name == MODEL else {"c": "C", "go": "Go"}.get(way.name, "Python")
     head = f"# {lab.title}\n\n*In {how}. Plan {lab.hours} hours.*\n\n"
-    return head + lab.read("text.md").strip() + "\n" + begin
+    return head + lab.read("text.md").strip() + "\n" + begin + (numbers(lab, way, seed) if seed else "")
+
+
+def numbers(lab: Lab, way: Way, seed: Seed) -> str:
+    """Return what a handout says of a student's numbers."""
+    usual = scheme.load(lab.name).workers
+    workers = seed.workers(usual)
+    files = [f"| `/{path[1:]}` | {len(content):,} bytes |" for path, content in seed.files().items()]
+    run = f" Try: `python3 {way.work[0]} {seed.port} site {workers}`" if way.name == "python" else ""
+    return NUMBERS.format(
+        name=seed.name,
+        quoted=shlex.quote(seed.name),
+        port=seed.port,
+        workers=f"| workers | {workers} |\n" if usual > 1 else "",
+        files="\n".join(files),
+        run=run,
+    )

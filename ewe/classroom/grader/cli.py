@@ -28,6 +28,7 @@ from ewe.classroom.grader.page import to_html
 from ewe.classroom.grader.sandbox import Limits, adopt_orphans, private_network
 from ewe.classroom.grader.speed import SPEED
 from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict
+from ewe.classroom.seeds import Seed
 from ewe.config.messages import ConfigError, nearest, one_line
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def parser() -> Parser:
     made.add_argument("--list", action="store_true", help="list the labs and the checks, and end")
     made.add_argument(
         "--explain", metavar="CHECK", help="say what a check sends and expects, and why, and end"
+    )
+    made.add_argument(
+        "--seed", metavar="NAME", help="grade with the numbers of this student, those of the handout"
     )
     made.add_argument(
         "--speed", action="store_true", help="also measure the speed, as a ratio to a reference server"
@@ -135,6 +139,10 @@ def run(options: argparse.Namespace) -> int:
     if options.replay and lab.subject != SERVER:
         raise ConfigError(f"--replay: the lab {lab.name} grades no server: there are no bytes to send again")
     recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
+    if options.speed and lab.subject != SERVER:
+        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
+    if options.seed is not None:
+        lab = replace(lab, workers=Seed.read(options.seed).workers(lab.workers))
     if options.claim is not None:
         if not 1 <= options.claim <= scheme.MOST_CLIENTS:
             raise ConfigError(f"--claim: {options.claim}, which is no number from 1 to {scheme.MOST_CLIENTS}")
@@ -170,7 +178,7 @@ def prepared(
         yield Grading(
             recipe, lab, directory, Limits(account),
             private_network=isolated, record=Path(options.record) if options.record else None,
-            measures_speed=options.speed,
+            measures_speed=options.speed, seed=Seed.read(options.seed) if options.seed is not None else None,
         )  # fmt: skip
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -9,15 +9,16 @@ from ewe.classroom.grader.scene import Scene
 @check(
     "answers",
     proves="the server serves files, byte for byte",
-    sends="GET for files of 0, 14, 65,792 and 8,388,608 bytes, one connection each",
+    sends="GET for files of 0, 14, 65,792 and 8,388,608 bytes, and for those of --seed, one connection each",
     expects="status 200 and exactly the file",
     why="All other checks rest on this one. Text files hide mistakes that binary and large files show.",
     hint="Open files in binary mode. send() may take fewer bytes than it is given: use sendall(), or loop.",
 )
 def answers(scene: Scene) -> None:
-    for path in ("/hello.txt", "/empty.txt", "/bytes.bin", "/large.bin", "/folder/deep.txt"):
+    paths = ["/hello.txt", "/empty.txt", "/bytes.bin", "/large.bin", "/folder/deep.txt", *scene.site.own]
+    for path in paths:
         scene.expect_answer(path)
-    scene.confirm("five files arrived unchanged")
+    scene.confirm(f"{len(paths)} files arrived unchanged")
 
 
 @check(

@@ -25,6 +25,7 @@ from ewe.classroom.grader.scheme import Item, Scheme
 from ewe.classroom.grader.speed import SPEED, judge, run_speed
 from ewe.classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Subject
 from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+from ewe.classroom.seeds import Seed
 
 REPLAY_FORMAT = "ewe-replay/1"
 
@@ -42,7 +43,7 @@ class Grading:
         private_network: bool = False,
         record: Path | None = None,
         measures_speed: bool = False,
-        student: str = "",
+        seed: Seed | None = None,
         on_verdict: Callable[[Report, Verdict], None] = lambda report, verdict: None,
     ) -> None:
         self.recipe = recipe
@@ -52,10 +53,11 @@ class Grading:
         self.private_network = private_network
         self.record = record
         self.measures_speed = measures_speed or bool(scheme.speed.marks)
-        self.student = student
+        self.seed = seed
+        self.first_port = seed.port if seed is not None else FIRST_PORT
         self.on_verdict = on_verdict
         self.kind = kind(scheme.subject)
-        self.site = self.kind.site(directory)
+        self.site = self.kind.site(directory, seed)
         self.starts = 0
         self.subject: Subject | None = None
 
@@ -70,14 +72,15 @@ class Grading:
             shlex.join(self.recipe.command),
             verdicts,
             private_network=self.private_network,
-            student=self.student,
+            student=self.seed.name if self.seed is not None else "",
         )
 
     def verdict(self, item: Item) -> Verdict:
         check = item.check
         hint = " ".join(part for part in (check.hint, item.hint) if part)
         verdict = Verdict(check.name, check.proves, item.points, sent=check.sends, why=check.why, hint=hint)
-        verdict.again = f"ewe-grade --lab {self.scheme.name} --only {check.name} {self.recipe.shown}"
+        seed = f"--seed {shlex.quote(self.seed.name)} " if self.seed is not None else ""
+        verdict.again = f"ewe-grade --lab {self.scheme.name} {seed}--only {check.name} {self.recipe.shown}"
         return verdict
 
     def run(self) -> Report:
@@ -163,7 +166,7 @@ class Grading:
         if self.subject is not None and (not self.subject.alive() or self.subject.environment != environment):
             self.end_subject()
         if self.subject is None:
-            port = FIRST_PORT + self.starts % 1000 if self.private_network else processes.free_port()
+            port = self.first_port + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
             limits = replace(self.limits, descriptors=descriptors or self.limits.descriptors)
             subject: Subject = self.kind.subject(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe.classroom.grader.subject import Recipe
+from ewe.classroom.seeds import Seed
 
 SERVER, ENGINE, DATA = "server", "engine", "data"
 NAMES = (SERVER, ENGINE, DATA)
@@ -19,12 +20,14 @@ NAMES = (SERVER, ENGINE, DATA)
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind. subject: called as Subject is. site: makes what all subjects of a grading share, in a directory."""
+    """One kind. subject: called as Subject is. site: makes what all subjects of a grading share, in a directory,
+    with the numbers of a student if there is a seed.
+    """
 
     name: str
     from_path: Callable[[str], Recipe]
     from_command: Callable[[str], Recipe]
-    site: Callable[[Path], Any]
+    site: Callable[[Path, Seed | None], Any]
     subject: Callable[..., Any]
     scene: Callable[[Any, dict[str, Any]], Any]
 
@@ -35,12 +38,13 @@ def kind(name: str) -> Kind:
 
     if name == ENGINE:
         return Kind(
-            ENGINE, engine_scene.from_path, engine_scene.from_command, engine_scene.Scripts,
+            ENGINE, engine_scene.from_path, engine_scene.from_command,
+            lambda directory, seed: engine_scene.Scripts(directory),
             engine_scene.EngineSubject, engine_scene.EngineScene,
         )  # fmt: skip
     if name == DATA:
         return Kind(
-            DATA, run_scene.from_path, run_scene.from_command, lambda directory: None,
+            DATA, run_scene.from_path, run_scene.from_command, lambda directory, seed: None,
             run_scene.RunSubject, run_scene.RunScene,
         )  # fmt: skip
     return Kind(SERVER, subject.from_path, subject.from_command, subject.Site, subject.Subject, scene.Scene)

@@ -25,13 +25,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from ewe.classroom.grader import processes, site_programs
 from ewe.classroom.grader.sandbox import Limits
+from ewe.classroom.seeds import Seed
 
+T = TypeVar("T")
 START_S = 60.0  # a server that compiles itself first may take long
 FIRST_PORT = 8080
 MEMORY_BYTES = 1 << 30
@@ -61,10 +64,14 @@ def large_file(seed: int) -> bytes:
 
 
 class Site:
-    """The directory that the server serves, and what is in it. `files`: the bytes of each URL."""
+    """The directory that the server serves, and what is in it. `files`: the bytes of each URL.
 
-    def __init__(self, directory: Path) -> None:
+    seed: a student, who gets more files (seeds.py); None: only the usual ones.
+    """
+
+    def __init__(self, directory: Path, seed: Seed | None = None) -> None:
         self.root = directory / "site"
+        self.seed = seed
         self.secret = b"this file lies outside the document root\n"
         self.files = {
             "/hello.txt": b"Hello, world.\n",
@@ -76,14 +83,20 @@ class Site:
             "/folder/deep.txt": b"deep\n",
         }
         self.files |= {f"/{number}.txt": b"file %d\n" % number * (number + 1) for number in range(40)}
+        self.own = seed.files() if seed is not None else {}  # of this student
+        self.files |= self.own
         for path, content in self.files.items():
             file = self.root / path[1:]
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         (directory / "secret.txt").write_bytes(self.secret)
-        for each in [directory, self.root, self.root / "folder"]:
+        for each in [directory, *{(self.root / path[1:]).parent for path in self.files}]:
             each.chmod(0o755)
         site_programs.write(self.root)
+
+    def order(self, what: str, items: Sequence[T]) -> list[T]:
+        """Return items that are equal for the check in the order of the student; as they are, without a seed."""
+        return list(items) if self.seed is None else self.seed.order(what, items)
 
 
 @dataclass(frozen=True)

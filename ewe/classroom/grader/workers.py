@@ -86,7 +86,7 @@ def who_works(scene: Scene) -> None:
 @check(
     "exactly-n",
     proves="a pool of n has n workers: n clients at a time, for every load",
-    sends="half requests on 3n connections; the other halves one by one, in order",
+    sends="half requests on 3n connections; the other halves one by one, in order (with --seed in another one)",
     expects="each gate that opens lets exactly one waiting client in, until all are served",
     why="A worker that dies, sleeps on a lost wake-up or is started twice changes n; only a longer run shows it.",
     hint="Wait for the condition in a loop (while, not if), and notify under the lock, once for each connection.",
@@ -110,7 +110,7 @@ def exactly_n(scene: Scene) -> None:
             f"serve {n} at a time",
             "there are more workers than asked for",
         )
-    for number, client in enumerate(clients[:n]):
+    for number, client in enumerate(scene.site.order("gates", clients[:n])):
         scene.release(client)
         scene.until(client.answered_or_over, f"{client.name} is answered")
         if not client.answered():
