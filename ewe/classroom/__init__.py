@@ -2,6 +2,7 @@
 
 from ewe.classroom import explore       a scenario with threads: does any schedule fail? (explorer/report.py)
 from ewe.classroom import always        an invariant that the explorer checks at every step
+from ewe.classroom import check         grade a server, or a model of a notebook (notebook.py)
 """
 
 from typing import Any
@@ -15,4 +16,8 @@ def __getattr__(name: str) -> Any:
         from ewe.classroom import explorer
 
         return getattr(explorer, name)
+    if name == "check":
+        from ewe.classroom.notebook import check
+
+        return check
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
