@@ -5,6 +5,7 @@
     github          a workflow of GitHub Actions: the exit code is the mark, the page is an artifact
     autolab         a Makefile and a driver; the last line of output has the scores
     prairielearn    info.json, question.html and a grader that writes results/results.json
+    devcontainer    a container for editors (containers.dev), in which students write and grade
 
 Every pack installs ewe where the student's server is graded, and runs ewe-grade with the lab's own scheme. What a
 platform wants to know of the course (names, dates) is its own to ask; a pack holds none of it.
@@ -13,6 +14,7 @@ platform wants to know of the course (names, dates) is its own to ask; a pack ho
 from __future__ import annotations
 
 import json
+import shlex
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -121,12 +123,26 @@ def prairielearn(lab: Lab, way: Way) -> dict[str, str]:
     }
 
 
+def devcontainer(lab: Lab, way: Way) -> dict[str, str]:
+    """Return a development container: the same system on each laptop, with ewe and the language's tools."""
+    table: dict[str, object] = {
+        "name": f"ewe: {lab.name}",
+        "image": "mcr.microsoft.com/devcontainers/python:3.12",
+        "postCreateCommand": INSTALL.replace("python3 -m ", ""),
+        "postAttachCommand": f"echo 'Grade your server with:'; echo {shlex.quote(grade(lab, way))}",
+    }
+    if way.name == "go":
+        table["features"] = {"ghcr.io/devcontainers/features/go:1": {}}
+    return {".devcontainer/devcontainer.json": json.dumps(table, indent=4) + "\n"}
+
+
 PLATFORMS: dict[str, Callable[[Lab, Way], dict[str, str]]] = {
     "gradescope": gradescope,
     "classroom50": classroom50,
     "github": github,
     "autolab": autolab,
     "prairielearn": prairielearn,
+    "devcontainer": devcontainer,
 }
 
 GIVEN_IN = {"gradescope": "given", "autolab": "given", "prairielearn": "tests/given"}

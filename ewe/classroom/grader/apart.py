@@ -1,4 +1,4 @@
-"""Grading from another program: ewe-grade runs as a process of its own, and its report is read as it grows.
+"""Grading from another program: ewe-grade runs as a process, and its report is read as it grows.
 
     pytest, a notebook ── start ─▶ ewe-grade --json FILE ...
                        ◀── FILE ──  written after each check, and replaced as a whole

@@ -70,7 +70,7 @@ def who_works(scene: Scene) -> None:
     for client in held:
         scene.until(client.answered_or_over, f"{client.name} is answered")
         client.close()
-    # Go's runtime keeps the threads that it has started, whatever the program does.
+    # Go's runtime keeps the threads that it has started until the program ends.
     unit = 0 if go else 1
     scene.until(lambda: count(scene)[unit] <= before[unit] + 2, "threads and processes have ended")
     after = count(scene)
