@@ -89,6 +89,6 @@ class Seed:
             name = f"{self.choice(f'word {place}', WORDS)}-{self.number(f'tail {place}', 100, 999)}"
             folder = f"/{self.choice('folder', WORDS)}" if place == FILES - 1 else ""
             size = self.number(f"size {place}", 1_000, 90_000)
-            lines = (f"{self.name}: line {at} of {name}\n" for at in range(size // 10))
-            found[f"{folder}/{name}.{('txt', 'bin')[place % 2]}"] = "".join(lines).encode()[:size]
+            lines = "".join(f"{self.key}: line {at} of {name}\n" for at in range(size // 10))
+            found[f"{folder}/{name}.{('txt', 'bin')[place % 2]}"] = lines.encode("ascii", "replace")[:size]
         return found

@@ -17,6 +17,7 @@ from pathlib import Path
 from ewe.classroom.course.labs import MODEL, Lab, Way
 from ewe.classroom.course.text_page import to_html
 from ewe.classroom.grader import scheme
+from ewe.classroom.grader.kinds import SERVER
 from ewe.classroom.seeds import Seed
 from ewe.config.messages import ConfigError
 
@@ -33,8 +34,6 @@ happened, and how to see it again:
     ewe-grade --lab {lab} {grade}
 """
 BUILD = "Build the server with `{build}`. "
-
-
 NUMBERS = """
 ## Your numbers
 
@@ -58,14 +57,14 @@ def write(lab: Lab, way: Way, directory: Path, *, solved: bool, seed: Seed | Non
     if not solved:
         texts["README.md"] = assignment(lab, way, seed)
         texts["assignment.html"] = to_html(texts["README.md"], lab.title)
-    if seed is not None:
+    if seed is not None and has_numbers(lab):
         texts |= {f"site{path}": content.decode() for path, content in seed.files().items()}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if there := [name for name in texts if (directory / name).exists()]:
             raise ConfigError(f"{directory / there[0]} is there already; choose another directory")
         for name, text in texts.items():
-            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as reason:
         raise ConfigError(f"{reason.filename}: {reason.strerror}") from None
@@ -84,7 +83,13 @@ def assignment(lab: Lab, way: Way, seed: Seed | None = None) -> str:
     )
     how = "a model of ewe" if way.name == MODEL else {"c": "C", "go": "Go"}.get(way.name, "Python")
     head = f"# {lab.title}\n\n*In {how}. Plan {lab.hours} hours.*\n\n"
-    return head + lab.read("text.md").strip() + "\n" + begin + (numbers(lab, way, seed) if seed else "")
+    own = numbers(lab, way, seed) if seed is not None and has_numbers(lab) else ""
+    return head + lab.read("text.md").strip() + "\n" + begin + own
+
+
+def has_numbers(lab: Lab) -> bool:
+    """Return whether a seed changes a lab: one that grades servers."""
+    return scheme.load(lab.name).subject == SERVER
 
 
 def numbers(lab: Lab, way: Way, seed: Seed) -> str:
