@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 from xml.parsers import expat
@@ -140,8 +141,6 @@ def text(value: str) -> str:
 
 def iso_date(seconds: int) -> str:
     """Return a time as RFC 3339 writes it."""
-    import time
-
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 

@@ -1,0 +1,352 @@
+"""WebDAV under every model: files that clients list, read and write, and all that they must not reach."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import web
+from support.server import MODELS, Server, Start, needs, run_command, wait_until
+
+from ewe.features.webdav import changes, properties
+from ewe.features.webdav.tree import Tree
+from ewe.gateway.claims import Claims
+from ewe.http.messages import Request
+from ewe.http.status import HTTPError
+
+SETTINGS = """\
+[[site]]
+[[site.location]]
+prefix = "/dav/guarded"
+allow = "10.0.0.1"
+[[site.location]]
+prefix = "/dav"
+webdav = { max-size = "300k" }
+[[site.location]]
+prefix = "/read"
+webdav = { write = false }
+alias = "htdocs/dav"
+"""
+LARGE = 200 * 1024
+
+
+@pytest.fixture(params=MODELS)
+def server(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Server:
+    (tmp_path / "ewe.toml").write_text(SETTINGS)
+    (tmp_path / "htdocs" / "dav" / "guarded").mkdir(parents=True)
+    return start(request.param, "--config", str(tmp_path / "ewe.toml"), "--fastcgi", ".php=unix:/none")
+
+
+class Client(web.Client):
+    """A client that asks for one status after the other."""
+
+    def ask(self, method: str, path: str, **more: Any) -> int:
+        return self.request(method, path, **more).status_code
+
+    def names(self, path: str) -> list[str]:
+        """The hrefs that a PROPFIND of depth 1 shows."""
+        answer = self.request("PROPFIND", path, headers={"Depth": "1"})
+        assert answer.status_code == 207
+        elements = properties.expat.ParserCreate(namespace_separator=" ")
+        found: list[str] = []
+        inside = []
+        elements.StartElementHandler = lambda name, _: inside.append(name)
+        elements.EndElementHandler = lambda name: inside.pop()
+        elements.CharacterDataHandler = lambda text: found.append(text) if inside[-1] == "DAV: href" else None
+        elements.Parse(answer.content, True)
+        return found
+
+
+def test_webdav(server: Server, tmp_path: Path) -> None:
+    dav = server.root / "dav"
+    (dav / "guarded" / "secret.txt").write_text("secret")
+    with Client(base_url=server.url) as client:
+        writes(client, dav)
+        conditions(client, dav)
+        collections(client, dav)
+        limits(client, dav)
+        out_of_reach(client, dav, tmp_path)
+    partial(server, dav)
+    with Client(
+        base_url=server.url, headers={"Connection": "close"}
+    ) as client:  # the serial model has one at a time
+        raced(server, client)
+    assert "Traceback" not in server.log()
+    assert not [name for _, _, names in os.walk(dav) for name in names if name.startswith(".ewe-")]
+
+
+def writes(client: Client, dav: Path) -> None:
+    options = client.options("/dav/")
+    assert options.headers["dav"] == "1" and "PROPFIND" in options.headers["allow"]
+    made = client.put("/dav/a%20%C3%BC.txt", content="one")
+    assert made.status_code == 201 and (dav / "a ü.txt").read_text() == "one"
+    assert (dav / "a ü.txt").stat().st_mode & 0o111 == 0
+    # Who has just written a file reads it, and its tag is the one that PUT has told.
+    for text in ("two", "three", "x" * LARGE):
+        changed = client.put("/dav/a%20%C3%BC.txt", content=iter([text.encode()]))  # chunked
+        read = client.get("/dav/a%20%C3%BC.txt")
+        assert changed.status_code == 204 and read.text == text
+        assert read.headers["etag"] == changed.headers["etag"]
+    listed = client.request("PROPFIND", "/dav/a%20%C3%BC.txt", headers={"Depth": "0"}).text
+    assert f"<D:getcontentlength>{LARGE}<" in listed and "<D:href>/dav/a%20%C3%BC.txt<" in listed
+    assert client.delete("/dav/a%20%C3%BC.txt").status_code == 204
+    assert (
+        client.delete("/dav/a%20%C3%BC.txt").status_code
+        == client.get("/dav/a%20%C3%BC.txt").status_code
+        == 404
+    )
+    # Read only, at another place
+    assert client.ask("PUT", "/read/b.txt", content="b") == client.ask("DELETE", "/read/b.txt") == 405
+    assert "PUT" not in client.options("/read/").headers["allow"] and client.names("/read/") == [
+        "/read/",
+        "/read/guarded/",
+    ]
+
+
+def conditions(client: Client, dav: Path) -> None:
+    """The second of two people who edit a page learns of the first."""
+    tag = client.put("/dav/page", content="1").headers["etag"]
+    assert client.ask("PUT", "/dav/page", content="x", headers={"If-None-Match": "*"}) == 412
+    assert client.ask("PUT", "/dav/page", content="2", headers={"If-Match": tag}) == 204
+    assert client.ask("PUT", "/dav/page", content="3", headers={"If-Match": tag}) == 412
+    assert client.ask("DELETE", "/dav/page", headers={"If-Match": tag}) == 412
+    assert client.ask("PUT", "/dav/none", content="x", headers={"If-Match": "*"}) == 412
+    before = {"If-Unmodified-Since": "Sun, 06 Nov 1994 08:49:37 GMT"}
+    assert client.ask("PUT", "/dav/page", content="x", headers=before) == 412
+    assert client.ask("PUT", "/dav/page", content="x", headers={"If": "(<opaquelocktoken:1>)"}) == 412
+    assert client.ask("PUT", "/dav/page", content="x", headers={"Content-Range": "bytes 0-0/3"}) == 400
+    assert (dav / "page").read_text() == "2"
+
+
+def collections(client: Client, dav: Path) -> None:
+    """MKCOL, COPY, MOVE, DELETE."""
+    assert [client.ask("MKCOL", path) for path in ("/dav/x/", "/dav/x", "/dav/no/y")] == [201, 405, 409]
+    assert client.ask("MKCOL", "/dav/z", content="<a/>") == 415
+    assert [client.ask("PUT", path, content="f") for path in ("/dav/x/f", "/dav/no/f", "/dav/x", "/dav/x/")] == [
+        201, 409, 405, 409,
+    ]  # fmt: skip
+    there = {"Destination": str(client.base_url) + "dav/y"}
+    assert client.ask("COPY", "/dav/x", headers={**there, "Depth": "0"}) == 201 and not os.listdir(dav / "y")
+    assert client.ask("COPY", "/dav/x", headers={**there, "Overwrite": "F"}) == 412
+    assert client.ask("COPY", "/dav/x", headers=there) == 204 and os.listdir(dav / "y") == ["f"]
+    assert client.ask("MOVE", "/dav/y/f", headers={"Destination": "/dav/x/g"}) == 201
+    assert client.ask("MOVE", "/dav/page", headers={"Destination": "/dav/x/g"}) == 204
+    assert sorted(client.names("/dav/x")) == ["/dav/x/", "/dav/x/f", "/dav/x/g"]
+    for target in (
+        "/dav/x/in",
+        "/dav/x",
+        "/dav",
+        "/elsewhere",
+        "/dav/guarded/x",
+        "/dav/.x",
+        "/dav/../dav/.git/x",
+    ):
+        assert client.ask("MOVE", "/dav/x", headers={"Destination": target}) == 403, target
+    assert client.ask("COPY", "/dav/x", headers={"Destination": "http://elsewhere/dav/n"}) == 502
+    for wrong in (
+        {},
+        {"Destination": "x y"},
+        {"Destination": "/dav/%2e%2e/%2e%2e/x"},
+        {"Destination": "/dav/n?q"},
+    ):
+        assert client.ask("COPY", "/dav/x", headers=wrong) == 400, wrong
+    assert client.ask("DELETE", "/dav/x", headers={"Depth": "0"}) == 400
+    assert (
+        client.ask("DELETE", "/dav/x/") == client.ask("DELETE", "/dav/y") == 204 and not (dav / "x").exists()
+    )
+    assert (
+        client.ask("DELETE", "/dav/") == client.ask("MOVE", "/dav", headers={"Destination": "/dav/q"}) == 403
+    )
+
+
+def limits(client: Client, dav: Path) -> None:
+    """Sizes, depths, and XML that means harm."""
+    large = b"x" * (300 * 1024 + 1)
+    assert (
+        client.ask("PUT", "/dav/l", content=large)
+        == client.ask("PUT", "/dav/l", content=iter([large]))
+        == 413
+    )
+    assert not (dav / "l").exists()
+    assert (
+        client.ask("PROPFIND", "/dav/")
+        == client.ask("PROPFIND", "/dav/", headers={"Depth": "infinity"})
+        == 403
+    )
+    assert client.ask("PROPFIND", "/dav/", headers={"Depth": "2"}) == 400
+    entities = '<!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
+    bomb = entities + '<propfind xmlns="DAV:"><prop><x>&b;</x></prop></propfind>'
+    for xml, status in (
+        (bomb, 400),
+        ("<a>" * 50, 400),
+        ("<a", 400),
+        ("x" * 70_000, 413),
+        ("<propfind/>", 400),
+    ):
+        assert client.ask("PROPFIND", "/dav/", content=xml, headers={"Depth": "0"}) == status, xml[:40]
+    names = (
+        "<propfind xmlns='DAV:'><prop><getetag/><x xmlns='urn:y&quot;&lt;'/><resourcetype/></prop></propfind>"
+    )
+    answer = client.request("PROPFIND", "/dav/", content=names, headers={"Depth": "0"}).text
+    assert (
+        '<x:x xmlns:x="urn:y&quot;&lt;"/>' in answer
+        and "404 Not Found" in answer
+        and "<D:collection/>" in answer
+    )
+    patch = "<propertyupdate xmlns='DAV:'><set><prop><a xmlns='urn:a'>1</a></prop></set></propertyupdate>"
+    patched = client.request("PROPPATCH", "/dav/", content=patch)
+    assert (
+        patched.status_code == 207
+        and "HTTP/1.1 403" in patched.text
+        and '<x:a xmlns:x="urn:a"/>' in patched.text
+    )
+    assert client.ask("LOCK", "/dav/page") == client.ask("POST", "/dav/page") == 405
+
+
+def out_of_reach(client: Client, dav: Path, tmp_path: Path) -> None:
+    """Links, hidden files, programs, and what another location guards."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "o.txt").write_text("outside")
+    (dav / "link").symlink_to(outside)
+    (dav / "file").symlink_to(outside / "o.txt")
+    (dav / ".git").mkdir()
+    (dav / "old.php").write_text("<?php secret")
+    (dav / "held").mkdir()
+    (dav / "held" / ".keep").write_text("")
+    (dav / "t.txt").write_text("t")
+    os.mkfifo(dav / "fifo")
+    for path in ("link/new", "file", ".git/x", ".x", "a/.x/y", "new.php", "new.PHP", "old.php", "p.sql.html",
+                 "fifo", "WEB-INF/x", "new.php."):  # fmt: skip
+        status = 409 if "/new" in path else 403
+        assert client.ask("PUT", f"/dav/{path}", content="x") == status, path
+        assert client.ask("MOVE", "/dav/t.txt", headers={"Destination": f"/dav/{path}"}) == status, path
+        assert client.ask("COPY", "/dav/t.txt", headers={"Destination": f"/dav/{path}"}) == status, path
+    reads = ("link", "file", "link/o.txt", ".git", "old.php", "guarded", "guarded/secret.txt", "held", "fifo")
+    for path in reads:
+        assert client.ask("DELETE", f"/dav/{path}") in (403, 404), path
+        assert client.ask("MOVE", f"/dav/{path}", headers={"Destination": "/dav/new"}) in (403, 404), path
+        if path != "held":
+            assert client.ask("COPY", f"/dav/{path}", headers={"Destination": "/dav/new"}) in (403, 404), path
+            assert client.ask("PROPFIND", f"/dav/{path}", headers={"Depth": "0"}) in (403, 404), path
+    assert (
+        client.ask("PUT", "/dav/%00", content="x") == 400
+        and client.ask("PUT", f"/dav/{'n' * 300}", content="x") == 414
+    )
+    assert client.names("/dav/") == ["/dav/", "/dav/held/", "/dav/t.txt"]
+    assert (outside / "o.txt").read_text() == "outside" and os.listdir(outside) == ["o.txt"]
+    assert (dav / "guarded" / "secret.txt").exists() and (dav / "old.php").read_text() == "<?php secret"
+    # A directory with such members cannot be moved away with them, and a copy leaves them out.
+    assert client.ask("COPY", "/dav/held", headers={"Destination": "/dav/copy"}) == 201 and not os.listdir(
+        dav / "copy"
+    )
+
+
+def partial(server: Server, dav: Path) -> None:
+    """A client that leaves within its body has written nothing, and what was there is still whole."""
+    (dav / "whole").write_text("whole")
+    for path in ("whole", "begun"):
+        with socket.create_connection(("127.0.0.1", server.port), 20) as sock:
+            head = f"PUT /dav/{path} HTTP/1.1\r\nHost: ewe\r\nContent-Length: 100000\r\n\r\n"
+            sock.sendall(head.encode() + b"x" * 50_000)
+    wait_until(lambda: server.access_file.read_text().count('"PUT /dav/whole HTTP/1.1" 4') == 1, 20)
+    wait_until(lambda: server.access_file.read_text().count('"PUT /dav/begun HTTP/1.1" 4') == 1, 20)
+    assert (dav / "whole").read_text() == "whole" and not (dav / "begun").exists()
+
+
+def raced(server: Server, client: Client) -> None:
+    """A GET beside many PUTs gets one body or another, never a part of one."""
+    bodies = [bytes([48 + number]) * LARGE for number in range(2)]
+    client.put("/dav/raced", content=bodies[0])
+    end = threading.Event()
+
+    def write() -> None:
+        with Client(base_url=server.url, headers={"Connection": "close"}) as other:
+            for number in range(6):
+                other.put("/dav/raced", content=bodies[number % 2])
+        end.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not end.is_set():
+        assert client.get("/dav/raced").content in bodies
+    writer.join()
+
+
+def tree_of(root: Path, **more: Any) -> Tree:
+    return Tree(str(root), "", Claims(str(root)), **more)
+
+
+def test_a_member_that_another_location_covers_stays(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    tree = tree_of(tmp_path, covers=lambda path: not path.startswith("/a/b"), top="/x")
+    with pytest.raises(HTTPError) as refused:
+        changes.delete(Request("DELETE", "/a", (1, 1), path="/a"), tree)
+    assert refused.value.status == 403 and (tmp_path / "a" / "b").exists()
+
+
+def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MAX_DEPTH", 5)
+    (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)
+    with pytest.raises(HTTPError) as refused:
+        changes.delete(Request("DELETE", "/a", (1, 1), path="/a"), tree_of(tmp_path, top="/x"))
+    assert refused.value.status == 507 and (tmp_path / "/".join("abcdefgh")).exists()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's word for it becomes a 507."""
+    from ewe.features.webdav import tree, upload
+    from ewe.streams.base import Stream
+    from ewe.streams.blocking import run
+
+    def full(descriptor: int, data: bytes) -> None:
+        raise OSError(tree.errno.EDQUOT, "Disk quota exceeded")
+
+    class Body(type(Request("PUT", "/", (1, 1)).body)):  # type: ignore[misc]
+        async def receive(self) -> bytes:
+            return b"x"
+
+    monkeypatch.setattr(upload, "write", full)
+    request = Request("PUT", "/f", (1, 1), path="/f")
+    request.body = Body()
+    request.length = None
+    with pytest.raises(HTTPError) as refused:
+        run(upload.put(request, Stream(("", 0), ("", 0), None), tree_of(tmp_path, top="/x"), 100))  # type: ignore[arg-type]
+    assert refused.value.status == 507 and not os.listdir(tmp_path)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        ('path = "/x"\nwebdav = true', "webdav = answers below a prefix"),
+        ('prefix = "/x"\nwebdav = { max-size = "big" }', "webdav = "),
+        ('prefix = "/x"\nwebdav = true\ngateway = "cgi"', "lead to different places"),
+    ],
+)
+def test_bad_settings_are_one_line(tmp_path: Path, lines: str, words: str) -> None:
+    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "ewe.toml").write_text(f"[[site]]\n[[site.location]]\n{lines}\n")
+    done = run_command(tmp_path, "--config", "ewe.toml", "0")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
+
+
+@needs("litmus")
+def test_litmus(start: Start, tmp_path: Path) -> None:
+    """The test suite of neon's authors: all of it but dead properties, and locks, which ewe does not claim."""
+    (tmp_path / "ewe.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n')
+    server = start("asyncio", "--config", str(tmp_path / "ewe.toml"))
+    server.wait_for_log("everybody may write and delete files below /dav")
+    (server.root / "dav").mkdir()
+    done = subprocess.run(
+        ["litmus", "-k", f"{server.url}dav/"], capture_output=True, text=True, cwd=tmp_path, timeout=50,
+        env={**os.environ, "TESTS": "basic copymove http"},
+    )  # fmt: skip
+    assert done.stdout.count("0 failed. 100.0%") == 3, done.stdout
+    shutil.rmtree(server.root / "dav")
