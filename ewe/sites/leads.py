@@ -116,11 +116,26 @@ class Try:
         if path.endswith("/"):
             return os.path.isdir(static.name(path))
         try:
-            return static.has(path)
+            return static.has(path) or is_below_program(static, path)
         except HTTPError as refused:
             if refused.status == 404:
                 return False
             raise
+
+
+def is_below_program(static: Static, path: str) -> bool:
+    """Return whether a path leads to a program and goes on: /admin.php/users. Raises HTTPError(403, 404)."""
+    for part in leading_parts(static.root, static.prefix, path):
+        if os.path.isdir(part.file):
+            continue
+        descriptor = static.open(part.file, for_program=True)
+        if descriptor is None:
+            return False
+        try:
+            return static.claims.claim(part.file, true_name(descriptor, part.file), descriptor)
+        finally:
+            os.close(descriptor)
+    return False
 
 
 class Runner(Protocol):

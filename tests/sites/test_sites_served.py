@@ -55,6 +55,7 @@ indexes = false
 [[site.location]]
 prefix = "/cgi"
 programs = [".cgi"]
+try = ["$path", "/none"]
 [[site.location]]
 prefix = "/gone"
 status = 410
@@ -187,6 +188,9 @@ def the_first_that_exists_answers(server: Server) -> None:
     assert asked["PATH_INFO"] == "/2026/11/hello"
     assert asked["REQUEST_URI"] == "/framework/2026/11/hello?x=1"
     assert asked["QUERY_STRING"] == "x=1"
+    asked = told(fetch(server, "/cgi/page.cgi/more")[2])  # a path that goes on after a program is there, too
+    assert (asked["SCRIPT_NAME"], asked["PATH_INFO"]) == ("/cgi/page.cgi", "/more")
+    assert fetch(server, "/cgi/none")[2] == "missing in one"
     assert fetch(server, "/strict")[2] == "there"
     assert fetch(server, "/strict/x")[0] == 404
 
