@@ -132,10 +132,7 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         raise ConfigError(f"{path} line {last}: {message.removesuffix(' (at end of document)')}") from None
 
 
-NO_SETTINGS = (
-    "EWE_CONFIG",
-    "EWE_TRACE",
-)  # variables that are read elsewhere: settings.py, processors/trace.py
+NO_SETTINGS = ("EWE_CONFIG", "EWE_TRACE")  # settings.py and server/trace.py read these
 
 
 def from_platform(environ: Mapping[str, str]) -> Iterable[Given]:

@@ -104,6 +104,10 @@ class ProcessorFactory:
         """Return a new processor."""
         processor = self.model(self.site, self.config)
         limit_to_descriptors(processor)
+        if os.environ.get("EWE_TRACE"):
+            from ewe.server.trace import trace
+
+            trace(processor)
         return processor
 
     def renew(self) -> bool:

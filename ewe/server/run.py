@@ -54,7 +54,7 @@ LATER = (
     "ewe.config.site_lines", "ewe.config.site_tables", "ewe.gateway.affinity", "ewe.gateway.responder",
     "ewe.gateway.uwsgi", "ewe.http.media_types",
     "ewe.http.virtual_hosts", "ewe.libcgi.build", "ewe.sites.error_pages", "ewe.sites.homes", "ewe.sites.virtual",
-    "ewe.streams.loops", "ewe.streams.tls",
+    "ewe.server.trace", "ewe.streams.loops", "ewe.streams.tls",
     "ewe.gateway.proxies", "ewe.gateway.proxy_protocol",
     "ipaddress",
     "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "shlex", "subprocess", "tempfile",
