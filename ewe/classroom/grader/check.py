@@ -33,6 +33,7 @@ MODULES = (
     "conversations",
     "progress",
     "workers",
+    "schedules",
     "programs",
     "running_programs",
     "hygiene",

@@ -3,7 +3,7 @@
 The page is self-contained: style and pictures are in it, no script, no other server. In the picture, time goes to
 the right in steps, not in seconds: each column is one step of the schedule. What matters is the order.
 
-    ○ connects   ▸ sends   ■ amber: waits for its response   ■ green: answered   × the connection has ended
+    ○ connects   ▸ sends   ■ amber: waits   ■ blue: has a worker   ■ green: answered   × the connection has ended
 
 A server decides what it sends, and so what a page quotes. Texts are clipped, and a page that is larger than
 formats.MOST_BYTES is made again with shorter texts and fewer pictures.
@@ -66,6 +66,7 @@ svg .dim { fill: var(--dim) }
 .band { fill: var(--card) }
 .lane { stroke: var(--line); stroke-width: 2 }
 .waits { fill: var(--wait) }
+.served { fill: var(--note) }
 .done { fill: var(--good) }
 .end { stroke: var(--ink); stroke-width: 1.8; fill: none }
 .send { fill: var(--ink) }
@@ -89,6 +90,7 @@ KEY = "".join(
         (12, '<circle class="open" cx="6" cy="7" r="4"/>', "connects"),
         (12, '<path class="send" d="M2 2L11 7L2 12z"/>', "sends"),
         (22, '<rect class="waits" y="4" width="22" height="6" rx="2"/>', "waits for its response"),
+        (22, '<rect class="served" y="4" width="22" height="6" rx="2"/>', "holds a worker"),
         (12, '<rect class="done" x="1" y="1" width="10" height="12" rx="2"/>', "answered"),
         (12, '<path class="end" d="M2 3l8 8m0 -8l-8 8"/>', "the connection ends"),
         (
@@ -277,6 +279,7 @@ def lane(name: str, y: int, shown: list[dict[str, Any]], left: int) -> list[str]
     parts, bars, marks = [], [], []
     first = last = None
     waits_from: int | None = None
+    kind = "waits"
     for column, step in enumerate(shown):
         if step.get("lane") != name:
             continue
@@ -287,11 +290,14 @@ def lane(name: str, y: int, shown: list[dict[str, Any]], left: int) -> list[str]
         if do == "connect":
             marks.append(f'<circle class="open" cx="{x}" cy="{y}" r="4">{tip}</circle>')
         elif do == "send":
-            waits_from = x if waits_from is None else waits_from
+            waits_from, kind = (x, "waits") if waits_from is None else (waits_from, kind)
             marks.append(f'<path class="send" d="M{x - 4} {y - 5}L{x + 5} {y}L{x - 4} {y + 5}z">{tip}</path>')
+        elif do == "served" and waits_from is not None:
+            bars.append(bar(kind, waits_from, x, y))
+            waits_from, kind = x, "served"
         elif do == "answered" or do in ENDS:
             if waits_from is not None:
-                bars.append(bar("waits", waits_from, x, y))
+                bars.append(bar(kind, waits_from, x, y))
                 waits_from = None
             if do == "answered":
                 marks.append(
@@ -303,7 +309,7 @@ def lane(name: str, y: int, shown: list[dict[str, Any]], left: int) -> list[str]
         return []
     if waits_from is not None:
         last = left + len(shown) * COLUMN
-        bars.append(bar("waits", waits_from, last, y))
+        bars.append(bar(kind, waits_from, last, y))
     parts.append(f'<line class="lane" x1="{first}" x2="{last}" y1="{y}" y2="{y}"/>')
     return parts + bars + marks
 

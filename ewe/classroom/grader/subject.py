@@ -42,6 +42,16 @@ TASKS = 1500
 LARGE = (
     8 << 20
 )  # more than the socket buffers of both ends hold: 4 MB and 6 MB at most, where nobody raised them
+STEP = 64 << 10
+# The files of schedules.py, by size. Neither their names' order nor the length of their names is that of the sizes.
+SIZES = {
+    "/sizes/held": 0,
+    "/sizes/a-long-name-and-a-short-file": 1,
+    "/sizes/bb": 2,
+    "/sizes/z": 3,
+    "/sizes/m": 4,
+    "/sizes/a": 6,
+}
 MODEL_OPTIONS = ("--host", "127.0.0.1", "--parking", "never", "--workers", "1", "--access-log", "off")
 
 
@@ -93,6 +103,18 @@ class Site:
         for each in [directory, *{(self.root / path[1:]).parent for path in self.files}]:
             each.chmod(0o755)
         site_programs.write(self.root)
+        # No buffers of a connection hold these files. All but the first line is a hole, without room on the disk.
+        self.sized = {path: LARGE + step * STEP for path, step in SIZES.items()}
+        (self.root / "sizes").mkdir(exist_ok=True)
+        (self.root / "sizes").chmod(0o755)
+        for path, size in self.sized.items():
+            (self.root / path[1:]).write_bytes(self.first_line(path))
+            os.truncate(self.root / path[1:], size)
+
+    @staticmethod
+    def first_line(path: str) -> bytes:
+        """Return how a file below /sizes/ begins."""
+        return f"{path}\n".encode()
 
     def order(self, what: str, items: Sequence[T]) -> list[T]:
         """Return items that are equal for the check in the order of the student; as they are, without a seed."""
@@ -213,7 +235,7 @@ class Subject:
         self.output = output
         self.own_children = set(processes.children_of_grader())
         self.environment = dict(environment or {})
-        self.trace = output.with_name("trace")
+        self.trace = output.with_suffix(".trace")
         self.trace.write_bytes(b"")
         self.trace.chmod(0o666)  # the server may run as another account
         variables = {
