@@ -1,0 +1,133 @@
+"""The front: one thread that accepts connections and reads the heads of requests. Given, and complete.
+
+    connection ─▶ its head comes in pieces; a selector watches all of them ─▶ whole: arrive(Request)
+
+To schedule by the size of a file, a server has to know the request before it has a worker for it. A client that
+sends half a request must hold up nobody: the front never waits for a single client.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from conversation import SILENCE, BadRequest, refusal, split_head
+from schedule import Request
+
+PAUSE = 0.05  # seconds without accepting when no descriptor is left
+SLOW = 60.0  # seconds that a client may take to read its response
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\nConnection: close\r\n\r\nbusy\n"
+
+
+class Stop(Exception):
+    """The server is to end (SIGTERM)."""
+
+
+def stop(number: int, frame: object) -> None:
+    """End the loop, wherever it is."""
+    raise Stop
+
+
+class Arriving:
+    """A connection whose request has not come whole yet."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.buffer = b""
+        self.until = time.monotonic() + SILENCE
+
+
+def serve(listener: socket.socket, root: str, arrive: Callable[[Request, bytes], None]) -> None:
+    """Read requests until SIGTERM. arrive: told of each, with its head; it must not wait."""
+    signal.signal(signal.SIGTERM, stop)
+    listener.setblocking(False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ, None)
+        try:
+            while True:
+                begun = [key.data for key in selector.get_map().values() if key.data is not None]
+                first = min((each.until for each in begun), default=None)
+                for key, _ in selector.select(None if first is None else max(0.0, first - time.monotonic())):
+                    if key.data is None:
+                        accept(listener, selector)
+                    else:
+                        read_on(key.data, selector, root, arrive)
+                for each in begun:
+                    if each.until < time.monotonic() and each.connection.fileno() >= 0:
+                        forget(each, selector)
+        except Stop:
+            listener.close()
+
+
+def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
+    """Accept one connection."""
+    try:
+        connection, _ = listener.accept()
+    except BlockingIOError:
+        return
+    except OSError:
+        time.sleep(PAUSE)
+        return
+    connection.setblocking(False)
+    selector.register(connection, selectors.EVENT_READ, Arriving(connection))
+
+
+def read_on(
+    arriving: Arriving, selector: selectors.BaseSelector, root: str, arrive: Callable[[Request, bytes], None]
+) -> None:
+    """Read what has come of a request; pass it on when its head is whole."""
+    try:
+        data = arriving.connection.recv(65536)
+        head, _ = split_head(arriving.buffer + data)
+    except BlockingIOError:
+        return
+    except OSError:
+        forget(arriving, selector)
+        return
+    except BadRequest as refused:
+        answer(arriving.connection, refusal(refused.status))
+        forget(arriving, selector)
+        return
+    arriving.buffer += data
+    if head is not None:
+        arriving.until = float("inf")
+        selector.unregister(arriving.connection)
+        arriving.connection.settimeout(SLOW)
+        client = arriving.connection.getpeername()[1]
+        target = [*head.split(b" ", 2), b"", b""][1].decode("latin-1")
+        arrive(Request(client, target, size_of(root, target), arriving.connection), head)
+    elif not data:
+        forget(arriving, selector)
+
+
+def forget(arriving: Arriving, selector: selectors.BaseSelector) -> None:
+    """Close a connection whose request will not come."""
+    selector.unregister(arriving.connection)
+    arriving.connection.close()
+
+
+def answer(connection: socket.socket, data: bytes) -> None:
+    """Send a short response, which fits into the kernel's buffer."""
+    try:
+        connection.send(data)
+    except OSError:
+        pass  # the client has left
+
+
+def refuse(connection: socket.socket) -> None:
+    """Answer 503 to a request that was dropped, and close its connection."""
+    answer(connection, BUSY)
+    connection.close()
+
+
+def size_of(root: str, target: str) -> int:
+    """Return the size of the file that a target names, 0 if there is none."""
+    try:
+        return os.path.getsize(root + unquote(target.partition("?")[0]))
+    except (OSError, ValueError):
+        return 0
