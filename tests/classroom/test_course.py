@@ -110,6 +110,7 @@ QUICK = {
     "cgi": ("cgi-environment", "cgi-deadlock"),
     "engine": ("engine-globals", "engine-errors", "engine-xswitch"),
     "caching": ("modified-since", "fresh-file"),
+    "scheduling": ("order-sff",),
 }
 
 
@@ -120,10 +121,13 @@ def grade(lab: str, *server: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+WAYS_GRADED = [
+    *((name, "python") for name in LABS if name != "measure"), ("pool", "model"), ("scheduling", "model"),
+]  # fmt: skip
+
+
 @pytest.mark.starts_processes
-@pytest.mark.parametrize(
-    ("name", "way"), [*((name, "python") for name in LABS if name != "measure"), ("pool", "model")]
-)
+@pytest.mark.parametrize(("name", "way"), WAYS_GRADED)
 def test_solution_and_starter_are_graded(tmp_path: Path, name: str, way: str) -> None:
     file = labs.lab(name).ways[way].grade
     assert course("solution", name, str(tmp_path / "solved"), "--language", way) == 0

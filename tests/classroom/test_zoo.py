@@ -26,7 +26,7 @@ FILES = (
     "data_mutants.py",
 )  # test_lab_mutants.py grades those of the others
 LABS = ("serial", "fork", "thread", "pool", "event")
-SMALL = (*LABS, "cgi")
+SMALL = (*LABS, "cgi", "scheduling")
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(300)]
 
 
@@ -86,8 +86,10 @@ def test_the_documented_zoo_is_the_one_that_is_tested() -> None:
 
 # These take seconds each, or differ little from their neighbours; matrix.py grades them all.
 ONLY_IN_MATRIX = {
-    "TellsPassword", "ForgetsStart", "StopsReading", "AlwaysFine", "OnlyCrLf", "TrustsOutput", "RunsAnything",
-    "Endless", "Terminates", "WaitsForEver", "WrongStatus", "KeepsPipes",
+    "SharedEnvironment", "TellsPassword", "ForgetsStart", "StopsReading", "AlwaysFine", "OnlyCrLf", "TrustsOutput",
+    "RunsAnything", "Endless", "Terminates", "WaitsForEver", "WrongStatus", "KeepsPipes",
+    "TakesLast", "LastOfEqual", "IgnoresPolicy", "Impatient", "CountsWorkers", "WaitsForRoom", "ClosesSilently",
+    "DropsNewest", "TellsEarly", "SaysNothing",
 }  # fmt: skip
 
 

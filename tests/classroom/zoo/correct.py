@@ -317,7 +317,8 @@ MODELS = {"serial": Serial, "fork": Fork, "thread": Thread, "pool": Pool, "event
 
 if __name__ == "__main__":
     from correct_cgi import Cgi
+    from correct_scheduling import Scheduling
 
-    MODELS["cgi"] = Cgi
+    MODELS |= {"cgi": Cgi, "scheduling": Scheduling}
     name, port, root, workers = sys.argv[1:]
     MODELS[name](int(port), root, int(workers)).run()

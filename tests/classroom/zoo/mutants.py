@@ -625,6 +625,7 @@ class DropsDownloads(Thread):
 
 
 import mutants_cgi  # noqa: E402, F401  after this file's own, as in the documented table
+import mutants_scheduling  # noqa: E402, F401
 
 if __name__ == "__main__":
     name, port, root, workers = sys.argv[1:]
