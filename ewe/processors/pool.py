@@ -268,11 +268,14 @@ class Pool(Processor):
     def watch_other(self, parked: ParkedPoll) -> None:
         """Have epoll watch the socket of another server that a parked conversation waits for, too."""
         descriptor, events = parked.descriptor, parked.mask | EPOLLONESHOT
-        self.others[descriptor] = parked
         try:
-            try:
-                self.listener.watch(descriptor, events, True)
-            except FileNotFoundError:
-                self.listener.watch(descriptor, events)
+            with parked.lock:
+                if parked.over:  # the client's event came first
+                    return
+                self.others[descriptor] = parked
+                try:
+                    self.listener.watch(descriptor, events, True)
+                except FileNotFoundError:
+                    self.listener.watch(descriptor, events)
         except OSError:  # let the conversation find out
             parked.ring()

@@ -14,9 +14,10 @@ threads. The first wait of a request therefore looks for EAGER seconds in place.
 
 Programs still hold their worker (Stream.poller()): a pool bounds how many of them run at once.
 
-What can go wrong: the ring comes while the worker still parks the conversation, or after the conversation went on.
-The processor sets `wake` last and looks at `rung` then; a conversation that goes on takes `wake` away. A ring
-that is too late wakes nobody, and one that is too early is looked at again: every wait may return too early.
+What can go wrong: the client's event resumes the conversation, with another worker, while the first worker still
+parks it. The first worker must not have the other socket watched for a wait that is over: it would take the place
+of the next wait's. `over` prevents that. A conversation that goes on also takes `wake` away. A ring that is too
+late wakes nobody, and one that is too early is looked at again: every wait may return too early.
 
 Read next: processors/pool.py, park() and watch_other().
 """
@@ -24,6 +25,7 @@ Read next: processors/pool.py, park() and watch_other().
 from __future__ import annotations
 
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from select import (
     EPOLLIN,
@@ -51,7 +53,7 @@ EAGER = 0.002  # seconds
 class ParkedPoll:
     """A bell that the main thread's epoll rings. client_events, mask: of epoll(7); descriptor: -1 for none."""
 
-    __slots__ = ("client_events", "descriptor", "mask", "rung", "wake")
+    __slots__ = ("client_events", "descriptor", "lock", "mask", "over", "rung", "wake")
 
     def __init__(self, client_events: int, descriptor: int = -1, mask: int = 0) -> None:
         self.client_events = client_events
@@ -59,6 +61,8 @@ class ParkedPoll:
         self.mask = mask
         self.rung = False
         self.wake: Callable[[], None] | None = None
+        self.over = False  # the conversation has gone on
+        self.lock = allocate_lock()  # for `over`: held while the processor has epoll watch the descriptor
 
     def ring(self) -> None:
         self.rung = True
@@ -72,7 +76,10 @@ class ParkedPoll:
         raise NotImplementedError  # PoolPoller.wait() waits
 
     def close(self) -> None:
-        """Do nothing."""
+        """Note that the conversation goes on, perhaps while a worker still parks it."""
+        with self.lock:
+            self.over = True
+        self.wake = None
 
 
 class PoolPoller(BlockingPoller):
@@ -108,7 +115,7 @@ class PoolPoller(BlockingPoller):
             except Timeout:
                 pass
             finally:
-                parked.wake = None
+                parked.close()
             if parked.rung:
                 return [descriptor]
             now = time.monotonic()

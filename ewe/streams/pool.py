@@ -29,7 +29,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from select import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, POLLERR, POLLHUP, poll
+from select import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, POLLERR, POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING
 
 from ewe.streams.base import (
@@ -135,12 +135,19 @@ class PoolStream(BlockingStream):
     async def either(self, descriptor: int, seconds: float) -> bool:
         if not self.parks_always:
             return await super().either(descriptor, seconds)
-        parked = ParkedPoll(EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, descriptor, EPOLLIN)
-        try:
-            await Wait(Want.EITHER, time.monotonic() + seconds, parked)
-        finally:
-            parked.wake = None
-        return not parked.rung
+        expires = time.monotonic() + seconds
+        client = poll()
+        client.register(self.socket, POLLIN)
+        while True:
+            parked = ParkedPoll(EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, descriptor, EPOLLIN)
+            try:
+                await Wait(Want.EITHER, expires, parked)
+            finally:
+                parked.close()
+            if client.poll(0):  # its receive() will not wait
+                return True
+            if parked.rung:
+                return False
 
     def bell(self) -> Bell:
         return PoolBell(self) if self.parks_always else super().bell()
