@@ -81,12 +81,13 @@ libcgi: $(VENV)/.serve ## LibCGI and its samples, libcgi-bin/* (needs a C compil
 	$(VENV)/bin/ewe --build-libcgi
 	$(VENV)/bin/python -m ewe.libcgi.samples
 
-docs: $(VENV)/.serve ## what is generated in docs/: the settings of ewe and of X-Switch, the list of rooms
+docs: $(VENV)/.test ## what is generated in docs/ and share/: settings, list of rooms, manual page, completion of shells
 	$(VENV)/bin/python -m ewe.config > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 	$(VENV)/bin/python -m ewe.xswitch.settings_page > docs/xswitch-settings.md.new
 	mv docs/xswitch-settings.md.new docs/xswitch-settings.md
 	$(VENV)/bin/python tests/support/rooms.py
+	$(VENV)/bin/python share/make.py
 
 clean: ## remove all files that make and the tools have created
 	rm -rf .venv .venv-* ewe/xswitch/engines/java/target ewe/lab/stacks/servlets/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
@@ -108,7 +109,7 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv --clear $(VENV)
 	@echo '$(CURDIR)' > $@
 
-$(VENV)/.serve: WHAT = .
+$(VENV)/.serve: WHAT = .[pages]
 $(VENV)/.test: WHAT = .[test,lint]
 $(VENV)/.lab: WHAT = .[lab]
 

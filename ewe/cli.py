@@ -29,6 +29,9 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 LISTS = tuple(setting.key for setting in SETTINGS.values() if isinstance(setting.default, tuple))
 
 
+LONGEST_DEFAULT = 50  # characters in the help; --print-config shows all
+DIRECTORY = "the directory of the command line"  # the origin of its document root
+
 NOT_HERE = (
     "this Python has no epoll(7), which Linux has: run a clone of ewe in a Linux container, "
     'docker run --rm -it -p 4000:4000 -v "$PWD":/ewe -w /ewe python:3 python3 -m ewe --host 0.0.0.0 4000'
@@ -171,6 +174,51 @@ class _Formatter(argparse.HelpFormatter):
         return ", ".join(action.option_strings) + (f" {action.metavar}" if action.metavar else "")
 
 
+SHORT_HELP = """\
+usage: ewe [model] [option ...] [port] [directory]
+
+Serve files and programs, under the concurrency model of your choice.
+
+  ewe                     htdocs/ and cgi-bin/ of this directory, at port 4000
+  ewe -p 8080             the same by a pool of threads, at port 8080
+  ewe ~/site              the files of that directory, and no programs
+  ewe --host 0.0.0.0 .    this directory, for every computer of the network
+  ewe --config site.toml  what a settings file says: several sites, TLS, logins
+
+models:   -n serial    -f fork    --model prefork    -t thread
+          -p pool      -a asyncio    -x X-Switch     --model yours:Class
+options:  --host ADDRESS       --documentroot PATH    --access-log PATH | off
+          --port NUMBER        --cgi-path PATH        --tls self    (HTTPS)
+          --workers COUNT      --poolthreads COUNT    --open   (the browser)
+checks:   --check-config       --print-config         --explain URL
+
+ewe --help all lists every option; ewe --help GROUP those of one group:
+{groups}.
+"""
+
+
+class _Help(argparse.Action):
+    """Print a screen of help, or all of it, or that of one group of options."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        titles = [group.title for group in parser._action_groups if group.title in groups()]
+        if values == "all":
+            parser.print_help()
+        elif not values:
+            listed = textwrap.fill(", ".join(titles), 78, break_on_hyphens=False)
+            print(SHORT_HELP.format(groups=listed), end="")
+        elif values in titles:
+            formatter = parser._get_formatter()
+            [group] = [group for group in parser._action_groups if group.title == values]
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+            print(formatter.format_help().replace(_TIE, " "), end="")
+        else:
+            raise ConfigError(f"--help {quoted(values)}: there is help for all, {', '.join(titles)}")
+        parser.exit()
+
+
 class _Set(argparse.Action):
     """Collect the values of a setting in the namespace's `given`: {key: [(name used, value), ...]}."""
 
@@ -183,19 +231,36 @@ class _Set(argparse.Action):
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    """Parse the command line; `given` holds its settings. Raises ConfigError; SystemExit after --help."""
+    """Parse the command line; `given` holds its settings, `words` its port and directory.
+
+    Raises ConfigError; SystemExit after --help.
+    """
+    parser, known = command_line()
+    _check_flags(argv, known)
+    options, words = parser.parse_known_args(argv, argparse.Namespace(given={}))
+    options.words = [options.word, *words] if hasattr(options, "word") else words
+    return options
+
+
+def command_line() -> tuple[argparse.ArgumentParser, list[str]]:
+    """Return the parser of the command line, and the names of its options."""
     from ewe.processors import base
 
     parser = _Parser(
         prog="ewe",
-        usage=f"ewe [{' | '.join(base.FLAGS)}] [option ...] [port]",
+        usage=f"ewe [{' | '.join(base.FLAGS)}] [option ...] [port] [directory]",
         description="Serve files and CGI programs, under the concurrency model of your choice.",
         formatter_class=_Formatter,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
         add_help=False,
     )
-    parser.add_argument("positional", nargs="?", metavar="port", help="the same as --port")
+    parser.add_argument(
+        "word",
+        nargs="?",
+        metavar="port or directory",
+        help="a port, the same as --port; a directory whose files to serve, and no programs; or both",
+    )
     known = _add_general(parser)
     for title, settings in groups().items():
         group = parser.add_argument_group(title)
@@ -206,11 +271,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
             known.append(flag)
         for setting in settings:
             known += _add_setting(group, setting)
-    _check_flags(argv, known)
-    options, extra = parser.parse_known_args(argv, argparse.Namespace(given={}))
-    if extra:
-        raise ConfigError(f"{quoted(extra[0])}: one port is enough")
-    return options
+    return parser, known
 
 
 def _add_general(parser: argparse.ArgumentParser) -> list[str]:
@@ -235,7 +296,10 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
     ):
         group.add_argument(name, action="store_true", default=False, help=text)
     group.add_argument("--version", action="version", version=f"ewe {__version__}", help="print it and end")
-    group.add_argument("-h", "--help", action="help", help="print this and end")
+    group.add_argument(
+        "-h", "--help", action=_Help, nargs="?", const="", metavar="WHAT",
+        help="print a screen of help and end; WHAT: all, or what the options concern, such as tls",
+    )  # fmt: skip
     return [
         "--config",
         "--explain",
@@ -256,6 +320,8 @@ def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
     if switch:
         flags += [f"--no-{key}" for key in setting.keys]
     default = setting.show(setting.default) or "none"
+    if len(default) > LONGEST_DEFAULT:
+        default = default[:LONGEST_DEFAULT] + "..."
     group.add_argument(
         *flags,
         action=_Set,
@@ -286,15 +352,41 @@ def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
     )
     if len(models) > 1:
         raise ConfigError(f"{len(models)} models at once: {', '.join(models[:-1])} and {models[-1]}")
-    if (port := getattr(options, "positional", None)) is not None:
+    port, directory = _port_and_directory(options.words)
+    if port is not None:
         number = Config.port.read(port, "port")
         if "port" in given and Config.port.read(given["port"][-1][1], "--port") != number:
             raise ConfigError(f"two ports at once: {given['port'][-1][1]} and {port}")
         given["port"] = [("port", port)]
+    if directory is not None:
+        if "documentroot" in given:
+            other = given["documentroot"][-1][1]
+            raise ConfigError(f"two directories at once: {other} (--documentroot) and {directory}")
+        options.directory = directory
     if "bind" in given and not given.keys().isdisjoint(("host", "port")):
         raise ConfigError("--bind is instead of --host and a port: use one or the other")
     last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LISTS]
     return [*last, *((key, [raw for _, raw in given[key]]) for key in LISTS if key in given)]
+
+
+def _port_and_directory(words: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the port and the directory that the command line names without an option.
+
+    A number is a port; a directory of that name is ./8080. Raises ConfigError for another word, or a second one.
+    """
+    port = directory = None
+    for word in words:
+        if os.path.isdir(word) and not word.isdigit():
+            if directory is not None:
+                raise ConfigError(f"{quoted(word)}: one directory is enough, there is {quoted(directory)}")
+            directory = word
+        elif "/" in word or word in (".", ".."):
+            raise ConfigError(f"{quoted(word)}: there is no such directory")
+        elif port is not None:
+            raise ConfigError(f"{quoted(word)}: one port is enough, and there is no directory of that name")
+        else:
+            port = word
+    return port, directory
 
 
 # What comes of it.
@@ -304,7 +396,14 @@ def _configure(options: argparse.Namespace) -> Config:
     """Return the configuration from all sources. Raises ConfigError, also for a model that does not exist."""
     from ewe.processors import base
 
+    options.directory = None
     config = Config.load(_given(options), file=options.config)
+    if options.directory is not None:
+        if config.sites:
+            raise ConfigError(
+                f"{quoted(options.directory)}: {config.file} has [[site]] tables, which name theirs"
+            )
+        config = config.replace(DIRECTORY, documentroot=options.directory)
     try:
         base.find(config.concurrency)
     except base.UnknownModel as error:
@@ -338,8 +437,9 @@ def _toml(setting: Setting[Any], value: object) -> str:
 def choose_site(config: Config) -> Config:
     """Return the configuration with directories that exist: those it names, or those of the sample site.
 
-    ewe serves the sample site if no source names a document root and there is no htdocs/; it prints a line that
-    says so. Raises SiteError if a directory that a source names is missing.
+    If no source names a document root and there is no htdocs/, ewe serves this directory if it has an index file,
+    else the sample site; it prints a line that says so. Raises SiteError if a directory that a source names is
+    missing.
     """
     if config.sites:
         for own in config.each_site():
@@ -350,18 +450,43 @@ def choose_site(config: Config) -> Config:
         return config
     check_directories(config)
     root = config.documentroot
-    named = config.origin("documentroot") != "default"
+    origin = config.origin("documentroot")
+    if origin == DIRECTORY:
+        return files_only(config)
     if os.path.isdir(root):
         return config
+    if origin != "default":
+        raise SiteError(f"document root {quoted(root)} ({origin}) is not a directory")
     sample = next((place for place in _sample_places() if os.path.isdir(os.path.join(place, "htdocs"))), None)
-    if named or sample is None:
-        raise SiteError(f"document root {quoted(root)} ({config.origin('documentroot')}) is not a directory")
-    print("ewe: no htdocs here; serving the sample site of ewe", file=sys.stderr)
+    if sample is None or any(os.path.isfile(name) for name in config.defaultindex):
+        print("ewe: no htdocs here; serving this directory itself, without programs", file=sys.stderr)
+        return files_only(config.replace("this directory", documentroot="."))
+    print(
+        "ewe: no htdocs here; serving the sample site of ewe (`ewe .` serves this directory)", file=sys.stderr
+    )
     if config.origin("cgi_path") == "default":
         config = config.replace("sample site", cgi_path=os.path.join(sample, "cgi-bin"))
     if config.origin("libcgi_path") == "default":
         config = config.replace("sample site", libcgi_path=os.path.join(sample, "libcgi-bin"))
+    if config.origin("markdown") == "default" and has_markdown():
+        config = config.replace("sample site", markdown=True)
     return config.replace("sample site", documentroot=os.path.join(sample, "htdocs"))
+
+
+def has_markdown() -> bool:
+    """Return whether the package is installed that makes pages of Markdown files."""
+    from importlib.util import find_spec
+
+    return find_spec("markdown") is not None
+
+
+def files_only(config: Config) -> Config:
+    """Return the configuration without the directories of programs that no source names.
+
+    `ewe ~/Downloads` must not run what lies in a cgi-bin there, and a cgi-bin here belongs to another site.
+    """
+    none = {name: os.devnull for name in ("cgi_path", "libcgi_path") if config.origin(name) == "default"}
+    return config.replace("only files are served", **none) if none else config
 
 
 def check_directories(config: Config) -> None:

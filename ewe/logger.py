@@ -157,7 +157,10 @@ class ErrorLog:
 # ---------------------------------------------------------------------------------------------------------
 # The access log
 
+# Of a format that is chosen or made elsewhere, the text stands for a valid one.
 FORMATS = {
+    "auto": "",
+    "short": "",
     "common": '%h %l %u %t "%r" %>s %b',
     "combined": '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i" %D %{model}n %{worker}n',
 }
@@ -239,12 +242,14 @@ DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")
 
 
 class AccessLog:
-    """One line for each request, in a format of Apache's letters or as JSON, written after the response."""
+    """One line for each request, written after the response: in a format of Apache's letters, as JSON, or short."""
 
     def __init__(self, path: str = "off", form: str = "combined", notes: Mapping[str, str] = NOTES) -> None:
         """Open path ("-" is standard output, "off" nothing). Raises OSError, ValueError for a bad format."""
         self.notes = dict(notes)
         self.form = form
+        if form == "auto":
+            self.form = "short" if path == "-" and os.isatty(1) else "combined"
         self.compile()
         self.file = LogFile(path, 1)
         self.files = [self.file]
@@ -263,6 +268,12 @@ class AccessLog:
 
     def write(self, exchange: Exchange) -> None:
         """Write the line of one exchange."""
+        if self.form == "short":
+            from ewe.short_line import short_line
+
+            line, status = escaped(exchange.request.line), exchange.response.status
+            self.file.write(short_line(line, exchange.client, status, exchange.sent, exchange.micros))
+            return
         if self.form == "json":
             line = json_line(exchange, self.notes)
             if len(line) > PIPE_BUF and self.file.may_block:  # a line that is cut would not be JSON

@@ -165,6 +165,10 @@ class Site:
             from ewe.features.sql_pages import SQLPages
 
             yield "/", SQLPages(config, self.databases, self.static)
+        if config.markdown:
+            from ewe.features.markdown_pages import MarkdownPages
+
+            yield "/", MarkdownPages(config, self.static)
         if last is not None:
             yield "/", last
 

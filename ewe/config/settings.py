@@ -122,6 +122,8 @@ class Config:
     backlog = Setting(1024, COUNT, "how many new connections may wait in the kernel to be accepted",
                       group="listening")
 
+    open = Setting(False, BOOL, "show the site in this computer's browser once ewe listens", group="listening")
+
     concurrency = Setting("pool", MODEL, "the concurrency model by name, or module:Class to try your own",
                           group="model", names=("model",))
     workers = Setting(None, auto(COUNT), "how many processes serve; auto: 1, prefork 8", group="model")
@@ -168,6 +170,7 @@ class Config:
     languages = Setting((), LANGUAGES, "the languages that files may have, the default one first: page.en.html or"
                         " page.html.de answers for page.html, as Accept-Language says; may be repeated",
                         group="files")
+    markdown = Setting(False, BOOL, "show Markdown files (.md) as pages; needs the package markdown", group="files")
     cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
                     " second; 0: off", group="files")
 
@@ -313,8 +316,8 @@ class Config:
     loglevel = Setting("info", choice("error", "warning", "info", "debug", numbered=True), "the least"
                        " important messages that the error log holds", group="logs", names=("log-level",))
     access_log = Setting("-", PATH, "the access log; -: standard output; off: none", group="logs")
-    log_format = Setting("combined", TEXT, "the format of a line of the access log: combined, common, json, or"
-                         " Apache's letters", group="logs")
+    log_format = Setting("auto", TEXT, "the format of a line of the access log: short, combined, common, json, or"
+                         " Apache's letters; auto: short on a terminal, else combined", group="logs")
     # fmt: on
 
     file: str | None = None  # the settings file that was read

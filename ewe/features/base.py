@@ -38,6 +38,7 @@ FEATURES = {
     "proxy": "ewe.features.proxy:Proxy",
     "fastcgi": "ewe.features.fastcgi:FastCGI",
     "pages": "ewe.features.pages:SitePages",
+    "markdown_pages": "ewe.features.markdown_pages:MarkdownPages",
     "sql_pages": "ewe.features.sql_pages:SQLPages",
     "static": "ewe.features.static:Static",
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ LATER = (
     "ewe.http.virtual_hosts", "ewe.libcgi.build", "ewe.sites.error_pages", "ewe.sites.homes", "ewe.sites.virtual",
     "ewe.server.trace", "ewe.streams.loops", "ewe.streams.tls",
     "ewe.gateway.proxies", "ewe.gateway.proxy_protocol",
-    "ipaddress",
+    "ewe.short_line", "ipaddress",
     "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "shlex", "subprocess", "tempfile",
     "tomllib", "traceback",
 )  # fmt: skip
@@ -222,8 +223,43 @@ def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     words, workers = factory.words, factory.workers
     count = f", {workers} workers" if workers > 1 and "processes" not in words else ""
     # One write: print() writes the line end in a second one, and a reader of the log could see half a line.
-    sys.stderr.write(f"ewe: {where} ({words}{count}; pid {os.getpid()}; Ctrl-C stops)\n")
+    sys.stderr.write(f"ewe: {where} ({words}{count}; pid {os.getpid()}; Ctrl-C stops)\n{elsewhere(where)}")
     sys.stderr.flush()
+    if config.open and (shown := re.search(r"\bhttps?://\S+", where)):
+        open_browser(shown[0].replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
+
+
+def elsewhere(where: str) -> str:
+    """Return the line with the addresses for this computer and for others, "" if ewe listens at one address."""
+    found = re.search(r"(https?)://(?:0\.0\.0\.0|\[::\]):(\d+)/", where)
+    if found is None:
+        return ""
+    scheme, port = found.groups()
+    address = network_address()
+    other = f", on the network {scheme}://{address}:{port}/" if address else ""
+    return f"ewe: on this computer {scheme}://127.0.0.1:{port}/{other}\n"
+
+
+def network_address() -> str:
+    """Return this computer's IPv4 address in its network, "" without one. Nothing is sent."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # connect(2) of a UDP socket only chooses the route. The address is one for documentation (RFC 5737).
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return ""
+        address: str = probe.getsockname()[0]
+    return "" if address.startswith("127.") else address
+
+
+def open_browser(shown: str) -> None:
+    """Show a URL in the browser, from a process that is nobody's child: no model has to wait for it."""
+    import subprocess
+
+    command = '"$@" </dev/null >/dev/null 2>&1 &'
+    subprocess.run(["/bin/sh", "-c", command, "sh", sys.executable, "-m", "webbrowser", shown], check=False)
 
 
 @contextmanager

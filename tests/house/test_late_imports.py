@@ -35,6 +35,7 @@ EARLIER = {
     "ewe.config.settings": "the command has read the settings",
     "ewe.registry": "finds the model",
     "errno": "is part of the interpreter",
+    "markdown": "the site is made before, and pages of Markdown files are its",
     "passlib.exc": "an htpasswd file is first read with the settings",
     "passlib.hash": "an htpasswd file is first read with the settings",
     "uvloop": "the model's words for the banner import it",

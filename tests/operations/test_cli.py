@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["serial", "fork", "prefork", "thread", "pool", "asyncio"]
 
 
+COMMAND_LINE = cli.command_line()[1]
+
+
 class UnknownModel(ValueError):
     pass
 
@@ -126,8 +129,7 @@ def test_a_flag_is_stronger_than_the_environment(server: Server, monkeypatch: py
     ("argv", "message"),
     [
         ("8080 --port 8081", "two ports at once: 8081 and 8080"),
-        ("8080 9090", '"9090": one port is enough'),
-        ("htdocs", 'port "htdocs": expected a port number, 0 to 65535'),
+        ("8080 9090", '"9090": one port is enough, and there is no directory of that name'),
         ("-1", 'port "-1": expected a port number, 0 to 65535'),
         ("-- -x", 'port "-x": expected a port number, 0 to 65535'),
         ("--port 65536", '--port "65536": expected a port number, 0 to 65535'),
@@ -165,13 +167,16 @@ EXAMPLES = {
     "asgi": "/blog=blog:app",
     "browser-edit": "shop.goods",
     "browser-query": "log/slow=SELECT 1",
+    "compress-codings": "gzip",
     "database": "log=access.db",
     "env": "LANG=C",
     "fastcgi": ".php=localhost:1",
     "fastcgi-affinity": "at",
     "fastcgi-authorizer": "/a=localhost:1",
     "fastcgi-start": ".php=2:php-cgi",
+    "languages": "en",
     "scgi": "/scgi=localhost:1",
+    "trusted-proxies": "127.0.0.1",
     "uwsgi": "/uwsgi=localhost:1",
     "mount": "/hello=hello:Hello",
     "wsgi": "/wiki=wiki:app",
@@ -211,18 +216,69 @@ def test_help_fits_and_tells_all(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert cli.main(["-h"]) == 0
+    assert cli.main(["-h", "all"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("usage: ewe [-n | -f | -t | -p | -a] [option ...] [port]\n")
+    assert text.startswith("usage: ewe [-n | -f | -t | -p | -a] [option ...] [port] [directory]\n")
     assert max(map(len, text.splitlines())) < 80
     assert text.isascii()
     assert "\x1b" not in text
     told = " ".join(text.split())
     for setting in SETTINGS.values():
         default = setting.show(setting.default) or "none"
+        if len(default) > cli.LONGEST_DEFAULT:
+            continue
         assert f"[{default}; {setting.variable}]" in text, "a default and its variable stay together"
         assert all(re.search(rf"^ .*--{key}\b", text, re.M) for key in setting.keys)
     assert f"Models: {', '.join(MODELS)}." in told
+
+
+def test_help_is_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """In 24 lines of 80 columns: what people type first, and where the rest is."""
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) < 80 and "ewe --help all" in text
+    for option in re.findall(r"(?<!\S)--?[a-z][a-z-]*", text):
+        assert option in [*COMMAND_LINE, "--help"], option
+    assert all(group in text for group in ("tls", "files", "model"))
+    assert cli.main(["--help", "tls"]) == 0
+    text = capsys.readouterr().out
+    assert "--tls-cert" in text and "--port" not in text
+    assert complaint(capsys, "--help", "sheep").startswith('--help "sheep": there is help for all, listening')
+
+
+def test_a_directory_without_an_option(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files are served, and no programs: neither those below it, nor those of this directory."""
+    for name in ("cgi-bin", "other/cgi-bin", "8080"):
+        Path(name).mkdir(parents=True)
+    for argv in ("other 8081", "8081 other", "other --port 8081", "-p 8081 ./other"):
+        config = configured(server, *argv.split())
+        assert (config.port, Path(config.documentroot)) == (8081, Path("other"))
+        assert not os.path.isdir(config.cgi_path) and config.markdown is False
+    assert configured(server, "8080").documentroot == "htdocs"  # a number is a port
+    assert configured(server, "./8080").documentroot == "./8080"
+    assert configured(server, "other", "--cgi-path", "cgi-bin").cgi_path == "cgi-bin"
+    capsys.readouterr()
+    said = complaint(capsys, "nowhere/here")
+    assert said == '"nowhere/here": there is no such directory'
+    assert (
+        complaint(capsys, "other", "8080", "htdocs") == '"htdocs": one directory is enough, there is "other"'
+    )
+    said = complaint(capsys, "other", "--documentroot", "htdocs")
+    assert said == "two directories at once: htdocs (--documentroot) and other"
+
+
+def test_this_directory_is_served_if_it_has_an_index(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("htdocs").rmdir()
+    assert Path(configured(server).documentroot) == ROOT / "htdocs"
+    assert "`ewe .` serves this directory" in capsys.readouterr().err
+    Path("index.html").write_text("mine")
+    assert configured(server).documentroot == "."
+    assert "serving this directory itself" in capsys.readouterr().err
 
 
 def test_print_config_shows_origins_and_can_be_read_again(
@@ -350,17 +406,21 @@ def test_the_sample_site(
     assert Path(config.cgi_path) == sample / "cgi-bin"
     assert config.origin("documentroot") == config.origin("cgi_path") == "sample site"
     assert config.concurrency == "fork"
-    assert capsys.readouterr().err == "ewe: no htdocs here; serving the sample site of ewe\n"
+    said = "ewe: no htdocs here; serving the sample site of ewe (`ewe .` serves this directory)\n"
+    assert capsys.readouterr().err == said
     Path("programs").mkdir()
     assert configured(server, "--cgi-path", "programs").cgi_path == "programs"
 
 
-def test_no_site_at_all(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_without_a_sample_site_this_directory_is_served(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Path("htdocs").rmdir()
+    Path("cgi-bin").mkdir()
     monkeypatch.setattr(cli, "PACKAGE", str(tmp_path / "lib" / "ewe"))
-    assert complaint(capsys, code=1) == 'document root "htdocs" (default) is not a directory'
+    config = configured(server)
+    assert config.documentroot == "." and not os.path.isdir(config.cgi_path)
+    assert "serving this directory itself, without programs" in capsys.readouterr().err
 
 
 def test_a_directory_that_was_named_must_exist(capsys: pytest.CaptureFixture[str]) -> None:

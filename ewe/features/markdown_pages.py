@@ -1,0 +1,111 @@
+"""Markdown files as pages: /notes.md is read by people, so a browser gets HTML.
+
+Off by default; the setting `markdown` switches it on. The file itself is at /notes.md?source. A page is made once
+for each version of its file and kept with its entity tag, so that a reload of the browser costs a 304.
+
+HTML in a Markdown file stays HTML, as in a file *.html beside it: who may write one may write the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import TYPE_CHECKING
+
+from ewe.features.static import File, Static, hidden, identity
+from ewe.http import conditional
+from ewe.http.dates import http_date
+from ewe.http.error_pages import error_page, html_escape
+from ewe.http.messages import Response
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.http.messages import Request
+    from ewe.streams.base import Stream
+
+LARGEST = 256 * 1024  # bytes; a larger file is sent as it is, since making its page takes seconds
+MOST = 200  # pages kept; then all are forgotten at once
+EXTENSIONS = ["fenced_code", "sane_lists", "tables", "toc"]
+HEADING = re.compile(r"<h[1-6][^>]*>(.*?)</h[1-6]>", re.DOTALL)
+TAG = re.compile(r"<[^>]*>")
+PAGE = """<!DOCTYPE html>
+<html>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ max-width: 42rem; margin: 2rem auto; padding: 0 1rem; font: 1.05rem/1.55 system-ui, sans-serif }}
+h1, h2, h3 {{ line-height: 1.2 }}
+pre, code {{ font: .92em/1.45 ui-monospace, monospace; background: #8881; border-radius: .25rem }}
+code {{ padding: .1em .3em }}
+pre {{ padding: .8rem 1rem; overflow-x: auto }}
+pre code {{ padding: 0; background: none }}
+table {{ display: block; overflow-x: auto; border-collapse: collapse }}
+th, td {{ padding: .35rem .7rem; border-bottom: 1px solid #8885; text-align: left; vertical-align: top }}
+img {{ max-width: 100% }}
+blockquote {{ margin-left: 0; padding-left: 1rem; border-left: .25rem solid #8885 }}
+footer {{ margin-top: 3rem; font-size: .85rem; opacity: .7 }}
+</style>
+{body}
+<footer><a href="?source">The Markdown source</a></footer>
+"""
+
+
+class MarkdownPages:
+    """Answers for the Markdown files below a document root."""
+
+    def __init__(self, config: Config, static: Static) -> None:
+        """Raises ValueError if the package markdown is not installed."""
+        try:
+            import markdown
+        except ImportError:
+            raise ValueError(
+                "the package markdown is not installed: pip install markdown (markdown)"
+            ) from None
+        self.convert = markdown.markdown
+        self.static = static
+        self.kept: dict[tuple[str, tuple[int, ...]], tuple[File, bytes]] = {}
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with the page of a Markdown file; None for other paths, and for ?source. Raises HTTPError."""
+        path = request.path
+        if not path.endswith(".md") or request.query == "source" or request.method not in ("GET", "HEAD"):
+            return None
+        if hidden(path) or (descriptor := self.static.open(self.static.name(path))) is None:
+            return None
+        try:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
+                return None
+            key = (path, identity(about))
+            found = self.kept.get(key)
+            if found is None:
+                source = os.read(descriptor, LARGEST)
+        finally:
+            os.close(descriptor)
+        if found is None:
+            file = File(path, about, "text/html; charset=utf-8", "", False)
+            file.etag = file.etag[:-1] + '-page"'  # not that of the source
+            found = file, await io.call(self.page, source, os.path.basename(path))
+            if len(self.kept) >= MOST:
+                self.kept.clear()
+            self.kept[key] = found
+        file, page = found
+        status = conditional.outcome(request, file.etag, file.modified) if request.conditional else None
+        if status == 412:
+            return error_page(412, "the condition does not hold")
+        fields = (("ETag", file.etag), ("Last-Modified", http_date(file.modified)))
+        return (
+            Response(304, fields)
+            if status == 304
+            else Response(200, (("Content-Type", file.kind), *fields), page)
+        )
+
+    def page(self, source: bytes, name: str) -> bytes:
+        """Return the page of a Markdown text. name: its title, if the text has no heading."""
+        body = self.convert(source.decode("utf-8", "replace"), extensions=EXTENSIONS)
+        heading = HEADING.search(body)
+        title = TAG.sub("", heading[1]) if heading else html_escape(name)
+        return PAGE.format(title=title, body=body).encode()
