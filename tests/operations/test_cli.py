@@ -175,6 +175,7 @@ EXAMPLES = {
     "fastcgi-authorizer": "/a=localhost:1",
     "fastcgi-start": ".php=2:php-cgi",
     "languages": "en",
+    "proxy": "/=http://localhost:1",
     "scgi": "/scgi=localhost:1",
     "trusted-proxies": "127.0.0.1",
     "uwsgi": "/uwsgi=localhost:1",
