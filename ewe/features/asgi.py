@@ -18,9 +18,9 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ewe.gateway.asgi import FAULT, Application, Call, Head
-from ewe.gateway.cgi import hides_authorization, refuse_trace
+from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
-from ewe.http.messages import NO_BODY, Region, Request, Response, Source
+from ewe.http.messages import NO_BODY, Region, Request, Response, Source, hides_authorization
 from ewe.http.status import BODILESS, HTTPError
 from ewe.registry import load_application
 from ewe.streams.base import CALL, Timeout

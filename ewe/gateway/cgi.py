@@ -154,11 +154,6 @@ def variable_of(field: str) -> bytes:
 remembered = functools.lru_cache(maxsize=1024)(variable_of)
 
 
-def hides_authorization(request: Request) -> bool:
-    """Return whether ewe has checked the field Authorization, and programs may not see it (pass-authorization)."""
-    return b"AUTH_TYPE" in request.variables and b"HTTP_AUTHORIZATION" not in request.variables
-
-
 def arguments(request: Request) -> list[bytes]:
     """Return the arguments of a query without "=", such as "?blue+green": section 4.4."""
     query = request.query

@@ -52,14 +52,13 @@ from ewe.gateway.cgi import (
     SHORT_HEAD,
     Head,
     content_length,
-    hides_authorization,
     response_status,
     split_host,
     variable_of,
 )
 from ewe.gateway.spool import temporary_file
 from ewe.http.fields import FIELD_LINE
-from ewe.http.messages import Region, Request, body_size
+from ewe.http.messages import Region, Request, body_size, hides_authorization
 from ewe.http.status import BODILESS, HTTPError
 
 if TYPE_CHECKING:

@@ -167,6 +167,11 @@ def with_fields(request: Request, fields: tuple[tuple[str, str], ...]) -> Reques
     return other
 
 
+def hides_authorization(request: Request) -> bool:
+    """Return whether ewe has checked the field Authorization, and programs may not see it (pass-authorization)."""
+    return b"AUTH_TYPE" in request.variables and b"HTTP_AUTHORIZATION" not in request.variables
+
+
 class Response:
     """One response. Its body is bytes, a tuple of bytes and Regions, or a Source.
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 
 from ewe.http.addresses import parse_ip
-from ewe.http.messages import Request
+from ewe.http.messages import Request, hides_authorization
 from ewe.http.response_head import HOP_BY_HOP, options_of
 from ewe.http.target import ABSOLUTE, percent_encode, unescape
 
@@ -63,6 +63,8 @@ def passed_fields(request: Request) -> list[str]:
     dropped = DROPPED
     if "connection" in request.values:
         dropped |= options_of((request.values["connection"],))
+    if request.variables and hides_authorization(request):
+        dropped |= {"authorization"}
     return [
         f"{(spelled if len(name) <= MAX_NAME else spelled.__wrapped__)(name)}: {value}\r\n"
         for name, value in request.fields

@@ -21,9 +21,10 @@ from ewe.features.guards.headers import Headers
 from ewe.features.guards.limit_rate import LimitRate
 from ewe.features.guards.methods import Methods
 from ewe.features.guards.request_rate import RequestRate
-from ewe.gateway.cgi import hides_authorization
+from ewe.gateway import wsgi
 from ewe.gateway.shared_table import WAYS, Rate, SharedTable
-from ewe.http.messages import Request, Response, with_variables
+from ewe.http.messages import Request, Response, hides_authorization, with_variables
+from ewe.http.request_head import passed_fields
 from ewe.http.status import HTTPError
 from ewe.streams.base import Stream
 from ewe.streams.blocking import run
@@ -66,7 +67,7 @@ def test_methods() -> None:
         ({"deny": ["192.0.2.66", "unix"]}, ("192.0.2.65", "::1"), ("192.0.2.66", "::ffff:192.0.2.66", "unix:")),
         ({"allow": "192.0.2.0/24", "deny": "192.0.2.66"}, ("192.0.2.1",), ("192.0.2.66", "10.0.0.1")),
         ({"deny": "0.0.0.0/0", "allow": "192.0.2.1"}, ("::1",)[:0], ("192.0.2.1", "10.0.0.1")),
-        ({"allow": ["unix", "::ffff:192.0.2.0/120"]}, ("unix:", "192.0.2.200"), ("192.0.3.0",)),
+        ({"allow": ["unix", "192.0.2.128/25"]}, ("unix:", "192.0.2.200"), ("192.0.2.1", "unknown", "unix", "")),
         ({"allow": ["0.0.0.0/0"]}, ("10.0.0.1", "::ffff:10.0.0.1"), ("::1",)),
     ],
 )  # fmt: skip
@@ -341,6 +342,11 @@ def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(other, Request) and other.variables == {b"REMOTE_USER": b"ada", b"AUTH_TYPE": b"Basic"}
     assert io.user == "ada" and hides_authorization(other)
     assert not request.variables and not hides_authorization(request)  # equal heads share the request
+    for passes, each in ((False, other), (True, request)):
+        environ: dict[str, str] = {}
+        wsgi.add_request(environ, each, io, "/", 0)
+        assert ("HTTP_AUTHORIZATION" in environ) == passes
+        assert any("Authorization" in line for line in passed_fields(each)) == passes
     assert not hides_authorization(with_variables(other, {b"HTTP_AUTHORIZATION": b"passed on"}))
 
 

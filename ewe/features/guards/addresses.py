@@ -14,12 +14,13 @@ What can go wrong: behind a proxy all clients have the proxy's address. client.p
 
 from __future__ import annotations
 
-from ipaddress import IPv6Network, ip_address, ip_network
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
-from ewe.config.messages import ConfigError, quoted
-from ewe.features.guards.client import UNIX, client_of, packed
+from ewe.config.messages import ConfigError
+from ewe.features.guards.client import client_of
 from ewe.features.guards.tables import expected, texts
+from ewe.http.addresses import Networks
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -27,42 +28,6 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 WHAT = 'addresses and networks such as ["192.0.2.7", "192.0.2.0/24", "2001:db8::/32", "unix"]'
-
-
-class Networks:
-    """A set of networks: unix, and the (mask, network) pairs of each length of address in bytes."""
-
-    def __init__(self, names: tuple[str, ...], place: str) -> None:
-        """names: as the settings write them. Raises ConfigError; place: how the message begins."""
-        self.unix = False
-        self.networks: dict[int, list[tuple[int, int]]] = {4: [], 16: []}
-        for name in names:
-            if name in ("unix", "unix:"):
-                self.unix = True
-                continue
-            try:
-                network = ip_network(name, strict=False)
-            except ValueError:
-                raise expected(place, name, WHAT) from None
-            if network.network_address != ip_address(name.partition("/")[0]):
-                raise ConfigError(
-                    f"{place} {quoted(name)}: the network is {network}; write that, or one address"
-                )
-            mask, first, size = int(network.netmask), int(network.network_address), network.max_prefixlen // 8
-            if (
-                isinstance(network, IPv6Network)
-                and network.network_address.ipv4_mapped
-                and network.prefixlen >= 96
-            ):
-                mask, first, size = mask & 0xFFFFFFFF, first & 0xFFFFFFFF, 4
-            self.networks[size].append((mask, first))
-
-    def __contains__(self, address: bytes) -> bool:
-        """Return whether an address, as packed() returns it, is in the set."""
-        if address == UNIX:
-            return self.unix
-        number = int.from_bytes(address)
-        return any(number & mask == first for mask, first in self.networks[len(address)])
 
 
 class Deny:
@@ -80,7 +45,7 @@ class Deny:
 
     async def decide(self, request: Request, io: Stream) -> Request | Response:
         """Return the request. Raises HTTPError(403)."""
-        if packed(client_of(request, io)) in self.networks:
+        if client_of(request, io) in self.networks:
             raise HTTPError(403, "the client's address is in deny")
         return request
 
@@ -100,7 +65,7 @@ class Allow:
 
     async def decide(self, request: Request, io: Stream) -> Request | Response:
         """Return the request. Raises HTTPError(403)."""
-        if packed(client_of(request, io)) not in self.networks:
+        if client_of(request, io) not in self.networks:
             raise HTTPError(403, "the client's address is not in allow")
         return request
 
@@ -112,4 +77,17 @@ def networks_of(value: object, place: str) -> Networks:
         raise ConfigError(
             f'{place} "all": leave the setting out; allow alone refuses all others, deny alone lets them pass'
         )
-    return Networks(names, place)
+    for name in names:
+        try:
+            Networks([name])
+        except ValueError:
+            raise expected(place, name, WHAT + hint(name)) from None
+    return Networks(names)
+
+
+def hint(name: str) -> str:
+    """Return what to write in place of a network whose address has bits of a host; "" for another fault."""
+    try:
+        return f"; the network is {ip_network(name, strict=False)}"
+    except ValueError:
+        return ""

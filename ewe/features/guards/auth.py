@@ -21,8 +21,8 @@ has to be checked each time, and a good hash is slow on purpose. decide() is the
 - All processes share what is counted and remembered (gateway/shared_table.py), in bounded memory.
 
 Programs get REMOTE_USER and AUTH_TYPE. They get the field Authorization only with `pass-authorization = true` (see
-hides_authorization() in gateway/cgi.py). The access log has the name (%u), also of a failed log-in, as Apache's log
-does.
+hides_authorization() in http/messages.py). The access log has the name (%u), also of a failed log-in, as Apache's
+log does.
 
 Digest (RFC 7616) is not offered. It needs the passwords, or an equivalent, on the server; its hash is MD5 in most
 clients; and TLS protects what it was made to protect.
