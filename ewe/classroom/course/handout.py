@@ -33,6 +33,15 @@ happened, and how to see it again:
 
     ewe-grade --lab {lab} {grade}
 """
+POINTS = """
+## Points
+
+`ewe-grade --explain CHECK` says of each check what it sends and expects, and why.
+
+| check | points | what it proves |
+|---|---|---|
+{rows}
+"""
 BUILD = "Build the server with `{build}`. "
 NUMBERS = """
 ## Your numbers
@@ -81,10 +90,14 @@ def assignment(lab: Lab, way: Way, seed: Seed | None = None) -> str:
         lab=f"{lab.name} --seed {shlex.quote(seed.name)}" if seed is not None else lab.name,
         grade=way.grade,
     )
+    items = scheme.load(lab.name).items
+    rows = (f"| `{item.check.name}` | {item.points} | {item.check.proves} |" for item in items)
+    points = POINTS.format(rows="\n".join(rows))
+    total = sum(item.points for item in items)
     how = "a model of ewe" if way.name == MODEL else {"c": "C", "go": "Go"}.get(way.name, "Python")
-    head = f"# {lab.title}\n\n*In {how}. Plan {lab.hours} hours.*\n\n"
+    head = f"# {lab.title}\n\n*In {how}. Plan {lab.hours} hours. {total} points.*\n\n"
     own = numbers(lab, way, seed) if seed is not None and has_numbers(lab) else ""
-    return head + lab.read("text.md").strip() + "\n" + begin + own
+    return head + lab.read("text.md").strip() + "\n" + begin + own + points
 
 
 def has_numbers(lab: Lab) -> bool:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from html import escape
-
+from ewe.classroom.look import document
 from ewe.config.messages import ConfigError
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1d2327; --dim: #5b6670; --paper: #fff; --card: #f5f6f4; --line: #d8dcd8 }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9e7; --dim: #9aa5a0; --paper: #16191a; --card: #1f2425;
-  --line: #3a4243 } }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 50rem; background: var(--paper); color: var(--ink);
-  font: 17px/1.6 system-ui, sans-serif }
-h1 { font-size: 1.7rem; line-height: 1.2 }
-h2 { font-size: 1.25rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line) }
-h1 + p em { color: var(--dim); font-style: normal }
-pre { overflow-x: auto; padding: .8rem; border-radius: 8px; background: var(--card); border: 1px solid var(--line) }
-code { font: .88rem/1.45 ui-monospace, monospace }
-pre, pre code { font: .8rem/1.45 ui-monospace, monospace }
-p code, li code, td code { background: var(--card); padding: .1rem .25rem; border-radius: 4px;
-  overflow-wrap: anywhere }
-table { border-collapse: collapse; display: block; overflow-x: auto }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line) }
-li { margin: .25rem 0 }
-@media print { body { max-width: none; font-size: 11pt } }
+body { max-width: 56rem; font-size: 17px; line-height: 1.65 }
+p, li, h2, h3 { max-width: 46rem }
+h1 { margin-top: .4rem; padding-top: 1.1rem; border-top: 6px solid var(--good); text-wrap: balance }
+h1 + p { margin: 0 0 1.8rem; color: var(--dim) }
+h1 + p em { font-style: normal }
+h2 { font-size: 1.3rem; line-height: 1.3; margin: 2.6rem 0 .7rem }
+h3 { font-size: 1.05rem; margin: 1.8rem 0 .4rem }
+a { color: var(--note) }
+pre { overflow-x: auto; padding: .8rem 1rem; border-radius: 8px; background: var(--card);
+  border-left: 4px solid var(--line) }
+pre, pre code { font: .82rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace }
+p code, li code, td code { background: var(--card); padding: .08rem .3rem; border-radius: 4px }
+p code, li code { overflow-wrap: anywhere }
+table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
+th { font-size: .88rem; color: var(--dim); border-bottom: 2px solid var(--line) }
+td { border-bottom: 1px solid var(--line) }
+th, td { text-align: left; vertical-align: top; padding: .35rem 1.2rem .35rem 0 }
+li { margin: .3rem 0 }
+ol, ul { padding-left: 1.5rem }
+blockquote { margin: 1rem 0; padding: .1rem 1rem; border-left: 4px solid var(--wait); background: var(--card) }
+@media (max-width: 44rem) { body { font-size: 16px } pre { margin-left: -.9rem; margin-right: -.9rem;
+  border-radius: 0 } th, td { padding-right: .8rem } }
 """
 
 
@@ -34,8 +38,4 @@ def to_html(text: str, title: str) -> str:
     except ImportError:
         raise ConfigError("pages of assignments need Markdown: pip install 'ewe-server[classroom]'") from None
     body = markdown(text, extensions=["tables", "fenced_code", "sane_lists"])
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
-    )
+    return document(title, STYLE, body)

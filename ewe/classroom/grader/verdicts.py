@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PASSED, FAILED, NOT_RUN, ERROR = "passed", "failed", "not run", "error"
+NOT_PRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 MOST_OF_TEXT = 10_000  # characters of one text of a verdict
 SHOWN_OF_STEP = 1000  # characters of what one step sent; a replay file holds all of them
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters, other than line ends and tabs, and without halves of surrogates."""
+    return NOT_PRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def clip(text: str, most: int) -> str:
@@ -47,10 +54,10 @@ class Verdict:
         return self.points if self.status == PASSED else 0
 
     def clip(self) -> None:
-        """Shorten what quotes the server, which decides how long it is."""
+        """Shorten what quotes the server, which decides how long it is; take out what would steer a terminal."""
         for name in ("sent", "did", "should", "because", "output"):
-            setattr(self, name, clip(getattr(self, name), MOST_OF_TEXT))
-        self.facts = [clip(fact, MOST_OF_TEXT) for fact in self.facts]
+            setattr(self, name, clip(printable(getattr(self, name)), MOST_OF_TEXT))
+        self.facts = [clip(printable(fact), MOST_OF_TEXT) for fact in self.facts]
 
     def text(self, most: int = MOST_OF_TEXT) -> str:
         """Return the verdict as paragraphs for a student, each of at most so many characters."""

@@ -1,0 +1,53 @@
+"""The image for laptops, as far as it can be checked without Docker: its commands, its context, the editors' file."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text()).splitlines()
+STEPS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]
+
+
+def test_each_step_is_known_and_the_account_is_not_root() -> None:
+    words = [word for word, _ in STEPS]
+    assert words[0] == "FROM" and set(words) <= {"FROM", "RUN", "COPY", "USER", "ENV", "WORKDIR", "CMD"}
+    last_user = [text for word, text in STEPS if word == "USER"][-1]
+    assert f" {last_user}" in " ".join(text for word, text in STEPS if word == "RUN") and last_user != "root"
+    assert json.loads([text for word, text in STEPS if word == "CMD"][0]) == ["bash"]
+
+
+@pytest.mark.starts_processes
+def test_each_command_is_one_for_a_shell() -> None:
+    for word, text in STEPS:
+        if word == "RUN":
+            subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+def test_the_image_installs_extras_that_exist_and_ewe_gets_what_it_is_built_from() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (extras,) = re.findall(r"/opt/ewe\[([^]]+)\]", (ROOT / "Dockerfile").read_text())
+    assert set(extras.split(",")) <= project["project"]["optional-dependencies"].keys()
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().split("\n") if line and line[0] != "#"]
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = ["pyproject.toml", "constraints.txt", *wheel["packages"], *wheel["force-include"]]
+    needed += project["project"]["license-files"]
+    for file in needed:
+        assert (ROOT / file).exists()
+        tops = [str(part) for part in (Path(file), *Path(file).parents)]
+        assert not any(fnmatch(top, pattern) for top in tops for pattern in ignored), file
+
+
+def test_the_editors_file_builds_this_image() -> None:
+    table = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    place = ROOT / ".devcontainer"
+    assert (place / table["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
+    assert (place / table["build"]["context"]).resolve() == ROOT
+    assert ["USER", table["remoteUser"]] in STEPS

@@ -1,0 +1,63 @@
+"""Servers that send without an end: the grader takes 32 MB, says so, and writes reports that a browser can open."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from classroom_server import GRADER
+
+from ewe.classroom.grader.formats import MOST_BYTES
+
+FLOOD = r"""
+import os, socket, sys, threading
+head = {"body": b"HTTP/1.1 200 OK\r\n\r\n", "head": b"HTTP/1.1 200 \0\xff\x1b[2J", "length":
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 20_000 + b"\r\n\r\n"}[sys.argv[2]]
+block = bytes(range(256)).replace(b"\n", b"") * 4096
+def serve(connection):
+    try:
+        connection.recv(4096)
+        os.write(2, block[:4000])
+        connection.sendall(head)
+        while True:
+            connection.sendall(block)
+    except OSError:
+        connection.close()
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("body", "more than 32 MB on one connection"),
+        ("head", "a head of more than 256 KB"),
+        ("length", "32 MB"),
+    ],
+)
+def test_a_server_that_sends_without_an_end(tmp_path: Path, kind: str, says: str) -> None:
+    server = tmp_path / "flood.py"
+    server.write_text(FLOOD)
+    files = {name: tmp_path / name for name in ("html", "json", "gradescope", "junit")}
+    code = (
+        "import resource, sys; from ewe.classroom.grader.cli import main; status = main(); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(status)"
+    )
+    command = [sys.executable, "-c", code, *GRADER[3:], "--only", "answers", "--only", "pipelined"]
+    command += [f"--{name}={file}" for name, file in files.items()]
+    command += ["--command", f"{sys.executable} -S {server} {{port}} {kind}"]
+    done = subprocess.run(command, capture_output=True, timeout=50)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert int(done.stderr.split()[-1]) < 300_000  # KB
+    found = {verdict["name"]: verdict for verdict in json.loads(files["json"].read_text())["verdicts"]}
+    assert found["answers"]["status"] == "failed" and says in found["answers"]["did"]
+    assert found["pipelined"]["status"] == "failed"
+    for file in files.values():
+        assert 0 < file.stat().st_size <= MOST_BYTES
+    assert b"\x1b" not in files["html"].read_bytes() + files["junit"].read_bytes()
