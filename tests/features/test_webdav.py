@@ -121,6 +121,7 @@ def conditions(client: Client, dav: Path) -> None:
     assert client.ask("PUT", "/dav/page", content="x", headers=before) == 412
     assert client.ask("PUT", "/dav/page", content="x", headers={"If": "(<opaquelocktoken:1>)"}) == 412
     assert client.ask("PUT", "/dav/page", content="x", headers={"Content-Range": "bytes 0-0/3"}) == 400
+    assert client.ask("PUT", "/dav/page", content="x", headers={"Content-Encoding": "gzip"}) == 415
     assert (dav / "page").read_text() == "2"
 
 
@@ -223,7 +224,7 @@ def out_of_reach(client: Client, dav: Path, tmp_path: Path) -> None:
     (dav / "t.txt").write_text("t")
     os.mkfifo(dav / "fifo")
     for path in ("link/new", "file", ".git/x", ".x", "a/.x/y", "new.php", "new.PHP", "old.php", "p.sql.html",
-                 "fifo", "WEB-INF/x", "new.php."):  # fmt: skip
+                 "fifo", "WEB-INF/x", "new.php.", "a%0d%0aX:%20y"):  # fmt: skip
         status = 409 if "/new" in path else 403
         assert client.ask("PUT", f"/dav/{path}", content="x") == status, path
         assert client.ask("MOVE", "/dav/t.txt", headers={"Destination": f"/dav/{path}"}) == status, path

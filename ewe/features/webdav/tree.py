@@ -10,7 +10,7 @@ between changes nothing: the descriptor still is the directory that was opened.
 
 Four kinds of names are out of reach, for reading their properties and for writing:
 
-- hidden ones (".git", ".ewe.toml"), which the static files do not send either;
+- hidden ones (".git", ".ewe.toml"), which the static files do not send either, and those with control characters;
 - symbolic links, devices, sockets;
 - programs and all that is in their directories (ewe.gateway.claims), and pages from SQL: who may write a file shall
   not run programs by it;
@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from ewe.http.status import HTTPError
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 PATIENCE = 2.0  # seconds for another request that changes the same directory
 OUR_FILES = ".ewe-"  # how the names of unfinished files begin; hidden, as all names with a dot
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 STATUSES = {
     errno.ENOENT: 404, errno.ENOTDIR: 404, errno.ELOOP: 403, errno.EACCES: 403, errno.EPERM: 403, errno.EROFS: 403,
     errno.ENAMETOOLONG: 414, errno.EFBIG: 413, errno.ENOSPC: 507, errno.EDQUOT: 507, errno.EXDEV: 502,
@@ -146,6 +148,8 @@ class Tree:
         path = path.rstrip("/")
         if hidden(path) or "/." in path[len(self.prefix) :]:
             raise HTTPError(403, "webdav: the name begins with a dot, or is WEB-INF or META-INF")
+        if CONTROL.search(path):
+            raise HTTPError(403, "webdav: the name has control characters")
         names = [name for name in path[len(self.prefix) :].split("/") if name]
         real = "/".join((self.root.rstrip("/"), *names)) if names else self.root
         parent = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -38,6 +38,10 @@ async def put(request: Request, io: Stream, tree: Tree, most: int) -> Response:
     """Write the body of a request to the file at its path. most: bytes that the body may have. Raises HTTPError."""
     if "content-range" in request.values:  # RFC 9110 section 14.5
         raise HTTPError(400, "webdav: PUT of a part of a file (Content-Range)")
+    if (
+        request.values.get("content-encoding", "identity").lower() != "identity"
+    ):  # the coding would be forgotten
+        raise HTTPError(415, "webdav: PUT with Content-Encoding")
     if request.length is not None and request.length > most:
         raise too_large(most)
     if request.path.endswith("/"):
