@@ -1,7 +1,18 @@
 """`python -m ewe.config` prints docs/settings.md."""
 
 from ewe.config.setting_types import DAYS_AT_MOST
-from ewe.config.settings import groups
+from ewe.config.settings import SETTINGS, groups
+from ewe.config.site_tables import (
+    DECIDERS,
+    FINISHERS,
+    LISTEN,
+    MATCH,
+    NAMES,
+    PER_LOCATION,
+    READERS,
+    STEP_MEANINGS,
+    is_per_site,
+)
 
 PREFACE = f"""\
 # The settings of ewe
@@ -33,6 +44,34 @@ def main() -> None:
             default = setting.show(setting.default)
             cells = (names, f"`{default}`" if default else "none", f"`{setting.variable}`", setting.help)
             print(f"| {' | '.join(cells)} | {setting.kind.expected} |")
+    print_tables()
+
+
+def print_tables() -> None:
+    """Print the keys of [[site]] and [[site.location]]."""
+    print(
+        "\n## Tables\n\n[sites.md](sites.md) explains the tables [[site]] and [[site.location]]. Their keys:\n"
+    )
+    print("| key | in | meaning | takes |\n|---|---|---|---|")
+    rows = [
+        ("names", "site", "the names in Host that the site answers for; none: every other name", NAMES.expected),
+        ("listen", "site", "the server's addresses at which it answers; none: all of them", LISTEN.expected),
+        *((key, "location", "which paths the location covers: one of the three", kind.expected)
+          for key, kind in MATCH.items()),
+        *((key, "location", meaning, kind.expected) for key, (kind, meaning) in READERS.items()),
+        *((key, "both", *STEP_MEANINGS.get(key, ("", ""))) for keys in (*DECIDERS, *FINISHERS) for key in keys),
+    ]  # fmt: skip
+    for key, where, meaning, takes in rows:
+        print(f"| `{key}` | {where} | {meaning} | {takes} |")
+    sites = [setting.key for setting in SETTINGS.values() if is_per_site(setting.name, setting.group)]
+    locations = [setting.key for setting in SETTINGS.values() if setting.name in PER_LOCATION]
+    print(f"\nSettings that a site may have: {in_code(sites)}.")
+    print(f"\nSettings that a location may have: {in_code(locations)}.")
+
+
+def in_code(keys: list[str]) -> str:
+    """Return keys with commas, as code."""
+    return ", ".join(f"`{key}`" for key in keys)
 
 
 main()

@@ -55,11 +55,28 @@ FINISHERS: dict[tuple[str, ...], str] = {
 }
 STEPS = {key for keys in (*DECIDERS, *FINISHERS) for key in keys}
 
+# What the keys of STEPS mean, and what they take, for docs/settings.md
+STEP_MEANINGS = {
+    "methods": ("the methods that are allowed; others are 405", 'a list: ["GET", "POST"]'),
+    "deny": ("addresses of clients that get 403", 'a list of addresses and networks: ["192.0.2.0/24"]'),
+    "allow": ("addresses of clients that are let in; all others get 403", "a list of addresses and networks"),
+    "requests-per-second": (
+        "how many requests a second one client may make; above it 429",
+        "a number, or a table",
+    ),
+    "auth": ("who may: a log-in with name and password", '{ realm = "Members", file = "/etc/ewe/htpasswd" }'),
+    "error-pages": ("the site's own pages for statuses", '{ 404 = "/missing.html" }'),
+    "headers": ("fields of the response", '{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"] }'),
+    "expires": ("how long a response stays fresh, by its type", "a time, or a table of types"),
+    "cache-control": ("the field Cache-Control", "a text"),
+    "limit-rate": ("how fast a response is sent", "a size a second"),
+}
+
 # Groups of settings that belong to the server as a whole, and settings of other groups that do.
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
 SERVER_SETTINGS = frozenset({
     "logfile", "loglevel", "tls_timeout", "fastcgi_start", "xswitch", "xswitch_config", "libcgi_isolation",
-    "libcgi_timeout", "database", "dbd", "dbd_key",
+    "libcgi_timeout", "database", "dbd", "dbd_key", "trusted_proxies", "trusted_fields", "proxy_protocol",
 })  # fmt: skip
 # Settings that may differ from location to location
 PER_LOCATION = frozenset({
@@ -452,7 +469,7 @@ def check_location(location: LocationTable) -> None:
         return
     kind = parse_gateway(values["gateway"][0])[0]
     files = [key for key in ("root", "alias", "programs", "index") if key in values]
-    if kind in ("wsgi", "asgi", "http", "https", "libcgi") and files:
+    if kind in ("wsgi", "asgi", "http", "https") and files:
         raise ConfigError(f"{location.at(files[0])} says which files answer, and gateway = {kind} has none")
     if kind in ("wsgi", "asgi") and location.kind != "prefix":
         raise ConfigError(

@@ -38,8 +38,12 @@ class LibCGI:
     for a site without libraries: a fork cost a tenth more page faults.
     """
 
-    def __init__(self, config: Config, document_root: str, limits: Limits) -> None:
-        self.directory = os.path.realpath(config.libcgi_path)
+    def __init__(
+        self, config: Config, document_root: str, limits: Limits, directory: str = "", prefix: str = PREFIX
+    ) -> None:
+        """directory, prefix: other ones than config.libcgi_path and /libcgi-bin/."""
+        self.directory = directory or os.path.realpath(config.libcgi_path)
+        self.prefix = prefix.rstrip("/")
         self.document_root = document_root
         self.spool = config.spool
         self.timeout = config.libcgi_timeout
@@ -116,7 +120,7 @@ class LibCGI:
 
     def find(self, path: str) -> Script | None:
         """Return the library that a path leads to: its first part that is a file, if its name ends in .so."""
-        for script in leading_parts(self.directory, PREFIX.rstrip("/"), path):
+        for script in leading_parts(self.directory, self.prefix, path):
             try:
                 mode = os.stat(script.file).st_mode
             except (OSError, ValueError):

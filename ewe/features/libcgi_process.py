@@ -25,8 +25,12 @@ LIMIT = b"LIBCGI_TIMEOUT_MS"  # the variable that tells the host the limit; it i
 class LibCGIProcess:
     """Answers for the libraries of the site."""
 
-    def __init__(self, config: Config, switch: XSwitch, document_root: str) -> None:
-        self.directory = os.path.realpath(config.libcgi_path)
+    def __init__(
+        self, config: Config, switch: XSwitch, document_root: str, directory: str = "", prefix: str = PREFIX
+    ) -> None:
+        """directory, prefix: other ones than config.libcgi_path and /libcgi-bin/."""
+        self.directory = directory or os.path.realpath(config.libcgi_path)
+        self.prefix = prefix.rstrip("/")
         self.switch = switch
         self.document_root = document_root
         self.more = ((LIMIT, b"%d" % max(round(config.libcgi_timeout * 1000), 1)),)
@@ -40,5 +44,5 @@ class LibCGIProcess:
 
     def find(self, path: str) -> Script | None:
         """Return the library at a path. What else lies in the directory, such as sources, is none."""
-        script = script_of(self.directory, PREFIX.rstrip("/"), path, indexes=())
+        script = script_of(self.directory, self.prefix, path, indexes=())
         return script if script is not None and script.file.endswith(SUFFIX) else None

@@ -243,15 +243,13 @@ class Builder:
     def program(self, kind: str, address: str, gateway: tuple[str, ...]) -> Lead:
         """Return what runs the programs of a location, and claim their files."""
         why = f"gateway = {', '.join(gateway)}"
-        config, table = self.config, self.table
+        config = self.config
         if kind in ("wsgi", "asgi"):
             return Asked(self.application(kind, address), why)
         if kind in ("http", "https"):
             return Asked(self.proxy(gateway), why)
         if kind == "libcgi":
-            raise ConfigError(
-                f"{table.at('gateway')} libcgi: libraries answer below /libcgi-bin/ (libcgi-path)"
-            )
+            return Asked(self.libraries(), why)
         extensions: tuple[str, ...] = self.values.get("programs", ())
         files = bool(extensions or self.alias or "root" in self.values or self.location.kind != "prefix")
         files = files or kind in ("cgi", "xswitch")
@@ -295,6 +293,22 @@ class Builder:
                 together.append(PatternClaims(root, ""))
             else:
                 together.append(Claims(below, extensions, () if extensions else [below]))
+
+    def libraries(self) -> Feature:
+        """Return what calls the libraries of the alias's directory. Raises ConfigError."""
+        if not self.alias or self.template is not None or "programs" in self.values:
+            raise ConfigError(
+                f"{self.table.at('gateway')} libcgi needs a prefix and an alias, the directory of the libraries"
+            )
+        self.claim(())
+        directory, prefix, root = self.static.root, self.location.prefix, self.site.static.root
+        if self.config.libcgi_isolation == "process" and self.site.switch is not None:
+            from ewe.features.libcgi_process import LibCGIProcess
+
+            return LibCGIProcess(self.config, self.site.switch, root, directory, prefix)
+        from ewe.features.libcgi import LibCGI
+
+        return LibCGI(self.config, root, self.site.limits, directory, prefix)
 
     def on_switch(self) -> Runner:
         """Return what runs scripts on X-Switch. Raises ConfigError."""
