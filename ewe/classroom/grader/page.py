@@ -68,6 +68,7 @@ svg .dim { fill: var(--dim) }
 .waits { fill: var(--wait) }
 .served { fill: var(--note) }
 .done { fill: var(--good) }
+.busy { fill: var(--bad) }
 .end { stroke: var(--ink); stroke-width: 1.8; fill: none }
 .send { fill: var(--ink) }
 .open { fill: var(--paper); stroke: var(--ink); stroke-width: 1.6 }
@@ -300,8 +301,9 @@ def lane(name: str, y: int, shown: list[dict[str, Any]], left: int) -> list[str]
                 bars.append(bar(kind, waits_from, x, y))
                 waits_from = None
             if do == "answered":
+                look = "busy" if step.get("status") == 503 else "done"
                 marks.append(
-                    f'<rect class="done" x="{x - 5}" y="{y - 6}" width="10" height="12" rx="2">{tip}</rect>'
+                    f'<rect class="{look}" x="{x - 5}" y="{y - 6}" width="10" height="12" rx="2">{tip}</rect>'
                 )
             else:
                 marks.append(f'<path class="end" d="M{x - 4} {y - 4}l8 8m0 -8l-8 8">{tip}</path>')

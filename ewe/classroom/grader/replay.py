@@ -70,6 +70,7 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
                 scene.start_again()
             elif do == "open-gate":
                 site_programs.open_gate(subject.site.root, str(step.get("gate")))
+                scene.note(do=do, gate=step.get("gate"))
             elif client is None:
                 if do == "note":
                     yield f"        note  {step.get('text', '')}"

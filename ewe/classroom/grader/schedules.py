@@ -226,6 +226,8 @@ class Play:
             )
         self.served.append((list(self.waiting), begun[0]))
         if begun != [wanted]:
+            for each in begun:
+                each.client.note("served")
             scene.fail(
                 f"a worker became free while these waited, in the order of their coming: {shown}. The server took "
                 f"{' and '.join(each.name for each in begun)}{self.claimed()}",
