@@ -179,7 +179,8 @@ class Builder:
                 "write prefix, or a group such as $1"
             )
         prefix = "" if self.template is not None else self.location.prefix
-        claims = SharedClaims.of(Claims(path), self.site.together)
+        # An extension that the site has programs for is no file here either: page.PHP, or a link to a page.
+        claims = SharedClaims.of(Claims(path, self.site.static.claims.extensions), self.site.together)
         return static_files(self.config, path, prefix, claims)
 
     def static_for(self, path: str) -> Static:
@@ -253,8 +254,15 @@ class Builder:
         extensions: tuple[str, ...] = self.values.get("programs", ())
         files = bool(extensions or self.alias or "root" in self.values or self.location.kind != "prefix")
         files = files or kind in ("cgi", "xswitch")
+        if self.template is not None and not self.file:
+            raise ConfigError(
+                f"{self.table.at('alias')} {quoted(self.values['alias'])} has variables: programs need a prefix"
+            )
         if files:
             self.claim(extensions)
+        elif self.location.prefix:  # what lies there may be the sources of what the responder runs
+            directory = self.site.static.root + self.location.prefix
+            self.site.together.append(Claims(self.site.static.root, (), [directory]))
         if extensions:
             why = f"programs = {', '.join(extensions)}, {why}"
         run: Runner

@@ -88,7 +88,7 @@ class Location:
         authorization = request.values.get("authorization") if self.passes_authorization else None
         if not self.variables and authorization is None:
             return request
-        keeps = request.body is NO_BODY and authorization is None
+        keeps = request.body is NO_BODY and authorization is None and not request.variables
         if keeps and (known := self.known.get(request)) is not None:
             return known
         more = self.variables

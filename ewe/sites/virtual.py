@@ -13,12 +13,14 @@ deciders see the request. A step of a [[site]] counts for each of its locations 
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any, cast
 
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import parse_address, parse_variable
 from ewe.config.site_tables import DECIDERS, FINISHERS, SiteTable
+from ewe.gateway.claims import Claims
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -31,13 +33,12 @@ from ewe.sites.location import Decider, Location, deciders_of, finishers_of
 from ewe.sites.part import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from ssl import SSLContext
 
     from ewe.config.settings import Config
     from ewe.config.site_tables import LocationTable
     from ewe.features.compression import Compression
-    from ewe.gateway.claims import Claims
     from ewe.streams.base import Stream
 
 IMPLICIT = SiteTable("the settings", {})  # the one site of settings without tables
@@ -218,6 +219,7 @@ class Sites(Site):
             site = VirtualSite(own, table, together, **how)
             site.tls = context
             made.append((Host(table.names, tuple(parse_address(each)[1:] for each in table.listen)), site))
+        together.append(Claims("/", (), [*secrets_of(config)]))
         hosts = VirtualHosts(made)
         sites = [site for _, site in made]
         self.__dict__.update(sites[0].__dict__)  # limits and deadlines, which are the server's
@@ -233,6 +235,16 @@ class Sites(Site):
         """Return the response of the site that the request is for. Raises HTTPError."""
         server = io.server if io.connected is None else io.connected.server  # behind a proxy: this server's
         return await self.hosts.choose(request.host, server).respond(request, io)
+
+
+def secrets_of(config: Config) -> Iterator[str]:
+    """Yield the files of the settings, which no site sends: the settings themselves, keys, and passwords."""
+    files: list[object] = [config.file]
+    for table, own in zip(config.sites, config.each_site(), strict=False):
+        files += [own.tls_cert, own.tls_key]
+        steps = [table.steps, *(location.steps for location in table.locations)]
+        files += [each["auth"].get("file", "") for each in steps if isinstance(each.get("auth"), dict)]
+    yield from (os.path.abspath(each) for each in files if each and isinstance(each, str))
 
 
 class PlainAddresses:

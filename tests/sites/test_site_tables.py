@@ -10,8 +10,13 @@ import pytest
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.config.site_tables import is_below, parse_gateway
+from ewe.http.limits import Limits
+from ewe.http.parser import parse_request
+from ewe.http.status import HTTPError
 from ewe.http.virtual_hosts import Host, VirtualHosts
 from ewe.sites import make_site
+from ewe.sites.explain import explain
+from ewe.streams.blocking import run
 
 SITE = '[[site]]\nnames = ["a.example"]\n[[site.location]]\nprefix = "/a"\n'  # its next line is line 5
 
@@ -151,3 +156,93 @@ def test_virtual_hosts() -> None:
     assert len(hosts.known) <= 1024
     named = VirtualHosts([(Host(("a",)), 1), (Host(("b",)), 2)])
     assert named.choose("c", here) == 1
+
+
+# What is never sent as a file. No server: the site itself is asked.
+
+
+class Io:
+    """What a site asks of a stream for a file."""
+
+    server = ("127.0.0.1", 80)
+    client = ("127.0.0.1", 1)
+    scheme = "http"
+    connected = None
+
+
+def ask(text: str, directory: Path, *targets: str) -> list[int]:
+    """Return the statuses of requests to the sites of a settings file."""
+    site = make_site(read(text, directory))
+    statuses = []
+    for target in targets:
+        host, slash, path = target.partition("/")
+        head = f"GET {slash}{path} HTTP/1.1\r\nHost: {host or 'a'}\r\n\r\n".encode()
+        try:
+            statuses.append(run(site.respond(parse_request(head, Limits()), Io())).status)  # type: ignore[arg-type]
+        except HTTPError as refused:
+            statuses.append(refused.status)
+    return statuses
+
+
+def test_a_program_of_one_site_is_no_file_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("htdocs/apps", "shop/lib", "tools", "app"):
+        (tmp_path / place).mkdir(parents=True)
+    for name in (
+        "shop/a.php", "shop/A.PHP", "shop/b.php.", "shop/lib/a.pl", "htdocs/a.pl", "htdocs/apps/a.pl", "tools/run",
+        "htdocs/x.php", "app/a.php", "app/B.PHP", "key.pem", "htpasswd", "htdocs/apps/b.txt",
+    ):  # fmt: skip
+        (tmp_path / name).write_text("source")
+    (tmp_path / "htdocs/link.txt").symlink_to(tmp_path / "shop/a.php")
+    text = """
+documentroot = "htdocs"
+symlinks = "follow"
+cgi-path = "none"
+[[site]]
+names = ["shop"]
+documentroot = "shop"
+fastcgi = [".php=127.0.0.1:1"]
+[[site.location]]
+prefix = "/app"
+alias = "app"
+[[site.location]]
+pattern = "^/lib/.*[.]pl$"
+gateway = "cgi"
+[[site]]
+[[site.location]]
+prefix = "/all"
+alias = "."
+[[site.location]]
+prefix = "/apps"
+programs = [".pl"]
+[[site.location]]
+prefix = "/tools"
+alias = "tools"
+gateway = "cgi"
+"""
+    secret = (
+        "/all/shop/a.php", "/all/shop/A.PHP", "/all/shop/b.php.", "/all/shop/lib/a.pl", "/link.txt",
+        "/all/tools/run", "/all/htdocs/apps/a.pl", "/all/ewe.toml", "shop/app/B.PHP", "/all/app/a.php",
+    )  # fmt: skip
+    assert ask(text, tmp_path, *secret) == [403] * len(secret)
+    # The same kinds of files are shown where they are no programs.
+    shown = ("/a.pl", "/x.php", "/apps/b.txt", "/all/htdocs/a.pl")
+    assert ask(text, tmp_path, *shown) == [200] * len(shown)
+
+
+def test_an_explanation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "htdocs/index.html").touch()
+    text = '[[site]]\nnames = "a"\n[[site.location]]\nprefix = "/x"\ntry = ["$path", "/"]\n[[site]]\n'
+    site = make_site(read(text, tmp_path))
+    said = "\n".join(explain(site, "http://a:80/x/y", ("127.0.0.1", 80)))
+    for part in (
+        "line 1: site a", "is one of its names", 'line 3: prefix = "/x"', "$path: /x/y is not there",
+        "taken unseen", "no location covers this path", f"the file {tmp_path}/htdocs/index.html",
+    ):  # fmt: skip
+        assert part in said, said
+    said = "\n".join(explain(site, "DELETE /none", ("127.0.0.1", 80)))
+    assert "line 6" in said and "405: DELETE to a file" in said
+    with pytest.raises(ValueError, match="is no URL"):
+        list(explain(site, "x y", ("", 80)))
