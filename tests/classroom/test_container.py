@@ -1,4 +1,4 @@
-"""The image for laptops, as far as it can be checked without Docker: its commands, its context, the editors' file."""
+"""The image for laptops, as far as it can be checked without Docker: commands, context, the editors' file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_each_step_is_known_and_the_account_is_not_root() -> None:
     assert words[0] == "FROM" and set(words) <= {"FROM", "RUN", "COPY", "USER", "ENV", "WORKDIR", "CMD"}
     last_user = [text for word, text in STEPS if word == "USER"][-1]
     assert f" {last_user}" in " ".join(text for word, text in STEPS if word == "RUN") and last_user != "root"
-    assert json.loads([text for word, text in STEPS if word == "CMD"][0]) == ["bash"]
+    assert json.loads(next(text for word, text in STEPS if word == "CMD")) == ["bash"]
 
 
 @pytest.mark.starts_processes
