@@ -98,17 +98,15 @@ class Checks:
         """Return what the grader has found. Raises GradingFailed."""
         from ewe.classroom.grader.apart import Grader
 
-        if hasattr(
-            self.config, "workerinput"
-        ):  # of pytest-xdist: each process runs the tests that it is given
-            with Grader(
-                [*self.arguments(), "--only", item.name], str(self.config.invocation_params.dir)
-            ) as one:
+        directory = str(self.config.invocation_params.dir)
+        # Each process of pytest-xdist is given tests one after the other: it cannot choose them beforehand.
+        if hasattr(self.config, "workerinput"):
+            with Grader([*self.arguments(), "--only", item.name], directory) as one:
                 return one.verdict(item.name)
         if self.grader is None:
             chosen = [each.name for each in item.session.items if isinstance(each, CheckItem)]
             only = [word for name in chosen for word in ("--only", name)]
-            self.grader = Grader([*self.arguments(), *only], str(self.config.invocation_params.dir))
+            self.grader = Grader([*self.arguments(), *only], directory)
         return self.grader.verdict(item.name)
 
     def pytest_unconfigure(self) -> None:

@@ -174,6 +174,14 @@ def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
 ) -> None:
     for name, value in (("SLICE_S", 0.03), ("PAIRS", 2), ("MOST_PAIRS", 2)):
         monkeypatch.setattr(speed, name, value)
+    families = []
+    measure = speed.measure
+
+    def watched(student: Subject, *rest: object) -> speed.Speed:
+        families.append([pid == student.pid for pid in student.running()])
+        return measure(student, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(speed, "measure", watched)
     tmp_path.chmod(0o755)
     (tmp_path / "refuses.py").write_text(REFUSES)
     site = Site(tmp_path)
@@ -188,6 +196,7 @@ def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
         with Subject(from_command(command), site, 4, Limits(), port, tmp_path / "output") as student:
             found[name] = speed.run_speed(student, plan, "thread", tmp_path, processes.free_port())
             assert processes.runs(student.pid) and student.family() == [student.pid]
+    assert families == [[True], [True]]  # the reference is none of the student's processes
     good, bad = found["good"], found["bad"]
     assert not good.failure and list(good.rates) == [1, 2, 4, 8] and good.rate is not None
     assert 0.02 < good.rate.median < 50 and good.p99 is not None and good.memory_kib is not None
