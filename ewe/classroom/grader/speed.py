@@ -237,7 +237,11 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     elif min(used) > 0:
         speed.cpu = round(used[0] / answers[0] * answers[1] / used[1], 3)
     half = max(1, plan.clients // 2)
-    speed.p99 = round(p99(mine, half) / p99(other, half), 3)
+    # The median of pairs again: one bad slice would decide the percentile of all times together.
+    slices = ([each for each in side.slices if each.clients == half] for side in both)
+    speed.p99 = round(
+        statistics.median(p99(own) / p99(theirs) for own, theirs in zip(*slices, strict=True)), 3
+    )
     own = [each for each in mine.slices if each.clients == plan.clients]
     speed.client_busy = round(sum(each.own_cpu_s for each in own) / sum(each.seconds for each in own), 3)
     speed.memory_kib = memory_of_connection(student)
@@ -251,9 +255,9 @@ def at_load(clients: int, claim: int) -> str:
     return f"with {clients} {'client' if clients == 1 else 'clients'} at once"
 
 
-def p99(side: Side, clients: int) -> float:
-    """Return the time that 99 of 100 responses stay below, in seconds."""
-    times = sorted(time for each in side.slices if each.clients == clients for time in each.times_s)
+def p99(part: Slice) -> float:
+    """Return the time that 99 of 100 responses of a slice stay below, in seconds."""
+    times = sorted(part.times_s)
     return times[len(times) * 99 // 100 if len(times) > 1 else 0]
 
 
