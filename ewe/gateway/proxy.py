@@ -28,6 +28,7 @@ Source: RFC 9110 section 7, RFC 9112. Read next: connections.py, tunnel.py.
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from ewe.gateway.tunnel import Tunnel
@@ -218,6 +219,7 @@ class Exchange(Source):
     async def read_head(self) -> ResponseHead:
         """Return the head of the final response; interim ones are dropped. Raises HTTPError(502, 504)."""
         for _ in range(MAX_INTERIM):
+            until = 0.0  # when a head that has begun must have come
             while (end := self.arrived.find(b"\r\n\r\n", 0, MAX_HEAD)) < 0:
                 if len(self.arrived) >= MAX_HEAD:
                     raise HTTPError(
@@ -225,6 +227,11 @@ class Exchange(Source):
                     )
                 if self.arrived[: len(BEGINNING)] != BEGINNING[: len(self.arrived)]:
                     raise HTTPError(502, f"{self.name}: no HTTP response, but {self.arrived[:40]!r}")
+                if self.arrived:
+                    now = time.monotonic()
+                    until = until or now + self.timeout
+                    if now > until:
+                        raise HTTPError(504, f"{self.name}: a head took {self.timeout:g} s (proxy-timeout)")
                 data = await self.more()
                 if not data:
                     raise HTTPError(502, f"{self.name}: the server closed the connection within a head")

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -145,7 +146,14 @@ def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPU
         "/switch": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
         "/interims": b"HTTP/1.1 100 Continue\r\n\r\n" * 101,
     }
-    upstream.answers = {**cut, **bad, "/silent": unheard}
+
+    def dribble(sock: socket.socket, asked: Asked) -> bool:
+        for byte in OK + b"A: " + b"b" * 1000:
+            sock.sendall(bytes((byte,)))
+            time.sleep(0.01)  # never silent, and never through
+        return False
+
+    upstream.answers = {**cut, **bad, "/silent": unheard, "/dribble": dribble}
     server = start(model, "--proxy", f"/=http://127.0.0.1:{upstream.port}", "--proxy-timeout", "300ms")
     for path in bad:
         answer = server.ask(request(path, "Connection: close"))
@@ -154,6 +162,7 @@ def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPU
         answer = server.ask(request(path, "Connection: close"))
         assert answer.startswith(OK) and not answer.endswith(b"\r\n0\r\n\r\n"), (path, answer)
     assert server.ask(request("/silent", "Connection: close")).startswith(b"HTTP/1.1 504 ")
+    assert server.ask(request("/dribble", "Connection: close")).startswith(b"HTTP/1.1 504 ")
     log = server.wait_for_log("silent for 0.3 s (proxy-timeout)")
     assert "its response has both" in log or model != "thread"
     assert "Traceback" not in log
