@@ -110,7 +110,16 @@ def of_ewe(lab: str) -> list[str]:
     return ["--command", command + "--host 127.0.0.1 --port {port} --documentroot {root} --access-log off"]
 
 
+def ewe_with_programs() -> list[str]:
+    start = (
+        f"EWE_PROGRAM_TIMEOUT=${{CGI_TIMEOUT:-30}}s exec {sys.executable} -m ewe --model thread --host 127.0.0.1 "
+        "--port {port} --documentroot {root} --cgi-path {root}/cgi-bin --access-log off"
+    )
+    return ["--command", f"sh -c '{start}'"]
+
+
 CORRECT = {
+    "ewe, cgi": ("cgi", ewe_with_programs()),
     **{f"ewe, {lab}": (lab, of_ewe(lab)) for lab in LABS},
     **{f"small, {lab}": (lab, of_zoo("correct.py", lab)) for lab in SMALL},
     "http.server": ("thread", [str(ZOO / "http_server.py")]),
