@@ -16,8 +16,9 @@ client has.
 **Ranges are never compressed**: a request with Range, If-Range or If-Match gets the plain representation, whose tag
 is another one. A client can therefore not join bytes of two representations (section 15.3.7.3).
 
-**Time.** Compression is computing, and an event loop must not stand still. A body is encoded in parts of 32 KB,
-which take less than a millisecond each; after each one, other conversations have their turn (Stream.share). The
+**Time.** Compression is computing, and an event loop must not stand still. A body is encoded in parts of 32 KB.
+Each takes about a millisecond, and the stream's call() makes it: beside an event loop that is a thread, which
+computes without the interpreter's lock. Parts of up to 8 KB are encoded at once, for a call costs as much. The
 output of a program is flushed whenever the program pauses: the first line of a slow program arrives at once, and so
 does an event of text/event-stream.
 
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.streams.base import Stream
 
-PART = 32 * 1024  # bytes that are encoded at once: half a millisecond to a millisecond
-WEIGHT = 8  # a byte encoded counts as so many sent: after a full part, others have their turn (Stream.share)
+PART = 32 * 1024  # bytes that are encoded by one call: about a millisecond
+AT_ONCE = 8 * 1024  # bytes that are encoded without a call: it would cost as much
 WHOLE = 64 * 1024  # bytes: a body up to this size is encoded in place, and its length is known
 MAX_REMEMBERED = 512  # values of Accept-Encoding, and of Content-Type, whose meaning is remembered
 LONGEST_REMEMBERED = 128  # characters
@@ -159,16 +160,16 @@ class Compression:
             return response
         coding = self.choice(request)
         if isinstance(response, KeptResponse):
-            return self.variant(response, coding)
+            return await self.variant(response, coding, io)
         if not coding:
             return with_fields_of(response, with_vary(response.fields, "Accept-Encoding"))
-        return self.encoded(request, response, coding, io)
+        return await self.encoded(request, response, coding, io)
 
-    def variant(self, response: KeptResponse, coding: str) -> Response:
+    async def variant(self, response: KeptResponse, coding: str, io: Stream) -> Response:
         """Return a kept response with a coding, and keep that beside it if its cache has room."""
         assert isinstance(response.body, bytes)
         found: Response
-        body = encode(self.makers[coding](), response.body) if coding else response.body
+        body = await self.whole(coding, response.body, io) if coding else response.body
         if coding and len(body) < len(response.body):
             found = Response(
                 response.status, fields_of(response.fields, coding), body, reason=response.reason
@@ -180,11 +181,18 @@ class Compression:
             response.variants[coding] = found
         return found
 
-    def encoded(self, request: Request, response: Response, coding: str, io: Stream) -> Response:
+    async def whole(self, coding: str, body: bytes, io: Stream) -> bytes:
+        """Return a whole body, encoded."""
+        coder = self.makers[coding]()
+        if len(body) <= AT_ONCE:
+            return encode(coder, body)
+        return await io.call(encode, coder, body)
+
+    async def encoded(self, request: Request, response: Response, coding: str, io: Stream) -> Response:
         """Return a response with a coding: of bytes at once, else piece by piece."""
         body = response.body
         if type(body) is bytes and len(body) <= WHOLE and response.length == len(body):
-            whole = encode(self.makers[coding](), body)
+            whole = await self.whole(coding, body, io)
             fields = fields_of(response.fields, coding)
             return Response(response.status, fields, whole, reason=response.reason, cause=response.cause)
         if request.version == (1, 0):
@@ -325,8 +333,9 @@ class Encoded(Source):
                 self.ended = True
                 return self.coder.finish()
             # The program may pause now, and what it has said is to arrive.
-            data = self.coder.flush(part) if self.live and not self.part else self.coder.add(part)
-            await self.io.share(WEIGHT * len(part))
+            encode_part = self.coder.flush if self.live and not self.part else self.coder.add
+            data = encode_part(part) if len(part) <= AT_ONCE else await self.io.call(encode_part, part)
+            await self.io.share(len(part))
             if data:
                 return data
         return b""
