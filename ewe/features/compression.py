@@ -18,7 +18,7 @@ is another one. A client can therefore not join bytes of two representations (se
 
 **Time.** Compression is computing, and an event loop must not stand still. A body is encoded in parts of 32 KB.
 Each takes about a millisecond, and the stream's call() makes it: beside an event loop that is a thread, which
-computes without the interpreter's lock. Parts of up to 8 KB are encoded at once, for a call costs as much. The
+computes without the interpreter's lock. Parts of up to 16 KB are encoded at once. The
 output of a program is flushed whenever the program pauses: the first line of a slow program arrives at once, and so
 does an event of text/event-stream.
 
@@ -60,8 +60,9 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 PART = 32 * 1024  # bytes that are encoded by one call: about a millisecond
-AT_ONCE = 8 * 1024  # bytes that are encoded without a call: it would cost as much
+AT_ONCE = 16 * 1024  # bytes that are encoded without a call: half a millisecond at most
 WHOLE = 64 * 1024  # bytes: a body up to this size is encoded in place, and its length is known
+MAX_STREAMS = 100  # bodies that are encoded piece by piece at once, each with up to 1 MB of memory
 MAX_REMEMBERED = 512  # values of Accept-Encoding, and of Content-Type, whose meaning is remembered
 LONGEST_REMEMBERED = 128  # characters
 ENCODED_TAG = re.compile(rf'W/"([\x21\x23-\x7e\x80-\xff]*)-(?:{"|".join(NAMES)})"')
@@ -90,6 +91,7 @@ class Compression:
         self.pattern = re.compile(rf"(?:{patterns})\s*(?:;.*)?" if patterns else r"(?!)", re.IGNORECASE)
         self.types: dict[str, bool] = {}
         self.choices: dict[str, str] = {}
+        self.streams: set[Encoding] = set()
 
     # Which coding
 
@@ -183,10 +185,8 @@ class Compression:
 
     async def whole(self, coding: str, body: bytes, io: Stream) -> bytes:
         """Return a whole body, encoded."""
-        coder = self.makers[coding]()
-        if len(body) <= AT_ONCE:
-            return encode(coder, body)
-        return await io.call(encode, coder, body)
+        make = self.makers[coding]
+        return encode(make, body) if len(body) <= AT_ONCE else await io.call(encode, make, body)
 
     async def encoded(self, request: Request, response: Response, coding: str, io: Stream) -> Response:
         """Return a response with a coding: of bytes at once, else piece by piece."""
@@ -195,12 +195,15 @@ class Compression:
             whole = await self.whole(coding, body, io)
             fields = fields_of(response.fields, coding)
             return Response(response.status, fields, whole, reason=response.reason, cause=response.cause)
-        if request.version == (1, 0):
-            # Without chunks only the close would end the body, and a client could not tell an early end.
+        if request.version == (1, 0) or len(self.streams) >= MAX_STREAMS:
+            # HTTP/1.0 has no chunks: only the close would end the body, and a client could not tell an early end.
             return with_fields_of(response, with_vary(response.fields, "Accept-Encoding"))
+        found = Encoding(response, fields_of(response.fields, coding), self.streams)
         # A HEAD has no Content-Length then, because only encoding would tell it: RFC 9110 section 9.3.2.
-        encoded = response.body if request.method == "HEAD" else Encoded(response, self.makers[coding](), io)
-        return Encoding(response, fields_of(response.fields, coding), encoded)
+        if request.method != "HEAD":
+            self.streams.add(found)
+            found.body = Encoded(response, self.makers[coding](response.length), io)
+        return found
 
 
 def compressed_site(compression: Compression, respond: Respond) -> Respond:
@@ -288,21 +291,21 @@ def fields_of(fields: tuple[tuple[str, str], ...], coding: str) -> tuple[tuple[s
 
 
 class Encoding(Response):
-    """A response whose body is encoded as it is sent. plain: the response that is encoded, closed with this one."""
+    """A response whose body is encoded as it is sent.
 
-    __slots__ = ("plain",)
+    plain: the response that is encoded, closed with this one. streams: those that are being sent.
+    """
 
-    def __init__(
-        self,
-        plain: Response,
-        fields: tuple[tuple[str, str], ...],
-        body: bytes | tuple[bytes | Region, ...] | Source,
-    ) -> None:
-        super().__init__(plain.status, fields, body, reason=plain.reason, cause=plain.cause)
+    __slots__ = ("plain", "streams")
+
+    def __init__(self, plain: Response, fields: tuple[tuple[str, str], ...], streams: set[Encoding]) -> None:
+        super().__init__(plain.status, fields, plain.body, reason=plain.reason, cause=plain.cause)
         self.length = None
         self.plain = plain
+        self.streams = streams
 
     async def close(self) -> None:
+        self.streams.discard(self)
         await self.plain.close()
 
 

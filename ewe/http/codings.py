@@ -8,8 +8,12 @@ from Python 3.14 on, zstd comes with Python too. A coder is made for one body:
     coder.flush(b"...")         all bytes so far: the client can decode everything that was added
     coder.finish()              the rest
 
-The levels are a choice between time and size. For 29 KB of Markdown they take 0.3 to 0.7 ms; twice the time would
-save 1 to 4 % more. The windows are small (256 KB), since a coder holds its window as long as its response is sent.
+The levels are a choice between time and size. For 16 KB of Markdown zstd takes 0.15 ms, gzip 0.24 ms and brotli
+0.5 ms, for 38, 38 and 36 % of the size.
+
+A coder that works piece by piece holds its memory as long as its client reads. With the usual windows that would be
+3 MB for zstd and brotli. Smaller ones bring it to less than 1 MB, for 5 % more bytes; gzip needs
+0.3 MB.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from typing import Any, Protocol
 
 GZIP_LEVEL = 5
 BROTLI_QUALITY = 5
-ZSTD_LEVEL = 6
-WINDOW_BITS = 18  # 256 KB; gzip's is 32 KB
+ZSTD_LEVEL = 5
+ZSTD_WINDOW_BITS = 17
+ZSTD_TABLE_BITS = 15
+BROTLI_WINDOW_BITS = 16
 GZIP_WINDOW = 15 + 16  # zlib's way to ask for the gzip format
-# The cheapest first: at equal size zstd takes about half the time of the others.
+# The cheapest first
 NAMES = ("zstd", "br", "gzip")
 PACKAGES = {"zstd": "backports.zstd", "br": "brotli"}
 
@@ -46,10 +52,16 @@ class Coder(Protocol):
         ...
 
 
+class Maker(Protocol):
+    """Makes a coder. size: of the body, in bytes, if it is known; a small body needs little memory."""
+
+    def __call__(self, size: int | None = None) -> Coder: ...
+
+
 class Gzip:
     """gzip, by zlib."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int | None = None) -> None:
         self.coder = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WINDOW)
         self.add = self.coder.compress
         self.finish = self.coder.flush
@@ -61,8 +73,8 @@ class Gzip:
 class Brotli:
     """br, by the package brotli."""
 
-    def __init__(self, library: Any) -> None:
-        self.coder = library.Compressor(quality=BROTLI_QUALITY, lgwin=WINDOW_BITS)
+    def __init__(self, library: Any, size: int | None) -> None:
+        self.coder = library.Compressor(quality=BROTLI_QUALITY, lgwin=BROTLI_WINDOW_BITS)
         self.add: Callable[[bytes], bytes] = self.coder.process
         self.finish: Callable[[], bytes] = self.coder.finish
 
@@ -75,10 +87,17 @@ class Brotli:
 class Zstd:
     """zstd, by Python 3.14 or the package backports.zstd."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, size: int | None) -> None:
         kinds = library.CompressionParameter
-        options = {kinds.compression_level: ZSTD_LEVEL, kinds.window_log: WINDOW_BITS}
+        options = {
+            kinds.compression_level: ZSTD_LEVEL,
+            kinds.window_log: ZSTD_WINDOW_BITS,
+            kinds.hash_log: ZSTD_TABLE_BITS,
+            kinds.chain_log: ZSTD_TABLE_BITS,
+        }
         self.coder = library.ZstdCompressor(options=options)
+        if size is not None:
+            self.coder.set_pledged_input_size(size)
         self.add: Callable[[bytes], bytes] = self.coder.compress
         self.finish: Callable[[], bytes] = self.coder.flush
 
@@ -87,23 +106,23 @@ class Zstd:
         return found
 
 
-def maker(name: str) -> Callable[[], Coder]:
+def maker(name: str) -> Maker:
     """Return what makes a coder of a coding. Raises ImportError if its package is not installed."""
     if name == "br":
         brotli = import_module("brotli")
-        return lambda: Brotli(brotli)
+        return lambda size=None: Brotli(brotli, size)
     if name == "zstd":
         zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
-        return lambda: Zstd(zstd)
+        return lambda size=None: Zstd(zstd, size)
     return Gzip
 
 
-def makers(names: tuple[str, ...] = ()) -> dict[str, Callable[[], Coder]]:
+def makers(names: tuple[str, ...] = ()) -> dict[str, Maker]:
     """Return what makes the coders of some codings, by name, in their order; without names, of all that there are.
 
     Raises ValueError if a coding is named and its package is not installed.
     """
-    found: dict[str, Callable[[], Coder]] = {}
+    found: dict[str, Maker] = {}
     for name in names or NAMES:
         try:
             found[name] = maker(name)
@@ -116,6 +135,7 @@ def makers(names: tuple[str, ...] = ()) -> dict[str, Callable[[], Coder]]:
     return found
 
 
-def encode(coder: Coder, body: bytes) -> bytes:
+def encode(make: Maker, body: bytes) -> bytes:
     """Return a whole body, encoded."""
+    coder = make(len(body))
     return coder.add(body) + coder.finish()

@@ -18,6 +18,7 @@ from support.server import MODELS, Server, Start, write_program
 from support.wire import read_response, request_of
 
 from ewe.config.settings import Config
+from ewe.features import compression as compression_module
 from ewe.features.compression import Compression, Encoded, compressed_site
 from ewe.features.static import COST, SMALL
 from ewe.http import codings
@@ -444,3 +445,19 @@ def test_the_cache_counts_what_is_compressed(tmp_path: Path) -> None:
     static.cache["/edge.txt"].checked = 0.0
     changed = run(site.respond(request(GZIP, line="GET /edge.txt HTTP/1.1"), MemoryStream([])))
     assert changed.get("etag") != again[0].get("etag")
+
+
+def test_only_so_many_bodies_are_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each holds memory as long as its client reads."""
+    monkeypatch.setattr(compression_module, "MAX_STREAMS", 3)
+    compression = Compression(Config(compress="all"))
+    asked = request(GZIP)
+
+    def more() -> Response:
+        return run(compression.finish(asked, text(body=Program(TEXT)), MemoryStream([])))
+
+    found = [more() for _ in range(4)]
+    assert [each.get("content-encoding") for each in found] == ["gzip"] * 3 + [None]
+    assert found[3].get("vary") == "Accept-Encoding"
+    run(found[0].close())
+    assert more().get("content-encoding") == "gzip"
