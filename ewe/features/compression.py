@@ -40,7 +40,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ewe.http.codings import NAMES, Coder, encode, makers
+from ewe.http.codings import NAMES, Maker, encode, makers
 from ewe.http.conditional import tags
 from ewe.http.messages import (
     FileResponse,
@@ -50,7 +50,6 @@ from ewe.http.messages import (
     Response,
     Source,
     with_fields,
-    with_fields_of,
 )
 from ewe.http.negotiation import preferred_coding, with_vary
 from ewe.http.status import HTTPError
@@ -91,7 +90,7 @@ class Compression:
         self.pattern = re.compile(rf"(?:{patterns})\s*(?:;.*)?" if patterns else r"(?!)", re.IGNORECASE)
         self.types: dict[str, bool] = {}
         self.choices: dict[str, str] = {}
-        self.streams: set[Encoding] = set()
+        self.streams: set[Encoded] = set()
 
     # Which coding
 
@@ -164,7 +163,7 @@ class Compression:
         if isinstance(response, KeptResponse):
             return await self.variant(response, coding, io)
         if not coding:
-            return with_fields_of(response, with_vary(response.fields, "Accept-Encoding"))
+            return response.with_fields(with_vary(response.fields, "Accept-Encoding"))
         return await self.encoded(request, response, coding, io)
 
     async def variant(self, response: KeptResponse, coding: str, io: Stream) -> Response:
@@ -197,12 +196,11 @@ class Compression:
             return Response(response.status, fields, whole, reason=response.reason, cause=response.cause)
         if request.version == (1, 0) or len(self.streams) >= MAX_STREAMS:
             # HTTP/1.0 has no chunks: only the close would end the body, and a client could not tell an early end.
-            return with_fields_of(response, with_vary(response.fields, "Accept-Encoding"))
-        found = Encoding(response, fields_of(response.fields, coding), self.streams)
+            return response.with_fields(with_vary(response.fields, "Accept-Encoding"))
         # A HEAD has no Content-Length then, because only encoding would tell it: RFC 9110 section 9.3.2.
-        if request.method != "HEAD":
-            self.streams.add(found)
-            found.body = Encoded(response, self.makers[coding](response.length), io)
+        source = Encoded(response, self.makers[coding], io, self.streams)
+        found = Response(response.status, fields_of(response.fields, coding), source, reason=response.reason)
+        found.cause = response.cause
         return found
 
 
@@ -290,32 +288,15 @@ def fields_of(fields: tuple[tuple[str, str], ...], coding: str) -> tuple[tuple[s
 # Bodies that come piece by piece
 
 
-class Encoding(Response):
-    """A response whose body is encoded as it is sent.
-
-    plain: the response that is encoded, closed with this one. streams: those that are being sent.
-    """
-
-    __slots__ = ("plain", "streams")
-
-    def __init__(self, plain: Response, fields: tuple[tuple[str, str], ...], streams: set[Encoding]) -> None:
-        super().__init__(plain.status, fields, plain.body, reason=plain.reason, cause=plain.cause)
-        self.length = None
-        self.plain = plain
-        self.streams = streams
-
-    async def close(self) -> None:
-        self.streams.discard(self)
-        await self.plain.close()
-
-
 class Encoded(Source):
     """The body of a response, encoded piece by piece."""
 
-    def __init__(self, plain: Response, coder: Coder, io: Stream) -> None:
+    def __init__(self, plain: Response, make: Maker, io: Stream, streams: set[Encoded]) -> None:
+        """plain: the response that is encoded, closed with this body. streams: the bodies that are being sent."""
         self.plain = plain
-        self.coder = coder
+        self.coder = make(plain.length)
         self.io = io
+        self.streams = streams
         self.left = plain.length  # bytes of the plain body that are still to come; None if nobody knows
         self.live = isinstance(plain.body, Source)  # its pieces come when a program writes them
         self.pieces: list[bytes | Region] = []
@@ -325,6 +306,11 @@ class Encoded(Source):
         elif isinstance(plain.body, tuple):
             self.pieces = [*plain.body]
         self.ended = False
+        streams.add(self)
+
+    async def close(self) -> None:
+        self.streams.discard(self)
+        await self.plain.close()
 
     async def receive(self) -> bytes:
         """Return the next encoded bytes, b"" at the end. Raises HTTPError if the plain body ends early."""

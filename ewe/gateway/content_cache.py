@@ -50,7 +50,6 @@ from ewe.http.messages import (
     Request,
     Response,
     Source,
-    with_fields_of,
 )
 from ewe.http.status import HTTPError
 
@@ -301,7 +300,7 @@ def may_use(copy: Copy | None, request: Request) -> bool:
 
 def with_status(response: Response, status: str) -> Response:
     """Return a response with Cache-Status (RFC 9211); a cache in front of a program has said its own before."""
-    return with_fields_of(response, (*response.fields, ("Cache-Status", status)))
+    return response.with_fields((*response.fields, ("Cache-Status", status)))
 
 
 class Recorder(Source):

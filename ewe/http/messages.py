@@ -240,7 +240,14 @@ class Response:
         return other
 
     def with_fields(self, fields: Iterable[tuple[str, str]]) -> Response:
-        """Return the same response with other fields. Its body belongs to the new response from now on."""
+        """Return the response with other fields: a copy if its body is bytes, since it may be sent many times.
+
+        Any other response is for one request, and may know by itself how to close what its body holds.
+        """
+        if type(self.body) is not bytes:
+            self.fields = tuple(fields)
+            self._encoded = None
+            return self
         other = Response.__new__(Response)
         other.status = self.status
         other.fields = tuple(fields)
@@ -289,17 +296,6 @@ class CachedFile(KeptResponse, FileResponse):
     """The response of a small file."""
 
     __slots__ = ()
-
-
-def with_fields_of(response: Response, fields: tuple[tuple[str, str], ...]) -> Response:
-    """Return a response with other fields. One of bytes is copied, since a feature may send it many times."""
-    if type(response.body) is not bytes:
-        response.fields = fields
-        response._encoded = None
-        return response
-    other = Response(response.status, fields, response.body, reason=response.reason, cause=response.cause)
-    other.length, other.target, other.release = response.length, response.target, response.release
-    return other
 
 
 def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:
