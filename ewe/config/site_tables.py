@@ -272,8 +272,8 @@ def _webdav(raw: object) -> dict[str, Any]:
         raise ValueError(raw)
     if not isinstance(raw.get("write", True), bool):
         raise ValueError(raw)
-    size = SIZE.read(raw["max-size"]) if "max-size" in raw else None
-    return {"write": raw.get("write", True), "max-size": size}
+    size = {"max-size": SIZE.read(raw["max-size"])} if "max-size" in raw else {}
+    return {"write": raw.get("write", True), **size}
 
 
 NAMES = Kind("NAME", 'host names: ["example.org", "*.example.org"]', _names)

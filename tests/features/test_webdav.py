@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import pytest
 from support import web
 from support.server import MODELS, Server, Start, needs, run_command, wait_until
 
-from ewe.features.webdav import changes, properties
+from ewe.features.webdav import changes, properties, upload
 from ewe.features.webdav.tree import Tree
 from ewe.gateway.claims import Claims
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
+from ewe.streams.base import Stream
+from ewe.streams.blocking import run
 
 SETTINGS = """\
 [[site]]
@@ -300,26 +304,48 @@ def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert refused.value.status == 507 and (tmp_path / "/".join("abcdefgh")).exists()
 
 
+class Body(type(Request("PUT", "/", (1, 1)).body)):  # type: ignore[misc]
+    """The body of a PUT: what happens when each piece is read, and the piece."""
+
+    def __init__(self, *pieces: Callable[[], bytes]) -> None:
+        self.pieces = list(pieces)
+
+    async def receive(self) -> bytes:
+        return self.pieces.pop(0)() if self.pieces else b""
+
+
+def put(tree: Tree, body: Body, **fields: str) -> int:
+    """The status of a PUT to /f."""
+    request = Request("PUT", "/f", (1, 1), tuple(fields.items()), path="/f")
+    request.body, request.length = body, None
+    try:
+        return run(upload.put(request, Stream(("", 0), ("", 0), None), tree, 100)).status  # type: ignore[arg-type]
+    except HTTPError as error:
+        return error.status
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's word for it becomes a 507."""
-    from ewe.features.webdav import tree, upload
-    from ewe.streams.base import Stream
-    from ewe.streams.blocking import run
+    """The kernel's word for it becomes a 507, and nothing is left."""
 
     def full(descriptor: int, data: bytes) -> None:
-        raise OSError(tree.errno.EDQUOT, "Disk quota exceeded")
-
-    class Body(type(Request("PUT", "/", (1, 1)).body)):  # type: ignore[misc]
-        async def receive(self) -> bytes:
-            return b"x"
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     monkeypatch.setattr(upload, "write", full)
-    request = Request("PUT", "/f", (1, 1), path="/f")
-    request.body = Body()
-    request.length = None
-    with pytest.raises(HTTPError) as refused:
-        run(upload.put(request, Stream(("", 0), ("", 0), None), tree_of(tmp_path, top="/x"), 100))  # type: ignore[arg-type]
-    assert refused.value.status == 507 and not os.listdir(tmp_path)
+    assert put(tree_of(tmp_path, top="/x"), Body(lambda: b"x")) == 507 and not os.listdir(tmp_path)
+
+
+def test_a_change_while_the_body_comes(tmp_path: Path) -> None:
+    """The condition held when the request came, and does not hold any more when its body has come."""
+    tree = tree_of(tmp_path, top="/x")
+    (tmp_path / "f").write_text("first")
+    tag = upload.etag_of((tmp_path / "f").stat())
+
+    def another_client() -> bytes:
+        assert put(tree, Body(lambda: b"second"), **{"if-match": tag}) == 204
+        return b"third"
+
+    assert put(tree, Body(another_client), **{"if-match": tag}) == 412
+    assert (tmp_path / "f").read_text() == "second" and os.listdir(tmp_path) == ["f"]
 
 
 @pytest.mark.starts_processes

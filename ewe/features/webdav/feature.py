@@ -57,10 +57,10 @@ class WebDAV:
         top: str,
         options: Mapping[str, Any],
     ) -> None:
-        """root, prefix, claims, covers, top: as Tree takes them. options: write, and max-size or None."""
+        """root, prefix, claims, covers, top: as Tree takes them. options: write, and max-size if there is one."""
         self.tree = Tree(root, prefix, claims, covers, top)
         self.static = Static(config.replace("webdav", cache=0), root, prefix, claims)
-        self.most = config.max_body if options["max-size"] is None else options["max-size"]
+        self.most = options.get("max-size", config.max_body)
         methods = (*READS, *WRITES) if options["write"] else READS
         self.allow = ("Allow", ", ".join(methods))
         self.methods = frozenset(methods)
