@@ -334,6 +334,24 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert put(tree_of(tmp_path, top="/x"), Body(lambda: b"x")) == 507 and not os.listdir(tmp_path)
 
 
+def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        upload, "NO_NAME", os.O_WRONLY
+    )  # to open a directory: EISDIR, as such file systems say
+    tree = tree_of(tmp_path, top="/x")
+    names: list[str] = []
+
+    def look() -> bytes:
+        names.extend(os.listdir(tmp_path))
+        return b"text"
+
+    assert put(tree, Body(look)) == 201 and os.listdir(tmp_path) == ["f"] and names[0].startswith(".ewe-")
+    assert put(tree, Body(lambda: b"x" * 200)) == 413 and (tmp_path / "f").read_text() == "text"
+    request = Request("COPY", "/f", (1, 1), path="/f")
+    changes.transfer(request, tree, "/g", moves=False, overwrites=True, deep=True)
+    assert sorted(os.listdir(tmp_path)) == ["f", "g"] and (tmp_path / "g").read_text() == "text"
+
+
 def test_a_change_while_the_body_comes(tmp_path: Path) -> None:
     """The condition held when the request came, and does not hold any more when its body has come."""
     tree = tree_of(tmp_path, top="/x")

@@ -8,12 +8,11 @@ directory is refused before anything is changed, a COPY leaves them out.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 
-from ewe.features.webdav.tree import DIRECTORY, OUR_FILES, Place, Tree
-from ewe.features.webdav.upload import check_conditions, unnamed
+from ewe.features.webdav.tree import DIRECTORY, Place, Tree
+from ewe.features.webdav.upload import NewFile, check_conditions, hidden_name
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
@@ -207,7 +206,7 @@ def check_target(tree: Tree, source: Place, place: Place) -> None:
 
 def copied(tree: Tree, source: Place, place: Place, *, deep: bool) -> str:
     """Return the hidden name of a copy that is complete, in the directory of a place. Raises OSError, HTTPError."""
-    temporary = OUR_FILES + secrets.token_hex(8)
+    temporary = hidden_name()
     if not source.is_directory:
         copy_file(source.parent, source.name, place.parent, temporary)
         return temporary
@@ -249,13 +248,14 @@ def copy_file(directory: int, name: str, target: int, target_name: str) -> None:
         where, _, last = target_name.rpartition("/")
         parent = os.open(where or ".", DIRECTORY, dir_fd=target)
         try:
-            copy = unnamed(parent)
+            copy = NewFile(parent)
             try:
-                while os.sendfile(copy, source, None, CHUNK):
+                while os.sendfile(copy.descriptor, source, None, CHUNK):
                     pass
-                os.link(f"/proc/self/fd/{copy}", last, dst_dir_fd=parent, follow_symlinks=True)
+                os.rename(copy.link(), last, src_dir_fd=parent, dst_dir_fd=parent)
+                copy.name = ""
             finally:
-                os.close(copy)
+                copy.close()
         finally:
             os.close(parent)
     finally:

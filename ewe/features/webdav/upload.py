@@ -6,7 +6,9 @@ without a name; when all of it has come, the file gets its name in one step:
     body ──▶ O_TMPFILE, no name ──▶ fsync ──▶ locked: conditions once more ──▶ link(".ewe-...") ──▶ rename(name)
 
 A file without a name vanishes by itself if the client leaves, the disk is full or the server is killed. Only
-between link and rename is there a second name, and it is hidden.
+between link and rename is there a second name, and it is hidden. Where the file system knows no O_TMPFILE (NFS,
+overlayfs before Linux 6.3), the unfinished file has the hidden name from the beginning, and a server that is killed
+leaves it.
 
 **Lost updates** (RFC 9110 section 13.1.1): two people edit a page, and the second PUT destroys the first. A client
 that sends If-Match with the ETag of what it has read gets 412 instead. The condition is checked before the body is
@@ -15,6 +17,7 @@ read, and again under a lock of the directory, in which all processes of the ser
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -31,7 +34,62 @@ from ewe.http.status import HTTPError
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NO_NAME = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 NOT_A_FILE = ("Allow", "OPTIONS, PROPFIND, PROPPATCH, COPY, MOVE, DELETE")
+
+
+class NewFile:
+    """A file that is being written. It has no name, or a hidden one where the file system knows no O_TMPFILE.
+
+    descriptor: of the file. name: the hidden name, "" for none.
+    """
+
+    def __init__(self, directory: int) -> None:
+        """Make the file. directory: a descriptor, open as long as this object is in use. Raises OSError."""
+        self.directory = directory
+        self.name = ""
+        try:
+            self.descriptor = os.open(".", NO_NAME, 0o666, dir_fd=directory)
+        except OSError as reason:
+            if reason.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+            name = hidden_name()
+            self.descriptor = os.open(name, NEW, 0o666, dir_fd=directory)
+            self.name = name
+
+    def link(self) -> str:
+        """Return a hidden name of the file, which it gets now if it has none. Raises OSError."""
+        if not self.name:
+            name = hidden_name()
+            source = f"/proc/self/fd/{self.descriptor}"
+            os.link(source, name, dst_dir_fd=self.directory, follow_symlinks=True)
+            self.name = name
+        return self.name
+
+    def take_name(self, place: Place) -> None:
+        """Take the name of a place, in one step; what has the name now is replaced. Raises OSError.
+
+        The new file has the mode of the old one, but may not be executed.
+        """
+        if place.about is not None:
+            os.fchmod(self.descriptor, stat.S_IMODE(place.about.st_mode) & 0o666)
+        os.rename(self.link(), place.name, src_dir_fd=self.directory, dst_dir_fd=place.parent)
+        self.name = ""
+
+    def close(self) -> None:
+        """Close the file; it vanishes if it has not taken a name."""
+        os.close(self.descriptor)
+        if self.name:
+            try:
+                os.unlink(self.name, dir_fd=self.directory)
+            except OSError:
+                pass  # the administrator was faster
+
+
+def hidden_name() -> str:
+    """Return a new name for an unfinished file."""
+    return OUR_FILES + secrets.token_hex(8)
 
 
 async def put(request: Request, io: Stream, tree: Tree, most: int) -> Response:
@@ -50,18 +108,19 @@ async def put(request: Request, io: Stream, tree: Tree, most: int) -> Response:
         check_conditions(request, place)
         if place.is_directory or not place.name:
             raise HTTPError(405, f"webdav: PUT to the directory {place.real}", (NOT_A_FILE,))
-        descriptor = -1
         try:
             tree.check_place(place)
-            descriptor = unnamed(place.parent)
-            tree.check(place.real, descriptor)
-            await receive(request, io, descriptor, most)
-            return await io.call(finish, request, place, descriptor)
+            file = NewFile(place.parent)
+        except OSError as reason:
+            raise refusal(reason, place.real) from None
+        try:
+            tree.check(place.real, file.descriptor)
+            await receive(request, io, file.descriptor, most)
+            return await io.call(finish, request, place, file)
         except OSError as reason:
             raise refusal(reason, place.real) from None
         finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+            file.close()
 
 
 async def receive(request: Request, io: Stream, descriptor: int, most: int) -> None:
@@ -80,37 +139,16 @@ def too_large(most: int) -> HTTPError:
     return HTTPError(413, f"webdav: the body has more than {most} bytes (webdav max-size)")
 
 
-def unnamed(directory: int) -> int:
-    """Return a new file without a name, on the file system of a directory. Raises OSError."""
-    return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=directory)
-
-
-def finish(request: Request, place: Place, descriptor: int) -> Response:
+def finish(request: Request, place: Place, file: NewFile) -> Response:
     """Give a file that is complete its name, if the request's conditions still hold. Raises HTTPError, OSError."""
     with place.locked():
         before = place.look()
         check_conditions(request, place)
         if place.is_directory:
             raise HTTPError(405, f"webdav: {place.real} has become a directory", (NOT_A_FILE,))
-        name_it(place, descriptor)
-        etag = etag_of(os.fstat(descriptor))
+        file.take_name(place)
+        etag = etag_of(os.fstat(file.descriptor))
     return Response(204 if before is not None else 201, (("ETag", etag),))
-
-
-def name_it(place: Place, descriptor: int) -> None:
-    """Give a file without a name the name of a place, in one step; what has the name now is replaced.
-
-    The new file has the mode of the old one, but nobody may execute it. Raises OSError.
-    """
-    if place.about is not None:
-        os.fchmod(descriptor, stat.S_IMODE(place.about.st_mode) & 0o666)
-    temporary = OUR_FILES + secrets.token_hex(8)
-    os.link(f"/proc/self/fd/{descriptor}", temporary, dst_dir_fd=place.parent, follow_symlinks=True)
-    try:
-        os.rename(temporary, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
-    except OSError:
-        os.unlink(temporary, dir_fd=place.parent)
-        raise
 
 
 def etag_of(about: os.stat_result) -> str:
