@@ -97,3 +97,18 @@ def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
     _, check, _, says = data_mutants.ZOO[name]
     (verdict,) = grade(grading, path, check)
     assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+
+
+def test_no_check_of_conditions_fails_on_ewe(caching: Grading) -> None:
+    command = f"{sys.executable} -m ewe -t --port {{port}} --documentroot {{root}} --access-log off"
+    checks = (
+        "not-modified",
+        "tag-lists",
+        "modified-since",
+        "precedence",
+        "preconditions",
+        "head",
+        "file-cache",
+    )
+    verdicts = grade(caching, command, *checks)
+    assert [each.text() for each in verdicts if each.status != PASSED] == [] and len(verdicts) == len(checks)

@@ -20,9 +20,11 @@ from ewe.classroom.grader.conditional import CHANGED, DAY, exchange, put, valida
 from ewe.classroom.grader.scene import Scene
 
 ASKED = 10  # times that a file is asked for, once it is in the cache
+SMALL = 32 << 10  # bytes of a file that any cache of files should hold
 PIECE = 2 << 20
 PIECES = 24
 MOST_GROWTH = 24 << 20  # three times what the lab allows a cache: interpreters give memory back late
+SETTLED_S = 0.1  # a careful cache does not hold a file that was changed within a tick of the clock
 LATER_S = 1.1  # a cache that looks once a second has looked by then
 SECOND = 10**9
 
@@ -40,14 +42,15 @@ def bytes_read(scene: Scene) -> int:
 @check(
     "file-cache",
     proves="a file that was sent before is not read again",
-    sends=f"GET for one file of 65,792 bytes, {ASKED + 2} times",
+    sends=f"GET for one file of {SMALL:,} bytes, {ASKED + 2} times",
     expects="the file each time; the server's processes read it from the disk at most twice more",
     why="Opening, reading and closing a file are four system calls of a response that needs none of them.",
     hint="Keep path, bytes and the result of os.stat() in a dictionary. /proc/PID/io shows what a process reads.",
 )
 def file_cache(scene: Scene) -> None:
-    path = "/bytes.bin"
-    size = len(scene.site.files[path])
+    path, size = "/small.bin", SMALL
+    put(scene, path, bytes(range(256)) * (SMALL // 256))
+    time.sleep(SETTLED_S)
     for _ in range(2):
         scene.expect_answer(path)
     before = bytes_read(scene)

@@ -293,8 +293,8 @@ class EngineScene(Scene):
         body = answer.output.partition(b"\n\n")[2]
         if not answer.output.startswith(HEAD) or body != wanted:
             self.fail(
-                f"{name} answered {short(answer.output)}{self.errors(answer)}",
-                f"answer the head and then {short(wanted)}",
+                f"{name} answered {difference(answer.output, HEAD + wanted)}{self.errors(answer)}",
+                f"answer {difference(HEAD + wanted, answer.output)}",
                 because,
             )
         if answer.status != status:
@@ -339,6 +339,15 @@ def short(value: object) -> str:
     """Return a value as a short piece of text."""
     text = repr(value)
     return text if len(text) <= 160 else f"{text[:140]}… ({len(text)} characters)"
+
+
+def difference(found: bytes, wanted: bytes) -> str:
+    """Return a text: all of it if it is short, else the place where it differs from another one."""
+    if len(found) <= 100 and len(wanted) <= 100:
+        return repr(found)
+    pairs = zip(found, wanted, strict=False)
+    at = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(found), len(wanted)))
+    return f"{len(found):,} bytes; from byte {at:,} on: {found[max(at - 10, 0) : at + 30]!r}"
 
 
 def ending(status: int | None) -> str:
