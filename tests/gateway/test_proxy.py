@@ -7,6 +7,7 @@ import json
 import os
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -415,20 +416,32 @@ def test_paths_hosts_and_locations(start: Start, tmp_path: Path) -> None:
         upstream.close()
 
 
-def test_over_tls(start: Start, way_to_wait: str, upstream: HTTPUpstream) -> None:
-    import ssl
-
+def test_over_tls_and_behind_a_proxy(start: Start, way_to_wait: str, upstream: HTTPUpstream) -> None:
+    """The header of the PROXY protocol comes before the handshake, and names the client to the next server."""
     upstream.answers = {"/chat": websocket}
-    server: Server = start(way_to_wait, "--proxy", f"/=http://127.0.0.1:{upstream.port}", "--tls", "self")
+    server: Server = start(
+        way_to_wait,
+        "--proxy",
+        f"/=http://127.0.0.1:{upstream.port}",
+        "--tls",
+        "self",
+        "--proxy-protocol",
+        "--trusted-proxies",
+        "127.0.0.1",
+    )
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with context.wrap_socket(server.connect()) as sock:
+    plain = server.connect()
+    for piece in (b"PROXY TCP", b"4 203.0.113.9 192.0.2.1 5000 443\r\n"):
+        plain.sendall(piece)
+    with context.wrap_socket(plain) as sock:
         large = os.urandom(1_000_000)
         sock.sendall(request("/", f"Content-Length: {len(large)}", method="POST") + large)
         asked = about(read_response(sock, "POST")[2])
         assert asked["sha"] == hashlib.sha256(large).hexdigest()
         assert ["x-forwarded-proto", "https"] in asked["fields"]
+        assert ["x-forwarded-for", "203.0.113.9"] in asked["fields"]
         sock.sendall(UPGRADE)
         said = b""
         while b"early " not in said:
