@@ -70,6 +70,11 @@ def parser() -> Parser:
     command.add_argument("lab")
     command.add_argument("target", type=Path, help="a directory, or a file NAME.zip")
     command.add_argument("--for", dest="platform", required=True, choices=platforms())
+    command.add_argument(
+        "--seeded",
+        action="store_true",
+        help="grade each student with the numbers of a seed: the account's name",
+    )
     add_language(command)
     command = commands.add_parser("measure", help="measure a server, for the questions of its lab")
     command.set_defaults(run=measure)
@@ -158,13 +163,13 @@ def pack(options: argparse.Namespace) -> int:
     lab = labs.lab(options.lab)
     way = lab.way(options.language)
     if options.target.suffix != ".zip":
-        for path in packs.pack(lab, way, options.platform, options.target):
+        for path in packs.pack(lab, way, options.platform, options.target, seeded=options.seeded):
             print(path)
         return 0
     if options.target.exists():
         raise ConfigError(f"{options.target} is there already; choose another name")
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
-        files = packs.pack(lab, way, options.platform, Path(name))
+        files = packs.pack(lab, way, options.platform, Path(name), seeded=options.seeded)
         try:
             with zipfile.ZipFile(options.target, "w", zipfile.ZIP_DEFLATED) as archive:
                 for path in files:

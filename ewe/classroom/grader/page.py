@@ -184,7 +184,7 @@ def card(verdict: Verdict, report: Report, most: int, drawn: tuple[str, ...]) ->
         f'<details class="{css(verdict)}" id="{verdict.name}"{is_open}><summary>'
         f'<span class="mark" title="{verdict.status}">{MARKS[verdict.status]}</span><b>{verdict.name}</b>'
         f'<span class="about">{html.escape(verdict.proves)}</span>'
-        f'<span class="points">{verdict.score}/{verdict.points}</span></summary>'
+        f'<span class="points">{f"{verdict.score}/{verdict.points}" if verdict.points else "–"}</span></summary>'
         f'<div class="inside"><dl>{items}</dl>{picture}</div></details>'
     )
 
