@@ -17,7 +17,7 @@ VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test quick lint format pytest pytest-versions test-all gigabyte bench lab java libcgi docs clean
+.PHONY: help serve test quick lint format pytest pytest-versions test-all gigabyte applications bench lab java libcgi docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -66,6 +66,9 @@ test-all: ## the tests under every Python that is here; PYTHONS="python3.12 /som
 
 gigabyte: $(VENV)/.test ## 1 GB in and out through every gateway under every model, in constant memory (ten minutes)
 	EWE_TEST_MEGABYTES=1024 $(VENV)/bin/pytest tests/gateway/test_every_gateway.py -k long_bodies $(ARGS)
+
+applications: $(VENV)/.test ## programs of others (git, cgit, Fossil, calendars, WordPress ...) under every model
+	EWE_TEST_APPLICATIONS=1 $(VENV)/bin/pytest tests/applications tests/sites/test_git.py $(ARGS)
 
 bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 	$(VENV)/bin/ewe-lab speed $(ARGS)

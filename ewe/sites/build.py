@@ -170,6 +170,10 @@ class Builder:
             rest = text[len(directory.rstrip("/")) :]
             self.template = Template(rest, label, self.location.pattern)
         elif not is_directory:
+            if "gateway" not in self.values and os.access(path, os.X_OK):
+                raise ConfigError(
+                    f'{label} {quoted(text)} is a program: write gateway = "cgi" too, so that its source is not sent'
+                )
             self.file = path
             path, name = os.path.split(path)
             self.template = Template("/" + name.replace("$", "$$"), label, None)

@@ -82,6 +82,7 @@ def test_an_error_names_its_line(tmp_path: Path, text: str, said: str) -> None:
         ('redirect = "/b/$1"\n', "line 5: redirect = /b/$1: $1 is a group, and this location has no pattern"),
         ('rewrite = "/b/$pth"\n', 'unknown variable $pth; did you mean "path"?'),
         ('alias = "nowhere"\n', 'line 5: alias = "nowhere": No such file or directory'),
+        ('alias = "/bin/sh"\n', 'line 5: alias = "/bin/sh" is a program: write gateway = "cgi" too'),
         ('root = "ewe.toml"\n', 'line 5: root = "ewe.toml" is not a directory'),
         ('gateway = "xswitch"\n', "line 5: gateway = xswitch needs an X-Switch"),
         ("error-pages = { 200 = '/x' }\n", 'line 5: error-pages = status "200": expected statuses'),
