@@ -62,11 +62,14 @@ class Command:
             raise HTTPError(500, f"{what}: {reason.strerror}") from None
         finally:
             os.close(output)
+        late = HTTPError(504, f"{what}: took longer than {self.timeout:g} s (timeout)")
         until = time.monotonic() + self.timeout
         try:
             while await program.receive():
                 if time.monotonic() > until:
-                    raise HTTPError(504, f"{what}: took longer than {self.timeout:g} s (timeout)")
+                    raise late
+        except HTTPError as error:
+            raise late if error.status == 504 else error from None
         finally:
             if program.status is None:
                 program.end()
