@@ -92,6 +92,8 @@ class ContentCache:
 
         place: the feature that answers; each has its own copies.
         """
+        if "upgrade" in request.values:  # a WebSocket, perhaps: its answer takes as long as the connection
+            return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
         key = (url, request.path, request.query, id(place))
         if request.method not in ("GET", "HEAD") or request.length != 0:

@@ -420,6 +420,7 @@ def test_what_passes_by(place: Place) -> None:
     place.says = Response(200, target="/elsewhere")
     assert place.ask() == ("", b"") and place.response is place.says
     place.says = page()
+    assert place.ask("GET /", "Connection: Upgrade", "Upgrade: websocket")[0] == ""
     assert place.ask("HEAD /")[0] == "fwd=uri-miss"
     place.says = page(body=Program(b"a", HTTPError(502, "cut")))
     with pytest.raises(HTTPError):
