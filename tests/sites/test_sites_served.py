@@ -98,6 +98,7 @@ def server(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Serv
         (tmp_path / name).write_text(text)
     write_program(tmp_path / "one/cgi/page.cgi", PRINTS)
     write_program(tmp_path / "elsewhere/page.cgi", PRINTS)
+    write_program(tmp_path / "one/cgi/local.cgi", "#!/bin/sh\nprintf 'Location: /robots.txt\\n\\n'\n")
     (tmp_path / "elsewhere/out.txt").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "elsewhere/shown.txt").symlink_to(tmp_path / "elsewhere/page.cgi")
     (tmp_path / "two/leak").symlink_to(tmp_path / "one/cgi")
@@ -177,6 +178,7 @@ def programs_are_told_where_they_are(server: Server) -> None:
     assert asked["HTTP_AUTHORIZATION"] == "" and asked["LESSON"] == ""
     assert asked["SITE"] == "one, and only"
     assert told(fetch(server, "/one-program")[2])["HTTP_AUTHORIZATION"] == ""
+    assert fetch(server, "/cgi/local.cgi")[2] == "robots"  # a local redirect meets the locations again
 
 
 def the_first_that_exists_answers(server: Server) -> None:
