@@ -5,15 +5,20 @@ One grading for each mutant runs in this process: that takes a fifth of a second
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ewe.classroom.course import cli as course
+from ewe.classroom.grader import cli as grade_cli
 from ewe.classroom.grader import engine_scene, run_scene
 from ewe.classroom.grader.grading import Grading
 from ewe.classroom.grader.kinds import DATA
+from ewe.classroom.grader.processes import free_port
 from ewe.classroom.grader.sandbox import Limits
 from ewe.classroom.grader.scheme import load
 from ewe.classroom.grader.subject import from_command
@@ -112,3 +117,66 @@ def test_no_check_of_conditions_fails_on_ewe(caching: Grading) -> None:
     )
     verdicts = grade(caching, command, *checks)
     assert [each.text() for each in verdicts if each.status != PASSED] == [] and len(verdicts) == len(checks)
+
+
+def test_the_load_of_the_lab_goes_on_while_the_server_stands_still(tmp_path: Path) -> None:
+    assert course.main(["solution", "measure", str(tmp_path)]) == 0
+    load = types.ModuleType("measure")
+    exec((tmp_path / "measure.py").read_text(), load.__dict__)
+    port = free_port()
+    log = tmp_path / "server.log"
+    # A request takes 2 ms, and the server stands still in the second half of each second.
+    command = [sys.executable, str(tmp_path / "queue_server.py"), str(port), str(log), "2", "500", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            began, closed = load.closed_loop(port, 2, 0.2)
+            start, opened = load.open_loop(port, 50, 1.0)
+        finally:
+            server.terminate()
+    assert len(closed) + 50 == len(log.read_text().splitlines()) and len(opened) == 50
+    assert [round((due - start) * 50) for due, _, _ in sorted(opened)] == list(range(50))
+    assert max(done - due for due, _, done in opened) > 0.4
+    assert all(began <= due == sent < done for due, sent, done in closed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--lab", "engine", "/nowhere/engine.py"], "not a file; name your engine"),
+        (["--lab", "engine", "--command", "no-such-program"], "not a program that can be run"),
+        (
+            ["--lab", "engine", "--only", "answers", "--command", "true"],
+            "answers is no check for the lab engine",
+        ),
+        (["--lab", "measure", "/nowhere/runs.json"], "python3 measure.py makes runs.json"),
+        (["--lab", "measure", __file__], "this lab grades data"),
+        (["--lab", "measure", "--command", "true"], "this lab grades data"),
+        (["--lab", "pool", "--only", "runs-little", "--command", "true {port}"], "runs-little is no check"),
+        (["--lab", "engine", "--speed", "--command", "true"], "grades no server"),
+    ],
+)
+def test_wrong_usage_of_labs_without_a_server(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grade_cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not of the format"),
+        ('{"format": "ewe-runs/1"}', "no runs"),
+        ('{"format": "ewe-runs/1", "runs": [{"kind": "closed"}]}', "run 1 of the file cannot be read"),
+        ('{"format": "ewe-runs/1", "runs": [[]]}', "run 1 of the file cannot be read"),
+    ],
+)
+def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    path.write_text(text)
+    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, Limits())
+    verdicts = grade(grading, str(path))
+    assert {each.status for each in verdicts} == {FAILED} and says in verdicts[0].text()
