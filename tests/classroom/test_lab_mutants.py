@@ -180,3 +180,9 @@ def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_p
     grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, Limits())
     verdicts = grade(grading, str(path))
     assert {each.status for each in verdicts} == {FAILED} and says in verdicts[0].text()
+
+
+def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:
+    checks = [item.check.name for item in engine.scheme.items if item.check.name != "engine-xswitch"]
+    verdicts = grade(engine, f"{sys.executable} {HERE.parents[1]}/ewe/xswitch/engines/python.py", *checks)
+    assert [each.text() for each in verdicts if each.status != PASSED] == [] and len(verdicts) == 14

@@ -88,7 +88,7 @@ class Server:
         account = f'script-user = "{ACCOUNT}"\nmin-uid = 1\n' if os.geteuid() == 0 else "min-uid = 1\n"
         return (
             f"{account}roots = [{json.dumps(str(self.scripts))}]\n{SETTINGS}"
-            f'[engines.student]\ncommand = {json.dumps(words)}\nextensions = [".py"]\n'
+            f'[engines.student]\ncommand = {json.dumps(words)}\nextensions = [".py"]\nisolation = "none"\n'
             f'[directories]\n{json.dumps(str(self.scripts))} = "student"\n'
         )
 
