@@ -323,7 +323,7 @@ def is_same(file: int, path: str) -> bool:
 def unreadable_root(config: Config) -> str:
     """Return a warning if this process's user may not read the document root, "" if it may."""
     for root in dict.fromkeys(own.documentroot for own in config.each_site()):
-        if not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
+        if os.path.isdir(root) and not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
             user = os.geteuid()
             return f"uid {user} may not read {root}, so every answer is 403: chmod a+rx it (documentroot)"
     return ""

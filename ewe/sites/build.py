@@ -108,7 +108,12 @@ class Builder:
             found.append(self.tries(values["try"]))
         gateway = values.get("gateway", ("cgi",) if "programs" in values else ())
         if gateway:
-            found.append(self.cached(self.program(*parse_gateway(gateway[0]), gateway)))
+            try:
+                found.append(self.cached(self.program(*parse_gateway(gateway[0]), gateway)))
+            except ConfigError:
+                raise
+            except ValueError as reason:  # what a feature says of an address or an application
+                raise ConfigError(f"{self.table.at('gateway')} {reason}") from None
             if "programs" not in values:
                 return found  # the gateway answers everything
         if self.alias:
@@ -133,7 +138,7 @@ class Builder:
     # Files
 
     def static_of_root(self) -> Static:
-        """Return the files of a location without alias: the site's, or those of a part with other settings."""
+        """Return the files of a location without alias: the site's, or a part's with other settings."""
         config = self.config
         if "root" in self.values:
             root = self.directory("root")
@@ -172,7 +177,7 @@ class Builder:
         elif not is_directory:
             if "gateway" not in self.values and os.access(path, os.X_OK):
                 raise ConfigError(
-                    f'{label} {quoted(text)} is a program: write gateway = "cgi" too, so that its source is not sent'
+                    f'{label} {quoted(text)} is a program: write gateway = "cgi" too, or its source is sent'
                 )
             self.file = path
             path, name = os.path.split(path)
