@@ -323,6 +323,11 @@ def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert log_in(guard, "ada", "secret", "192.0.2.2") == 0
     assert len(asked.hashes) == 2  # but not for another client.
     assert log_in(guard, "ada", "wrong") == 401
+    count = len(asked.hashes)
+    assert {log_in(guard, "ada", "wrong") for _ in range(50)} == {
+        401
+    }  # is no further guess, and no further check
+    assert len(asked.hashes) == count
     # An unknown name costs as much as the most expensive known one, and never gets in.
     asked.hashes.clear()
     assert log_in(guard, "eve", "secret") == 401 and asked.hashes == [HASHES["bcrypt"]]

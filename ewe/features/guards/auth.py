@@ -15,6 +15,8 @@ has to be checked each time, and a good hash is slow on purpose. decide() is the
 - **What is remembered** is a digest with a random key, of client, name, password and the stored hash, for
   `remember` (a minute). A changed hash is another digest. The key of a digest has the client's address in it, so an
   attacker elsewhere learns nothing from how fast an answer comes.
+- **The same wrong password again**, from the same client, counts once in WRONG_SECONDS: a browser may send an old
+  password with thirty requests at once.
 - **Guessing**: a client may fail CLIENT_BURST times, then once in CLIENT_SECONDS. A name may fail USER_BURST times
   from all clients together, then once in USER_SECONDS. A client that has logged in under this name within a day is
   not held up by the failures of others: nobody can lock the owner out.
@@ -57,6 +59,7 @@ USER_BURST, USER_SECONDS = 50, 5.0  # failures of one name
 # A client may send many guesses at once, before the first is checked. Each is counted, up to so many seconds.
 CLIENT_MOST, USER_MOST = 3600.0, 60.0
 KNOWN_SECONDS = 86_400.0  # for which the failures of others do not hold up a client that has logged in
+WRONG_SECONDS = 10.0  # for which a wrong password is remembered
 CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 REALM = re.compile(r"[\x20-\x7e]{1,120}")
 REMEMBER = duration(0)
@@ -131,8 +134,6 @@ class Auth:
         if wait := self.client_failures.wait(b"client" + client):
             raise too_many(wait, "too many failed log-ins of this client (auth)")
         if not await self.right(request, io, client, name, password):
-            self.client_failures.charge(b"client" + client, CLIENT_MOST)
-            self.user_failures.charge(b"user" + name, USER_MOST)
             return error_page(401, f"wrong name or password for {io.user[:64]!r} (auth)", self.fields)
         return with_variables(request, {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"})
 
@@ -144,26 +145,34 @@ class Auth:
         if isinstance(self.by, Htpasswd):
             stored, known = self.by.hash_of(name)
         remembered = self.table.digest(b"right", client, name, password, stored.encode("latin-1"))
-        if known and self.remember and self.table.get(remembered) > time.monotonic():
+        now = time.monotonic()
+        if known and self.table.get(remembered) > now:
             return True
+        wrong = self.table.digest(b"wrong", client, name, password, stored.encode("latin-1"))
+        if self.table.get(wrong) > now:
+            return False
         owner = self.table.digest(b"owner", client, name)
         wait = self.user_failures.wait(b"user" + name)
         if wait and self.table.get(owner) < time.monotonic():
             raise too_many(
                 wait, f"too many failed log-ins of {name.decode('utf-8', 'replace')[:64]!r} (auth)"
             )
-        if isinstance(self.by, Htpasswd):
-            if not stored or len(password) > MAX_PASSWORD:
-                return False
+        if not isinstance(self.by, Htpasswd):
+            right = await self.by.check(request, io, name, password)
+        elif stored and len(password) <= MAX_PASSWORD:
             right = await io.call(check, stored, password) and known
         else:
-            right = await self.by.check(request, io, name, password)
-        if right:
-            now = time.monotonic()
-            with self.table.locked():
+            right = False
+        now = time.monotonic()
+        if not right:
+            self.client_failures.charge(b"client" + client, CLIENT_MOST)
+            self.user_failures.charge(b"user" + name, USER_MOST)
+        with self.table.locked():
+            if right:
                 self.table.put(owner, now + KNOWN_SECONDS)
-                if self.remember:
-                    self.table.put(remembered, now + self.remember)
+                self.table.put(remembered, now + self.remember)
+            else:
+                self.table.put(wrong, now + min(self.remember, WRONG_SECONDS))
         return right
 
 
