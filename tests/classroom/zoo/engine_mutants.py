@@ -102,6 +102,7 @@ class OneNamespace(lab.Engine):
     shared = {"__name__": "__main__"}
 
     def run(self, file):
+        self.shared["__file__"] = file
         with open(file) as source:
             exec(compile(source.read(), file, "exec"), self.shared)
         return 0
@@ -212,8 +213,8 @@ class DiesOfErrors(lab.Engine):
     """Lets an exception of a script end the engine."""
 
     def run(self, file):
-        main = types.ModuleType("__main__")
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        main.__file__ = file
         with open(file) as source:
             exec(compile(source.read(), file, "exec"), main.__dict__)
         return 0
