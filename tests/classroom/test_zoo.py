@@ -87,7 +87,8 @@ def test_the_documented_zoo_is_the_one_that_is_tested() -> None:
 # These take seconds each, or differ little from their neighbours; matrix.py grades them all.
 ONLY_IN_MATRIX = {
     "SharedEnvironment", "TellsPassword", "ForgetsStart", "StopsReading", "AlwaysFine", "OnlyCrLf", "TrustsOutput",
-    "InputStaysOpen", "RunsAnything", "InheritsAll", "Endless", "Terminates", "WaitsForEver", "WrongStatus", "KeepsPipes",
+    "InputStaysOpen", "RunsAnything", "InheritsAll", "Endless", "Terminates", "WaitsForEver", "WrongStatus",
+    "KeepsPipes",
     "TakesLast", "LastOfEqual", "IgnoresPolicy", "Starves", "Impatient", "CountsWorkers", "WaitsForRoom",
     "ClosesSilently", "DropsNewest", "DropsFirstOfEqual", "TellsEarly", "MixesWorkers", "SaysNothing",
 }  # fmt: skip
