@@ -13,7 +13,8 @@ A tunnel holds what a conversation holds under its model: a socket and a corouti
 thread, or a process. prefork therefore has room for as many tunnels as it has workers, and serial for one.
 
 What can go wrong: both sides send without reading, and each waits for the other. Then the write-timeout ends the
-tunnel. A stop of the server waits `grace` for tunnels, as for downloads, and then cuts them.
+tunnel. A stop of the server waits `grace` for tunnels, as for downloads, and then cuts them. Bytes that a client
+sends together with its request, before the 101, are lost: RFC 6455 section 4.1 has it wait.
 
 Source: RFC 9110 section 7.8.
 """
