@@ -24,6 +24,7 @@ from ewe.classroom.grader.scene import Client, Scene
 
 HELD = "/sizes/held"
 A, BB, M, Z, LONG = "/sizes/a", "/sizes/bb", "/sizes/m", "/sizes/z", "/sizes/a-long-name-and-a-short-file"
+FIVE = ("1st", "2nd", "3rd", "4th", "5th")
 WHY_ORDER = (
     "Mean waiting time depends on the order alone: no order has a smaller mean than the shortest first."
 )
@@ -313,7 +314,7 @@ def variables(policy: str, queue: int, drop: str = "newest", patience: int = 100
 )
 def order_fifo(scene: Scene) -> None:
     play = Play(scene, first)
-    for name, path in (("1st", BB), ("2nd", M), ("3rd", A), ("4th", LONG), ("5th", BB)):
+    for name, path in zip(FIVE, scene.site.order("requests", (BB, M, A, LONG, BB)), strict=True):
         play.add(name, path)
     play.serve_next()
     play.serve_next()
@@ -336,7 +337,7 @@ def order_fifo(scene: Scene) -> None:
 )
 def order_sff(scene: Scene) -> None:
     play = Play(scene, smallest)
-    for name, path in (("1st", BB), ("2nd", M), ("3rd", A), ("4th", LONG), ("5th", BB)):
+    for name, path in zip(FIVE, scene.site.order("requests", (BB, M, A, LONG, BB)), strict=True):
         play.add(name, path)
     play.serve_next()
     play.serve_next()
