@@ -133,6 +133,7 @@ def test_a_verdict_says_when_the_spread_is_too_large_to_tell() -> None:
     ("text", "says"),
     [
         ("speed = 1", "not a table"),
+        ("subject = 'data'\nspeed = {}", "only servers have one"),
         ("speed = { refrence = 'pool' }", 'did you mean "reference"?'),
         ("speed = { reference = 'poo' }", "it can be serial, fork"),
         ("speed = { clients = 0 }", "clients: 0"),

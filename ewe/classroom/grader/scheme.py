@@ -101,6 +101,10 @@ def load(name: str) -> Scheme:
     twice = {each for each in names if names.count(each) > 1}
     if twice:
         raise ConfigError(f"{path}: check {min(twice)} stands there twice")
+    if subject != SERVER and "speed" in table:
+        raise ConfigError(
+            f"{path}: speed: only servers have one, and the subject is {subject}; remove the table"
+        )
     speed = read_speed(table.get("speed", {}), stem, f"{path}: speed")
     for item in items:
         if item.check.subject != subject:
