@@ -1,8 +1,8 @@
 """Clients that other people wrote, against the files of one site: curl, wget, aria2, pip, git's dumb protocol.
 
 The other tests use httpx and curl again and again. These clients each combine what a server can do in their own
-way: aria2 asks for many ranges over many connections, wget follows a listing and goes on with half a file, pip reads
-a listing as an index of packages, git walks a repository of plain files.
+way: aria2 asks for many ranges over many connections, wget follows a listing and goes on with half a file, pip
+reads a listing as an index of packages, git walks a repository of plain files.
 
 `make test` runs this under three models, `make applications` under all.
 """
