@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 from support import web
-from support.server import MODELS, Server, Start, needs, run_command, wait_until
+from support.server import MODELS, Server, Start, needs, wait_until
 
+from ewe.config.messages import ConfigError
+from ewe.config.settings import Config
 from ewe.features.webdav import changes, properties, upload
 from ewe.features.webdav.tree import Tree
 from ewe.gateway.claims import Claims
@@ -366,7 +368,6 @@ def test_a_change_while_the_body_comes(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_text() == "second" and os.listdir(tmp_path) == ["f"]
 
 
-@pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "lines, words",
     [
@@ -376,10 +377,10 @@ def test_a_change_while_the_body_comes(tmp_path: Path) -> None:
     ],
 )
 def test_bad_settings_are_one_line(tmp_path: Path, lines: str, words: str) -> None:
-    (tmp_path / "htdocs").mkdir()
     (tmp_path / "ewe.toml").write_text(f"[[site]]\n[[site.location]]\n{lines}\n")
-    done = run_command(tmp_path, "--config", "ewe.toml", "0")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr, done.stderr
+    with pytest.raises(ConfigError) as refused:
+        Config.load(file=str(tmp_path / "ewe.toml"), environ={})
+    assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
 @needs("litmus")
