@@ -181,6 +181,8 @@ def prepared(
             measures_speed=options.speed, seed=Seed.read(options.seed) if options.seed is not None else None,
         )  # fmt: skip
     finally:
+        # A second signal, or one that comes only now, would leave a part of the directory.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         shutil.rmtree(directory, ignore_errors=True)
 
 
