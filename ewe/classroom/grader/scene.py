@@ -35,6 +35,7 @@ import errno
 import fcntl
 import os
 import select
+import signal
 import socket
 import struct
 import termios
@@ -53,6 +54,17 @@ PATIENCE_S = 3.0
 CEILING_S = 90.0
 LOOK_S = 0.005
 SHOWN = 300  # bytes of what was sent or received that a record keeps as text
+
+MEMORY = (
+    "memory is used that is not the program's: bytes are written past the end of a buffer, or a pointer leads "
+    "nowhere; build with -fsanitize=address, and it says where"
+)
+MEANINGS: dict[int, str] = {  # of the signals that end a program by its own fault, as an explanation
+    signal.SIGPIPE: "a write to a connection that its client has reset; ignore SIGPIPE, and check write()",
+    signal.SIGSEGV: MEMORY,
+    signal.SIGBUS: MEMORY,
+    signal.SIGABRT: MEMORY,
+}
 
 Condition = Callable[[], bool]
 
@@ -286,6 +298,8 @@ class Client:
             self.ended = True
             self.reader.end()
             self.note("closed-by-server")
+            # As every client does. A server may wait for it before it lets its worker go (lingering close).
+            self.quietly(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
         if self.received == 0 or data[:5] == b"HTTP/":
             self.note("got", bytes=data[:SHOWN].decode("latin-1"))
@@ -362,8 +376,11 @@ class Scene:
         turns = tuple((tid, task.turns) for tid, task in sorted(tasks.items()))
         return (turns, tuple(client.unsent() for client in self.clients))
 
-    def until(self, condition: Condition, what: str = "", *, sure: bool = True) -> bool:
-        """Wait until a condition is true; False once the server is calm or has ended. See the top of this file."""
+    def until(self, condition: Condition, what: str = "", *, sure: bool = True, calm_s: float = 0.0) -> bool:
+        """Wait until a condition is true; False once the server is calm or has ended. See the top of this file.
+
+        calm_s: how long it must be calm instead of CALM_S or SURE_S, where a correct server may pause by itself.
+        """
         start = moved_at = looked_at = time.monotonic()
         previous: tuple[object, ...] | None = None
         calm_from = start
@@ -384,7 +401,7 @@ class Scene:
             if all(task.state in "ZX" for task in tasks.values()) and not self.pump(0.05):
                 break
             connecting = any(not client.connected and not client.over() for client in self.clients)
-            window = SURE_S if sure else CALM_S
+            window = calm_s or (SURE_S if sure else CALM_S)
             look = self.look(tasks)
             if look is None or look != previous:
                 previous, calm_from = look, now
@@ -481,14 +498,19 @@ class Scene:
             )
 
     def last_words(self) -> str:
-        """Return the last line of the server's output as an explanation, "" if it wrote none."""
+        """Return why the server may have ended: the meaning of a signal, or the last line of its output."""
+        number = -(self.subject.process.poll() or 0)
+        if number in MEANINGS:
+            return MEANINGS[number]
         text = self.subject.log(1).strip()
         return f"its last words: {text}" if text else ""
 
-    def expect_answer(self, path: str = "/hello.txt", after: str = "", because: str = "") -> Response:
-        """Ask for a file on a new connection, and fail unless it is answered with the file."""
+    def expect_answer(
+        self, path: str = "/hello.txt", after: str = "", because: str = "", calm_s: float = 0.0
+    ) -> Response:
+        """Ask for a file on a new connection; fail unless the file is the answer. calm_s: as in until()."""
         client = self.client("a new client").ask(path, Connection="close")
-        self.until(client.answered_or_over, f"{client.name} is answered")
+        self.until(client.answered_or_over, f"{client.name} is answered", calm_s=calm_s)
         if not client.answered():
             self.expect_alive(after or "this")
         response = self.expect_file(client, path, after, because)
