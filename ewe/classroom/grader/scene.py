@@ -53,6 +53,8 @@ CONNECT_S = 8.0  # the kernel sends a SYN again after 1, 3 and 7 seconds
 PATIENCE_S = 3.0
 CEILING_S = 90.0
 LOOK_S = 0.005
+GIVEN_UP_S = 5.0  # a server that ends half a request sooner has a fault, and no time limit
+ENDS = {"answered", "closed-by-server", "reset-by-server"}  # steps that the server makes
 SHOWN = 300  # bytes of what was sent or received that a record keeps as text
 
 MEMORY = (
@@ -348,6 +350,19 @@ class Scene:
             client.send_rest()
         else:
             client.read_on()
+
+    def gave_up(self) -> bool:
+        """Return whether the server has ended half a request GIVEN_UP_S after it came: by a time limit."""
+        since: dict[str, float] = {}
+        for step in self.steps:
+            lane, do, at = step.get("lane", ""), step["do"], step["t"]
+            if do == "send" and (step["bytes"].endswith("\r\n\r\n") or step["bytes"] == "\r\n"):
+                since.pop(lane, None)
+            elif do == "send":
+                since.setdefault(lane, at)
+            elif do in ENDS and at - since.get(lane, at) >= GIVEN_UP_S:
+                return True
+        return False
 
     def close(self) -> None:
         for client in self.clients:

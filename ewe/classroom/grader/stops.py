@@ -8,9 +8,7 @@ from ewe.classroom.grader import processes
 from ewe.classroom.grader.check import check
 from ewe.classroom.grader.scene import Scene
 
-END_S = (
-    4.0  # calm, before a server counts as one that does not end: Apache looks for its children once a second
-)
+END_S = 4.0  # calm, before a server counts as one that does not end: Apache looks once a second
 
 
 def gone(scene: Scene) -> bool:

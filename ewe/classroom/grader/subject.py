@@ -52,7 +52,11 @@ SIZES = {
     "/sizes/m": 4,
     "/sizes/a": 6,
 }
-MODEL_OPTIONS = ("--host", "127.0.0.1", "--parking", "never", "--workers", "1", "--access-log", "off")
+# A schedule holds a client for seconds, and for many on a busy machine: ewe's usual 10 s for a head could end it.
+MODEL_OPTIONS = (
+    "--host", "127.0.0.1", "--parking", "never", "--workers", "1", "--access-log", "off",
+    "--head-timeout", "60s",
+)  # fmt: skip
 
 
 class NotStarted(Exception):
