@@ -38,8 +38,8 @@ def target_for(request: Request, prefix: str, replacement: str | None) -> str:
     """Return the target to ask the next server for.
 
     prefix: of the path, without a slash at its end. replacement: what takes its place, None to leave the path as it
-    is. The path keeps the client's percent-encoding, unless it has dot segments or repeated slashes: the next
-    server must not see another path than the one by which ewe has chosen it.
+    is. The path keeps the client's percent-encoding, unless it has dot segments or repeated slashes, or a rewrite
+    has changed it: the next server must not see another path than the one by which ewe has chosen it.
     """
     if request.path == "*":
         return "*"
@@ -49,7 +49,7 @@ def target_for(request: Request, prefix: str, replacement: str | None) -> str:
         raw = match[2] if match is not None else "/"
         raw = raw if raw.startswith("/") else "/" + raw
     path = raw.partition("?")[0]
-    if "//" in path or "/." in path or ("%" in path and unescape(path) != request.path):
+    if "//" in path or "/." in path or (unescape(path) if "%" in path else path) != request.path:
         path = percent_encode(request.path)
     if replacement is not None:
         begin = prefix if path.startswith(prefix) else percent_encode(prefix)

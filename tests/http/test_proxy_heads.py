@@ -51,6 +51,16 @@ def test_targets(target: str, prefix: str, replacement: str | None, sent: str) -
     assert target_for(request(target), prefix, replacement) == sent
 
 
+@pytest.mark.parametrize(
+    ("prefix", "replacement", "sent"),
+    [("/app", None, "/app/a%20b"), ("/app", "/", "/a%20b"), ("/a", "/", "/z")],
+)
+def test_a_target_after_a_rewrite(prefix: str, replacement: str | None, sent: str) -> None:
+    asked = request("/ab")
+    asked.path = "/a/z" if prefix == "/a" else "/app/a b"
+    assert target_for(asked, prefix, replacement) == sent
+
+
 def test_fields_that_do_not_go_on() -> None:
     asked = request(
         "/", "Connection: close, X-Secret, cookie", "X-Secret: 1", "Cookie: a=b", "Keep-Alive: 5", "TE: trailers",
