@@ -298,6 +298,27 @@ def test_a_member_that_another_location_covers_stays(tmp_path: Path) -> None:
     assert refused.value.status == 403 and (tmp_path / "a" / "b").exists()
 
 
+def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("mine", "grades", "a/grades", "a/mine"):
+        (tmp_path / name).write_text(name)
+    tree = tree_of(tmp_path, covers=lambda path: not path.endswith("/grades"), top="/x")
+    assert not tree.contains("/grades")
+
+    def asked(path: str, target: str, moves: bool) -> int:
+        request = Request("COPY", path, (1, 1), path=path)
+        try:
+            return changes.transfer(request, tree, target, moves=moves, overwrites=True, deep=True).status
+        except HTTPError as refused:
+            return refused.status
+
+    assert asked("/grades/", "/b", moves=False) == 404
+    assert asked("/mine", "/grades", moves=True) == 403 and (tmp_path / "grades").read_text() == "grades"
+    assert asked("/a", "/b", moves=True) == 403
+    assert asked("/a", "/b", moves=False) == 201 and os.listdir(tmp_path / "b") == ["mine"]
+    assert asked("/a", "/grades/", moves=False) == 403 and (tmp_path / "grades").is_file()
+
+
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "MAX_DEPTH", 5)
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)

@@ -196,7 +196,8 @@ def transfer(
 
 
 def check_target(tree: Tree, source: Place, place: Place) -> None:
-    """Raise HTTPError(403) if what is at the source would be a program at another place."""
+    """Raise HTTPError(403) if what is at the source would be a program or another location's at another place."""
+    tree.check_path(place.path, is_directory=source.is_directory)
     descriptor = source.open(os.O_PATH)
     try:
         tree.check(place.real, descriptor)

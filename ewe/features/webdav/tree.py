@@ -140,7 +140,7 @@ class Tree:
     def contains(self, path: str) -> bool:
         """Return whether a path of the site is in this tree."""
         below = path == self.prefix or path.startswith(self.prefix + "/")
-        return below and (self.covers(path) or self.covers(path + "/"))
+        return below and self.covers(path)
 
     @contextmanager
     def place(self, path: str, missing: int = 404) -> Iterator[Place]:
@@ -171,13 +171,25 @@ class Tree:
         finally:
             os.close(parent)
 
+    def check_path(self, path: str, *, is_directory: bool) -> None:
+        """Raise HTTPError(403) if a file or a directory at a path belongs to another location.
+
+        path: without a slash at its end. A client reaches a directory by the path with the slash.
+        """
+        if not self.covers(path + "/" if is_directory else path):
+            raise HTTPError(403, f"webdav: {path} belongs to another location of the site")
+
     def check(self, real: str, descriptor: int) -> None:
         """Raise HTTPError(403) if a file of this name is, or would be, a program. descriptor: the open file."""
         if self.claims.claim(real, real, descriptor) or is_sql_page(real, real):
             raise HTTPError(403, f"webdav: {real} is a program's, and no client may read or change it")
 
     def check_place(self, place: Place) -> None:
-        """Raise HTTPError(403) if what is at a place is a program, or in a directory of programs."""
+        """Raise HTTPError(403) if what is at a place is a program's or another location's.
+
+        Where nothing is yet, something new is checked: a file, which takes the path without a slash at its end.
+        """
+        self.check_path(place.path, is_directory=place.is_directory)
         descriptor = place.open(os.O_PATH) if place.about is not None else os.dup(place.parent)
         try:
             self.check(place.real, descriptor)
@@ -186,6 +198,12 @@ class Tree:
 
     def shows(self, path: str, real: str, name: str, descriptor: int) -> bool:
         """Return whether clients may see a member of a directory. path, real, descriptor: the member's."""
-        if hidden("/" + name) or not (self.covers(path) or self.covers(path + "/")):
+        if hidden("/" + name):
+            return False
+        as_file, as_directory = self.covers(path), self.covers(path + "/")
+        if as_file != as_directory:  # a location with `path` or `pattern` covers one of the two
+            is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            as_file = as_directory if is_directory else as_file
+        if not as_file:
             return False
         return not (self.claims.claim(real, real, descriptor) or is_sql_page(real, real))
