@@ -35,6 +35,7 @@ from ewe.features.static import identity
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.http.target import remove_dot_segments
 from ewe.sites.error_pages import ErrorPages
 
 if TYPE_CHECKING:
@@ -176,6 +177,9 @@ class Homes:
             elif key == "error-pages":
                 pages = ErrorPages.from_table(raw, label).pages
                 prefix = f"/~{home.name}"
+                for path in pages.values():
+                    if not leads_below(prefix, path):
+                        raise ConfigError(f"{label} {quoted(path)} is no path of this directory")
                 found.error_pages = ErrorPages({status: prefix + path for status, path in pages.items()})
                 found.error_pages.site = self
             elif key == "headers":
@@ -209,6 +213,14 @@ class Homes:
             raise ConfigError(str(reason).replace(path, name)) from None
         weakref.finalize(made, os.close, descriptor)
         return made
+
+
+def leads_below(prefix: str, path: str) -> bool:
+    """Return whether a path of a user's settings stays below the user's prefix, with its dot segments removed."""
+    try:
+        return remove_dot_segments(prefix + path.partition("?")[0]).startswith(prefix + "/")
+    except HTTPError:
+        return False
 
 
 def opened(path: str, name: str, owner: int | None) -> int:

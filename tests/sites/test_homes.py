@@ -108,6 +108,8 @@ def test_a_log_in(root: Path) -> None:
         ("a = b\n", "line 1"),
         ("#" * 20_000, "longer than 16384 bytes"),
         ('index = "a/b"\n', "expected the name of a file"),
+        ('error-pages = { 404 = "/../~bob/a.html" }\n', "is no path of this directory"),
+        ('error-pages = { 404 = "/%2e%2e/~bob/a.html" }\n', "is no path of this directory"),
     ],
 )
 def test_a_wrong_file_opens_nothing(root: Path, text: str, said: str) -> None:
