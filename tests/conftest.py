@@ -175,6 +175,12 @@ def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=[*MODELS, "asyncio --loop asyncio"])
+def model_or_loop(request: pytest.FixtureRequest) -> str:
+    """Each model in turn, and asyncio's own event loop."""
+    return str(request.param)
+
+
 @pytest.fixture(params=VARIANTS)
 def variant(request: pytest.FixtureRequest) -> str:
     """Each model in turn, and the ways in which it can be set."""

@@ -47,8 +47,8 @@ def get(path: str, method: str = "GET", fields: str = "") -> bytes:
     return f"{method} /bare/{path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n".encode()
 
 
-def test_a_scope_says_all_of_a_request(bare: Callable[..., Server], variant: str) -> None:
-    server = bare(variant)
+def test_a_scope_says_all_of_a_request(bare: Callable[..., Server], model_or_loop: str) -> None:
+    server = bare(model_or_loop)
     with web.Client(base_url=server.url) as client:
         scope = client.get("bare/show/a%20b%C3%A9?x=%20&y", headers={"X-Two": "é".encode("latin-1")}).json()
         assert scope["path"] == "/bare/show/a bé"
@@ -72,8 +72,8 @@ def test_a_scope_says_all_of_a_request(bare: Callable[..., Server], variant: str
         assert shown["path"] in ("/bare/show", "/bare/show/\N{REPLACEMENT CHARACTER}")
 
 
-def test_bodies_in_and_out(bare: Callable[..., Server], variant: str) -> None:
-    server = bare(variant)
+def test_bodies_in_and_out(bare: Callable[..., Server], model_or_loop: str) -> None:
+    server = bare(model_or_loop)
     body = bytes(range(256)) * 4000
     with web.Client(base_url=server.url, timeout=30) as client:
         for _ in range(2):  # on one connection
@@ -102,8 +102,8 @@ def test_bodies_in_and_out(bare: Callable[..., Server], variant: str) -> None:
         assert read_all(sock).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_pipelined_requests_are_answered_in_order(bare: Callable[..., Server], variant: str) -> None:
-    server = bare(variant)
+def test_pipelined_requests_are_answered_in_order(bare: Callable[..., Server], model_or_loop: str) -> None:
+    server = bare(model_or_loop)
     many = b"".join(get(f"show/{number}") for number in range(300)) + get(
         "show/end", "GET", "Connection: close\r\n"
     )
@@ -117,9 +117,9 @@ def test_pipelined_requests_are_answered_in_order(bare: Callable[..., Server], v
 
 
 def test_a_piece_reaches_the_client_before_the_next_is_made(
-    bare: Callable[..., Server], tmp_path: Path, variant: str
+    bare: Callable[..., Server], tmp_path: Path, model_or_loop: str
 ) -> None:
-    with bare(variant).connect() as sock:
+    with bare(model_or_loop).connect() as sock:
         sock.sendall(get("trickle", "GET", "Connection: close\r\n"))
         said = b""
         while b"first\n" not in said:
@@ -129,8 +129,10 @@ def test_a_piece_reaches_the_client_before_the_next_is_made(
         assert b"second\n" in read_all(sock)
 
 
-def test_a_client_sends_piece_by_piece_and_reads_the_echo(bare: Callable[..., Server], variant: str) -> None:
-    with bare(variant).connect() as sock:
+def test_a_client_sends_piece_by_piece_and_reads_the_echo(
+    bare: Callable[..., Server], model_or_loop: str
+) -> None:
+    with bare(model_or_loop).connect() as sock:
         sock.sendall(get("echo", "POST", "Content-Length: 5\r\nConnection: close\r\n"))
         said = b""
         for letter in (b"A", b"B", b"C", b"D"):
@@ -142,9 +144,9 @@ def test_a_client_sends_piece_by_piece_and_reads_the_echo(bare: Callable[..., Se
 
 
 def test_a_client_that_leaves_is_reported(
-    bare: Callable[..., Server], notes: Callable[[], list[str]], variant: str
+    bare: Callable[..., Server], notes: Callable[[], list[str]], model_or_loop: str
 ) -> None:
-    server = bare(variant)
+    server = bare(model_or_loop)
     with server.connect() as sock:
         sock.sendall(get("silent"))
         wait_until(lambda: "waits" in notes(), 20)
@@ -188,8 +190,8 @@ def test_fifty_requests_at_once(bare: Callable[..., Server], model: str) -> None
             sock.close()
 
 
-def test_faults(bare: Callable[..., Server], variant: str) -> None:
-    server = bare(variant)
+def test_faults(bare: Callable[..., Server], model_or_loop: str) -> None:
+    server = bare(model_or_loop)
     for page in ("before", "head", "nothing", "split", "exit"):
         said = server.ask(get(page))
         assert said.startswith(b"HTTP/1.1 500 ") and b"Traceback" not in said, page
@@ -215,8 +217,8 @@ def test_a_head_that_is_remembered_means_the_same() -> None:
             head([(b"Content-Length", b"-5")])
 
 
-def test_lengths_are_checked(bare: Callable[..., Server], variant: str) -> None:
-    server = bare(variant)
+def test_lengths_are_checked(bare: Callable[..., Server], model_or_loop: str) -> None:
+    server = bare(model_or_loop)
     assert server.ask(get("wrong?4")).endswith(b"\r\n\r\nfour")
     for query in ("3", "3-"):
         assert server.ask(get(f"wrong?{query}")).endswith(b"\r\n\r\nfou")
@@ -251,9 +253,11 @@ def test_an_application_that_is_silent(
         assert b"first" in said and not said.endswith(b"0\r\n\r\n")
 
 
-def test_a_file_that_the_application_names(bare: Callable[..., Server], tmp_path: Path, variant: str) -> None:
+def test_a_file_that_the_application_names(
+    bare: Callable[..., Server], tmp_path: Path, model_or_loop: str
+) -> None:
     body = os.urandom(3 << 20)
-    server = bare(variant)
+    server = bare(model_or_loop)
     assert server.ask(get("file")).startswith(b"HTTP/1.1 500 ")
     (tmp_path / "big").write_bytes(body)
     answer = web.get(server.url + "bare/file")
@@ -262,9 +266,9 @@ def test_a_file_that_the_application_names(bare: Callable[..., Server], tmp_path
 
 
 def test_work_after_the_response(
-    bare: Callable[..., Server], notes: Callable[[], list[str]], variant: str
+    bare: Callable[..., Server], notes: Callable[[], list[str]], model_or_loop: str
 ) -> None:
-    server = bare(variant)
+    server = bare(model_or_loop)
     assert server.ask(get("later")).endswith(b"now")
     assert server.stop() == 0, server.log()  # it is not cut by a stop
     assert "later" in notes()

@@ -48,8 +48,8 @@ def waits_for_connections(pid: int) -> bool:
 # --- Connections --------------------------------------------------------------------------------------
 
 
-def test_resets_at_every_stage(start: Start, variant: str) -> None:
-    server = start(variant, "--head-timeout", "2s", "--poolthreads", "4")
+def test_resets_at_every_stage(start: Start, model_or_loop: str) -> None:
+    server = start(model_or_loop, "--head-timeout", "2s", "--poolthreads", "4")
     (server.root / "large").write_bytes(LARGE)
     write_program(server.cgi / "echo", PLAIN + "exec cat\n")
     write_program(server.cgi / "slow", "#!/bin/sh\necho $$ > ../htdocs/slow\nexec sleep 60\n")

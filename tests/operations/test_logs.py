@@ -129,9 +129,9 @@ def test_a_format_of_ones_own(start: Start, variant: str, tmp_path: Path) -> Non
     assert second[9] == "200" and second[16] == "-"
 
 
-def test_json(start: Start, variant: str) -> None:
+def test_json(start: Start, model_or_loop: str) -> None:
     """One object a line, whatever a client sends."""
-    server = start(variant, "--log-format", "json")
+    server = start(model_or_loop, "--log-format", "json")
     with server.connect() as sock:
         for fields in (
             b"",
@@ -152,7 +152,7 @@ def test_json(start: Start, variant: str) -> None:
     assert first == {
         "client": "127.0.0.1", "user": None, "method": "GET", "target": "/?q", "protocol": "HTTP/1.1",
         "status": 200, "bytes": (server.root / "index.html").stat().st_size, "referer": None, "agent": None,
-        "host": "ewe", "model": variant.split()[0],
+        "host": "ewe", "model": model_or_loop.split()[0],
     }  # fmt: skip
     assert found[1]["agent"] == '"x"\\ \xe9\x9b' and found[1]["referer"] == "http://a/"
     assert found[2]["agent"] == "\\" * 9000
@@ -230,10 +230,10 @@ def test_a_standard_output_that_nobody_reads(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_reopening(start: Start, variant: str, tmp_path: Path) -> None:
+def test_reopening(start: Start, model_or_loop: str, tmp_path: Path) -> None:
     """USR1, after the files were moved away: what comes later goes to new files, over old connections too."""
     errors = tmp_path / "error.log"
-    server = start(variant, "--logfile", str(errors), "--loglevel", "debug")
+    server = start(model_or_loop, "--logfile", str(errors), "--loglevel", "debug")
     with server.connect(20) as kept:
         kept.sendall(GET % (b"?before", b""))
         assert read_response(kept)[0] == 200
@@ -265,8 +265,10 @@ def test_reopening(start: Start, variant: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_logs_that_cannot_be_written(start: Start, variant: str) -> None:
-    server = start(variant, "--access-log", "/dev/full", "--logfile", "/dev/full", "--loglevel", "debug")
+def test_logs_that_cannot_be_written(start: Start, model_or_loop: str) -> None:
+    server = start(
+        model_or_loop, "--access-log", "/dev/full", "--logfile", "/dev/full", "--loglevel", "debug"
+    )
     with server.connect() as sock:
         for _ in range(20):
             sock.sendall(GET % (b"missing", b""))
@@ -302,9 +304,9 @@ def test_lines_do_not_mix(server: Server) -> None:
     assert asked == {f"{number}-{count}" for number in range(8) for count in range(25)}
 
 
-def test_clients_that_leave_before_their_answer(start: Start, variant: str) -> None:
+def test_clients_that_leave_before_their_answer(start: Start, model_or_loop: str) -> None:
     """One resets its connection, one closes it. Their programs have run: there is a line for each."""
-    server = start(variant)
+    server = start(model_or_loop)
     started = {who: server.cgi.parent / f"started-{who.decode()}" for who in (b"resets", b"closes")}
     text = f"#!/bin/sh\ntouch {server.cgi.parent}/started-$QUERY_STRING\nexec sleep 60\n"
     write_program(server.cgi / "slow", text)
@@ -325,9 +327,9 @@ def test_clients_that_leave_before_their_answer(start: Start, variant: str) -> N
         assert line.startswith("127.0.0.1 ") and f'"GET /cgi-bin/slow?{who} HTTP/1.1" 499 - ' in line
 
 
-def test_a_client_that_has_left_when_it_is_accepted(start: Start, variant: str) -> None:
+def test_a_client_that_has_left_when_it_is_accepted(start: Start, model_or_loop: str) -> None:
     """Its address is known, or its request is not served."""
-    server = start(variant)
+    server = start(model_or_loop)
     serving = [server.pid, *children(server.pid)]
     for pid in serving:
         os.kill(pid, signal.SIGSTOP)
