@@ -38,8 +38,8 @@ FEATURES = {
     "proxy": "ewe.features.proxy:Proxy",
     "fastcgi": "ewe.features.fastcgi:FastCGI",
     "pages": "ewe.features.pages:SitePages",
-    "markdown_pages": "ewe.features.markdown_pages:MarkdownPages",
     "sql_pages": "ewe.features.sql_pages:SQLPages",
+    "markdown_pages": "ewe.features.markdown_pages:MarkdownPages",
     "static": "ewe.features.static:Static",
 }
 GROUP = "ewe.features"  # the entry-point group in which other packages name theirs

@@ -88,7 +88,7 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
         fastcgi=[".php=unix:/nowhere", "/app=127.0.0.1:9000"], xswitch="unix:/nowhere", xswitch_status=True,
         wsgi=["/wiki=wsgiref.simple_server:demo_app"],
         asgi=["/blog=json:loads"],
-        database=["log=access.db"],
+        database=["log=access.db"], proxy=["/next=http://127.0.0.1:1"], markdown=True,
     )  # fmt: skip
     site = Site(config)
     classes = [type(feature) for _, feature in site.mounts] + [type(site.static)]

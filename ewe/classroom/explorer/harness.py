@@ -257,7 +257,12 @@ def conversation() -> ModuleType:
             if stream.stopping:
                 return
 
-    module.__dict__.update(BUSY=b"HTTP/1.1 503\r\n\r\n", converse=converse, converse_securely=converse)
+    module.__dict__.update(
+        BUSY=b"HTTP/1.1 503\r\n\r\n",
+        converse=converse,
+        converse_announced=converse,
+        converse_securely=converse,
+    )
     return module
 
 
