@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTHONS ?= python3.11 python3.12 python3.13
-PYTEST_ARGS ?= -n 4 --dist worksteal
+PYTEST_ARGS ?= -n 5 --dist worksteal
 WHICH ?= pytest
 ARGS ?=
 
