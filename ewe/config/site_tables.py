@@ -172,6 +172,8 @@ def _exact_path(raw: object) -> str:
     path = _local_path(raw)
     if "//" in path or re.search(r"/\.\.?(/|\Z)", path):
         raise ValueError(raw)
+    if re.search("%[0-9A-Fa-f]{2}", path):  # it would cover nothing, and guard nothing
+        raise ValueError("not a decoded path: write a space for %20")
     return path
 
 

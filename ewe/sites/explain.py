@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ewe.features.languages import Languages
 from ewe.features.static import Static, hidden
 from ewe.gateway.scripts import Script
 from ewe.http.messages import Request
@@ -136,6 +137,8 @@ class Explainer:
         self, lead: Any, request: Request, rest: str, found: re.Match[str] | None
     ) -> tuple[list[str], Request | bool]:
         """Return what one lead says, and its outcome: an answer (True), a request to look up, or no answer."""
+        if type(lead).__name__ == "CachedLead":
+            lead = lead.inner
         values = values_of(request, rest, found, self.io)
         if isinstance(lead, Status):
             return [f"  answer    {lead.status} {REASONS.get(lead.status, '')}   ({lead.why})"], True
@@ -199,6 +202,8 @@ class Explainer:
 
     def feature(self, feature: Any, request: Request) -> str:
         """Return the line of a feature that answers, "" of one that does not. Raises HTTPError."""
+        if type(feature).__name__ == "Cached":
+            feature = feature.feature
         name, path = type(feature).__name__, request.path
         if name == "CGI":
             return "\n".join(of_script(script, "cgi-path", True)) if (script := feature.find(path)) else ""
@@ -221,6 +226,15 @@ class Explainer:
                 if feature.home(path)
                 else ""
             )
+        if name == "Proxy":
+            below = path.startswith(feature.where + "/") or path == (feature.where or "*")
+            return f"  answer    the next server of {feature.name}" if below else ""
+        if name == "WebDAV":
+            return f"  answer    WebDAV, for the files below {feature.tree.root}"
+        if name == "MarkdownPages":
+            file = feature.static.name(path)
+            is_page = path.endswith(".md") and request.query != "source" and feature.static.has(path)
+            return f"  answer    the page of {file}   (markdown)" if is_page else ""
         if name == "SQLPages":
             return ""
         return f"  asks      {name}, which alone knows whether it answers"
@@ -239,8 +253,13 @@ class Explainer:
         except HTTPError as refused:
             yield f"  answer    {refused.status}: {refused.cause}"
             return
-        if descriptor is None:
+        variants = static.variants(path) if isinstance(static, Languages) and descriptor is None else {}
+        if variants:
+            names = " or ".join(static.name(each) for each in variants.values())
+            yield f"  answer    the file {names}, as Accept-Language says   (languages)"
+        elif descriptor is None:
             yield f"  answer    404: there is no {name}   ({why})"
+        if descriptor is None:
             return
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):

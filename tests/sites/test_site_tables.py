@@ -46,6 +46,7 @@ def read(text: str, directory: Path, name: str = "ewe.toml") -> Config:
             "line 3: a location has one of prefix, path and pattern, not prefix and path",
         ),
         ("[[site]]\n[[site.location]]\nstatus = 404\n", "line 2: a location has one of"),
+        ('[[site]]\n[[site.location]]\nprefix = "/a%20b"\n', "(not a decoded path: write a space for %20)"),
         (SITE + 'status = "no"\n', 'line 5: status = "no": expected a status from 200 to 599'),
         (SITE + 'redirect = "/b"\nstatus = 404\n', "line 6: status = 404: expected 301, 302"),
         (SITE + "status = 302\n", "line 5: status = 302 needs redirect"),
@@ -229,6 +230,26 @@ gateway = "cgi"
     # The same kinds of files are shown where they are no programs.
     shown = ("/a.pl", "/x.php", "/apps/b.txt", "/all/htdocs/a.pl")
     assert ask(text, tmp_path, *shown) == [200] * len(shown)
+
+
+def test_an_explanation_looks_into_what_wraps_a_feature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "htdocs").mkdir()
+    for name in ("a.html", "a.md", "a.cgi", "b.en.html"):
+        (tmp_path / "htdocs" / name).touch()
+    text = (
+        'content-cache = "1M"\nmarkdown = true\nproxy = "/p=http://127.0.0.1:1"\nlanguages = "en"\n[[site]]\n'
+        '[[site.location]]\nprefix = "/"\nprograms = [".cgi"]\n'
+    )
+    site = make_site(read(text, tmp_path))
+    for path, words in (
+        ("a.html", "the file "), ("a.md", "the page of "), ("a.md?source", "the file "), ("none", "404: "),
+        ("a.cgi", "the program "), ("p/x", "the next server of /p "), ("b.html", "Accept-Language"),
+    ):  # fmt: skip
+        said = "\n".join(explain(site, f"/{path}", ("127.0.0.1", 80)))
+        assert f"  answer    {words}" in said or words in said.partition("  answer ")[2], said
 
 
 def test_an_explanation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
