@@ -68,11 +68,10 @@ class ErrorPages:
         except HTTPError as error:
             logger.errors.warning(f"page {path} of {response.status}: {error.cause} (error-pages)")
             return response
-        if page.status != 200:
+        if page.status != 200 or page.target is not None:
             await page.close()
-            logger.errors.warning(
-                f"page {path} of {response.status}: its answer is {page.status} (error-pages)"
-            )
+            said = page.status if page.target is None else "a local redirect"
+            logger.errors.warning(f"page {path} of {response.status}: its answer is {said} (error-pages)")
             return response
         kept = [field for field in response.fields if field[0].lower() not in OF_PAGE]
         own = [field for field in page.fields if field[0].lower() not in OF_FILE]

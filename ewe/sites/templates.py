@@ -60,7 +60,8 @@ class Template:
     def path(self, values: Mapping[str, str]) -> tuple[str, str | None]:
         """Return a decoded path and a query, None if the template has none. Raises HTTPError(404) for "..".
 
-        Without that check a group of a pattern could end in a name of a file above the directory.
+        Without that check a group of a pattern could end in a name of a file above the directory. The path begins
+        with a slash, also if a group stands there: no location would cover another path.
         """
         made = ""
         query: str | None = None
@@ -78,7 +79,7 @@ class Template:
             elif name:
                 assert query is not None
                 query += values[name] if name == "query" else encoded(values[name])
-        made = re.sub("//+", "/", made)
+        made = re.sub("//+", "/", f"/{made}")
         if "/." in made and re.search(r"/\.\.?(?:/|\Z)", made):
             raise HTTPError(404, f"{self.text} became {made!r}, which leads out of its directory")
         return made, query.rstrip("&?") if query is not None else None

@@ -24,7 +24,7 @@ names = ["a.example", "*.a.example"]
 documentroot = "one"
 access-log = "one.log"
 env = { SITE = "one, and only" }
-error-pages = { 404 = "/missing.html", 403 = "/cgi/page.cgi", 503 = "/nowhere.html" }
+error-pages = { 404 = "/missing.html", 403 = "/cgi/page.cgi", 503 = "/nowhere.html", 410 = "/cgi/local.cgi" }
 
 [[site.location]]
 path = "/robots.txt"
@@ -36,6 +36,9 @@ status = 301
 [[site.location]]
 pattern = "^/lesson/([^/]+)/(?P<page>.*)$"
 rewrite = "/cgi/page.cgi/$page?lesson=$1&$query"
+[[site.location]]
+pattern = "^/again/(.*)$"
+rewrite = "$1"
 [[site.location]]
 pattern = "^/go/(.*)$"
 redirect = "https://$host/$1?from=$path"
@@ -162,6 +165,9 @@ def templates_lead_elsewhere(server: Server) -> None:
     assert asked["PATH_INFO"] == "/first"
     assert asked["QUERY_STRING"] == "lesson=3%264&more=1"
     assert asked["REQUEST_URI"] == "/lesson/3%264/first?more=1"
+    assert (
+        fetch(server, "/again/one-program/x")[0] == 200
+    )  # a group without its slash meets the locations, too
     assert fetch(server, "/bytes/plain.txt")[2] == "deep"
     assert fetch(server, "/gone/x")[0] == 410
     assert fetch(server, "/round")[0] == 500  # and no endless loop
@@ -207,6 +213,8 @@ def error_pages_keep_their_status(server: Server) -> None:
     assert told(body)["REDIRECT_STATUS"] == "403" and told(body)["REQUEST_URI"] == "/cgi/page.cgi"
     status, _, body = fetch(server, "/busy")
     assert status == 503 and "busy" in body  # ewe's own page, since the site's is not there
+    status, _, body = fetch(server, "/gone/x")
+    assert status == 410 and "410" in body  # a local redirect is no page
     status, fields, _ = fetch(server, "/nothing", method="DELETE")
     assert status == 405 and "GET" in fields["Allow"]
     assert fetch(server, "/nothing", "b.example")[2] != "missing in one"
