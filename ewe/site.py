@@ -249,6 +249,10 @@ class Site:
 
             extensions += EXTENSIONS
             directories += switch.directories
+        # Where `ewe .` serves the directory of its own settings: these and the keys are not for clients.
+        for each in (config.file, config.xswitch_config, config.tls_key or config.tls_cert):
+            if each and (config.symlinks == "follow" or is_in(os.path.realpath(each), root)):
+                directories.append(os.path.abspath(each))
         return Claims(root, extensions, directories, programs if holds_files else "")
 
     async def respond(self, request: Request, io: Stream) -> Response:

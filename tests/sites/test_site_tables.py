@@ -232,6 +232,15 @@ gateway = "cgi"
     assert ask(text, tmp_path, *shown) == [200] * len(shown)
 
 
+def test_no_server_sends_its_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.toml").write_text("a file as any other")
+    (tmp_path / "link.txt").symlink_to("ewe.toml")
+    targets = ("/ewe.toml", "/link.txt", "/other.toml")
+    for text in ('documentroot = "."\ncgi-path = "none"\n', 'documentroot = "."\n[[site]]\n'):
+        assert ask(text, tmp_path, *targets) == [403, 403, 200]
+
+
 def test_an_explanation_looks_into_what_wraps_a_feature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
