@@ -249,7 +249,7 @@ class Site:
 
             extensions += EXTENSIONS
             directories += switch.directories
-        # Where `ewe .` serves the directory of its own settings: these and the keys are not for clients.
+        # `ewe .` may serve the directory that has its settings. No client may read the settings or a private key.
         for each in (config.file, config.xswitch_config, config.tls_key or config.tls_cert):
             if each and (config.symlinks == "follow" or is_in(os.path.realpath(each), root)):
                 directories.append(os.path.abspath(each))
