@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.setting_types import parse_application, parse_database, parse_mount, parse_responder
 from ewe.features.files import static_files
-from ewe.gateway.claims import Claims, is_in
+from ewe.gateway.claims import Claims, is_in, with_languages
 from ewe.http.error_pages import error_page
 from ewe.http.limits import Limits
 from ewe.http.messages import Request, Response
@@ -253,6 +253,7 @@ class Site:
         for each in (config.file, config.xswitch_config, config.tls_key or config.tls_cert):
             if each and (config.symlinks == "follow" or is_in(os.path.realpath(each), root)):
                 directories.append(os.path.abspath(each))
+        extensions = with_languages(extensions, config.languages)
         return Claims(root, extensions, directories, programs if holds_files else "")
 
     async def respond(self, request: Request, io: Stream) -> Response:

@@ -105,6 +105,12 @@ def names_of(directory: str) -> set[str]:
     return names
 
 
+def with_languages(extensions: Iterable[str], languages: Iterable[str]) -> list[str]:
+    """Return extensions of programs, and those of their variants: page.php.en answers for page.php (languages)."""
+    plain = list(extensions)
+    return plain + [f"{each}.{language}" for each in plain for language in languages]
+
+
 def is_in(path: str, directory: str) -> bool:
     """Return whether a path is the directory or below it, by the names alone; letter case does not matter."""
     path, directory = path.lower(), directory.rstrip("/").lower()

@@ -10,7 +10,7 @@ from ewe.config.setting_types import parse_origin
 from ewe.config.settings import KEYS
 from ewe.config.site_tables import PER_LOCATION, parse_gateway
 from ewe.features.files import static_files
-from ewe.gateway.claims import Claims
+from ewe.gateway.claims import Claims, with_languages
 from ewe.sites.claims import PatternClaims, SharedClaims
 from ewe.sites.leads import Alias, Programs, Redirect, Rewrite, Status, Try, true_path
 from ewe.sites.part import Part
@@ -297,6 +297,7 @@ class Builder:
     def claim(self, extensions: tuple[str, ...]) -> None:
         """See that no site sends the programs of this location as files."""
         root, together = self.static.root, self.site.together
+        extensions = tuple(with_languages(extensions, self.config.languages))
         if self.file:
             together.append(Claims(root, (), [self.file]))
         elif self.location.pattern is not None and not self.alias:

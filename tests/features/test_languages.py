@@ -91,6 +91,7 @@ def site_of(directory: Path, **settings: object) -> Site:
     (directory / "page.html.de.gz").write_bytes(gzip.compress(b"this is page.html.de.gz"))
     (directory / ".secret.en.html").write_text("secret")
     (directory / "program.en.php").write_text("<?php ?>")
+    (directory / "other.php.en").write_text("<?php ?>")
     while time.time() - os.stat(directory / "page.html.de.gz").st_ctime < 0.06:
         time.sleep(0.01)
     config = Config(documentroot=directory, languages="en, de, pt-BR, fr", cgi_path="/nowhere", **settings)
@@ -130,6 +131,8 @@ def test_which_file_answers(tmp_path: Path) -> None:
         assert ask(site, f"GET {target}").status in (301, 404), target
     assert ask(site, "POST /page.html").status == 405
     assert ask(site, "GET /program.php").status in (403, 404)
+    for target in ("/other.php", "/other.php.en"):
+        assert ask(site, f"GET {target}").status == 403
 
 
 def test_tags_ranges_and_codings(tmp_path: Path) -> None:
