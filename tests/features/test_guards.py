@@ -260,6 +260,7 @@ def test_every_kind_of_hash() -> None:
         ("ada", "expected NAME:HASH"), (":x", "expected NAME:HASH"), ("ada:RKG0Q6ZHNayco", "DES crypt"),
         ("ada:sécret", "plain text or of an unknown kind"), ("ada:", "plain text"),
         ("ada:$2y$31$w/Gtb/PpkjcuAjtP4fZSru4YWiDvMhgUFAhZrP3bzRi.k5Clw1nIm", "its cost is 31"),
+        ("ada:$5$rounds=999$aa$" + "a" * 43, "takes 1000 to"), ("ada:$5$rounds=01000$aa$" + "a" * 43, "of an unknown kind"),
         ("ada:$6$rounds=999999999$aa$" + "a" * 86, "rounds"), ("ada:$6$aa$aa", "not complete"),
         (f"ok:{HASHES['sha1']}", "in line 2 already"),
     ],

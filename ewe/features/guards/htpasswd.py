@@ -39,10 +39,10 @@ FRESH = 1.0  # seconds between two looks at the file
 MAX_FILE = 16 * 1024 * 1024  # bytes
 MAX_PASSWORD = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
 MAX_COST = 15  # of bcrypt: about three seconds
-MAX_ROUNDS = 500_000  # of SHA-crypt
+MIN_ROUNDS, MAX_ROUNDS = 1000, 500_000  # of SHA-crypt; no program writes fewer
 INSTALL = "needs the libraries libpass and bcrypt: pip install 'ewe-server[auth]'"
 BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
-SHA_CRYPT = re.compile(r"\$([56])\$(?:rounds=([0-9]{1,9})\$)?[./A-Za-z0-9]{0,16}\$([./A-Za-z0-9]+)")
+SHA_CRYPT = re.compile(r"\$([56])\$(?:rounds=([1-9][0-9]{0,8})\$)?[./A-Za-z0-9]{0,16}\$([./A-Za-z0-9]+)")
 APR1 = re.compile(r"\$apr1\$[./A-Za-z0-9]{0,8}\$[./A-Za-z0-9]{22}")
 SHA1 = re.compile(r"\{SHA\}[A-Za-z0-9+/]{27}=")
 DES = re.compile(r"[./A-Za-z0-9]{13}")
@@ -73,8 +73,8 @@ def cost_of(text: str) -> float:
         rounds = int(match[2] or 5000)
         if len(match[3]) != DIGITS[match[1]]:
             raise BadLine("its hash is not complete")
-        if rounds > MAX_ROUNDS:
-            raise BadLine(f"its hash has {rounds} rounds; ewe takes up to {MAX_ROUNDS}")
+        if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
+            raise BadLine(f"its hash has {rounds} rounds; ewe takes {MIN_ROUNDS} to {MAX_ROUNDS}")
         return rounds / 500
     if APR1.fullmatch(text):
         return 1.0
