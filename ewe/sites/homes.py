@@ -39,6 +39,7 @@ from ewe.http.target import remove_dot_segments
 from ewe.sites.error_pages import ErrorPages
 
 if TYPE_CHECKING:
+    from ewe.features.base import Feature
     from ewe.features.users import Home, Users
     from ewe.streams.base import Stream
 
@@ -73,8 +74,10 @@ class HomeSettings:
 class Homes:
     """The feature of users' directories, with their settings."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users, feature: Feature | None = None) -> None:
+        """feature: what answers, if it is not `users`: the content cache around it."""
         self.users = users
+        self.feature = feature or users
         self.known: dict[str, HomeSettings] = {}
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -96,7 +99,7 @@ class Homes:
                     request = decision  # type: ignore[assignment]
             else:
                 response = None
-            response = response or await self.users.respond(request, io)
+            response = response or await self.feature.respond(request, io)
         except HTTPError as error:
             response = error_page(error.status, error.cause, error.fields)
         if response is None:

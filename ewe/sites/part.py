@@ -39,9 +39,11 @@ class Part(Site):
             from ewe.features.users import Users
             from ewe.sites.homes import Homes
 
+            # Around the content cache: a log-in is asked for before a copy is sent.
+            users = [(prefix, feature, getattr(feature, "feature", feature)) for prefix, feature in self.mounts]
             self.mounts = [
-                (prefix, Homes(feature) if isinstance(feature, Users) else feature)
-                for prefix, feature in self.mounts
+                (prefix, Homes(inner, feature) if isinstance(inner, Users) else feature)
+                for prefix, feature, inner in users
             ]
         self.guard, self.authorizers = self.authorizers, None  # asked once, before any location
 

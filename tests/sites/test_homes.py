@@ -17,7 +17,7 @@ from ewe.gateway.claims import Claims
 from ewe.http.limits import Limits
 from ewe.http.messages import Response
 from ewe.http.parser import parse_request
-from ewe.sites import homes
+from ewe.sites import homes, make_site
 from ewe.sites.homes import Homes
 from ewe.streams.blocking import run
 
@@ -81,6 +81,19 @@ def test_what_users_may_change(root: Path) -> None:
     assert ask("").status == 403
     settings.unlink()
     assert ask("").status == 200 and ask("").get("x-mine") is None
+
+
+def test_the_content_cache_does_not_hide_the_settings(root: Path) -> None:
+    (root / "a.txt").write_text("for ada")
+    (root / ".passwords").write_bytes(ADA)
+    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".passwords" }\n')
+    shared = {"userdir": root.name, "min_uid": 0, "userdir_settings": True}
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    for more in ({}, {"content_cache": "1M"}):
+        site = make_site(Config(**shared, **more))  # type: ignore[arg-type]
+        head = f"GET /~{name}/a.txt HTTP/1.1\r\nHost: ewe\r\n\r\n"
+        response = run(site.respond(parse_request(head.encode(), Limits()), Io()))  # type: ignore[arg-type]
+        assert response.status == 401, more
 
 
 def test_a_log_in(root: Path) -> None:
