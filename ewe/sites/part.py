@@ -40,7 +40,9 @@ class Part(Site):
             from ewe.sites.homes import Homes
 
             # Around the content cache: a log-in is asked for before a copy is sent.
-            users = [(prefix, feature, getattr(feature, "feature", feature)) for prefix, feature in self.mounts]
+            users = [
+                (prefix, feature, getattr(feature, "feature", feature)) for prefix, feature in self.mounts
+            ]
             self.mounts = [
                 (prefix, Homes(inner, feature) if isinstance(inner, Users) else feature)
                 for prefix, feature, inner in users
