@@ -17,7 +17,7 @@ VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test quick lint format pytest pytest-versions test-all gigabyte applications bench lab java libcgi docs clean
+.PHONY: help serve test quick lint format pytest pytest-versions test-all gigabyte applications zoo bench lab java libcgi docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -69,6 +69,9 @@ gigabyte: $(VENV)/.test ## 1 GB in and out through every gateway under every mod
 
 applications: $(VENV)/.test ## programs of others (git, cgit, Fossil, calendars, WordPress ...) under every model
 	EWE_TEST_APPLICATIONS=1 $(VENV)/bin/pytest tests/applications tests/sites/test_git.py $(ARGS)
+
+zoo: $(VENV)/.test ## every broken server of the zoo, which the grader must catch; `make test` has one for each check
+	EWE_TEST_ZOO=1 $(VENV)/bin/pytest $(PYTEST_ARGS) tests/classroom $(ARGS)
 
 bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 	$(VENV)/bin/ewe-lab speed $(ARGS)

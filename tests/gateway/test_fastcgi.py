@@ -439,7 +439,7 @@ def test_a_request_that_finds_no_room(
 ) -> None:
     """It waits; after the patience it is answered 503. One whose client has left is not asked for."""
     app = application()
-    options = ("--fastcgi-connections", "1", "--fastcgi-patience", "5s", "--program-timeout", "1h")
+    options = ("--fastcgi-connections", "1", "--fastcgi-patience", "3s", "--program-timeout", "1h")
     server = start(model, "--fastcgi", f"/app=unix:{tmp_path / 'app.sock'}", *options)
 
     def ask(path: str) -> httpx.Response:
@@ -453,7 +453,7 @@ def test_a_request_that_finds_no_room(
             half_closed.shutdown(socket.SHUT_WR)
             refused = threads.submit(ask, "app/refused").result()
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-            server.wait_for_log("no connection to the responder was free for 5 s (fastcgi-patience)")
+            server.wait_for_log("no connection to the responder was free for 3 s (fastcgi-patience)")
             wait_until(lambda: '/app/left HTTP/1.1" 499' in server.access_file.read_text(), 20)
         waiting = threads.submit(ask, "app/waits")
         assert ask("").status_code == 200  # it holds nothing but a worker
