@@ -313,6 +313,9 @@ def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> 
             return refused.status
 
     assert asked("/grades/", "/b", moves=False) == 404
+    # What is sent for /grades to clients that take gzip is out of reach, too.
+    assert asked("/mine", "/grades.gz", moves=False) == 403 and not tree.contains("/grades.gz")
+    assert asked("/mine", "/mine.gz", moves=False) == 201
     assert asked("/mine", "/grades", moves=True) == 403 and (tmp_path / "grades").read_text() == "grades"
     assert asked("/a", "/b", moves=True) == 403
     assert asked("/a", "/b", moves=False) == 201 and os.listdir(tmp_path / "b") == ["mine"]

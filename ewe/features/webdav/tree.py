@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ewe.features.static import hidden
+from ewe.features.static import CODINGS, hidden
 from ewe.gateway.claims import Claims, is_sql_page
 from ewe.http.status import HTTPError
 
@@ -140,7 +140,15 @@ class Tree:
     def contains(self, path: str) -> bool:
         """Return whether a path of the site is in this tree."""
         below = path == self.prefix or path.startswith(self.prefix + "/")
-        return below and self.covers(path)
+        return below and self.is_ours(path)
+
+    def is_ours(self, path: str) -> bool:
+        """Return whether a file of this path is this location's: also what is sent in its place, in a coding.
+
+        Who writes /a.csv.gz writes what most clients get for /a.csv.
+        """
+        plain = next((path.removesuffix(each) for _, each in CODINGS if path.endswith(each)), path)
+        return self.covers(path) and (plain == path or self.covers(plain))
 
     @contextmanager
     def place(self, path: str, missing: int = 404) -> Iterator[Place]:
@@ -176,7 +184,7 @@ class Tree:
 
         path: without a slash at its end. A client reaches a directory by the path with the slash.
         """
-        if not self.covers(path + "/" if is_directory else path):
+        if not (self.covers(path + "/") if is_directory else self.is_ours(path)):
             raise HTTPError(403, f"webdav: {path} belongs to another location of the site")
 
     def check(self, real: str, descriptor: int) -> None:
@@ -200,7 +208,7 @@ class Tree:
         """Return whether clients may see a member of a directory. path, real, descriptor: the member's."""
         if hidden("/" + name):
             return False
-        as_file, as_directory = self.covers(path), self.covers(path + "/")
+        as_file, as_directory = self.is_ours(path), self.covers(path + "/")
         if as_file != as_directory:  # a location with `path` or `pattern` covers one of the two
             is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
             as_file = as_directory if is_directory else as_file
