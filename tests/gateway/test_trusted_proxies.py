@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.server import Server, Start, wait_until, write_program
+from support.server import LOST, Server, Start, wait_until, write_program
 from support.wire import read_all
 
 ENV = """#!/bin/sh
@@ -141,7 +141,8 @@ def ask_in_vain(server: Server, data: bytes) -> bytes:
     """Send bytes to a server that closes the connection, whether or not it has read them all."""
     try:
         return server.ask(data)
-    except (ConnectionResetError, BrokenPipeError):
+    except OSError as reason:
+        assert reason.errno in LOST, reason
         return b""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from support.proc import children, session_members
 from support.wire import read_all
 
 ROOT = Path(__file__).resolve().parents[2]
+# What a client meets whose server has closed the connection with a reset: the last, at shutdown(2)
+LOST = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
 BUSY = 4  # times as long as on an idle machine that an event may take
 MODELS = ("serial", "fork", "prefork", "thread", "pool", "asyncio")
 # As MODELS, and what a model can be set to besides.
@@ -71,8 +74,10 @@ class Server:
                 for piece in pieces:
                     sock.sendall(piece)
                 sock.shutdown(socket.SHUT_WR)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # it has refused what came first, and has lingered for as long as it does
+            except OSError as reason:
+                if reason.errno not in LOST:
+                    raise
+                # it has refused what came first, and has lingered for as long as it does
             return read_all(sock)
 
     def log(self) -> str:
