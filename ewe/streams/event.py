@@ -188,7 +188,11 @@ class EventStream(Stream):
     def check_deadline(self, now: float) -> None:
         """End a wait that is past its deadline, or a closing connection whose client does not read the rest."""
         if now > self.expires:
-            if self.want is not None:
+            if self.idle and unread(self.transport.get_extra_info("socket").fileno()):
+                self.expires = (
+                    now + TICK
+                )  # its request came while this process had no processor: read it first
+            elif self.want is not None:
                 self.step(Timeout())
             elif self.expires and not self.lost:
                 self.transport.abort()  # the conversation ended, and the client did not read the rest
@@ -208,7 +212,11 @@ class EventStream(Stream):
             if self.lost or (self.finishing and self.requests):
                 return b""
             self.idle = True
-            self.expires = self.clock.now + (min(seconds, FIRST) if self.finishing else seconds) + TICK
+            if self.finishing:
+                # Not the clock's time: a loop that had no processor for a while has not set it since.
+                self.expires = time.monotonic() + min(seconds, FIRST) + TICK
+            else:
+                self.expires = self.clock.now + seconds + TICK
             self.want = Want.BYTES
             try:
                 await PAUSE
@@ -401,7 +409,7 @@ class EventStream(Stream):
         if not self.idle:
             return
         if not self.requests:
-            self.expires = min(self.expires, self.clock.now + FIRST + TICK)
+            self.expires = min(self.expires, time.monotonic() + FIRST + TICK)
         elif unread(self.transport.get_extra_info("socket").fileno()):
             self.loop.call_later(UNREAD, self.end_idle)
         else:
