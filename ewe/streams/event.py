@@ -189,9 +189,8 @@ class EventStream(Stream):
         """End a wait that is past its deadline, or a closing connection whose client does not read the rest."""
         if now > self.expires:
             if self.idle and unread(self.transport.get_extra_info("socket").fileno()):
-                self.expires = (
-                    now + TICK
-                )  # its request came while this process had no processor: read it first
+                # Its request came while this process had no processor: the loop reads it first.
+                self.expires = now + TICK
             elif self.want is not None:
                 self.step(Timeout())
             elif self.expires and not self.lost:

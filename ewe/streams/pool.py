@@ -90,7 +90,8 @@ class PoolStream(BlockingStream):
                 except OSError:
                     raise Disconnected from None
         except Timeout:
-            return b""
+            # The request may have come while this process had no processor: epoll then reports only the time.
+            return self.arrived_before_stop()
         finally:
             self.idle = False
 

@@ -222,3 +222,17 @@ def test_threads_can_be_stopped(start: Start, name: str) -> None:
     assert server.stop(seconds=20) == 0, server.log()  # half the grace
     for sock in clients:
         sock.close()
+
+
+def test_a_request_that_came_while_the_server_had_no_processor_is_answered(
+    start: Start, variant: str
+) -> None:
+    """The deadline of the idle connection has passed meanwhile: what has arrived is read before it counts."""
+    server = start(variant, "--idle", "500ms")
+    with server.connect() as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n")
+        assert read_response(sock)[0] == 200
+        with server.held_up():
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n")
+            time.sleep(1.2)
+        assert read_response(sock)[0] == 200
