@@ -222,7 +222,7 @@ def little(scene: RunScene) -> None:
     "runs-saturation",
     proves="the curve was followed until the server had no more to give",
     sends="nothing: the grader looks at the two largest numbers of clients",
-    expects="nearly the same rate with both, and times that grow as the clients do",
+    expects="nearly the same rate with both (the best of their repetitions), and times that grow as the clients do",
     why="The best rate is known only if more clients do not raise it.",
     hint=(
         "Double the clients until the rate stays. Past the knee each new client only makes all others wait "
@@ -235,18 +235,18 @@ def saturation(scene: RunScene) -> None:
     if len(levels) < 2:
         scene.fail("closed loops were measured with one number of clients", "measure a curve")
     (before, low), (after, high) = list(levels.items())[-2:]
-    rates = [mean([run.completed / run.seconds for run in runs]) for runs in (low, high)]
+    # The best of the repetitions: whatever else the machine did can only have taken from a rate.
+    rates = [max(run.completed / run.seconds for run in runs) for runs in (low, high)]
     if rates[1] > 1.15 * rates[0]:
         scene.fail(
-            f"{before:g} clients got {rates[0]:.0f} responses a second, {after:g} got {rates[1]:.0f}",
+            f"{before:g} clients got {rates[0]:.0f} responses a second at best, {after:g} got {rates[1]:.0f}",
             "go on with more clients until the rate stays",
             "the measurement ends before saturation",
         )
     times = [mean([each.done - each.sent for run in runs for each in run.requests]) for runs in (low, high)]
     scene.confirm(
-        f"past the knee: {before:g} and {after:g} clients got {rates[0]:.0f} and {rates[1]:.0f} responses a "
-        "second, "
-        f"each after {times[0] * 1000:.1f} and {times[1] * 1000:.1f} ms"
+        f"past the knee: {before:g} and {after:g} clients got {rates[0]:.0f} and {rates[1]:.0f} responses a second "
+        f"at best, each after {times[0] * 1000:.1f} and {times[1] * 1000:.1f} ms"
     )
 
 

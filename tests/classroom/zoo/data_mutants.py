@@ -109,9 +109,25 @@ def honest(closed=closed, open_loop=open_loop, clients=CLIENTS, repetitions=REPE
     return runs, clerk.log, {"tables": [{"cells": [cell]}]}
 
 
+def disturbed():
+    """Return honest data of a machine that had no processor for this server during half of one run."""
+    seen = []
+
+    def once(clerk, count, began):
+        seen.append(count)
+        if count == CLIENTS[-2] and seen.count(count) == 1:
+            clerk.free_at = began + SECONDS / 2
+        return closed(clerk, count, began)
+
+    return honest(closed=once)
+
+
+HONEST = {"honest": honest, "disturbed": disturbed}
+
+
 def write(name, directory):
     """Write the data of a mutant, or honest data, into a directory; return the path of runs.json."""
-    runs, log, report = ZOO[name][0]() if name in ZOO else honest()
+    runs, log, report = ZOO[name][0]() if name in ZOO else HONEST[name]()
     (directory / "server.log").write_text("".join("{:.6f} {:.6f} {:.6f}\n".format(*line) for line in log))
     (directory / "lab").mkdir(exist_ok=True)
     (directory / "lab" / "results.json").write_text(json.dumps(report))
