@@ -20,6 +20,7 @@ start the command itself: `start(..., env={...})`, or `start(..., env={})`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -33,12 +34,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("ewe.server", "ewe.processors", "ewe.streams", "ewe.features", "ewe.gateway")
 HEAVY = ("ewe.processors.event", "ewe.processors.xswitch", "ewe.streams.tls")  # they import asyncio or ssl
 MAX_ORDER = 200_000  # bytes; an order holds a whole environment
+OVER = ".over"  # LOG.over exists once the test of a server has ended, and only its processes have to end too
 
 
 class Forked:
@@ -135,13 +137,15 @@ def preload(heavy: bool) -> None:
         for module in pkgutil.iter_modules(package.__path__, name + "."):
             if heavy or module.name not in HEAVY:
                 importlib.import_module(module.name)
+    importlib.import_module("encodings.idna")  # socket.getaddrinfo() imports it, and unicodedata with it
+    sys.modules["ewe.cli"].command_line()  # its regular expressions stay in the cache of `re`
     if heavy:
         with contextlib.suppress(ImportError):
             importlib.import_module("uvloop")
 
 
-def serve_orders(orders: socket.socket) -> list[str]:
-    """Obey orders until the tests close the socket. Returns in each forked child: ewe's arguments."""
+def serve_orders(orders: socket.socket) -> dict[str, Any]:
+    """Obey orders until the tests close the socket. Returns in each forked child: the order to start it."""
     running: set[int] = set()
     while order := orders.recv(MAX_ORDER):
         what = json.loads(order)
@@ -155,12 +159,25 @@ def serve_orders(orders: socket.socket) -> list[str]:
         else:
             orders.close()
             become(what)
-            return list(what["arguments"])
+            return dict(what)
         orders.sendall(json.dumps(answer).encode())
     for pid in running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     sys.exit(0)
+
+
+def end_at_once(status: int) -> Never:
+    """End a child whose exit status no test looks at, without the teardown of its modules.
+
+    Threads are waited for and exit functions are called, as at each end of an interpreter. The teardown frees every
+    object, and so copies nearly all memory of the fork server. It takes longer than the start.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def become(what: dict[str, Any]) -> None:
@@ -187,5 +204,12 @@ def become(what: dict[str, Any]) -> None:
 if __name__ == "__main__":
     preload("heavy" in sys.argv)
     gc.collect()
-    sys.argv = [str(ROOT / "ewe" / "__main__.py"), *serve_orders(socket.socket(fileno=int(sys.argv[1])))]
-    sys.exit(sys.modules["ewe.cli"].main())
+    # A child that ends collects all garbage several times. It would look at each object of its parent, and with
+    # that copy each page: this took twice as long as all that a short test asks of its server.
+    gc.freeze()
+    orders = serve_orders(socket.socket(fileno=int(sys.argv[1])))
+    sys.argv = [str(ROOT / "ewe" / "__main__.py"), *orders["arguments"]]
+    status = sys.modules["ewe.cli"].main()
+    if Path(orders["log"] + OVER).exists():
+        end_at_once(status)
+    sys.exit(status)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from support.fork_server import Forked, ForkServer
+from support.fork_server import OVER, Forked, ForkServer
 from support.proc import children, session_members
 from support.wire import read_all
 
@@ -173,6 +173,7 @@ class Starter:
     def stop(self) -> None:
         """Stop every server; fail if one leaves a process behind."""
         for server in self.servers:
+            Path(f"{server.log_file}{OVER}").touch()
             try:
                 server.stop(signal.SIGQUIT, 10)
             finally:
