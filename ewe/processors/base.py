@@ -84,6 +84,7 @@ class Processor:
     ceiling = 1  # open connections in one process, unless config.connections says otherwise
     workers = 1  # processes that the supervisor keeps, unless config.workers says otherwise
     supervised = True  # may there be more than one of them?
+    traces_itself = False  # does it write the events of EWE_TRACE (ewe.server.trace) itself?
     needs_xswitch = False  # does it need its own X-Switch beside it (ewe.server.xswitch_process)?
 
     def __init__(self, site: Site, config: Config) -> None:

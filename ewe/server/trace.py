@@ -30,7 +30,12 @@ VARIABLE = "EWE_TRACE"
 
 
 def trace(processor: Processor) -> None:
-    """Let a processor write its events. A file that cannot be written is logged once, and there is no trace."""
+    """Let a processor write its events, unless it does so itself.
+
+    A file that cannot be written is logged once, and there is no trace.
+    """
+    if processor.traces_itself:
+        return
     name = os.environ[VARIABLE]
     try:
         # One write() with O_APPEND for each line: those of several processes are not mixed.

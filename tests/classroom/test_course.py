@@ -110,7 +110,7 @@ QUICK = {
     "cgi": ("cgi-environment", "cgi-deadlock"),
     "engine": ("engine-globals", "engine-errors", "engine-xswitch"),
     "caching": ("modified-since", "fresh-file"),
-    "scheduling": ("order-sff",),
+    "scheduling": ("order-sff", "trace"),
 }
 
 

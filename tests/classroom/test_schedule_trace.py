@@ -106,6 +106,15 @@ def test_a_model_writes_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(set(found.workers.values())) == 1
 
 
+def test_a_model_that_writes_its_own_events_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Silent, "traces_itself", True)
+    processor = traced(monkeypatch, tmp_path / "trace")
+    processor.hold(processor.register(Client(1)))  # type: ignore[arg-type]
+    assert not (tmp_path / "trace").exists()
+
+
 def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processor = traced(monkeypatch, tmp_path)
     assert not {"register", "converse"} & vars(processor).keys()

@@ -29,6 +29,7 @@ class Mine(Processor):
     name = "mine"
     many_threads = True
     ceiling = 1000
+    traces_itself = True  # schedule.py notes requests; ewe would note connections beside them
 
     def serve(self, listener):
         """Accept until the server is to stop; return once every conversation has ended."""
