@@ -15,6 +15,12 @@ goroutine 0 gp=0x5d4820 m=0 mp=0x5d5000 [idle]:
 runtime.futex(0x5d4820, 0x80, 0x0, 0x7faca459ed28, 0x0, 0x0)
 \t/usr/local/go/src/runtime/sys_linux_amd64.s:570 +0x23
 
+goroutine 0 gp=0x1c6d8a802380 m=3 mp=0x1c6d8a85b808 [idle]:
+internal/runtime/syscall/linux.Syscall6(0xe8, 0x4, 0x7fac, 0x80, 0xffffffffffffffff, 0x0, 0x0)
+\t/usr/local/go/src/internal/runtime/syscall/linux/asm_linux_amd64.s:36 +0xe
+runtime.netpoll(0xc000)
+\t/usr/local/go/src/runtime/netpoll_epoll.go:116 +0xd2
+
 goroutine 1 gp=0x1c6d8a9ca1e0 m=4 mp=0x1c6d8a9ff808 [syscall]:
 syscall.Syscall6(0xe8, 0x4, 0x1c6d8aa9fb08, 0x40, 0xffffffffffffffff, 0x0, 0x0)
 \t/usr/local/go/src/syscall/syscall_linux.go:96 +0x39

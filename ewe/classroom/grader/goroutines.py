@@ -30,7 +30,8 @@ from ewe.classroom.grader import processes
 from ewe.classroom.grader.scene import Client, Scene
 
 BUILD_INFO = b"\xff Go buildinf:"  # in each program that the Go tools have linked: debug/buildinfo
-STACK = re.compile(r"^goroutine \d+ .*?\[([^\],]*).*?\]:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
+# Number 0 is a thread's own stack, on which the runtime waits: no goroutine.
+STACK = re.compile(r"^goroutine [1-9]\d* .*?\[([^\],]*).*?\]:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 # A call of the program: the goroutines of the runtime have none, nor has the one that hands signals to the program.
 OF_PROGRAM = re.compile(r"^(?!runtime\.|os/signal\.|created by )\S.*\(", re.MULTILINE)
 BESIDE_THE_LOOP = 1  # an event loop may have one goroutine that waits for signals and wakes the loop
