@@ -235,7 +235,7 @@ def saturation(scene: RunScene) -> None:
     if len(levels) < 2:
         scene.fail("closed loops were measured with one number of clients", "measure a curve")
     (before, low), (after, high) = list(levels.items())[-2:]
-    # The best of the repetitions: whatever else the machine did can only have taken from a rate.
+    # The best of the repetitions: anything else the machine did can only have taken from a rate.
     rates = [max(run.completed / run.seconds for run in runs) for runs in (low, high)]
     if rates[1] > 1.15 * rates[0]:
         scene.fail(
