@@ -20,7 +20,7 @@ import posix_ipc
 import pytest
 from support.demon import Demon
 from support.proc import is_gone
-from support.server import ROOT, wait_until
+from support.server import ROOT, free_port, wait_until
 
 from ewe.database.cli import main
 from ewe.database.client import Client
@@ -45,11 +45,9 @@ class Demons(Demon):
 
     def __init__(self, directory: Path, demons: int) -> None:
         super().__init__(directory)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         self.at = {
             "unix": self.address,
-            "tcp": f"127.0.0.1:{port}",
+            "tcp": f"127.0.0.1:{free_port()}",
             "fifo": f"fifo:{directory}/pipes",
             "mq": f"mq:{directory.name}",
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import re
 import shutil
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,19 @@ def wait_until(condition: Callable[[], Any], seconds: float, what: Callable[[], 
         if time.monotonic() > end:
             pytest.fail((what() if callable(what) else what) or "timed out")
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 for a server that cannot be told to take any port and say which.
+
+    The kernel gives ports from 32768 on to clients, and to servers that ask for port 0. It would give such a port
+    away before the server listens. Each process of pytest takes one port in 64.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = random.randrange(10_000 + worker % 64, 32_000, 64)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def write_program(path: Path, text: str) -> Path:
