@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import web
-from support.server import MODELS, Start, wait_until
+from support.server import MODELS, Start, free_port, wait_until
 
 ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
 SOME = MODELS if ALL else ["thread", "asyncio"]
@@ -248,8 +248,7 @@ CHANGES = re.compile(
 @contextmanager
 def apache(place: Path) -> Iterator[str]:
     """Run Apache with the same programs; yield its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     (place / "apache.conf").write_text(APACHE.replace("PLACE", str(place)).replace("PORT", str(port)))
     process = subprocess.Popen(["apache2", "-X", "-f", str(place / "apache.conf")], stderr=subprocess.DEVNULL)
 

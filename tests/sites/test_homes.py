@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,12 +43,8 @@ class Io:
 def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory of the user who runs the tests; changes are seen at once."""
     monkeypatch.setattr(homes, "FRESH", -1.0)
-    directory = Path(pwd.getpwuid(os.geteuid()).pw_dir) / f"ewe-test-homes-{os.getpid()}"
-    directory.mkdir()
-    yield directory
-    for path in directory.iterdir():
-        path.unlink()
-    directory.rmdir()
+    with tempfile.TemporaryDirectory(prefix="ewe-test-homes-", dir=pwd.getpwuid(os.geteuid()).pw_dir) as name:
+        yield Path(name)
 
 
 def asker(root: Path) -> Callable[..., Response]:

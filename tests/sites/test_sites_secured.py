@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 from support import web
-from support.server import Start, wait_until
+from support.server import Start, free_port, wait_until
 from support.wire import read_all
 
 SETTINGS = """
@@ -31,12 +31,6 @@ prefix = "/"
 redirect = "https://$host$path"
 status = 308
 """
-
-
-def free_port() -> int:
-    """Return a port that nothing uses."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def asked(port: int, name: str, trusted: ssl.SSLContext) -> bytes:

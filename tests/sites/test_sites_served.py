@@ -9,7 +9,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
-from support.server import MODELS, Server, Start, write_program
+from support.server import MODELS, Server, Start, wait_until, write_program
 
 PRINTS = """#!/bin/sh
 printf 'Content-Type: text/plain\\n\\n'
@@ -138,7 +138,7 @@ def test_where_a_url_leads(server: Server, tmp_path: Path) -> None:
     the_first_that_exists_answers(server)
     error_pages_keep_their_status(server)
     nothing_leads_out(server)
-    assert "/gone/x" in (tmp_path / "one.log").read_text()
+    wait_until(lambda: "/gone/x" in (tmp_path / "one.log").read_text(), 20)
     assert "/gone/x" not in (tmp_path / "two.log").read_text()
 
 

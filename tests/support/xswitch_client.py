@@ -153,8 +153,8 @@ def xswitch(
     (directory / "site").mkdir(mode=0o755)
     config = directory / "xswitch.toml"
     if "processes" not in settings:
-        # The kernel counts an account's processes on the whole machine, and all tests at once run engines as nobody.
-        head, limits, rest = settings.partition("[limits]\n")
+        # The kernel counts an account's processes on the whole machine. All tests at once run engines as nobody.
+        head, _, rest = settings.partition("[limits]\n")
         settings = f"{head}\n[limits]\nprocesses = 0\n{rest}"
     general, bracket, tables = settings.partition("[")
     config.write_text(f'roots = ["{directory}/site"]\n{general}\n{bracket}{tables}')

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.server import ROOT, needs, wait_until
+from support.server import ROOT, free_port, needs, wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
 from test_accounts import User
 
@@ -81,11 +81,6 @@ def documented(language: str) -> str:
     found = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert found
     return found[1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 @contextmanager
