@@ -403,7 +403,7 @@ def _configure(options: argparse.Namespace) -> Config:
             raise ConfigError(
                 f"{quoted(options.directory)}: {config.file} has [[site]] tables, which name theirs"
             )
-        config = config.replace(DIRECTORY, documentroot=options.directory)
+        config = files_only(config.replace(DIRECTORY, documentroot=options.directory))
     try:
         base.find(config.concurrency)
     except base.UnknownModel as error:
@@ -413,13 +413,18 @@ def _configure(options: argparse.Namespace) -> Config:
 
 
 def as_toml(config: Config) -> str:
-    """Return all settings as a file that ewe reads to the same effect, each with its origin."""
+    """Return all settings as a file that ewe reads to the same effect, each with its origin.
+
+    A default is a comment. Some settings mean more once a source names them: a directory must then exist, and a port
+    is then opened beside those of the sites.
+    """
     lines = [f"# The settings of ewe {__version__}."]
     for title, settings in groups().items():
         lines += ["", f"# {title}"]
         for setting in settings:
+            origin = config.origin(setting.name)
             line = f"{setting.key} = {_toml(setting, getattr(config, setting.name))}"
-            lines.append(f"{line:<35} # {one_line(config.origin(setting.name))}")
+            lines.append(f"{'# ' if origin == 'default' else ''}{line:<35} # {one_line(origin)}")
     if config.sites:
         from ewe.config.site_tables import as_toml as tables
 
@@ -451,8 +456,6 @@ def choose_site(config: Config) -> Config:
     check_directories(config)
     root = config.documentroot
     origin = config.origin("documentroot")
-    if origin == DIRECTORY:
-        return files_only(config)
     if os.path.isdir(root):
         return config
     if origin != "default":
@@ -490,9 +493,10 @@ def files_only(config: Config) -> Config:
 
 
 def check_directories(config: Config) -> None:
-    """Raise SiteError if a directory of programs that a source names is missing."""
+    """Raise SiteError if a directory of programs that a source names is missing. /dev/null stands for none."""
     for key, directory in (("cgi-path", config.cgi_path), ("libcgi-path", config.libcgi_path)):
-        if (origin := config.origin(key)) != "default" and not os.path.isdir(directory):
+        origin = config.origin(key)
+        if origin != "default" and directory != os.devnull and not os.path.isdir(directory):
             raise SiteError(f"{key} {quoted(directory)} ({origin}) is not a directory")
 
 

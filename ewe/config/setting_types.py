@@ -387,10 +387,13 @@ def parse_saved_query(text: str) -> tuple[str, str, str]:
 
 
 def _saved_queries(raw: object) -> tuple[str, ...]:
-    items = (raw,) if isinstance(raw, str) else _list(raw)  # SQL has commas
+    items = (raw,) if isinstance(raw, str) else raw  # SQL has commas, and several lines
+    if not isinstance(items, list | tuple):
+        raise ValueError(raw)
     for item in items:
+        _text(re.sub(r"[\r\n]", " ", item) if isinstance(item, str) else item)
         parse_saved_query(item)
-    return items
+    return tuple(items)
 
 
 # Variables of the protocol, which describe the request, its client and the server: RFC 3875 section 4.1, and what

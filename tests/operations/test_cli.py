@@ -293,8 +293,9 @@ def test_print_config_shows_origins_and_can_be_read_again(
     assert re.search(r"^idle = \"500ms\" +# mine\.toml line 3$", text, re.M)
     assert re.search(r'^documentroot = "2006" +# EWE_DOCUMENTROOT$', text, re.M)
     assert re.search(r'^concurrency = "fork" +# command line$', text, re.M)
-    assert re.search(r'^workers = "auto" +# default$', text, re.M)
-    assert tomllib.loads(text).keys() == {setting.key for setting in SETTINGS.values()}
+    assert re.search(r'^# workers = "auto" +# default$', text, re.M)
+    uncommented = re.sub(r"^# (?=[a-z_-]+ = )", "", text, flags=re.M)
+    assert tomllib.loads(uncommented).keys() == {setting.key for setting in SETTINGS.values()}
     Path("ewe.toml").write_text(text)
     expected = Config.load(
         [("model", "fork"), ("indexes", False), ("bind", ["a:1", "unix:/x y"])], file="mine.toml"
@@ -302,6 +303,54 @@ def test_print_config_shows_origins_and_can_be_read_again(
     again = Config.load(environ={})
     for name in SETTINGS:
         assert getattr(again, name) == getattr(expected, name), name
+
+
+def reread(text: str, capsys: pytest.CaptureFixture[str], server: Server) -> Config:
+    """Return what a start takes from a file with this text."""
+    Path("printed.toml").write_text(text)
+    found = configured(server, "--config", "printed.toml")
+    capsys.readouterr()
+    return found
+
+
+# What is hard to write in a file, besides EXAMPLES
+AWKWARD = {
+    "browser-query": "log/slow=SELECT 1,\n'\"\\'",
+    "env": 'LIST=a, "b", \\c',
+    "log-format": '%h\t"%r" \\ é #',
+}
+
+
+@pytest.mark.parametrize("key", [None, *(setting.key for setting in SETTINGS.values())])
+def test_what_is_printed_of_a_setting_starts_the_same_server(
+    key: str | None, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A default keeps its meaning: a directory of programs that no source names may be missing."""
+    argv: list[str] = []
+    if key is not None:
+        setting = next(each for each in SETTINGS.values() if each.key == key)
+        if isinstance(setting.default, bool):
+            argv = [f"--{key}" if not setting.default else f"--no-{key}"]
+        elif setting.name.endswith(("documentroot", "cgi_path")):
+            argv = [f"--{key}", "."]
+        else:
+            shown = setting.show(setting.default) or EXAMPLES.get(key, "localhost:1")
+            argv = [f"--{key}", AWKWARD.get(key, shown)]
+    assert cli.main([*argv, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    expected, again = configured(server, *argv), reread(printed, capsys, server)
+    for name in SETTINGS:
+        assert getattr(again, name) == getattr(expected, name), name
+        assert (again.origin(name) == "default") is (expected.origin(name) == "default"), name
+
+
+def test_what_is_printed_of_a_directory_without_programs_has_none(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cgi-bin").mkdir()
+    assert cli.main(["htdocs", "--print-config"]) == 0
+    again = reread(capsys.readouterr().out, capsys, server)
+    assert not os.path.isdir(again.cgi_path) and again.documentroot == "htdocs"
 
 
 def test_check_config(capsys: pytest.CaptureFixture[str], server: Server) -> None:
