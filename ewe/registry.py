@@ -12,13 +12,45 @@ from typing import Any
 
 def load(where: str) -> Any:
     """Import what "module:Class" names. Raises ImportError, AttributeError."""
-    import sys
     from importlib import import_module
 
     module, _, attribute = where.partition(":")
-    if "" not in sys.path and not module.startswith("ewe."):
-        sys.path.insert(0, "")
+    if not module.startswith("ewe."):
+        look_here()
     return getattr(import_module(module), attribute)
+
+
+def look_here() -> None:
+    """Have Python look for modules in the current directory."""
+    import sys
+
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def directories_of(where: str) -> list[str]:
+    """Return where the source of "module:name" lies: the directory of its outermost package or module, and those of
+    the packages in it. [] for a module that is not found. Nothing is imported.
+    """
+    import os
+    from importlib.util import find_spec
+
+    look_here()
+    top, *packages = where.partition(":")[0].split(".")
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return []
+    places = spec and (spec.submodule_search_locations or [spec.origin or ""])
+    found: list[str] = []
+    for place in places or ():
+        if os.path.exists(place):
+            at = os.path.abspath(place)
+            found.append(os.path.dirname(at))
+            for name in ("", *packages):
+                at = os.path.join(at, name) if name else at
+                found += [at] if os.path.isdir(at) else []
+    return found
 
 
 def load_application(where: str, setting: str) -> Any:

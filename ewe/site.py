@@ -15,6 +15,7 @@ from ewe.http.limits import Limits
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import parse_target
+from ewe.registry import directories_of
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -254,7 +255,10 @@ class Site:
             if each and (config.symlinks == "follow" or is_in(os.path.realpath(each), root)):
                 directories.append(os.path.abspath(each))
         extensions = with_languages(extensions, config.languages)
-        return Claims(root, extensions, directories, programs if holds_files else "")
+        modules = [name for _, name in map(parse_application, (*config.wsgi, *config.asgi))]
+        modules += [name for _, name in map(parse_mount, config.mount) if ":" in name]
+        sources = [directory for each in modules for directory in directories_of(each)]
+        return Claims(root, extensions, directories, programs if holds_files else "", sources)
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the first feature that answers. Raises HTTPError, and what a feature raises."""

@@ -14,6 +14,11 @@ the kernel reports. A claimed file is refused with 403, whether or not its progr
 A page from SQL (name.sql.html, ewe.features.sql_pages) is refused with 404, on every site, also one without
 databases: its file holds statements, and tells how a database is built. The same holds for copies of it that
 editors and compressors leave beside it.
+
+An application in Python (`wsgi`, `asgi`, `mount`) may lie in the document root, `ewe --documentroot .` for example.
+Python files in its directory, and below it, are then claimed: the application may import any of them. Files of other
+kinds are sent. If the document root itself lies below that directory (htdocs/ beside app.py), its Python files are
+documents.
 """
 
 from __future__ import annotations
@@ -29,6 +34,10 @@ PRIVATE = re.compile(r"/(?:WEB|META)-INF(?:/|\Z)", re.IGNORECASE)
 SQL_PAGE = re.compile(
     r"\.sql\.html(?:\.(?:gz|br|zst|bz2|xz|bak|old|orig|save|swp|tmp)|~)*[. ]*\Z", re.IGNORECASE
 )
+# A source of Python, its compiled form, or a copy of one
+PYTHON = re.compile(
+    r"\.py[cow]?(?:\.(?:gz|br|zst|bz2|xz|bak|old|orig|save|swp|tmp)|~)*[. ]*\Z", re.IGNORECASE
+)
 EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
@@ -37,7 +46,7 @@ class Claims:
 
     root: the document root, without links. extensions: ".php" and the like. directories: all below them is claimed.
     executables: of what is below this directory, only executable files are claimed, because the document root
-    lies in it, and there would be no files left to send.
+    lies in it, and there would be no files left to send. sources: directories of applications in Python.
     """
 
     def __init__(
@@ -46,17 +55,19 @@ class Claims:
         extensions: Sequence[str] = (),
         directories: Iterable[str] = (),
         executables: str = "",
+        sources: Iterable[str] = (),
     ) -> None:
         self.root = root.rstrip("/") + "/"
         self.extensions = extensions
         self.claim_below(name for each in directories for name in names_of(each))
         self.executables = executables
+        self.sources = tuple(sorted({name for each in sources for name in names_of(each)}))
         ends = "|".join(re.escape(each) for each in extensions)
         self.ending = re.compile(rf"[^/](?:{ends})[. ]*\Z", re.IGNORECASE) if ends else None
 
     def for_root(self, root: str, directories: Iterable[str]) -> Claims:
         """Return the same claims for a user's document root, and more directories. root: without links."""
-        claims = Claims(root, self.extensions, (), self.executables)
+        claims = Claims(root, self.extensions, (), self.executables, self.sources)
         own = (name for each in directories for name in names_of(each))
         claims.claim_below((*self.directories, *own))
         return claims
@@ -75,6 +86,8 @@ class Claims:
             return True
         if PRIVATE.search(real, len(self.root) - 1 if real.startswith(self.root) else 0):
             return True
+        if self.sources and self.is_source(name, real, self.root):
+            return True
         ends = self.ending is not None and bool(self.ending.search(name) or self.ending.search(real))
         if not ends and not self.executables:
             return False
@@ -82,6 +95,19 @@ class Claims:
         if not stat.S_ISREG(mode):
             return False  # a directory with such a name holds files like any other
         return ends or (mode & EXECUTABLE != 0 and is_in(real, self.executables))
+
+    def is_source(self, name: str, real: str, root: str) -> bool:
+        """Return whether a file that is sent from this document root is the source of an application in Python.
+
+        A directory of sources counts if it lies in the document root, or if a link leads out of the root.
+        """
+        if PYTHON.search(name) is None and PYTHON.search(real) is None:
+            return False
+        linked = not is_in(real, root)
+        return any(
+            (is_in(real, each) or is_in(name, each)) and (linked or is_in(each, root))
+            for each in self.sources
+        )
 
 
 def is_sql_page(name: str, real: str) -> bool:

@@ -11,6 +11,7 @@ from ewe.config.settings import KEYS
 from ewe.config.site_tables import PER_LOCATION, parse_gateway
 from ewe.features.files import static_files
 from ewe.gateway.claims import Claims, with_languages
+from ewe.registry import directories_of
 from ewe.sites.claims import PatternClaims, SharedClaims
 from ewe.sites.leads import Alias, Programs, Redirect, Rewrite, Status, Try, true_path
 from ewe.sites.part import Part
@@ -376,6 +377,7 @@ class Builder:
     def application(self, kind: str, name: str) -> Feature:
         """Return a WSGI or an ASGI application below the location's prefix. Raises ValueError."""
         prefix = self.location.prefix or "/"
+        self.site.together.append(Claims("/", sources=directories_of(name)))
         if kind == "wsgi":
             from ewe.features.wsgi import WSGI
 

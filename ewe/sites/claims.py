@@ -37,7 +37,9 @@ class SharedClaims(Claims):
 
     def claim(self, name: str, real: str, descriptor: int) -> bool:
         return super().claim(name, real, descriptor) or any(
-            claimed_by(other, name, real, descriptor) for other in self.together
+            claimed_by(other, name, real, descriptor)
+            or (isinstance(other, Claims) and other.is_source(name, real, self.root))
+            for other in self.together
         )
 
 

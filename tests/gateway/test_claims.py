@@ -252,3 +252,67 @@ def test_a_users_scripts_by_a_link(start: Start, site: Path) -> None:
         server = start("xswitch")
         paths = {"link/hello.py": 403, "link/": 403, "page.txt": 403}
         answers(server, paths, f"~{alice.pw_name}/")
+
+
+APPLICATION = """\
+import settings, inner.part
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"ran " + settings.KEY]
+"""
+KEY = "KEY = b'sec' b'ret'  # secret\n"
+
+
+def application_in(root: Path, kind: str) -> None:
+    """Write an application and the modules that it imports, in the form that the gateway wants."""
+    text = APPLICATION if kind == "wsgi" else "import settings, inner.part\nasync def app(*a): pass\n"
+    for name, source in (("wiki.py", text + "# secret\n"), ("settings.py", KEY), ("inner/part.py", KEY)):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(source)
+    (root / "settings.py~").write_text(KEY)
+    (root / "settings.txt").symlink_to("settings.py")
+    (root / "photo.txt").write_text("a photo")
+
+
+HIDDEN = ("wiki.py", "settings.py", "inner/part.py", "settings.py~", "settings.txt", "SETTINGS.PY.")
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_the_modules_of_an_application_in_the_document_root(
+    start: Start, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ewe .` with an application of this directory: its modules are never sent, and other files are."""
+    application_in(tmp_path, kind)
+    (tmp_path / "SETTINGS.PY.").write_text(KEY)
+    server = start("thread", f"--{kind}", "/app=wiki:app", "--documentroot", str(tmp_path))
+    answers(server, dict.fromkeys(HIDDEN, 403) | {"photo.txt": 200})
+
+
+def test_python_files_beside_an_application_elsewhere_are_documents(start: Start, tmp_path: Path) -> None:
+    application_in(tmp_path, "wsgi")
+    server = start("thread", "--wsgi", "/app=wiki:app")
+    (server.root / "example.py").write_text("print('an example')")
+    (server.root / "linked.py").symlink_to(tmp_path / "settings.py")
+    answers(server, {"example.py": 200, "linked.py": 404})
+    followed = start("thread", "--wsgi", "/app=wiki:app", "--symlinks", "follow")
+    answers(followed, {"linked.py": 403})
+
+
+def test_the_modules_of_the_application_of_a_location(start: Start, tmp_path: Path) -> None:
+    """Also another site must not send them."""
+    application_in(tmp_path, "wsgi")
+    (tmp_path / "SETTINGS.PY.").write_text(KEY)
+    (tmp_path / "sites.toml").write_text(
+        f'''
+[[site]]
+names = ["one"]
+documentroot = "htdocs"
+[[site.location]]
+prefix = "/app/"
+gateway = "wsgi:wiki:app"
+[[site]]
+documentroot = "{tmp_path}"
+'''
+    )
+    server = start("thread", "--config", "sites.toml")
+    answers(server, dict.fromkeys(HIDDEN, 403) | {"photo.txt": 200})
