@@ -415,8 +415,8 @@ def _configure(options: argparse.Namespace) -> Config:
 def as_toml(config: Config) -> str:
     """Return all settings as a file that ewe reads to the same effect, each with its origin.
 
-    A default is a comment. Some settings mean more once a source names them: a directory must then exist, and a port
-    is then opened beside those of the sites.
+    A default is a comment. Some settings mean more once a source names them: a directory must then exist, and a
+    port is then opened beside those of the sites.
     """
     lines = [f"# The settings of ewe {__version__}."]
     for title, settings in groups().items():
