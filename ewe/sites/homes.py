@@ -15,7 +15,9 @@ What can go wrong, and what ewe does:
   of another user. ewe opens each once, and checks the open descriptor.
 - **A field concerns more than the directory.** All users share one host, so no user may set what a browser keeps
   for the whole host (FORBIDDEN).
-- **The file is long**: MAX_FILE.
+- **The file is long, or takes long to read.** The reader of TOML needs a time that grows with the square of the
+  number of dots in a key: 16 KB of `a.a.a...` would hold the event loop for seconds. MAX_FILE and MAX_DOTS bound
+  it, and PASSWORDS the file of passwords. ewe reads neither again unless it has changed.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.setting_types import BOOL, FILE_NAMES
 from ewe.features.guards.auth import Auth
 from ewe.features.guards.headers import Headers
+from ewe.features.guards.htpasswd import Bounds
 from ewe.features.static import identity
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
@@ -44,7 +47,9 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 FILE = ".ewe.toml"
-MAX_FILE = 16 * 1024  # bytes of the file; of the file of passwords, htpasswd.py has a limit
+MAX_FILE = 16 * 1024  # bytes of the file
+MAX_DOTS = 400  # in the file; 8,000 in one key take seconds to read
+PASSWORDS = Bounds(64 * 1024, 300.0)  # of a user's file of passwords: bcrypt has a cost of 12 at most
 KEYS = ("index", "indexes", "error-pages", "headers", "auth")
 MOST = 1000  # users whose settings are remembered; then all are forgotten at once
 FRESH = 1.0  # seconds for which the files are not looked at again
@@ -53,7 +58,7 @@ OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 FORBIDDEN = frozenset({
     "strict-transport-security", "clear-site-data", "alt-svc", "set-cookie", "set-cookie2",
     "service-worker-allowed", "public-key-pins", "access-control-allow-origin", "nel", "report-to",
-    "origin-agent-cluster",
+    "origin-agent-cluster", "accept-ch", "critical-ch", "expect-ct", "public-key-pins-report-only", "set-login",
 })  # fmt: skip
 
 
@@ -62,7 +67,9 @@ class HomeSettings:
 
     def __init__(self) -> None:
         self.checked = 0.0
-        self.identities: tuple[object, ...] = ()
+        self.identities: tuple[object, ...] = ()  # of the file, and of the file of passwords
+        self.password_file = ""
+        self.passwords: object = None  # the identity of that file when it was opened
         self.fault = ""
         self.index: tuple[str, ...] | None = None
         self.indexes: bool | None = None
@@ -148,21 +155,23 @@ class Homes:
             found.fault = reason.strerror or FILE if isinstance(reason, OSError) else str(reason)
             return found
         try:
-            about = os.fstat(descriptor)
+            about = identity(os.fstat(descriptor))
+            if known is not None and known.identities == (about, found_at(directory, known.password_file)):
+                return known
             data = os.read(descriptor, MAX_FILE + 1)
         finally:
             os.close(descriptor)
-        found.identities = (identity(about), passwords_in(directory, data))
-        if known is not None and known.identities == found.identities:
-            return known
         try:
             if len(data) > MAX_FILE:
                 raise ConfigError(f"{FILE} is longer than {MAX_FILE} bytes")
+            if data.count(b".") > MAX_DOTS:
+                raise ConfigError(f"{FILE} has more than {MAX_DOTS} dots")
             self.take(found, tomllib.loads(data.decode()), home)
         except UnicodeDecodeError:
             found.fault = f"{FILE} is not UTF-8 text"
         except (ValueError, RecursionError, OSError) as reason:  # of TOML, or ours
             found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
+        found.identities = (about, found.passwords)
         return found
 
     def take(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
@@ -193,9 +202,9 @@ class Homes:
                         f"{label} {refused[0]} concerns the whole host, and is not a user's to set"
                     )
             else:
-                found.auth = self.auth(raw, label, home)
+                found.auth = self.auth(found, raw, label, home)
 
-    def auth(self, raw: object, label: str, home: Home) -> Auth:
+    def auth(self, found: HomeSettings, raw: object, label: str, home: Home) -> Auth:
         """Return the log-in of a directory: only with a file of passwords beside .ewe.toml."""
         if not isinstance(raw, dict) or set(raw) != {"realm", "file"}:
             raise ConfigError(f'{label} {quoted(raw)}: expected {{ realm = "A name", file = ".htpasswd" }}')
@@ -204,13 +213,15 @@ class Homes:
             raise ConfigError(
                 f"{label} file {quoted(name)}: expected a file of this directory, such as .htpasswd"
             )
+        found.password_file = name
+        found.passwords = found_at(home.static.root, name)
         try:
             descriptor = opened(os.path.join(home.static.root, name), name, home.static.owner)
         except OSError as reason:
             raise ConfigError(f"{label} {name}: {reason.strerror}") from None
         path = f"/proc/self/fd/{descriptor}"  # the file that was checked, not what has its name later
         try:
-            made = Auth.from_table({**raw, "file": path}, label)
+            made = Auth.from_table({**raw, "file": path}, label, PASSWORDS)
         except ConfigError as reason:
             os.close(descriptor)
             raise ConfigError(str(reason).replace(path, name)) from None
@@ -245,11 +256,9 @@ def opened(path: str, name: str, owner: int | None) -> int:
     raise ConfigError(f"{name} is not a regular file of the user")
 
 
-def passwords_in(directory: str, data: bytes) -> object:
-    """Return what changes when a file of passwords that the settings may name changes."""
+def found_at(directory: str, name: str) -> object:
+    """Return what changes when a file of a directory changes; None if it is not there, or there is no name."""
     try:
-        table = tomllib.loads(data.decode())
-        name = table["auth"]["file"]
-        return identity(os.lstat(os.path.join(directory, name))) if "/" not in name else None
-    except (ValueError, KeyError, TypeError, OSError, RecursionError):
+        return identity(os.lstat(os.path.join(directory, name))) if name else None
+    except OSError:
         return None

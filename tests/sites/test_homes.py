@@ -106,6 +106,17 @@ def test_a_log_in(root: Path) -> None:
     assert ask("a.txt", right).status == 401
 
 
+def test_files_that_have_not_changed_are_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = asker(root)
+    (root / "a.txt").write_text("for ada")
+    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".passwords" }\n')
+    assert ".passwords: No such file" in ask("a.txt").cause
+    (root / ".passwords").write_bytes(ADA)
+    assert ask("a.txt").status == 401
+    monkeypatch.setattr(homes.tomllib, "loads", lambda text: pytest.fail("read again"))
+    assert ask("a.txt").status == 401
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -115,6 +126,10 @@ def test_a_log_in(root: Path) -> None:
         ('auth = { realm = "x", file = ".link" }\n', ".link is a symbolic link"),
         ('auth = { realm = "x", file = ".fifo" }\n', ".fifo is not a regular file of the user"),
         ('headers = { set = { Set-Cookie = "a=b" } }\n', "set-cookie concerns the whole host"),
+        ('headers = { set = { Accept-CH = "DPR" } }\n', "accept-ch concerns the whole host"),
+        ("a." * 8000 + "a = 1", "more than 400 dots"),
+        ('auth = { realm = "x", file = ".long" }\n', "longer than 65536 bytes"),
+        ('auth = { realm = "x", file = ".costly" }\n', "its hash takes about 2048 ms to check"),
         ("a = b\n", "line 1"),
         ("#" * 20_000, "longer than 16384 bytes"),
         ('index = "a/b"\n', "expected the name of a file"),
@@ -127,6 +142,8 @@ def test_a_wrong_file_opens_nothing(root: Path, text: str, said: str) -> None:
     (root / "a.txt").write_text("protected")
     (root / ".link").symlink_to("/etc/passwd")
     os.mkfifo(root / ".fifo")
+    (root / ".long").write_bytes(ADA * 1200)
+    (root / ".costly").write_text(f"ada:$2y$15${'a' * 53}\n")
     (root / ".ewe.toml").write_text(text)
     for path in ("a.txt", ""):
         response = ask(path)

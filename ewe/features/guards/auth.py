@@ -51,7 +51,7 @@ from ewe.http.messages import Request, Response, with_variables
 
 if TYPE_CHECKING:
     from ewe.features.guards.auth_command import Command
-    from ewe.features.guards.htpasswd import Htpasswd
+    from ewe.features.guards.htpasswd import Bounds, Htpasswd
     from ewe.streams.base import Stream
 
 CLIENT_BURST, CLIENT_SECONDS = 10, 5.0  # failures of one client
@@ -86,8 +86,11 @@ class Auth:
         self.user_failures = Rate(1 / USER_SECONDS, USER_BURST, self.table)
 
     @classmethod
-    def from_table(cls, value: object, place: str) -> Auth:
-        """Read the setting, and the htpasswd file. Raises ConfigError, OSError. place: how a message begins."""
+    def from_table(cls, value: object, place: str, bounds: Bounds | None = None) -> Auth:
+        """Read the setting, and the htpasswd file. Raises ConfigError, OSError.
+
+        place: how a message begins. bounds: of the htpasswd file, if they are not the server's.
+        """
         given = table(value, place, KEYS, WHAT)
         realm = given.get("realm")
         if not isinstance(realm, str) or REALM.fullmatch(realm) is None:
@@ -102,14 +105,14 @@ class Auth:
                 raise expected(f"{place} {key}", given[key], kind.expected) from None
         by: Htpasswd | Command
         if "file" in given:
-            from ewe.features.guards.htpasswd import Htpasswd
+            from ewe.features.guards.htpasswd import ANY, Htpasswd
 
             file = given["file"]
             if not isinstance(file, str) or not file or "\0" in file:
                 raise expected(f"{place} file", file, "the path of a file that htpasswd has written")
             if "timeout" in given:
                 raise ConfigError(f"{place} timeout is for a command")
-            by = Htpasswd(file, place)
+            by = Htpasswd(file, place, bounds or ANY)
         else:
             from ewe.features.guards.auth_command import Command
 

@@ -17,11 +17,13 @@ file itself cannot be read, nobody can log in.
 the file, and drops the outcome. A file with hashes of one kind therefore answers all names in the same time.
 
 What can go wrong: a hash asks for hours of work ($2y$31$). The file's reader refuses costs above MAX_COST and
-MAX_ROUNDS.
+MAX_ROUNDS. A file that a user of the server writes has narrower bounds (Bounds): a long file, or an
+expensive hash, takes time from all clients.
 """
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import re
@@ -37,6 +39,7 @@ from ewe.http.status import HTTPError
 
 FRESH = 1.0  # seconds between two looks at the file
 MAX_FILE = 16 * 1024 * 1024  # bytes
+MAX_COMPLAINTS = 20  # lines of the error log for one change of the file
 MAX_PASSWORD = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
 MAX_COST = 15  # of bcrypt: about three seconds
 MIN_ROUNDS, MAX_ROUNDS = 1000, 500_000  # of SHA-crypt; no program writes fewer
@@ -56,6 +59,16 @@ class User(NamedTuple):
     hash: str
     cost: float
     line: int
+
+
+class Bounds(NamedTuple):
+    """What a file may ask for. size: bytes of the file. cost: of one hash, in milliseconds (cost_of())."""
+
+    size: int = MAX_FILE
+    cost: float = 1e9
+
+
+ANY = Bounds()
 
 
 class BadLine(ValueError):
@@ -113,7 +126,7 @@ def load_libraries() -> None:
         raise ImportError(str(reason)) from None
 
 
-def read(data: bytes, bad: Callable[[int, str], None]) -> dict[bytes, User]:
+def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -> dict[bytes, User]:
     """Return the users of a file's bytes. bad: told the number of a line and why it cannot be used."""
     users: dict[bytes, User] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -127,7 +140,12 @@ def read(data: bytes, bad: Callable[[int, str], None]) -> dict[bytes, User]:
             if name in users:
                 raise BadLine(f"its name is in line {users[name].line} already")
             stored = rest.partition(b":")[0].decode("latin-1")
-            users[name] = User(stored, cost_of(stored), number)
+            cost = cost_of(stored)
+            if cost > most_cost:
+                raise BadLine(
+                    f"its hash takes about {cost:.0f} ms to check; at most {most_cost:.0f} are allowed here"
+                )
+            users[name] = User(stored, cost, number)
         except BadLine as reason:
             bad(number, str(reason))
     return users
@@ -136,8 +154,9 @@ def read(data: bytes, bad: Callable[[int, str], None]) -> dict[bytes, User]:
 class Htpasswd:
     """The users of a file, read again when it changes."""
 
-    def __init__(self, path: str, place: str) -> None:
+    def __init__(self, path: str, place: str, bounds: Bounds = ANY) -> None:
         """place: how an error message begins. Raises ConfigError for a file or a line that cannot be used."""
+        self.bounds = bounds
         try:
             load_libraries()
         except ImportError:
@@ -151,14 +170,17 @@ class Htpasswd:
             self.identity, data = self.load()
         except OSError as reason:
             raise ConfigError(f"{place} {path}: {reason.strerror}") from None
-        self.use(read(data, refuse))
+        self.use(read(data, refuse, bounds.cost))
         self.looked = time.monotonic()
 
     def load(self) -> tuple[tuple[int, ...], bytes]:
         """Return what shows a change of the file, and its bytes. Raises OSError."""
         with open(self.path, "rb") as file:
             about = os.fstat(file.fileno())
-            return identity(about), file.read(MAX_FILE)
+            data = file.read(self.bounds.size + 1)
+        if len(data) > self.bounds.size:
+            raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
+        return identity(about), data
 
     def use(self, users: dict[bytes, User]) -> None:
         """Use these users from now on."""
@@ -173,13 +195,17 @@ class Htpasswd:
         try:
             if identity(os.stat(self.path)) != self.identity:
                 self.identity, data = self.load()
-                self.use(read(data, self.complain))
+                self.complaints = 0
+                self.use(read(data, self.complain, self.bounds.cost))
         except OSError as reason:
             raise HTTPError(500, f"auth: {self.path}: {reason.strerror}; nobody can log in") from None
         self.looked = now
 
     def complain(self, number: int, reason: str) -> None:
-        """Write to the error log that a line cannot be used."""
+        """Write to the error log that a line cannot be used; of many lines only the first MAX_COMPLAINTS."""
+        self.complaints += 1
+        if self.complaints > MAX_COMPLAINTS:
+            return
         logger.errors.error(f"auth: {self.path} line {number}: {reason}; this user cannot log in")
 
     def hash_of(self, name: bytes) -> tuple[str, bool]:
