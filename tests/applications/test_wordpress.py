@@ -1,8 +1,8 @@
 """WordPress from Debian's package, with a private MariaDB: log-in, permalinks, a post, an upload, REST.
 
-Its pages are PHP programs that ewe starts and keeps (`fastcgi-start`), or X-Switch's. Two settings do what Apache
-needs a .htaccess file and a rewrite rule for: `try` leads what is no file to /index.php (permalinks), and
-`pass-authorization` lets WordPress check the passwords of its REST interface itself.
+Its pages are PHP programs that ewe starts and keeps (`fastcgi-start`), or php-fpm, or X-Switch. Two settings do
+what Apache needs a .htaccess file and a rewrite rule for: `try` leads what is no file to /index.php (permalinks),
+and `pass-authorization` lets WordPress check the passwords of its REST interface itself.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support import web
 from support.lab_bench import quick_lab
-from support.server import Start
+from support.server import Start, wait_until
 
-from ewe.lab.stacks import wordpress
+from ewe.lab.bench.processes import running
+from ewe.lab.stacks import backends, wordpress
 from ewe.lab.stacks.blog import posts
 
-ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
-WAYS = ["pool"] if not ALL else ["fork", "prefork", "thread", "pool", "asyncio", "xswitch"]
+WAYS = ["pool", "php-fpm", "xswitch"]
+if os.environ.get("EWE_TEST_APPLICATIONS"):
+    WAYS += ["fork", "prefork", "thread", "asyncio"]
 SETTINGS = """
 {php}
 [[site]]
@@ -37,27 +41,31 @@ PIXEL = bytes.fromhex(
     "1f15c4890000000d49444154789c626001000000ffff03000006000557bfabd40000000049454e44ae426082"
 )
 
-if not wordpress.missing():  # .ci/run does not install it: it is a gigabyte with what it needs
+if not wordpress.missing():
 
     @pytest.mark.starts_processes
     @pytest.mark.timeout(300)
     @pytest.mark.parametrize("way", WAYS)
     def test_wordpress(start: Start, tmp_path: Path, way: str) -> None:
-        with quick_lab() as lab, wordpress.wordpress(lab) as blog:
+        with quick_lab() as lab, wordpress.wordpress(lab) as blog, ExitStack() as stack:
             with (blog.root / "wp-config.php").open("r+") as file:
                 text = file.read().replace("<?php", "<?php\ndefine('WP_ENVIRONMENT_TYPE', 'local');", 1)
                 file.seek(0)
                 file.write(text)
             for directory in (blog.root, *blog.root.parents[:1]):
                 directory.chmod(0o755)
-            if (
-                way == "xswitch"
-            ):  # it runs no script of root's that others may not read, and uploads need a writer
+            php, model = 'fastcgi-start = [".php=2:php-cgi"]', way
+            if way == "xswitch":
+                php = ""  # it runs no script of root's that others may not read, and uploads need a writer
                 for path in (blog.root, *blog.root.rglob("*")):
                     shutil.chown(path, "nobody")
-            php = "" if way == "xswitch" else 'fastcgi-start = [".php=2:php-cgi"]'
+            elif way == "php-fpm":
+                php, model = f'fastcgi = [".php=unix:{tmp_path}/fpm"]', "pool"
+                output = stack.enter_context(tempfile.TemporaryFile())
+                stack.enter_context(running(backends.fpm(tmp_path, str(tmp_path / "fpm"), 2), output))
+                wait_until((tmp_path / "fpm").exists, 10)
             (tmp_path / "ewe.toml").write_text(SETTINGS.format(php=php, root=blog.root))
-            visit(start(way, "--config", "ewe.toml", "--program-timeout", "50s"), blog)
+            visit(start(model, "--config", "ewe.toml", "--program-timeout", "50s"), blog)
 
     def visit(server, blog: wordpress.Blog) -> None:  # type: ignore[no-untyped-def]
         with web.Client(base_url=server.url, timeout=60, follow_redirects=True) as client:

@@ -72,7 +72,7 @@ def mariadb(lab: Bench, name: str) -> Iterator[Database]:
     if len(str(socket)) > SOCKET_MOST:
         raise LabError("the path of MariaDB's socket is too long: set TMPDIR to a shorter directory")
     data.mkdir()
-    options = [f"--datadir={data}"]
+    options = [f"--datadir={data}", f"--tmpdir={where}"]  # its account may not write into every TMPDIR
     if owner := account():
         options.append(f"--user={owner.pw_name}")
         for path in (where, data):
@@ -86,7 +86,7 @@ def mariadb(lab: Bench, name: str) -> Iterator[Database]:
         os.chown(first, owner.pw_uid, owner.pw_gid)
     command = [
         server, "--no-defaults", *options, *OPTIONS, f"--socket={socket}", f"--pid-file={where / 'pid'}",
-        f"--tmpdir={where}", f"--init-file={first}",
+        f"--init-file={first}",
     ]  # fmt: skip
     with (
         tempfile.TemporaryFile() as output,
