@@ -140,6 +140,15 @@ def with_variables(request: Request, variables: dict[bytes, bytes]) -> Request:
     return other
 
 
+def with_exactly(request: Request, variables: dict[bytes, bytes]) -> Request:
+    """Return a copy of a request, of the same body, that has these variables for programs and no others."""
+    if request.variables == variables:
+        return request
+    other = copy_of(request)
+    other.variables = variables
+    return other
+
+
 def with_host(request: Request, host: str) -> Request:
     """Return a copy of a request, of the same body, that asks for another host."""
     other = copy_of(request)

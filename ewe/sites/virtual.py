@@ -22,7 +22,7 @@ from ewe.config.setting_types import parse_address, parse_variable
 from ewe.config.site_tables import DECIDERS, FINISHERS, SiteTable
 from ewe.gateway.claims import Claims
 from ewe.http.error_pages import error_page
-from ewe.http.messages import Request, Response
+from ewe.http.messages import Request, Response, with_exactly
 from ewe.http.status import HTTPError
 from ewe.http.virtual_hosts import Host, VirtualHosts, hears
 from ewe.site import MAX_REDIRECTS, Site, moved
@@ -174,12 +174,16 @@ class VirtualSite(Part):
                 if isinstance(decision, Response):
                     return decision
                 request = decision
+        said = request.variables
         request = location.with_variables(request)
         rest = location.rest(request.path)
         for lead in location.leads:
             if location is tried and lead.why.startswith("try:"):
                 continue
             outcome = await lead.lead(request, rest, found, io)
+            if isinstance(outcome, Request):
+                # Another path: its location has its own `env`, and says itself who gets Authorization.
+                outcome = with_exactly(outcome, said)
             if outcome is not None:
                 return outcome
         return error_page(404, "there is no such file")

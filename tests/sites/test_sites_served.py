@@ -40,6 +40,11 @@ rewrite = "/cgi/page.cgi/$page?lesson=$1&$query"
 pattern = "^/again/(.*)$"
 rewrite = "$1"
 [[site.location]]
+pattern = "^/relay(/.*)$"
+rewrite = "$1"
+env = { SITE = "relay", LESSON = "relay" }
+pass-authorization = true
+[[site.location]]
 pattern = "^/go/(.*)$"
 redirect = "https://$host/$1?from=$path"
 [[site.location]]
@@ -131,9 +136,19 @@ def told(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
+def only_the_last_location_speaks(server: Server) -> None:
+    """A rewrite leaves no variable and no password behind: the location that it leads to says who gets what."""
+    found = told(fetch(server, "/relay/one-program", Authorization="Basic eDp5")[2])
+    assert (found["SITE"], found["LESSON"]) == ("one, and only", "third")
+    assert found["HTTP_AUTHORIZATION"] == "Basic eDp5"
+    found = told(fetch(server, "/relay/cgi/page.cgi", Authorization="Basic eDp5")[2])
+    assert (found["SITE"], found["LESSON"], found["HTTP_AUTHORIZATION"]) == ("one, and only", "", "")
+
+
 def test_where_a_url_leads(server: Server, tmp_path: Path) -> None:
     names_choose_the_site(server)
     templates_lead_elsewhere(server)
+    only_the_last_location_speaks(server)
     programs_are_told_where_they_are(server)
     the_first_that_exists_answers(server)
     error_pages_keep_their_status(server)
