@@ -10,9 +10,9 @@ ewe.http.caching. This file has the memory and the order of events.
 **Where it stands**: around each feature that runs programs, behind authorizers and the deciders of a location. What
 they refuse never reaches it. Files are not its business: they have their own cache.
 
-**The key** is the scheme, the host, the target exactly as it was sent, what a rewrite has made of it, and the
-feature; then the values of the fields that Vary names. Two spellings of one path are two keys, because a program
-sees REQUEST_URI.
+**The key** is the scheme, the host, the target exactly as it was sent, what a rewrite has made of it, the feature,
+and what an authorizer or an error page has said (REDIRECT_STATUS); then the values of the fields that Vary names.
+Two spellings of one path are two keys, because a program sees REQUEST_URI.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
 program, and the others wait for its copy (a bell each). A response that must not be kept lets all of them go on.
@@ -63,6 +63,7 @@ MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
 PATIENCE = 10.0  # seconds that a request waits for the program that another one runs
 NOT_KEPT = 60.0  # seconds for which a key is remembered whose response must not be kept
 MAX_NOT_KEPT = 1024
+OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 Ask = Callable[[Request], Awaitable["Response | None"]]
 
 
@@ -95,7 +96,7 @@ class ContentCache:
         if "upgrade" in request.values:  # a WebSocket, perhaps: its answer takes as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (url, request.path, request.query, id(place))
+        key = (url, request.path, request.query, id(place), said_by_others(request))
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:
@@ -293,6 +294,16 @@ class ContentCache:
             if value.startswith("/"):
                 targets.add(value.partition("#")[0])
         self.drop((scheme, host, server, each) for each in targets)
+
+
+def said_by_others(request: Request) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the variables that an authorizer, a location or an error page has added, without those of a visitor.
+
+    A page may depend on each of them. With a visitor's, is_personal() decides.
+    """
+    if not request.variables:
+        return ()
+    return tuple(sorted(each for each in request.variables.items() if each[0] not in OF_VISITOR))
 
 
 def may_use(copy: Copy | None, request: Request) -> bool:

@@ -22,7 +22,7 @@ from ewe.gateway.content_cache import ContentCache, Recorder
 from ewe.http.caching import directives, lifetime, seconds, selecting
 from ewe.http.dates import http_date
 from ewe.http.limits import Limits
-from ewe.http.messages import FileResponse, Request, Response, Source
+from ewe.http.messages import FileResponse, Request, Response, Source, with_variables
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.streams.base import Connected
@@ -287,6 +287,15 @@ def test_keys(place: Place) -> None:
     assert place.ask(host="one")[0].startswith("fwd=uri-miss")
     place.io.scheme = "https"
     assert place.ask(host="one")[0].startswith("fwd=uri-miss")
+
+
+def test_what_an_authorizer_says_is_part_of_the_key(place: Place) -> None:
+    place.says = lambda request: page(body=request.variables.get(b"TIER", b"none"))
+    request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", Limits())
+    for tier in (b"gold", b"free", b"gold"):
+        response = run(place.cached.respond(with_variables(request, {b"TIER": tier}), place.io))
+        assert response is not None and response.body == tier
+    assert place.ask()[1] == b"none"
 
 
 def test_behind_a_trusted_proxy(place: Place) -> None:
