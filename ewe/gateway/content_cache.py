@@ -15,7 +15,8 @@ and what an authorizer or an error page has said (REDIRECT_STATUS); then the val
 Two spellings of one path are two keys, because a program sees REQUEST_URI.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
-program, and the others wait for its copy (a bell each). A response that must not be kept lets all of them go on.
+program, and the others wait for its copy (a bell each). They do not wait for its client: if that reads slowly, one
+of them runs the program again. A response that must not be kept lets all of them go on.
 ewe remembers its key for a while, so that such requests do not wait for each other again.
 
 **Memory** is bounded by the setting, for each process. What was not asked for the longest time goes first. A model
@@ -61,6 +62,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEAR
 PART_OF_ROOM = 8  # no copy takes more than this part of the memory
 MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
 PATIENCE = 10.0  # seconds that a request waits for the program that another one runs
+SLOW = 0.5  # seconds that its client may take for the body, if others wait
 NOT_KEPT = 60.0  # seconds for which a key is remembered whose response must not be kept
 MAX_NOT_KEPT = 1024
 OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
@@ -68,10 +70,32 @@ Ask = Callable[[Request], Awaitable["Response | None"]]
 
 
 class Flight:
-    """A program that runs for one request. waiting: the bells of those that want its output too."""
+    """A program that runs for one request. waiting: the bells of those that want its output too.
+
+    recorder: the body that is being sent; None while the program has not answered. handed: when its client was
+    given the last piece, 0.0 while the program is asked for the next one. taken: seconds that the client took for
+    the pieces before.
+    """
 
     def __init__(self) -> None:
         self.waiting: list[Bell] = []
+        self.recorder: Recorder | None = None
+        self.handed = 0.0
+        self.taken = 0.0
+
+    def mark(self, handed: float) -> None:
+        """Note when the client is given a piece; 0.0: it has taken the piece."""
+        if self.handed:
+            self.taken += time.monotonic() - self.handed
+        self.handed = handed
+
+    def taken_over(self) -> bool:
+        """Return whether the client reads too slowly for those that wait; the caller then runs the program."""
+        now = time.monotonic()
+        if self.taken + now - (self.handed or now) < SLOW:
+            return False
+        self.recorder, self.handed, self.taken = None, 0.0, 0.0
+        return True
 
 
 class ContentCache:
@@ -120,8 +144,9 @@ class ContentCache:
         flight = None
         if why in ("uri-miss", "stale") and request.method == "GET" and not is_personal(request):
             flight = self.begun(key)
-            if flight is None and await self.waited(key, io):
-                found = self.find(key, request)
+            if flight is None:
+                landed, flight = await self.waited(key, io)
+                found = self.find(key, request) if landed else None
                 if found is not None and is_fresh(found, wishes) and may_use(found, request):
                     return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
         recorder = None
@@ -131,6 +156,8 @@ class ContentCache:
             if response is not None and isinstance(response.body, Recorder):
                 recorder = response.body
                 recorder.flight = flight
+                if flight is not None:
+                    flight.recorder = recorder
             return response
         finally:
             if recorder is None:
@@ -206,17 +233,28 @@ class ContentCache:
             flight = self.flights[key] = Flight()
             return flight
 
-    async def waited(self, key: Key, io: Stream) -> bool:
-        """Wait for the program that another request has run; return False if it takes too long."""
+    async def waited(self, key: Key, io: Stream) -> tuple[bool, Flight | None]:
+        """Wait for the program that another request has run; return whether it has ended.
+
+        If its client reads so slowly that the others would wait for the client, one of them takes the flight over:
+        return it.
+        """
         bell = io.bell()
         try:
             with self.lock:
                 flight = self.flights.get(key)
                 if flight is None:
-                    return True
+                    return True, None
                 flight.waiting.append(bell)
             try:
-                return await bell.heard(PATIENCE)
+                until = time.monotonic() + PATIENCE
+                while (left := until - time.monotonic()) > 0:
+                    if await bell.heard(min(left, SLOW)):
+                        return True, None
+                    with self.lock:
+                        if flight.taken_over():
+                            return False, flight
+                return False, None
             finally:
                 with self.lock:
                     if bell in flight.waiting:
@@ -339,9 +377,11 @@ class Recorder(Source):
         self.keeps = True
 
     async def receive(self) -> bytes:
+        self.mark(0.0)
         piece = await self.body.receive()
         if not self.keeps:
             return piece
+        self.mark(time.monotonic())
         if piece:
             self.pieces.append(bytes(piece))
             self.size += len(piece)
@@ -356,11 +396,17 @@ class Recorder(Source):
             self.forget()
         return piece
 
+    def mark(self, handed: float) -> None:
+        """Note for those that wait when the client is given a piece; 0.0: it has taken the piece."""
+        if self.flight is not None and self.flight.recorder is self:
+            self.flight.mark(handed)
+
     def forget(self) -> None:
         """Keep nothing more, and let those go on that wait."""
         self.keeps = False
         self.pieces = []
-        self.cache.land(self.key, self.flight)
+        if self.flight is not None and self.flight.recorder is self:
+            self.cache.land(self.key, self.flight)
 
     async def close(self) -> None:
         self.forget()

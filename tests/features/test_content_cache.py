@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -492,6 +493,7 @@ esac
 echo
 case $QUERY_STRING in
 *long) yes sheep | head -n 20000 ;;
+huge) head -c 7500000 /dev/zero ;;
 *) echo "hello $HTTP_HOST" ;;
 esac
 """
@@ -502,7 +504,7 @@ def test_under_every_model(start: Start, model: str) -> None:
     server = start(
         model,
         "--content-cache",
-        "4m",
+        "128m",
         "--compress",
         "public",
         *(("--workers", "1") if model == "prefork" else ()),
@@ -534,6 +536,7 @@ def test_under_every_model(start: Start, model: str) -> None:
     assert (server.cgi / "runs").read_text() == "x\n" * 5
     if model in ("thread", "pool", "asyncio"):
         one_run_for_many(server)
+        a_slow_client_holds_nobody(server)
 
 
 def one_run_for_many(server: Server) -> None:
@@ -560,3 +563,28 @@ def one_run_for_many(server: Server) -> None:
     assert (server.cgi / "runs").read_text() == "x\n"
     assert len(found) == 4 and sum("hit" in each for each in found) == 3
     assert sum("collapsed" in each for each in found) >= 1
+
+
+def a_slow_client_holds_nobody(server: Server) -> None:
+    """Requests wait for a program, not for the client that has it run: one of them runs the program again."""
+    (server.cgi / "runs").unlink()
+    found: list[str] = []
+
+    def ask() -> None:
+        with closing(server.connect()) as sock:
+            sock.sendall(request_of("GET /cgi-bin/page?huge"))
+            _, fields, body = read_response(sock)
+            found.append(f"{len(body)} {fields['cache-status']}")
+
+    with closing(socket.socket()) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", server.port))
+        slow.sendall(request_of("GET /cgi-bin/page?huge"))
+        assert slow.recv(100).startswith(b"HTTP/1.1 200")
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert [each.split()[0] for each in found] == ["7500000"] * 6
+    assert sum("hit" in each for each in found) >= 3, found  # all ran the program if they had waited in vain
