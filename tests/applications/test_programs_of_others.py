@@ -3,7 +3,10 @@
 One settings file has a location for each, with the program where Debian installs it (`alias`) and what it needs to
 know (`env`). Apache serves the same programs, and its answers are compared with ewe's.
 
-`make test` runs this under two models, `make applications` under all.
+X-Switch runs those in Perl and Python; git's and cgit's are in C, and ewe runs them itself. What they read and
+write belongs to their account, as an administrator would have it: git refuses the repository of another account.
+
+`make test` runs this under three models, `make applications` under all.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -24,7 +28,7 @@ from support import web
 from support.server import MODELS, Start, free_port, wait_until
 
 ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
-SOME = MODELS if ALL else ["thread", "asyncio"]
+SOME = [*MODELS, "xswitch"] if ALL else ["thread", "asyncio", "xswitch"]
 GIT_BACKEND = "/usr/lib/git-core/git-http-backend"
 
 SETTINGS = """
@@ -173,9 +177,27 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def by_xswitch(place: Path) -> None:
+    """Have X-Switch run the scripts, as nobody, to whom all of the place then belongs."""
+    head, *locations = (place / "ewe.toml").read_text().split("[[site.location]]")
+    for number, text in enumerate(locations):
+        if any(script in text for script in ("gitweb.cgi", "hgweb.cgi", "radicale.cgi")):
+            locations[number] = text.replace('gateway = "cgi"', 'gateway = "xswitch"')
+    # The kernel counts an account's processes on the whole machine, and all tests at once run engines as nobody.
+    (place / "xswitch.toml").write_text("[limits]\nprocesses = 0\n")
+    head = f'xswitch-config = "{place}/xswitch.toml"\n{head}'
+    (place / "ewe.toml").write_text("[[site.location]]".join((head, *locations)))
+    if os.geteuid() == 0:
+        place.chmod(0o755)
+        for path in (place, *place.rglob("*")):
+            shutil.chown(path, "nobody")
+
+
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("name", SOME)
 def test_under_a_model(start: Start, place: Path, name: str) -> None:
+    if name == "xswitch":
+        by_xswitch(place)
     server = start(name, "--config", "ewe.toml")
     with web.Client(base_url=server.url, timeout=40) as client:
         # git: nobody without a password; ada clones and pushes 5 MB
