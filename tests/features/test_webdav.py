@@ -322,6 +322,28 @@ def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> 
     assert asked("/a", "/grades/", moves=False) == 403 and (tmp_path / "grades").is_file()
 
 
+def test_a_move_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source lies in another file system, or another client was faster: what is at the destination stays."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_text(name)
+    tree = tree_of(tmp_path, top="/x")
+    rename = os.rename
+
+    def fails(source: str, target: str, **where: int) -> None:
+        if source == "a":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(source, target, **where)
+
+    request = Request("MOVE", "/a", (1, 1), path="/a")
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="cross-device"):
+        patched.setattr(os, "rename", fails)
+        changes.transfer(request, tree, "/b", moves=True, overwrites=True, deep=True)
+    assert (tmp_path / "b" / "f").read_text() == "b" and sorted(os.listdir(tmp_path)) == ["a", "b"]
+    assert changes.transfer(request, tree, "/b", moves=True, overwrites=True, deep=True).status == 204
+    assert (tmp_path / "b" / "f").read_text() == "a" and os.listdir(tmp_path) == ["b"]
+
+
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "MAX_DEPTH", 5)
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)

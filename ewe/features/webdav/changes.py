@@ -174,25 +174,44 @@ def transfer(
         if source.is_directory and moves:
             check_members(tree, source, place.path, place.real)
         temporary = "" if moves else copied(tree, source, place, deep=deep)
+        aside = ""
         try:
             with place.locked():
                 before = place.look()
                 if before is not None:
                     if not overwrites:
                         raise HTTPError(412, f"webdav: {place.real} is there already (Overwrite: F)")
+                    tree.check_place(place)
                     if source.is_directory or place.is_directory:
-                        remove(tree, place)
+                        aside = set_aside(tree, place)
+                try:
+                    if moves:
+                        os.rename(source.name, place.name, src_dir_fd=source.parent, dst_dir_fd=place.parent)
                     else:
-                        tree.check_place(place)
-                if moves:
-                    os.rename(source.name, place.name, src_dir_fd=source.parent, dst_dir_fd=place.parent)
-                else:
-                    os.rename(temporary, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
-                    temporary = ""
+                        os.rename(temporary, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+                        temporary = ""
+                except OSError:
+                    if aside:
+                        back, aside = aside, ""
+                        os.rename(back, place.name, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+                    raise
         finally:
-            if temporary:
-                discard(place.parent, temporary)
+            for name in filter(None, (temporary, aside)):
+                discard(place.parent, name)
     return Response(204 if before is not None else 201)
+
+
+def set_aside(tree: Tree, place: Place) -> str:
+    """Give what a directory replaces, or what replaces one, a hidden name; return that name.
+
+    rename(2) replaces no directory that has members. To delete it first would lose it if the rename then fails: the
+    source is gone, or lies in another file system. Raises HTTPError, OSError.
+    """
+    if place.is_directory:
+        check_members(tree, place, place.path, place.real)
+    aside = hidden_name()
+    os.rename(place.name, aside, src_dir_fd=place.parent, dst_dir_fd=place.parent)
+    return aside
 
 
 def check_target(tree: Tree, source: Place, place: Place) -> None:
@@ -264,7 +283,7 @@ def copy_file(directory: int, name: str, target: int, target_name: str) -> None:
 
 
 def discard(parent: int, name: str) -> None:
-    """Delete an unfinished copy, as far as that is possible."""
+    """Delete an unfinished copy, or what was set aside, as far as that is possible."""
     try:
         if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             empty(parent, name)
