@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -53,7 +54,27 @@ def pytest_configure(config: pytest.Config) -> None:
         base.chmod(0o755)
         config.stash[base_directory] = base
         config.option.basetemp = str(base / "run")
+        rewrite_once(config)
     sys.addaudithook(note_process)
+
+
+def rewrite_once(config: pytest.Config) -> None:
+    """In a new clone, rewrite the assertions of all tests before xdist starts its workers.
+
+    Otherwise each worker rewrites all files by itself, at the same time as the others.
+    """
+    made = Path(__file__).parent / "house" / "__pycache__"
+    tag = f"*.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
+    if config.getoption("dist", "no") != "no" and not any(made.glob(tag)):
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "--quiet",
+            str(config.rootpath / "tests"),
+        ]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
 
 
 def note_process(event: str, arguments: tuple[object, ...]) -> None:
