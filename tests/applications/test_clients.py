@@ -43,6 +43,7 @@ def wheel(path: Path) -> None:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("model", SOME)
 def test_clients(start: Start, tmp_path: Path, model: str) -> None:
     server = start(model, "--workers", "2") if model == "thread" else start(model)

@@ -27,6 +27,7 @@ import pytest
 from support import web
 from support.server import MODELS, Start, free_port, wait_until
 
+pytestmark = pytest.mark.timeout(180)
 ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
 SOME = [*MODELS, "xswitch"] if ALL else ["thread", "asyncio", "xswitch"]
 GIT_BACKEND = "/usr/lib/git-core/git-http-backend"

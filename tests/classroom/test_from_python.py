@@ -18,6 +18,7 @@ from ewe.classroom.notebook import source_of
 from ewe.processors.base import Processor
 from ewe.processors.serial import Serial
 
+pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 AS_ROOT = "root" if os.geteuid() == 0 else None
 STACK = f"{sys.executable} -S {ZOO / 'mutants.py'} Stack {{port}} {{root}} {{workers}}"
 
@@ -28,7 +29,7 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     plugins = ["-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "ewe.classroom.pytest_plugin"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, *account, *arguments],
-        cwd=directory, capture_output=True, text=True, timeout=60,
+        cwd=directory, capture_output=True, text=True, timeout=80,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from ewe.classroom.grader.subject import BadSubject, from_path
 from ewe.config.messages import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 
 
 @pytest.mark.parametrize(
