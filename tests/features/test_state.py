@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +27,12 @@ KEPT = ("url", "signed", "server", "demon", "affinity")
 SESSIONS = ("server", "demon", "affinity")
 
 
+def accepts(path: Path) -> bool:
+    """Return whether a server listens at a Unix socket: its file is there a moment earlier."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(str(path)) == 0
+
+
 class Shop:
     """The samples in a directory, with a demon and two processes for session affinity, behind servers of ewe."""
 
@@ -42,7 +49,11 @@ class Shop:
         self.run("demon", "-m", "ewe.database.cli", "--config", "dbd.toml", "--log", "demon.log")
         for name in ("a", "b"):
             self.run(name, "affinity.py", f"{name}.sock")
-        wait_until(lambda: all((directory / f"{name}.sock").exists() for name in ("a", "b", "state")), 30)
+        self.wait_for("a", "b", "state")
+
+    def wait_for(self, *names: str) -> None:
+        """Wait until these sockets accept connections."""
+        wait_until(lambda: all(accepts(self.directory / f"{name}.sock") for name in names), 30)
 
     def run(self, name: str, *arguments: str) -> None:
         command = [sys.executable, *arguments]
@@ -122,7 +133,7 @@ def test_what_a_restart_and_a_second_server_leave(shop: Shop) -> None:
             shop.processes[name].wait(30)
             (shop.directory / f"{name}.sock").unlink()
             shop.run(name, "affinity.py", f"{name}.sock")
-        wait_until(lambda: all((shop.directory / f"{name}.sock").exists() for name in ("a", "b")), 30)
+        shop.wait_for("a", "b")
         lost = clients["affinity"]
         wait_until(lambda: lost.get(other.url + "affinity").status_code == 200, 30)
         assert basket(lost.get(other.url + "affinity").text) == "It is empty."

@@ -115,9 +115,12 @@ def members(server: Server, client: web.Client) -> None:
 
 
 def guesses(client: web.Client) -> None:
-    """Ten, for all processes together."""
+    """Ten, for all processes together, and one more for each five seconds that the requests take."""
+    began = time.monotonic()
     statuses = [client.get("/guessed", auth=("ada", f"guess {number}")).status_code for number in range(14)]
-    assert statuses == [401] * 10 + [429] * 4
+    most = 10 + (time.monotonic() - began) // 5
+    assert statuses[:10] == [401] * 10 and statuses.count(401) <= most
+    assert set(statuses[10:]) <= {401, 429} and statuses[-1] == 429
     refused = client.get("/guessed", auth=("ada", "secret"))
     assert refused.status_code == 429 and 1 <= int(refused.headers["retry-after"]) <= 5
 
@@ -139,7 +142,8 @@ def rates(client: web.Client) -> None:
     """Four requests, wherever they arrive; `try` leads through the location twice, which counts once."""
     statuses = [client.get("/rated/any").status_code for _ in range(6)]
     assert statuses == [200] * 4 + [429] * 2
-    assert int(client.get("/rated/").headers["retry-after"]) >= 90
+    # 100 s, less what these requests took
+    assert 40 <= int(client.get("/rated/").headers["retry-after"]) <= 100
 
 
 def limits_and_dates(server: Server, client: web.Client) -> None:

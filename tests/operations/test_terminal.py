@@ -61,11 +61,12 @@ def test_the_log_of_a_terminal(tmp_path: Path, model: str) -> None:
         assert process.stderr is not None
         found = re.search(r"http://[^ ]+/", process.stderr.readline())
         assert found
-        assert web.get(found[0] + "a.txt").status_code == 200
-        assert web.get(found[0] + "no%1b[31mway").status_code == 404
         said = ""
-        while said.count("\n") < 2:
-            said += os.read(ours, 1000).decode()
+        # A thread may write its line after the next one has: each line is waited for.
+        for lines, (path, status) in enumerate((("a.txt", 200), ("no%1b[31mway", 404)), 1):
+            assert web.get(found[0] + path).status_code == status
+            while said.count("\n") < lines:
+                said += os.read(ours, 1000).decode()
         first, second = said.splitlines()
         assert (match := LINE.fullmatch(first)) and match.groups() == ("32", "200", "GET /a.txt"), said
         assert "4.9 KB" in first
