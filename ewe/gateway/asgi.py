@@ -50,6 +50,7 @@ from ewe import logger
 from ewe.gateway.cgi import SHORT_HEAD
 from ewe.http.messages import NO_BODY
 from ewe.streams.base import CALL
+from ewe.streams.flag import Flag
 from ewe.streams.loops import Cancelled, Event, get_running_loop, start_task, unless, until
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ class Call:
             self.failed(reason)
         finally:
             application.calls.discard(self)
+            if application.idle is not None and not application.calls:
+                application.idle.set()
 
     def failed(self, reason: BaseException) -> None:
         """Log a fault, and have the conversation answer 500 or cut the response."""
@@ -354,6 +357,7 @@ class Application:
         self.state: dict[str, Any] = {}
         self.calls: set[Call] = set()
         self.lifespan: Lifespan | None = None
+        self.idle: Event | None = None  # while it is being stopped: set once no call runs
 
     @classmethod
     def of(cls, text: str, program: Program, timeout_s: float) -> Application:
@@ -380,19 +384,23 @@ class Application:
             raise NotStarted(f"application {self.text!r} cannot start: {lifespan.failure} (asgi)")
         self.process = process
 
-    async def stop(self, seconds: float, aborting: Callable[[], bool]) -> None:
+    async def stop(self, seconds: float, aborting: Flag) -> None:
         """Stop the application: let its calls end, cancel those that do not, and end its lifespan.
 
-        seconds: for the calls, and again for the lifespan. aborting: is it time to end at once?
+        seconds: for the calls, and again for the lifespan. aborting: raised when it is time to end at once.
         """
         lifespan, self.lifespan = self.lifespan, None
         if lifespan is None or lifespan.process != os.getpid():
             return
-        if not await until(lambda: not self.calls, seconds, aborting):
+        self.idle = Event()
+        if not self.calls:
+            self.idle.set()
+        if not await until(self.idle, seconds, aborting):
             logger.errors.warning(f"application {self.text!r}: {len(self.calls)} calls are cut by the stop")
             for call in list(self.calls):
                 call.leave(cancel=True)
-            await until(lambda: not self.calls, LAST_SECONDS, lambda: False)
+            await until(self.idle, LAST_SECONDS, Flag())
+        self.idle = None
         self.process = 0
         await lifespan.stop(seconds, aborting)
 
@@ -409,7 +417,7 @@ class Lifespan:
         self.failure = ""
         self.started = Event()
         self.stopping = Event()
-        self.over = False  # the application has answered the shutdown, or has ended
+        self.over = Event()  # the application has answered the shutdown, or has ended
         self.asked = 0
         self.task = start_task(get_running_loop(), self.run(), application.context)
 
@@ -432,7 +440,7 @@ class Lifespan:
             else:
                 self.failure = one_line(reason)
         finally:
-            self.over = True
+            self.over.set()
             self.started.set()
 
     async def receive(self) -> Message:
@@ -458,14 +466,14 @@ class Lifespan:
                 logger.errors.error(
                     f"application {self.application.text!r}: its shutdown failed: {last_line(said)}"
                 )
-            self.over = True
+            self.over.set()
         else:
             raise RuntimeError(f"{kind!r} is no message of a lifespan")
 
-    async def stop(self, seconds: float, aborting: Callable[[], bool]) -> None:
+    async def stop(self, seconds: float, aborting: Flag) -> None:
         """Tell the application to stop, and wait until it has."""
         self.stopping.set()
-        if not await until(lambda: self.over, seconds, aborting):
+        if not await until(self.over, seconds, aborting):
             logger.errors.warning(f"application {self.application.text!r}: its shutdown is cut by the stop")
         if not self.task.done():
             self.task.cancel()
@@ -482,7 +490,7 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-async def start_all(applications: Iterable[Application], given_up: Callable[[], bool]) -> str:
+async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
     """Start applications in this process, on their loop; return in one line why one cannot start, or ""."""
     try:
         for application in applications:
@@ -492,7 +500,7 @@ async def start_all(applications: Iterable[Application], given_up: Callable[[], 
     return ""
 
 
-async def stop_all(seconds: float, aborting: Callable[[], bool]) -> None:
+async def stop_all(seconds: float, aborting: Flag) -> None:
     """Stop all applications that have started in this process; on their loop."""
     for application in list(Application.known.values()):
         await application.stop(seconds, aborting)

@@ -17,8 +17,8 @@ editors and compressors leave beside it.
 
 An application in Python (`wsgi`, `asgi`, `mount`) may lie in the document root, `ewe --documentroot .` for example.
 Python files in its directory, and below it, are then claimed: the application may import any of them. Files of
-other kinds are sent. If the document root itself lies below that directory (htdocs/ beside app.py), its Python files
-are documents.
+other kinds are sent. If the document root itself lies below that directory (htdocs/ beside app.py), its Python
+files are documents.
 """
 
 from __future__ import annotations

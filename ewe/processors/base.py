@@ -36,6 +36,7 @@ from ewe.conversation import BUSY, converse, converse_announced, converse_secure
 from ewe.registry import entry_points, in_words, load
 from ewe.streams.base import Stream
 from ewe.streams.blocking import SLICE, BlockingStream, run, set_timeouts
+from ewe.streams.flag import Flag
 
 if TYPE_CHECKING:
     from socket import socket
@@ -93,7 +94,7 @@ class Processor:
         self.live: set[Stream] = set()
         self.listener: Listener
         self.stopping = self.finishing = False  # as in Stream
-        self.aborting = False  # abort() was called
+        self.told_to_finish, self.told_to_abort = Flag(), Flag()
         self.draining = False  # serve() waits in drain() for the last conversations
         self.cut = 0  # conversations that were aborted
         self.served = 0  # requests answered on connections that have ended
@@ -213,7 +214,7 @@ class Processor:
         from ewe.streams.loops import LoopThread
 
         loop = LoopThread.of_this_process(self.config.loop)
-        return loop.run(start_all(self.site.applications, lambda: self.stopping))
+        return loop.run(start_all(self.site.applications, self.told_to_finish))
 
     def stop_applications(self) -> None:
         """Stop the applications that were started in this process, after the last connection."""
@@ -224,7 +225,7 @@ class Processor:
 
         loop = LoopThread.existing()
         if loop is not None:
-            loop.run(stop_all(self.config.grace, lambda: self.aborting))
+            loop.run(stop_all(self.config.grace, self.told_to_abort))
             loop.close()
 
     def next(self, listener: Listener) -> Accepted | None:
@@ -320,6 +321,7 @@ class Processor:
         self.listener.close()
         for stream in list(self.live):
             stream.finish()
+        self.told_to_finish.set()
 
     def signalled(self, number: int) -> None:
         """Pass on a signal that the server has handled; for models that start child processes."""
@@ -327,7 +329,7 @@ class Processor:
     def abort(self) -> None:
         """End every conversation and its programs now."""
         self.finish()
-        self.aborting = True
+        self.told_to_abort.set()
         for stream in list(self.live):
             stream.abort()
 

@@ -115,14 +115,14 @@ class Event(Processor):
             return ""
         from ewe.gateway.asgi import start_all
 
-        return self.loop.run_until_complete(start_all(self.site.applications, lambda: self.stopping))
+        return self.loop.run_until_complete(start_all(self.site.applications, self.told_to_finish))
 
     def stop_applications(self) -> None:
         # serve() calls this before it closes the loop; the server calls it again, since serve() may not have run.
         if "ewe.gateway.asgi" in sys.modules and not self.loop.is_closed():
             from ewe.gateway.asgi import stop_all
 
-            self.loop.run_until_complete(stop_all(self.config.grace, lambda: self.aborting))
+            self.loop.run_until_complete(stop_all(self.config.grace, self.told_to_abort))
 
     def settle(self, servers: list[asyncio.Server]) -> None:
         """Stop accepting, and let the connections begin that the loop has accepted already.
@@ -225,6 +225,7 @@ class Event(Processor):
 
     def finish(self) -> None:
         self.finishing = self.stopping = True
+        self.told_to_finish.set()
         self.listener.close()
         self.call(self.loop.stop)
 
@@ -239,7 +240,7 @@ class Event(Processor):
             stream.finish()
 
     def abort(self) -> None:
-        self.aborting = True
+        self.told_to_abort.set()
         self.finish()
         self.call(self.let_abort)
 

@@ -30,6 +30,7 @@ Read next: gateway/asgi.py, which speaks ASGI over a meeting.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -43,11 +44,14 @@ from typing import Any, Protocol, TypeVar
 
 from ewe.streams.base import Disconnected, Stream, Timeout, Want
 from ewe.streams.event import EventStream
+from ewe.streams.flag import Flag
 from ewe.streams.poller import HALF_CLOSED, EventPoller, Poller
 
 T = TypeVar("T")
 
-SLICE = 0.05  # seconds between two looks at a condition that another thread or a signal handler changes
+# A signal that arrives just before a thread begins to wait does not interrupt the wait, and its handler runs only
+# afterwards. So no wait for what a handler may change is longer than these seconds.
+LOOK_S = 1.0
 # What rooms above, which may not import asyncio, use of it
 Cancelled = asyncio.CancelledError
 Event = asyncio.Event
@@ -225,8 +229,8 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, from another thread, and return what it returns."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        while not future.done():  # in slices, so that the main thread handles signals meanwhile
-            wait((future,), SLICE)
+        while not future.done():
+            wait((future,), LOOK_S)
         return future.result()
 
     def close(self) -> None:
@@ -237,24 +241,40 @@ class LoopThread:
         LoopThread.current = None
 
 
-async def until(done: Callable[[], bool], seconds: float, given_up: Callable[[], bool]) -> bool:
-    """Wait until done() is true; return False if `seconds` have passed, or if given_up() is true, before it is."""
-    expires = time.monotonic() + seconds
-    while not done():
-        if given_up() or time.monotonic() >= expires:
-            return False
-        await asyncio.sleep(SLICE)
-    return True
+async def until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
+    """Wait until an event is set; return False if `seconds` have passed, or if `given_up` is raised, before it is."""
+    task = asyncio.ensure_future(event.wait())
+    await settle(task, seconds, given_up)
+    task.cancel()
+    return event.is_set()
 
 
-async def unless(work: Coroutine[Any, Any, None], given_up: Callable[[], bool]) -> None:
-    """Run a coroutine to its end, or until given_up() is true; then it is cancelled. Raises what it raises."""
+async def unless(work: Coroutine[Any, Any, None], given_up: Flag) -> None:
+    """Run a coroutine to its end, or until `given_up` is raised; then it is cancelled. Raises what it raises."""
     task = asyncio.ensure_future(work)
-    while not (await asyncio.wait({task}, timeout=SLICE))[0]:
-        if given_up():
-            task.cancel()
-            return
-    task.result()
+    await settle(task, math.inf, given_up)
+    if task.done():
+        task.result()
+    else:
+        task.cancel()
+
+
+async def settle(task: asyncio.Future[Any], seconds: float, given_up: Flag) -> None:
+    """Wait until a task has ended, `seconds` have passed, or `given_up` is raised."""
+    loop = asyncio.get_running_loop()
+    told = loop.create_future()
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(lambda: told.done() or told.set_result(None))
+
+    expires = time.monotonic() + seconds
+    given_up.watchers.append(tell)
+    try:
+        while not given_up.raised and not task.done() and (left := expires - time.monotonic()) > 0:
+            both = (task, told)
+            await asyncio.wait(both, timeout=min(left, LOOK_S), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        given_up.watchers.remove(tell)
 
 
 def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:

@@ -1,0 +1,83 @@
+"""What waits on an event loop for a stop is woken by it, and does not look again and again (streams/loops.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ewe.streams import loops
+from ewe.streams.flag import Flag
+from ewe.streams.loops import LoopThread, unless, until
+
+
+@pytest.fixture(autouse=True)
+def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for the next look waits for an hour."""
+    monkeypatch.setattr(loops, "LOOK_S", 3600.0)
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    found = LoopThread("asyncio")
+    yield found
+    found.close()
+
+
+async def waiting(flag: Flag) -> None:
+    """Return once somebody waits for the flag, and the loop has gone to sleep."""
+    while not flag.watchers:
+        await asyncio.sleep(0)
+
+
+def test_an_event_and_a_flag_end_a_wait() -> None:
+    async def go(end: str) -> bool:
+        event, flag = asyncio.Event(), Flag()
+        wait = asyncio.ensure_future(until(event, 3600, flag))
+        await waiting(flag)
+        if end == "event":
+            event.set()
+        else:
+            threading.Thread(target=flag.set).start()
+        done = await asyncio.wait_for(wait, 30)
+        assert not flag.watchers
+        return done
+
+    assert asyncio.run(go("event")) is True
+    assert asyncio.run(go("flag")) is False
+
+
+def test_the_end_of_time_and_what_was_there_before() -> None:
+    async def go() -> None:
+        event, raised = asyncio.Event(), Flag()
+        raised.set()
+        assert await until(event, 0, Flag()) is False
+        assert await until(event, 3600, raised) is False
+        event.set()
+        assert await until(event, 0, Flag()) is True
+
+    asyncio.run(go())
+
+
+def test_a_signal_ends_what_the_main_thread_waits_for(thread: LoopThread) -> None:
+    """A stop while an application starts: the handler raises the flag, and the start is given up."""
+    flag, cancelled = Flag(), threading.Event()
+
+    async def never() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
+        try:
+            await loop.create_future()
+        finally:
+            cancelled.set()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: flag.set())
+    try:
+        thread.run(unless(never(), flag))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert cancelled.wait(30)
