@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
+from ewe.scratch import Scratch
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
@@ -38,15 +37,15 @@ class XSwitchProcess:
             account = pwd.getpwnam(self.user) if self.user else pwd.getpwuid(os.geteuid())
         except KeyError:
             raise StartError(f"there is no user {self.user!r} (user)") from None
-        self.directory = tempfile.mkdtemp(prefix="ewe-xswitch-")
-        path = os.path.join(self.directory, "socket")
+        self.directory = Scratch("ewe-xswitch-")
+        path = os.path.join(self.directory.path, "socket")
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.bind(path)
         self.socket.listen(BACKLOG)
         self.socket.set_inheritable(True)
         self.address = f"unix:{path}"
         if root:
-            for name in (path, self.directory):
+            for name in (path, self.directory.path):
                 os.chown(name, account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:
@@ -84,7 +83,7 @@ class XSwitchProcess:
     def close(self) -> None:
         """Remove the socket."""
         self.socket.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.close()
 
 
 def roots_of(config: Config) -> list[str]:

@@ -1,8 +1,8 @@
 """A flag that a signal handler or another thread raises, once, and that an event loop can wait for.
 
-Who waits adds a function to `watchers`, then looks at `raised`, since the flag may be raised in between. set() calls
-the watchers where it is called, also in a signal handler: a watcher only hands the news on, for example by the
-loop's call_soon_threadsafe(). See streams/loops.py.
+Who waits adds a function to `watchers`, then looks at `raised`, since the flag may be raised in between. set()
+calls the watchers where it is called, also in a signal handler: a watcher only hands the news on, for example by
+the loop's call_soon_threadsafe(). See streams/loops.py.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class LoopThread:
 
 
 async def until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
-    """Wait until an event is set; return False if `seconds` have passed, or if `given_up` is raised, before it is."""
+    """Wait until an event is set; return False if `seconds` pass, or if `given_up` is raised, before it is."""
     task = asyncio.ensure_future(event.wait())
     await settle(task, seconds, given_up)
     task.cancel()

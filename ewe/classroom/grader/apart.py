@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe.classroom.grader.verdicts import NOT_RUN, Report, Verdict
+from ewe.scratch import Scratch
 
 LOOK_S = 0.05
 CODE = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
@@ -40,9 +40,9 @@ class Grader:
 
     def __init__(self, arguments: Sequence[str], directory: str | None = None) -> None:
         """Start `ewe-grade` with these arguments; directory: where it runs."""
-        self.place = tempfile.TemporaryDirectory(prefix="ewe-grade-")
-        self.file = Path(self.place.name) / "report.json"
-        self.errors = open(Path(self.place.name) / "errors", "w+b")
+        self.place = Scratch("ewe-grade-")
+        self.file = Path(self.place.path) / "report.json"
+        self.errors = open(Path(self.place.path) / "errors", "w+b")
         # The directory of ewe comes first: a student's file json.py or select.py next to the server hides nothing.
         code = f"import sys; sys.path.insert(0, {HOME!r}); {CODE}"
         self.process = subprocess.Popen(
@@ -92,7 +92,7 @@ class Grader:
             self.process.terminate()
         self.process.wait()
         self.errors.close()
-        self.place.cleanup()
+        self.place.close()
 
     def __enter__(self) -> Grader:
         return self

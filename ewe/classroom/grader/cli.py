@@ -30,6 +30,7 @@ from ewe.classroom.grader.speed import SPEED
 from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict
 from ewe.classroom.seeds import Seed
 from ewe.config.messages import ConfigError, nearest, one_line
+from ewe.scratch import Scratch
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -173,7 +174,8 @@ def prepared(
         raise ConfigError(
             "--jobs: each run needs a private network, which this system refuses; leave out --jobs"
         )
-    directory = Path(tempfile.mkdtemp(prefix="ewe-grade-", dir=place_for(account)))
+    scratch = Scratch("ewe-grade-", place_for(account))
+    directory = Path(scratch.path)
     try:
         yield Grading(
             recipe, lab, directory, Limits(account),
@@ -183,7 +185,7 @@ def prepared(
     finally:
         # A second signal, or one that comes only now, would leave a part of the directory.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        shutil.rmtree(directory, ignore_errors=True)
+        scratch.close()
 
 
 def known_checks() -> dict[str, Check]:

@@ -1,0 +1,78 @@
+"""Temporary directories whose owner was killed are removed by the next start, and no others (ewe/scratch.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ewe.scratch import LOCK, Scratch
+
+PREFIX = "ewe-try-"
+
+pytestmark = pytest.mark.starts_processes
+
+
+def killed_owner(place: Path) -> Path:
+    """Return the directory of a process that was killed."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        scratch = Scratch(PREFIX, str(place))
+        (Path(scratch.path) / "inner").mkdir()
+        (Path(scratch.path) / "inner" / "file").write_text("left")
+        os.write(writer, scratch.path.encode())
+        signal.pause()
+    path = Path(os.read(reader, 4096).decode())
+    os.close(reader)
+    os.close(writer)
+    assert path.is_dir()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return path
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    left = killed_owner(tmp_path)
+    mine = Scratch(PREFIX, str(tmp_path))
+    assert not left.exists()
+    other = Scratch(PREFIX, str(tmp_path))
+    assert Path(mine.path).is_dir(), "its owner runs"
+    for each in (mine, other, other):
+        each.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_certainly_left_stays(tmp_path: Path) -> None:
+    """A directory without a lock, a link in place of one or of the directory, and another prefix."""
+    left = killed_owner(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    left.rename(elsewhere)
+    (tmp_path / f"{PREFIX}link").symlink_to(elsewhere)
+    for name in ("young", "linked", "pipe"):
+        (tmp_path / f"{PREFIX}{name}").mkdir()
+    (tmp_path / f"{PREFIX}linked" / LOCK).symlink_to(elsewhere / LOCK)
+    os.mkfifo(tmp_path / f"{PREFIX}pipe" / LOCK)
+    before = sorted(tmp_path.rglob("*"))
+    Scratch(PREFIX, str(tmp_path)).close()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_link_in_a_directory_that_is_removed_leads_nowhere(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    left = killed_owner(tmp_path)
+    (left / "inner" / "link").symlink_to(precious)
+    Scratch(PREFIX, str(tmp_path)).close()
+    assert not left.exists() and (precious / "file").read_text() == "kept"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another account")
+def test_what_belongs_to_another_account_stays(tmp_path: Path) -> None:
+    left = killed_owner(tmp_path)
+    os.chown(left / LOCK, 65534, 65534)
+    Scratch(PREFIX, str(tmp_path)).close()
+    assert left.is_dir()
