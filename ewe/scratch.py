@@ -6,8 +6,9 @@ does: the kernel releases a flock(2) when the last process that holds it has end
 
     /tmp/ewe-grade-x1b2c3d4/.lock     a file of the owner's account, locked as long as the owner runs
 
-The owner creates the file under another name, locks it, and then renames it. So a file .lock that is not locked
-belongs to a dead owner. A directory without one is left alone: it is being made, or it is not of this kind.
+The owner creates the file under another name, locks it, and then renames it. A file .lock that is not locked
+therefore belongs to a dead owner. A directory without one is left alone: it is being made, or it is not of this
+kind.
 
 What can go wrong: everybody may write in /tmp, and root may be the one who cleans up. The directory is opened
 without following a link, the lock must be a regular file of this account, and shutil.rmtree() descends by

@@ -50,7 +50,7 @@ from ewe.streams.poller import HALF_CLOSED, EventPoller, Poller
 T = TypeVar("T")
 
 # A signal that arrives just before a thread begins to wait does not interrupt the wait, and its handler runs only
-# afterwards. So no wait for what a handler may change is longer than these seconds.
+# afterwards. Waits for what a handler may change are therefore at most this long.
 LOOK_S = 1.0
 # What rooms above, which may not import asyncio, use of it
 Cancelled = asyncio.CancelledError
@@ -265,7 +265,7 @@ async def settle(task: asyncio.Future[Any], seconds: float, given_up: Flag) -> N
     told = loop.create_future()
 
     def tell() -> None:
-        loop.call_soon_threadsafe(lambda: told.done() or told.set_result(None))
+        loop.call_soon_threadsafe(resolve, told)
 
     expires = time.monotonic() + seconds
     given_up.watchers.append(tell)
@@ -275,6 +275,12 @@ async def settle(task: asyncio.Future[Any], seconds: float, given_up: Flag) -> N
             await asyncio.wait(both, timeout=min(left, LOOK_S), return_when=asyncio.FIRST_COMPLETED)
     finally:
         given_up.watchers.remove(tell)
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Give a future its result, unless it has one."""
+    if not future.done():
+        future.set_result(None)
 
 
 def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:

@@ -18,6 +18,7 @@ FLOORS = {
     "ewe.http": 1,
     "ewe.config": 1,
     "ewe.registry": 1,
+    "ewe.scratch": 1,
     "ewe.short_line": 1,
     "ewe.svg": 1,
     "ewe.libcgi": 1,
