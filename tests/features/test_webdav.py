@@ -322,6 +322,30 @@ def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> 
     assert asked("/a", "/grades/", moves=False) == 403 and (tmp_path / "grades").is_file()
 
 
+def test_a_file_that_comes_while_its_directory_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PUT that began before puts its file into a directory that was just emptied."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f").write_text("f")
+    rmdir, unlink = os.rmdir, os.unlink
+    late = [tmp_path / "a" / "late"]
+
+    def comes(name: str, *, dir_fd: int) -> None:
+        if late:
+            late.pop().write_text("late")
+        rmdir(name, dir_fd=dir_fd)
+
+    def goes(name: str, *, dir_fd: int) -> None:
+        unlink(name, dir_fd=dir_fd)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "rmdir", comes)
+    monkeypatch.setattr(os, "unlink", goes)
+    changes.delete(Request("DELETE", "/a", (1, 1), path="/a"), tree_of(tmp_path, top="/x"))
+    assert not os.listdir(tmp_path)
+
+
 def test_a_move_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source lies in another file system, or another client was faster: what is at the destination stays."""
     for name in ("a", "b"):

@@ -7,6 +7,7 @@ directory is refused before anything is changed, a COPY leaves them out.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from ewe.http.status import HTTPError
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 100_000
+ROUNDS = 20  # in which a directory is emptied, if other clients fill it meanwhile
 CHUNK = 16 * 1024 * 1024  # bytes that are copied by one system call
 
 
@@ -108,19 +110,31 @@ def remove(tree: Tree, place: Place) -> None:
 
 
 def empty(parent: int, name: str, depth: int = 0) -> None:
-    """Delete a directory and its members, without following links. Raises OSError, HTTPError(507)."""
+    """Delete a directory and its members, without following links. Raises OSError, HTTPError(507).
+
+    A PUT that began before may still put a file into a directory that was just emptied: it is emptied again then.
+    """
     if depth > MAX_DEPTH:
         raise HTTPError(507, f"webdav: {name!r} is too deep")
     directory = os.open(name, DIRECTORY, dir_fd=parent)
     try:
-        for each in os.listdir(directory):
-            if stat.S_ISDIR(os.stat(each, dir_fd=directory, follow_symlinks=False).st_mode):
-                empty(directory, each, depth + 1)
-            else:
-                os.unlink(each, dir_fd=directory)
+        for rounds_left in reversed(range(ROUNDS)):
+            for each in os.listdir(directory):
+                try:
+                    if stat.S_ISDIR(os.stat(each, dir_fd=directory, follow_symlinks=False).st_mode):
+                        empty(directory, each, depth + 1)
+                    else:
+                        os.unlink(each, dir_fd=directory)
+                except FileNotFoundError:
+                    pass  # another client was faster
+            try:
+                os.rmdir(name, dir_fd=parent)
+                break
+            except OSError as reason:
+                if reason.errno != errno.ENOTEMPTY or not rounds_left:
+                    raise
     finally:
         os.close(directory)
-    os.rmdir(name, dir_fd=parent)
 
 
 def delete(request: Request, tree: Tree) -> Response:
