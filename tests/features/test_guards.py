@@ -340,6 +340,8 @@ def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert log_in(guard, "ada", "secret") == 401 and log_in(guard, "bob", "secret") == 0
     (tmp_path / "htpasswd").unlink()
     assert log_in(guard, "bob", "secret") == 500
+    os.mkfifo(tmp_path / "htpasswd")  # is not waited for
+    assert log_in(guard, "bob", "secret") == 500
 
 
 def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ import errno
 import hmac
 import os
 import re
+import stat
 import time
 from base64 import b64encode
 from collections.abc import Callable
@@ -175,8 +176,11 @@ class Htpasswd:
 
     def load(self) -> tuple[tuple[int, ...], bytes]:
         """Return what shows a change of the file, and its bytes. Raises OSError."""
-        with open(self.path, "rb") as file:
+        # O_NONBLOCK: to open a FIFO would wait for a writer, and hold all clients of an event loop.
+        with open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
             about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             data = file.read(self.bounds.size + 1)
         if len(data) > self.bounds.size:
             raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
