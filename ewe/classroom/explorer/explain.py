@@ -257,6 +257,15 @@ def lonely(run: Run, wait: Wait) -> str:
             and step.lane == wait.lane
         )  # fmt: skip
         calls = [step for step in run.steps if step.target is target and step.verb.startswith("notifies")]
+        others = [step for step in calls if step.done > began]
+        if others:
+            last = others[-1]
+            return (
+                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another thread: "
+                f"{run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)}, and notify() wakes one "
+                "thread, not one of your choice. Call notify_all() where every thread must see the change (such "
+                "as a close), or give each kind of waiting thread a condition."
+            )
         lost = [step for step in calls if step.note == LOST and 0 <= step.done < began]
         if lost:
             last = lost[-1]
@@ -267,8 +276,8 @@ def lonely(run: Run, wait: Wait) -> str:
             )
         if calls:
             return (
-                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another thread or came "
-                "before. Does each change that a thread waits for notify enough threads?"
+                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify came before. Which change does "
+                f"{name} wait for, and who notifies it of this one?"
             )
         return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
     if isinstance(target, Queue):

@@ -25,6 +25,7 @@ BROKEN = [
     ("closed_twice", 60, "exception", "A test that is no longer true", 1),
     ("buffer_if", 200, "exception", "`while`, not `if`", 1),
     ("buffer_one_condition", 700, "deadlock", "every notify woke another thread", 2),
+    ("close_wakes_one", 60, "deadlock", "notify() wakes one thread", 1),
     ("pool_empty", 60, "deadlock", "no other thread puts an item into it any more", 1),
     ("busy_wait", 1, "steps", "A thread that waits must block", 0),
     ("model_broken", 400, "exception", "A test that is no longer true", 1),
