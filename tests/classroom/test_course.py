@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -201,7 +202,7 @@ def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(("name", "way"), [("pool", "python"), ("thread", "model")])
 def test_packs(tmp_path: Path, platform: str, name: str, way: str) -> None:
     assert course("pack", name, str(tmp_path / "p"), "--for", platform, "--language", way) == 0
-    files = [path for path in (tmp_path / "p").rglob("*") if path.is_file()]
+    files = [path for path in (tmp_path / "p").rglob("*") if path.is_file() and path.suffix != ".tar"]
     texts = {str(path.relative_to(tmp_path / "p")): path.read_text() for path in files}
     file = "model.py" if way == "model" else "server.py"
     assert any(f"ewe-grade --lab {name} " in text and file in text for text in texts.values())
@@ -217,6 +218,31 @@ def test_packs(tmp_path: Path, platform: str, name: str, way: str) -> None:
         if platform == "gradescope":
             assert {"setup.sh", "run_autograder"} <= set(archive.namelist())
             assert archive.getinfo("run_autograder").external_attr >> 16 & 0o111
+
+
+@pytest.mark.starts_processes
+def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
+    assert course("pack", "pool", str(tmp_path / "p"), "--for", "autolab", "--language", "c") == 0
+    box, bin_ = tmp_path / "box", tmp_path / "bin"
+    for path in (box, bin_):
+        path.mkdir()
+    for name in ("autograde-Makefile", "autograde.tar"):
+        (box / name).write_bytes((tmp_path / "p" / name).read_bytes())
+    (box / "server.c").write_text("this does not compile\n")
+    (box / "driver.sh").write_text("echo a mark of my own\n")
+    grader = bin_ / "ewe-grade"
+    grader.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m ewe.classroom.grader.cli --network host "$@" 2>&1\n'
+    )
+    grader.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-f", "autograde-Makefile"], cwd=box, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}"}, check=True,
+    )  # fmt: skip
+    *before, last = done.stdout.splitlines()
+    assert set(json.loads(last)["scores"].values()) == {0}
+    assert any("./server is not a program that can be run" in line for line in before)
+    assert "a mark of my own" not in done.stdout
 
 
 # Measurements and questions

@@ -17,6 +17,7 @@ from support.server import wait_until
 from ewe.classroom.grader import cli as grade_cli
 from ewe.classroom.grader import scheme
 from ewe.classroom.grader.check import all_checks
+from ewe.classroom.grader.formats import FORMATS
 from ewe.classroom.grader.subject import BadSubject, from_path
 from ewe.config.messages import ConfigError
 
@@ -51,6 +52,26 @@ def test_wrong_usage_is_said_in_one_line(
     assert grade_cli.main(arguments) == 2
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1 and error.startswith("ewe-grade: ")
+
+
+@pytest.mark.parametrize("text", [None, "def ("])
+def test_a_submission_that_cannot_start_has_a_report(
+    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = tmp_path / "server.py"
+    if text is not None:
+        server.write_text(text)
+    files = {name: tmp_path / name for name in (*FORMATS, "html")}
+    options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    assert grade_cli.main(["--lab", "pool", "--autolab", *options, str(server)]) == 2
+    says = "not a file" if text is None else "not Python"
+    said = capsys.readouterr()
+    assert says in said.err and set(json.loads(said.out)["scores"].values()) == {0}
+    for file in files.values():
+        assert says in file.read_text() or file.name == "classroom50"
+    table = json.loads(files["gradescope"].read_text())
+    assert table["score"] == 0 and says in table["output"] and says in table["tests"][0]["output"]
+    assert says in json.loads(files["prairielearn"].read_text())["message"]
 
 
 def test_every_check_is_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:

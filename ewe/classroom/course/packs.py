@@ -3,7 +3,7 @@
     gradescope      setup.sh and run_autograder, in a zip file; results go to results/results.json
     classroom50     a workflow that writes result.json and uploads it
     github          a workflow of GitHub Actions: the exit code is the mark, the page is an artifact
-    autolab         a Makefile and a driver; the last line of output has the scores
+    autolab         a Makefile and autograde.tar; the last line of output has the scores
     prairielearn    info.json, question.html and a grader that writes results/results.json
     devcontainer    a container for editors (containers.dev), in which students write and grade
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import tarfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from ewe.config.messages import ConfigError
 
 EXECUTABLE = 0o755
 INSTALL = f'python3 -m pip install "ewe-server[classroom]=={__version__}"'
+AUTOGRADE = "autograde"  # of the pack for Autolab: the directory that is in autograde.tar
 NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are URLs
 
 
@@ -33,17 +35,28 @@ def put_given(way: Way, where: str) -> str:
     return f"cp {where}/given/* .\n" if way.given else ""
 
 
-def grade(lab: Lab, way: Way, *outputs: str) -> str:
-    """Return the command that grades a submission in the current directory."""
-    build = f"{way.build} && " if way.build else ""
+def grade(lab: Lab, way: Way, *outputs: str, anyway: bool = True) -> str:
+    """Return the command that grades a submission in the current directory.
+
+    anyway: run ewe-grade also if the build fails. The report then says so; without it a platform finds no results.
+    """
+    build = f"{way.build} {'|| true;' if anyway else '&&'} " if way.build else ""
     return f"{build}ewe-grade --lab {lab.name} {' '.join(outputs)} {way.grade}".replace("  ", " ")
 
 
 def gradescope(lab: Lab, way: Way) -> dict[str, str]:
+    """Return setup.sh, which runs once as the image is built, and run_autograder, which runs for a submission.
+
+    Gradescope's default image has Ubuntu 22.04, whose Python 3.10 is too old: ewe gets an environment of its own.
+    """
     tools = {"c": " gcc make", "go": " golang-go"}.get(way.name, "")
     return {
         "setup.sh": "#!/usr/bin/env bash\nset -e\napt-get update\n"
-        f"apt-get install -y python3-pip{tools}\n{INSTALL} --break-system-packages\n",
+        f"apt-get install -y python3-venv{tools}\npython=python3\n"
+        "if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then\n"
+        "    apt-get install -y python3.11 python3.11-venv\n    python=python3.11\nfi\n"
+        "$python -m venv /opt/ewe\n"
+        f"{INSTALL.replace('python3', '/opt/ewe/bin/python3')}\nln -sf /opt/ewe/bin/ewe* /usr/local/bin/\n",
         "run_autograder": "#!/usr/bin/env bash\n"
         "# The exit code of ewe-grade says whether every check passed; Gradescope reads the file.\n"
         f"cd /autograder/submission\n{put_given(way, '/autograder/source')}"
@@ -81,11 +94,18 @@ def github(lab: Lab, way: Way) -> dict[str, str]:
 
 
 def autolab(lab: Lab, way: Way) -> dict[str, str]:
+    """Return the Makefile, and the directory of which pack() makes autograde.tar: Autolab copies these two.
+
+    The handin is unpacked first, so that no file of a student can take the place of the driver.
+    """
     steps = put_given(way, ".") + grade(lab, way, "--autolab")
     return {
-        "autograde-Makefile": "all:\n\ttar xf handin.tar\n\tsh driver.sh\n",
-        "driver.sh": f"#!/bin/sh\n# Autolab reads the last line.\n{steps}\ntrue\n",
-        "README.md": f"Install ewe in the image of the course: `{INSTALL}`\n",
+        "autograde-Makefile": "all:\n\t@[ ! -f handin.tar ] || tar xf handin.tar\n\t@tar xf autograde.tar\n"
+        "\t@sh driver.sh\n",
+        f"{AUTOGRADE}/driver.sh": f"#!/bin/sh\n# Autolab reads the last line.\n{steps}\ntrue\n",
+        "README.md": f"Put autograde-Makefile and autograde.tar into the assessment's directory. Students hand in "
+        f"`{way.work[0]}`, or several files as `handin.tar`.\n\n"
+        f"Install ewe in the image of the course: `{INSTALL}`\n",
     }
 
 
@@ -100,7 +120,8 @@ def prairielearn(lab: Lab, way: Way) -> dict[str, str]:
             "enabled": True,
             "image": "prairielearn/grader-python",
             "entrypoint": "/grade/tests/run.sh",
-            "timeout": 120,
+            "timeout": 300,
+            "enableNetworking": True,  # off by default, and run.sh installs ewe
         },
     }
     files = "".join(
@@ -129,7 +150,7 @@ def devcontainer(lab: Lab, way: Way) -> dict[str, str]:
         "name": f"ewe: {lab.name}",
         "image": "mcr.microsoft.com/devcontainers/python:3.12",
         "postCreateCommand": INSTALL.replace("python3 -m ", ""),
-        "postAttachCommand": f"echo 'Grade your server with:'; echo {shlex.quote(grade(lab, way))}",
+        "postAttachCommand": f"echo 'Grade your server with:'; echo {shlex.quote(grade(lab, way, anyway=False))}",
     }
     if way.name == "go":
         table["features"] = {"ghcr.io/devcontainers/features/go:1": {}}
@@ -145,7 +166,7 @@ PLATFORMS: dict[str, Callable[[Lab, Way], dict[str, str]]] = {
     "devcontainer": devcontainer,
 }
 
-GIVEN_IN = {"gradescope": "given", "autolab": "given", "prairielearn": "tests/given"}
+GIVEN_IN = {"gradescope": "given", "autolab": f"{AUTOGRADE}/given", "prairielearn": "tests/given"}
 
 
 # Where a platform tells a shell script who submitted: the account at GitHub, the e-mail address at Gradescope.
@@ -184,6 +205,17 @@ def pack(lab: Lab, way: Way, platform: str, directory: Path, *, seeded: bool = F
             if text.startswith("#!"):
                 path.chmod(EXECUTABLE)
             written.append(path)
+        if platform == "autolab":
+            written.append(archived(directory / AUTOGRADE))
     except OSError as reason:
         raise ConfigError(f"{reason.filename}: {reason.strerror}") from None
     return written
+
+
+def archived(folder: Path) -> Path:
+    """Write FOLDER.tar with what is in the folder, beside it; return its path."""
+    path = folder.with_suffix(".tar")
+    with tarfile.open(path, "w") as archive:
+        for each in sorted(folder.iterdir()):
+            archive.add(each, each.name)
+    return path

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import sys
@@ -25,9 +26,10 @@ from ewe.classroom.grader.check import Check, all_checks
 from ewe.classroom.grader.grading import Grading
 from ewe.classroom.grader.kinds import DATA, SERVER, kind
 from ewe.classroom.grader.page import to_html
+from ewe.classroom.grader.refused import refused
 from ewe.classroom.grader.sandbox import Limits, adopt_orphans, private_network
 from ewe.classroom.grader.speed import SPEED
-from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict
+from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
 from ewe.classroom.seeds import Seed
 from ewe.config.messages import ConfigError, nearest, one_line
 from ewe.scratch import Scratch
@@ -139,7 +141,10 @@ def run(options: argparse.Namespace) -> int:
     what = kind(lab.subject)
     if options.replay and lab.subject != SERVER:
         raise ConfigError(f"--replay: the lab {lab.name} grades no server: there are no bytes to send again")
-    recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
+    try:
+        recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
+    except subject.BadSubject as error:
+        return refuse(options, lab, printable(one_line(str(error))))
     if options.speed and lab.subject != SERVER:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
     if options.seed is not None:
@@ -300,6 +305,17 @@ def save(report: Report, options: argparse.Namespace) -> None:
             formats.write(Path(file), convert(report))
     if options.html:
         formats.write(Path(options.html), to_html(report))
+
+
+def refuse(options: argparse.Namespace, lab: scheme.Scheme, reason: str) -> int:
+    """Say that nothing can be graded, also in the files that the options ask for; return the exit status."""
+    print(f"ewe-grade: {reason}", file=sys.stderr)
+    shown = f"--command {shlex.quote(options.command)}" if options.command else shlex.quote(options.path)
+    report = refused(lab, shown, reason, options.seed or "")
+    save(report, options)
+    if options.autolab:
+        print(formats.to_autolab(report))
+    return 2
 
 
 def grade(grading: Grading, options: argparse.Namespace) -> int:

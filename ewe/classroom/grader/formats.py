@@ -236,7 +236,8 @@ def to_autolab(report: Report) -> str:
 def summary_line(report: Report) -> str:
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     count = len(report.verdicts)
-    return f"{report.lab}: {passed} of {count} checks passed, {report.score} of {report.points} points"
+    line = f"{report.lab}: {passed} of {count} checks passed, {report.score} of {report.points} points"
+    return f"{line}. Nothing could be graded: {clip(report.refused, 500)}" if report.refused else line
 
 
 def moment(seconds: float) -> str:

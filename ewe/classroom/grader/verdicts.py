@@ -92,6 +92,7 @@ class Report:
     finished: bool = False
     student: str = ""  # the name of --seed
     speed: dict[str, Any] | None = None  # speed.py, if it was measured
+    refused: str = ""  # why there was nothing to grade: refused.py
 
     @property
     def score(self) -> int:

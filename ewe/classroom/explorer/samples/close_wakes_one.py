@@ -1,7 +1,7 @@
 """Broken: two workers may wait when the queue is closed, and notify() wakes one of them.
 
-close() changes something that every worker must see, so it has to call notify_all(). A test with one worker passes, and
-so does one in which a worker is still busy when the queue is closed.
+close() changes something that every worker must see, so it has to call notify_all(). A test with one worker passes.
+A test passes, too, in which one of two workers is still busy when the queue is closed.
 """
 
 import threading
