@@ -74,6 +74,22 @@ def test_a_submission_that_cannot_start_has_a_report(
     assert says in json.loads(files["prairielearn"].read_text())["message"]
 
 
+@pytest.mark.starts_processes
+def test_a_server_that_sleeps_and_does_not_listen_is_given_up(tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(
+        "import socket\nlistener = socket.socket()\nlistener.bind(('127.0.0.1', 0))\n"
+        "listener.listen()\nlistener.accept()\n"
+    )
+    done = subprocess.run(
+        [*GRADER, "--lab", "pool", "--only", "answers", str(server)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "the server sleeps, and nothing listens on port" in " ".join(
+        done.stdout.split()
+    )
+
+
 def test_every_check_is_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert grade_cli.main(["--list"]) == 0
     listed = capsys.readouterr().out

@@ -36,6 +36,7 @@ from ewe.classroom.seeds import Seed
 
 T = TypeVar("T")
 START_S = 60.0  # a server that compiles itself first may take long
+STILL_S = 2.0  # all its threads sleep, and none has had a turn: it will not listen any more
 FIRST_PORT = 8080
 MEMORY_BYTES = 1 << 30
 TASKS = 1500
@@ -274,6 +275,7 @@ class Subject:
         """Wait until the server listens. Raises NotStarted. No connection is opened: the first one is a check's."""
         give_up = time.monotonic() + START_S
         pause = 0.002
+        before, still_since = processes.tasks(self.family()), time.monotonic()
         while not processes.listens(self.port):
             status = self.process.poll()
             if status is not None and not self.family():
@@ -281,9 +283,14 @@ class Subject:
                 raise NotStarted(
                     f"the server ended with {how} before it listened on port {self.port}", self.log()
                 )
-            if time.monotonic() > give_up:
+            now = processes.tasks(self.family())
+            if now != before or not all(task.asleep for task in now.values()):
+                before, still_since = now, time.monotonic()
+            still = time.monotonic() - still_since > STILL_S
+            if still or time.monotonic() > give_up:
+                waited = "the server sleeps, and" if still else f"after {START_S:.0f} s"
                 raise NotStarted(
-                    f"after {START_S:.0f} s nothing listens on port {self.port}; does the server use "
+                    f"{waited} nothing listens on port {self.port}; does the server use "
                     f"the port it is given?",
                     self.log(),
                 )
