@@ -47,7 +47,7 @@ def grade(lab: Lab, way: Way, *outputs: str, anyway: bool = True) -> str:
 def gradescope(lab: Lab, way: Way) -> dict[str, str]:
     """Return setup.sh, which runs once as the image is built, and run_autograder, which runs for a submission.
 
-    Gradescope's default image has Ubuntu 22.04, whose Python 3.10 is too old: ewe gets an environment of its own.
+    Gradescope's default image has Ubuntu 22.04, whose Python 3.10 is too old: ewe gets a virtual environment.
     """
     tools = {"c": " gcc make", "go": " golang-go"}.get(way.name, "")
     return {
