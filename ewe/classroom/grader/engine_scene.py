@@ -30,7 +30,7 @@ from ewe.classroom.grader.scene import CEILING_S, SURE_S, Scene
 from ewe.classroom.grader.subject import BadSubject, NotStarted, Recipe
 from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.protocol import ProtocolError
-from ewe.xswitch.tools.driver import PIECE, Answer, Driver, received
+from ewe.xswitch.tools.driver import Answer, Driver, Exchange
 
 LOOK_S = 0.02
 HEAD = b"Content-Type: text/plain\n\n"
@@ -115,37 +115,23 @@ class PatientDriver(Driver):
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
         """Send the body and read the output, until the mark or the engine's end. Raises Silent, ProtocolError."""
-        output = bytearray()
-        marks_end = False
+        exchange = Exchange(self, body)
         began = calm_from = time.monotonic()
         before: object = None
-        while True:
-            reading = [self.data] if marks_end else [self.control, self.data]
-            ready, room, _ = select.select(reading, [self.data] if body else [], [], LOOK_S)
+        while not exchange.over:
+            moved = exchange.go_on(LOOK_S)
             now = time.monotonic()
-            if not ready and not room:
-                look = self.look()
-                if look is None or look != before:
-                    before, calm_from = look, now
-                elif now - calm_from > SURE_S:
-                    raise Silent(f"{len(output)} bytes of output")
-                if now - began > CEILING_S:
-                    raise Silent(f"{len(output)} bytes of output, and the engine is never calm")
+            if moved:
+                before, calm_from = None, now
                 continue
-            before, calm_from = None, now
-            if room:
-                body = body[self.data.send(body[:PIECE]) :]
-            if self.data in ready:
-                piece = received(self.data)
-                if not piece:
-                    return bytes(output), None
-                output += piece
-            elif self.control in ready:
-                said = received(self.control)
-                marks_end = not said
-                status = self.mark.feed(said) if said else None
-                if status is not None:
-                    return bytes(output + self.drained()), status
+            look = self.look()
+            if look is None or look != before:
+                before, calm_from = look, now
+            elif now - calm_from > SURE_S:
+                raise Silent(f"{len(exchange.output)} bytes of output")
+            if now - began > CEILING_S:
+                raise Silent(f"{len(exchange.output)} bytes of output, and the engine is never calm")
+        return bytes(exchange.output), exchange.status
 
     def look(self) -> tuple[object, ...] | None:
         """Return what would differ if the engine had done something; None while one of its threads runs."""

@@ -91,29 +91,11 @@ class Driver:
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
         """Send the body and read the output, until the mark or the engine's end."""
-        output = bytearray()
-        status: int | None = None
-        marks_end = False
-        while True:
-            reading = [self.data] if marks_end else [self.control, self.data]
-            ready, room, _ = select.select(
-                reading, [self.data] if body else [], [], max(0, deadline - time.monotonic())
-            )
-            if not ready and not room:
+        exchange = Exchange(self, body)
+        while not exchange.over:
+            if not exchange.go_on(max(0, deadline - time.monotonic())):
                 raise TimeoutError("it does not answer")
-            if room:
-                body = body[self.data.send(body[:PIECE]) :]
-            if self.data in ready:
-                piece = received(self.data)
-                if not piece:
-                    return bytes(output), None
-                output += piece
-            elif self.control in ready:
-                said = received(self.control)
-                marks_end = not said
-                status = self.mark.feed(said) if said else None
-                if status is not None:
-                    return bytes(output + self.drained()), status
+        return bytes(exchange.output), exchange.status
 
     def drained(self) -> bytes:
         """Return the output that was there when the mark came."""
@@ -145,4 +127,39 @@ class Driver:
             self.pid = 0
 
 
-__all__ = ["Answer", "Driver", "ProtocolError"]
+class Exchange:
+    """A script that an engine runs: its body on the way there, its output and its mark on the way back.
+
+    over: the mark has come, or the engine has ended. status: the script's exit status; None without a mark.
+    """
+
+    def __init__(self, driver: Driver, body: bytes) -> None:
+        self.driver = driver
+        self.body = body
+        self.output = bytearray()
+        self.status: int | None = None
+        self.over = False
+        self.marks_end = False  # the engine has closed its control socket
+
+    def go_on(self, seconds: float) -> bool:
+        """Move what can be moved within `seconds`; return whether anything could. Raises ProtocolError."""
+        driver = self.driver
+        reading = [driver.data] if self.marks_end else [driver.control, driver.data]
+        ready, room, _ = select.select(reading, [driver.data] if self.body else [], [], seconds)
+        if room:
+            self.body = self.body[driver.data.send(self.body[:PIECE]) :]
+        if driver.data in ready:
+            piece = received(driver.data)
+            self.over = not piece
+            self.output += piece
+        elif driver.control in ready:
+            said = received(driver.control)
+            self.marks_end = not said
+            self.status = driver.mark.feed(said) if said else None
+            if self.status is not None:
+                self.output += driver.drained()
+                self.over = True
+        return bool(ready or room)
+
+
+__all__ = ["Answer", "Driver", "Exchange", "ProtocolError"]
