@@ -73,6 +73,31 @@ def open_descriptors(scene: Scene) -> dict[tuple[int, int], str]:
     }
 
 
+def expect_closed(
+    scene: Scene, before: dict[tuple[int, int], str], how: str, should: str, because: str, first: str = ""
+) -> None:
+    """Fail if EACH clients left descriptors open: more than half as many as there were clients.
+
+    before: open_descriptors() before them. how: what they did. should, because: as Scene.fail() takes them. first:
+    what the descriptors begin with that the message shall name, if there are such.
+    """
+    most = len(before) + EACH // 2
+    scene.until(lambda: len(open_descriptors(scene)) <= most, "descriptors are closed")
+    after = open_descriptors(scene)
+    if len(after) <= most:
+        return
+    known = processes.sockets()
+    extra = sorted(
+        {processes.described(each, known) for key, each in after.items() if before.get(key) != each}
+    )
+    named = [each for each in extra if each.startswith(first)] or extra
+    scene.fail(
+        f"{EACH} clients {how}, and {len(after) - len(before)} descriptors stay open: {'; '.join(named[:3])}",
+        should,
+        because,
+    )
+
+
 @check(
     "descriptors",
     proves="every descriptor is closed when its client has gone, however the client went",
@@ -94,19 +119,11 @@ def descriptors(scene: Scene) -> None:
         for _ in range(EACH):
             visit(scene)
         scene.expect_alive(f"clients that {how}")
-        most = len(before) + EACH // 2
-        scene.until(lambda most=most: len(open_descriptors(scene)) <= most, "descriptors are closed")  # type: ignore[misc]
-        after = open_descriptors(scene)
-        if len(after) > most:
-            known = processes.sockets()
-            extra = [target for key, target in after.items() if before.get(key) != target]
-            named = sorted({processes.described(target, known) for target in extra})
-            scene.fail(
-                f"{EACH} clients {how}, and {len(after) - len(before)} descriptors stay open: "
-                f"{'; '.join(named[:3])}",
-                "close each connection and each file when its client has gone",
-                "a path through the code ends without close(): an exception, an early return, a copy in a list",
-            )
+        expect_closed(
+            scene, before, how,
+            "close each connection and each file when its client has gone",
+            "a path through the code ends without close(): an exception, an early return, a copy in a list",
+        )  # fmt: skip
     scene.confirm(f"{EACH} clients of each of {len(VISITS)} kinds left no descriptor")
 
 

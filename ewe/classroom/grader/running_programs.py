@@ -6,12 +6,11 @@ import time
 
 from ewe.classroom.grader import processes
 from ewe.classroom.grader.check import check
-from ewe.classroom.grader.hygiene import open_descriptors
+from ewe.classroom.grader.hygiene import EACH, expect_closed, open_descriptors
 from ewe.classroom.grader.programs import FULL, ask, response_of, run
 from ewe.classroom.grader.scene import Scene
 from ewe.classroom.grader.site_programs import open_gate
 
-EACH = 8
 LIMIT_S = 1
 
 
@@ -218,21 +217,12 @@ def cgi_leaks(scene: Scene) -> None:
         for number in range(EACH):
             visit(number)
         scene.expect_alive(f"clients that {how}")
-        most = len(before) + EACH // 2
-        scene.until(lambda most=most: len(open_descriptors(scene)) <= most, "descriptors are closed")  # type: ignore[misc]
-        after = open_descriptors(scene)
-        if len(after) > most:
-            known = processes.sockets()
-            extra = {
-                processes.described(each, known) for key, each in after.items() if before.get(key) != each
-            }
-            pipes = sorted(each for each in extra if each.startswith("pipe:")) or sorted(extra)
-            scene.fail(
-                f"{EACH} clients {how}, and {len(after) - len(before)} descriptors stay open: "
-                f"{'; '.join(pipes[:3])}",
-                "close both pipes of a program when it has ended",
-                "a path through the code ends without close()",
-            )
+        expect_closed(
+            scene, before, how,
+            "close both pipes of a program when it has ended",
+            "a path through the code ends without close()",
+            first="pipe:",
+        )  # fmt: skip
 
         def dead() -> list[int]:
             return [pid for pid in scene.subject.family() if processes.state(pid) == "Z"]
