@@ -227,6 +227,11 @@ class Exchange(Source):
                     )
                 if self.arrived[: len(BEGINNING)] != BEGINNING[: len(self.arrived)]:
                     raise HTTPError(502, f"{self.name}: no HTTP response, but {self.arrived[:40]!r}")
+                # Such a head may never show the end that the loop looks for: the wait would last until the timeout.
+                if self.arrived.count(b"\n") != self.arrived.count(b"\r\n"):
+                    raise HTTPError(
+                        502, f"{self.name}: a line of its response's head ends with a bare LF, not CRLF"
+                    )
                 if self.arrived:
                     now = time.monotonic()
                     until = until or now + self.timeout

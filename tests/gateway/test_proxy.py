@@ -154,7 +154,11 @@ def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPU
             time.sleep(0.01)  # never silent, and never through
         return False
 
-    upstream.answers = {**cut, **bad, "/silent": unheard, "/dribble": dribble}
+    def bare_lf(sock: socket.socket, asked: Asked) -> bool:
+        sock.sendall(b"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi")
+        return True  # the connection stays open, so only the bytes themselves can tell
+
+    upstream.answers = {**cut, **bad, "/silent": unheard, "/dribble": dribble, "/bare-lf": bare_lf}
     server = start(model, "--proxy", f"/=http://127.0.0.1:{upstream.port}", "--proxy-timeout", "300ms")
     for path in bad:
         answer = server.ask(request(path, "Connection: close"))
@@ -164,8 +168,10 @@ def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPU
         assert answer.startswith(OK) and not answer.endswith(b"\r\n0\r\n\r\n"), (path, answer)
     assert server.ask(request("/silent", "Connection: close")).startswith(b"HTTP/1.1 504 ")
     assert server.ask(request("/dribble", "Connection: close")).startswith(b"HTTP/1.1 504 ")
+    assert server.ask(request("/bare-lf", "Connection: close")).startswith(b"HTTP/1.1 502 ")
     log = server.wait_for_log("silent for 0.3 s (proxy-timeout)")
     assert "its response has both" in log or model != "thread"
+    assert "ends with a bare LF" in log
     assert "Traceback" not in log
     upstream.close()
     wait_until(lambda: server.ask(request("/", "Connection: close")).startswith(b"HTTP/1.1 503 "), 10)
