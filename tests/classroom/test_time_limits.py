@@ -33,3 +33,20 @@ def test_an_end_at_once_is_no_time_limit() -> None:
 def test_an_answer_after_the_rest_is_no_time_limit_however_late() -> None:
     assert not scene((1.0, "send", HALF), (9.0, "send", REST), (30.0, "answered", "")).gave_up()
     assert not scene((1.0, "send", HALF + REST), (30.0, "answered", "")).gave_up()
+
+
+def unread(*steps: tuple[float, str, str]) -> Scene:
+    """Return a scene of a client that connects and does not read, and these steps of it."""
+    made = scene((0.0, "connect", ""), (1.0, "send", HALF + REST), *steps)
+    made.steps[0]["reads"] = False
+    return made
+
+
+def test_a_response_that_nobody_read_and_the_server_ended_met_a_time_limit() -> None:
+    assert unread((12.0, "read", ""), (12.1, "closed-by-server", "")).gave_up()
+    assert unread((11.0, "reset-by-server", "")).gave_up()
+
+
+def test_a_response_that_is_read_in_time_met_none() -> None:
+    assert not unread((3.0, "read", ""), (30.0, "closed-by-server", "")).gave_up()
+    assert not unread((3.0, "closed-by-server", "")).gave_up()

@@ -53,7 +53,7 @@ CONNECT_S = 8.0  # the kernel sends a SYN again after 1, 3 and 7 seconds
 PATIENCE_S = 3.0
 CEILING_S = 90.0
 LOOK_S = 0.005
-GIVEN_UP_S = 5.0  # a server that ends half a request sooner has a fault, and no time limit
+GIVEN_UP_S = 5.0  # a server that ends a held connection sooner has a fault, and no time limit
 ENDS = {"answered", "closed-by-server", "reset-by-server"}  # steps that the server makes
 SHOWN = 300  # bytes of what was sent or received that a record keeps as text
 
@@ -352,15 +352,31 @@ class Scene:
             client.read_on()
 
     def gave_up(self) -> bool:
-        """Return whether the server has ended half a request GIVEN_UP_S after it came: by a time limit."""
-        since: dict[str, float] = {}
+        """Return whether the server may have ended a connection by a time limit.
+
+        It has ended one on which half a request, or a response that nobody read, stood for GIVEN_UP_S or longer.
+        """
+        half: dict[str, float] = {}  # lane -> when its request began
+        unread: dict[str, float] = {}  # lane -> when it asked, and has not read since
+        silent: set[str] = set()
+        late: set[str] = set()  # lanes that read only after GIVEN_UP_S
         for step in self.steps:
             lane, do, at = step.get("lane", ""), step["do"], step["t"]
-            if do == "send" and (step["bytes"].endswith("\r\n\r\n") or step["bytes"] == "\r\n"):
-                since.pop(lane, None)
+            if do == "connect" and not step.get("reads", True):
+                silent.add(lane)
+            elif do == "send" and (step["bytes"].endswith("\r\n\r\n") or step["bytes"] == "\r\n"):
+                half.pop(lane, None)
+                if lane in silent:
+                    unread.setdefault(lane, at)
             elif do == "send":
-                since.setdefault(lane, at)
-            elif do in ENDS and at - since.get(lane, at) >= GIVEN_UP_S:
+                half.setdefault(lane, at)
+            elif do == "read" and at - unread.pop(lane, at) >= GIVEN_UP_S:
+                late.add(lane)
+            elif do in ENDS and (
+                lane in late
+                or at - half.get(lane, at) >= GIVEN_UP_S
+                or at - unread.get(lane, at) >= GIVEN_UP_S
+            ):
                 return True
         return False
 
