@@ -108,8 +108,8 @@ class Grading:
         """Run one check; fill in its verdict.
 
         A server may give up a client that sends or reads nothing for some seconds. On a busy machine a schedule can
-        take so long, and a gate then opens by itself. A fault that comes after this proves nothing: the check is run
-        again.
+        take so long, and a gate then opens by itself. A fault that comes after this proves nothing: the check is
+        run again.
         """
         for _ in range(ATTEMPTS):
             scene = self.run_once(item, verdict)
