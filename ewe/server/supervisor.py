@@ -389,6 +389,8 @@ class Supervisor:
             if code < 0:
                 orphans.end(self.workers)
             if self.stopping:
+                if place == COMPANION and code == -signal.SIGTERM:
+                    code = 0  # X-Switch was told to stop before it had a handler for that: it had no request
                 self.status = self.status or (CUT if code else STOPPED)
             elif pid in self.coming:
                 self.coming.discard(pid)

@@ -86,6 +86,11 @@ def test_one_of_its_own(start: Start, site: Path) -> None:
     assert not [path for path in Path("/tmp").glob("ewe-xswitch-*") if str(path) in server.log()]
 
 
+def test_a_stop_before_xswitch_can_hear_it_cuts_no_request(start: Start, site: Path) -> None:
+    server = start("xswitch")  # it has said that it serves, and X-Switch still loads its modules
+    assert server.stop() == 0, server.log()
+
+
 @pytest.mark.parametrize("victim", ["suexecme", "the main module", "its parent", "an engine"])
 def test_what_is_killed_is_started_anew(start: Start, site: Path, victim: str) -> None:
     """Requests that come meanwhile wait in the backlog; files are served all the time."""
