@@ -73,6 +73,8 @@ class Grader:
         while True:
             status = self.process.poll()
             report = self.report()
+            if report is not None and report.refused:
+                raise GradingFailed(report.refused)
             if report is not None:
                 yield report
             if status is not None:
