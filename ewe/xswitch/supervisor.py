@@ -361,9 +361,11 @@ class Supervisor:
                 with suppress(OSError):
                     os.unlink(listener.getsockname())
             elif listener.family == socket.AF_UNIX and self.parent not in (0, os.getppid()):
+                directory = os.path.dirname(listener.getsockname())
                 with suppress(OSError):  # our parent made it, and was killed
                     os.unlink(listener.getsockname())
-                    os.rmdir(os.path.dirname(listener.getsockname()))
+                    os.unlink(os.path.join(directory, ".lock"))  # of ewe.scratch
+                    os.rmdir(directory)
             listener.close()
         self.remove_programs()
 
