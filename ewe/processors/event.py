@@ -122,7 +122,11 @@ class Event(Processor):
         if "ewe.gateway.asgi" in sys.modules and not self.loop.is_closed():
             from ewe.gateway.asgi import stop_all
 
-            self.loop.run_until_complete(stop_all(self.config.grace, self.told_to_abort))
+            task = self.loop.create_task(stop_all(self.config.grace, self.told_to_abort))
+            task.add_done_callback(lambda _: self.loop.stop())
+            while not task.done():
+                self.loop.run_forever()  # a stop that came late for the loop's last run ends it at once
+            task.result()
 
     def settle(self, servers: list[asyncio.Server]) -> None:
         """Stop accepting, and let the connections begin that the loop has accepted already.

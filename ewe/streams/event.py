@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 UNREAD = 0.01  # seconds in which the loop reads what has come
-FIRST = 0.25  # seconds that a client who has just connected has for its first request, once the server ends
+FIRST = 1.0  # seconds that a client who has just connected has for its first request, once the server ends
 
 
 class EventStream(Stream):

@@ -243,6 +243,8 @@ class LoopThread:
 
 async def until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
     """Wait until an event is set; return False if `seconds` pass, or if `given_up` is raised, before it is."""
+    if event.is_set():
+        return True
     task = asyncio.ensure_future(event.wait())
     await settle(task, seconds, given_up)
     task.cancel()
