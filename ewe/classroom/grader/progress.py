@@ -50,10 +50,9 @@ def play_progress(scene: Scene, kind: str) -> None:
         hold_more(scene, held, count, kind)
         fast = scene.client(f"fast, beside {count}").ask("/39.txt", Connection="close")
         if not scene.until(fast.answered, f"{fast.name} is answered"):
-            scene.expect_alive(f"{count} clients of which each {KINDS[kind]}")
+            scene.expect_alive(held_clients(count, kind))
             scene.fail(
-                f"while {count} clients were held (each {KINDS[kind]}), the next client {fast.story()}"
-                f"{scene.blocked()}",
+                f"beside {held_clients(count, kind)}, the next client {fast.story()}{scene.blocked()}",
                 f"answer it: {wanted(scene)}",
                 cause(scene, count, kind),
             )
@@ -65,7 +64,7 @@ def play_progress(scene: Scene, kind: str) -> None:
         waiting = scene.client(f"waits, beside {stopped}").ask("/39.txt", Connection="close")
         if scene.until(waiting.answered_or_over, f"{waiting.name} is answered"):
             scene.fail(
-                f"while {stopped} clients were held (each {KINDS[kind]}), the next client {waiting.story()}",
+                f"beside {held_clients(stopped, kind)}, the next client {waiting.story()}",
                 f"let it wait, unanswered and connected, until a worker is free: {wanted(scene)}",
                 "there are more workers than asked for, or clients are read by other threads than the workers",
             )
@@ -74,6 +73,13 @@ def play_progress(scene: Scene, kind: str) -> None:
         f"beside {', '.join(map(str, served))} held clients the next one was answered"
         + (f"; beside {stopped} it waited until a gate was opened" if stopped is not None else "")
     )
+
+
+def held_clients(count: int, kind: str) -> str:
+    """Return how many clients are held, and how: "3 held clients (each has sent half a request)"."""
+    if count == 1:
+        return f"one held client (it {KINDS[kind]})"
+    return f"{count} held clients (each {KINDS[kind]})" if count else "no held client"
 
 
 def release_all(scene: Scene, held: list[Client], waiting: Client | None, kind: str) -> None:
@@ -111,6 +117,8 @@ def wanted(scene: Scene) -> str:
 def cause(scene: Scene, count: int, kind: str) -> str:
     """Return the likely cause of a client that is not served."""
     limit = scene.options.get("limit", "all")
+    if limit == "workers" and count == 1:
+        return "only one worker takes connections, or the accepting thread reads requests itself"
     if limit == "workers":
         return (
             f"only {count} workers or fewer take connections, or the accepting thread reads requests itself"
