@@ -131,16 +131,13 @@ def test_a_script_runs_as_its_owner(running: XSwitch, users: tuple[User, User], 
         assert numbers <= {user.uid, user.gid} and int(words[0]) == user.uid, running.log()
 
 
-def test_a_script_of_the_site_runs_as_the_configured_user(running: XSwitch) -> None:
-    script = running.script("id.py", f'import os\nprint("{HEAD}\\n", *os.getresuid())')
-    assert set(running.ask(script).text.split()) == {str(pwd.getpwnam("nobody").pw_uid)}
-
-
 def test_scripts_of_the_site_may_have_a_user_of_their_own(users: tuple[User, User]) -> None:
     """What they can end and connect to is then not X-Switch."""
     alice, _ = users
-    with xswitch() as running:
+    with xswitch() as running:  # without the limits of `running`: other tests have processes of nobody, too
         running.wait_for_log("script-user: scripts of the site run as nobody, as X-Switch itself does")
+        script = running.script("id.py", f'import os\nprint("{HEAD}\\n", *os.getresuid())')
+        assert set(running.ask(script).text.split()) == {str(pwd.getpwnam("nobody").pw_uid)}
     directory = Path(tempfile.mkdtemp(prefix="test-socket-"))
     directory.chmod(0o755)
     listen = f"unix:{directory}/x.sock"
