@@ -156,6 +156,7 @@ def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
 if shutil.which("go"):
 
     @pytest.mark.starts_processes
+    @pytest.mark.timeout(300)  # a new machine compiles Go's library first
     @pytest.mark.parametrize("name", [name for name, way in WAYS if way == "go"])
     def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
         for command, directory in (("new", "begun"), ("solution", "solved")):
