@@ -118,7 +118,10 @@ def cause(scene: Scene, count: int, kind: str) -> str:
     """Return the likely cause of a client that is not served."""
     limit = scene.options.get("limit", "all")
     if limit == "workers" and count == 1:
-        return "only one worker takes connections, or the accepting thread reads requests itself"
+        return (
+            "only one worker takes connections, a worker keeps the queue's lock while it serves, "
+            "or the accepting thread reads requests itself"
+        )
     if limit == "workers":
         return (
             f"only {count} workers or fewer take connections, or the accepting thread reads requests itself"

@@ -17,7 +17,7 @@ IN_C = {
     "SigPipe": ("Leaves SIGPIPE its default action.", "reset-in-response", "thread", "ignore SIGPIPE"),
     "SharedBuffer": ("Has one static buffer for all threads.", "own-answers", "thread", "share a buffer"),
     "LockOrder": ("Takes two mutexes in two orders.", "no-deadlock", "thread", "a deadlock"),
-    "HoldsTheLock": ("Holds the queue's mutex while it serves.", "progress", "pool", "take connections"),
+    "HoldsTheLock": ("Holds the queue's mutex while it serves.", "progress", "pool", "keeps the queue's lock"),
     "SpinningAccept": ("Calls accept() in a loop, without blocking.", "idle-cpu", "thread", "busy waiting"),
     "BacklogZero": ("Calls listen() with 0.", "backlog", "serial", "small backlog"),
     "NoWaitpid": ("Never calls waitpid().", "zombies", "fork", "no waitpid()"),
