@@ -14,9 +14,10 @@ from support.server import Server, Start, needs, run_command, wait_until, write_
 
 from ewe.server.program_manager import lacking
 
-# Waits for a file before it answers, if the query names one
+# Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
 PAGE = """\
 <?php
+if (isset($_GET['gate'])) { touch($_GET['gate'] . '.held'); }
 while (isset($_GET['gate']) and !file_exists($_GET['gate'])) { usleep(5000); clearstatcache(); }
 echo getmypid();
 """
@@ -54,7 +55,7 @@ def test_programs_are_started_and_replaced(start: Start, model: str, tmp_path: P
         )
         waits.start()
         if model != "serial":  # it has one client at a time
-            wait_until(lambda: client.get("/pid.php").text, 20)
+            wait_until((tmp_path / "gate.held").exists, 20)
         server.process.send_signal(signal.SIGHUP)
         server.wait_for_log("the configuration was read again")
         wait_until(lambda: len(running(server) - before) == 2, 30)
@@ -99,7 +100,7 @@ def test_programs_that_have_children(start: Start, number: int, tmp_path: Path) 
         target=lambda: answers.append(web.get(f"{server.url}pid.php?gate={tmp_path}/gate", timeout=60).text)
     )
     waits.start()
-    wait_until(lambda: web.get(f"{server.url}pid.php").text, 20)
+    wait_until((tmp_path / "gate.held").exists, 20)
     os.killpg(server.pid, number)  # as a terminal, or a service manager, which send it to all processes
     server.wait_for_log("in progress, and may end within")
     (tmp_path / "gate").touch()

@@ -45,6 +45,36 @@ from ewe.processors.serial import Serial
 class Mine(Serial):
     name = "ANSWER"
 """
+# An event loop to which a client connects in the last round before it closes its servers
+LATE = """
+import socket, threading
+from ewe.processors.event import Event
+
+class Late(Event):
+    name = "late"
+    came = False
+
+    def serve(self, listener):
+        self.address = next(iter(listener.sockets.values())).getsockname()
+        super().serve(listener)
+
+    def run_rounds(self, number):
+        super().run_rounds(number)
+        if not self.came:
+            self.came = True
+            self.loop.call_soon(self.loop.call_soon, self.come)  # in one round with uvloop's own end of the loop
+            super().run_rounds(1)
+
+    def come(self):
+        client = socket.create_connection(self.address)
+        threading.Thread(target=self.ask, args=(client,)).start()
+
+    def ask(self, client):
+        client.sendall(b"GET / HTTP/1.1\\r\\nHost: h\\r\\nConnection: close\\r\\n\\r\\n")
+        answer = client.makefile("rb").read()
+        with open("ANSWER", "wb") as file:
+            file.write(answer)
+"""
 
 
 def save(path: Path, text: str, answer: str) -> None:
@@ -279,3 +309,12 @@ def test_installed_packages_are_no_sources() -> None:
     files = sources.loaded().values()
     assert not [file for file in files if "site-packages" in file or file.startswith(f"{ROOT}/ewe/")]
     assert str(Path(__file__)) in files
+
+
+def test_uvloop_serves_what_it_accepted_last(start: Start, tmp_path: Path) -> None:
+    """It accepts until its servers are closed, and begins a connection one round later."""
+    save(tmp_path / "late.py", LATE, str(tmp_path / "answer"))
+    server = start("late:Late", "--loop", "uvloop")
+    assert server.stop() == 0
+    assert (tmp_path / "answer").read_bytes().startswith(b"HTTP/1.1 200 "), server.log()
+    assert "Traceback" not in server.log()
