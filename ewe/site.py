@@ -105,6 +105,7 @@ class Site:
             from ewe.features.compression import Compression
 
             self.compression = Compression(config)
+        self.limits.encoded_slashes = bool(config.proxy)
         self.wrap()
 
     def cache_of(self, config: Config) -> ContentCache | None:
@@ -116,11 +117,21 @@ class Site:
         return ContentCache(config.content_cache)
 
     def wrap(self) -> None:
-        """Have every response compressed, if the settings say so. A site without compression never asks."""
+        """Have paths with %2F checked, and responses compressed, if the settings say so. Other sites never ask."""
+        if self.limits.encoded_slashes:
+            from ewe.features.encoded_slashes import site_with_encoded_slashes
+
+            self.__dict__["respond"] = site_with_encoded_slashes(lambda request, io: self, self.respond)
         if self.compression is not None:
             from ewe.features.compression import compressed_site
 
             self.__dict__["respond"] = compressed_site(self.compression, self.respond)
+
+    def proxy_at(self, path: str) -> object | None:
+        """Return the proxy that answers for a path, None if another feature may (ewe.features.encoded_slashes)."""
+        from ewe.features.encoded_slashes import first_is_proxy
+
+        return first_is_proxy(self.mounts, path) if self.authorizers is None else None
 
     def features(self, switch: XSwitch | None, claims: Claims) -> Iterator[tuple[str, Feature]]:
         """Yield the features in the order in which they are asked, each with the beginning of the paths it is for.

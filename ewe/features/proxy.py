@@ -88,7 +88,7 @@ class Proxy:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the next server says; None if the path is another. Raises HTTPError: 502, 503, 504."""
         path = request.path
-        if not path.startswith(self.where + "/") and path != (self.where or "*"):
+        if not self.covers(path):
             return None
         refuse_trace(request)
         last = path == "*" or request.values.get("max-forwards") == "0"  # RFC 9110 section 7.6.2
@@ -119,6 +119,10 @@ class Proxy:
         if self.affinity is not None and exchange.place not in (None, exchange.preferred):
             response.fields += (self.affinity.field(exchange.place, io.scheme),)
         return response
+
+    def covers(self, path: str) -> bool:
+        """Return whether a path is this proxy's, or below it."""
+        return path.startswith(self.where + "/") or path == (self.where or "*")
 
     async def body_of(self, request: Request) -> BodyReader:
         """Return the request's body; spooled, if its length is unknown and the next server needs one."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class Limits:
-    """The limits of a request, in bytes; max_fields is a count. Config has settings of the same names."""
+    """The limits of a request, in bytes; max_fields is a count. Config has settings of the same names.
+
+    encoded_slashes: a path may have %2F. Only a site that checks such requests itself sets it
+    (ewe.features.encoded_slashes).
+    """
 
     def __init__(
         self,
@@ -19,3 +23,4 @@ class Limits:
         self.max_field = max_field
         self.max_fields = max_fields
         self.max_body = max_body
+        self.encoded_slashes = False

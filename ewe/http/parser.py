@@ -62,7 +62,7 @@ def parse_request(head: bytes, limits: Limits) -> Request:
     request = Request(method, target, version, fields)
     values = request.values
     request.host = parse_host(values.get("host"), fields, version)
-    parse_target(request)
+    parse_target(request, limits.encoded_slashes)
     request.length = body_length(values, fields, version, limits)
     request.keep_alive = allows_keep_alive(values.get("connection"), version)
     expectation = values.get("expect")

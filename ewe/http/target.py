@@ -18,6 +18,8 @@ ABSOLUTE = re.compile(r"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 PATH = re.compile(r"(?:/(?:[A-Za-z0-9\-._~!$&'()*+,;=:@\[\]|]|%[0-9A-Fa-f]{2})*)+")
 # The program decodes its query, so a percent sign needs no digits there: browsers send "?q=100%".
 QUERY = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@/?\[\]|{}^`\\%]*")
+KEPT_SLASH = re.compile("%2F", re.IGNORECASE)
+ENCODED_SLASH = "the path has an encoded slash"
 ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 UNESCAPED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$'()*+,=@/")
 
@@ -58,8 +60,12 @@ def is_ipv6(text: str) -> bool:
     return all(map(H16.fullmatch, groups)) and (count <= 7 if gap else count == 8)
 
 
-def parse_target(request: Request) -> None:
-    """Set path, query and (from a target in absolute-form) host: RFC 9112 sections 3.2.1 to 3.2.4."""
+def parse_target(request: Request, encoded_slashes: bool = False) -> None:
+    """Set path, query and (from a target in absolute-form) host: RFC 9112 sections 3.2.1 to 3.2.4.
+
+    encoded_slashes: decode %2F, too; the caller compares the other reading of the path (with_kept_slashes).
+    Raises HTTPError: 400, 501, and 404 for an encoded slash.
+    """
     target = request.target
     if target == "*":
         if request.method != "OPTIONS":
@@ -80,7 +86,10 @@ def parse_target(request: Request) -> None:
     path, mark, query = target.partition("?")
     if PATH.fullmatch(path) is None or QUERY.fullmatch(query) is None:
         raise HTTPError(400, f"the target is malformed: {target[:80]!r}")
-    request.path = remove_dot_segments(path)
+    if encoded_slashes and has_encoded_slash(path):
+        request.path = with_decoded_slashes(path)
+    else:
+        request.path = remove_dot_segments(path)
     request.query = query if mark else None
 
 
@@ -91,8 +100,8 @@ def remove_dot_segments(path: str) -> str:
     and the decoded path would be a different one.
     """
     if "%" in path:
-        if "%2f" in path or "%2F" in path:
-            raise HTTPError(404, "the path has an encoded slash")
+        if has_encoded_slash(path):
+            raise HTTPError(404, ENCODED_SLASH)
         path = unescape(path)
         if "\0" in path:
             raise HTTPError(400, "the path has an encoded NUL")
@@ -109,6 +118,31 @@ def remove_dot_segments(path: str) -> str:
             kept.append(segment)
     ends_in_slash = bool(kept) and segments[-1] in ("", ".", "..")
     return "/" + "/".join(kept) + ("/" if ends_in_slash else "")
+
+
+def has_encoded_slash(path: str) -> bool:
+    """Return whether a path, or a target, has %2F."""
+    return "%2F" in path or "%2f" in path
+
+
+def with_decoded_slashes(path: str) -> str:
+    """Percent-decode a path, also its encoded slashes.
+
+    Raises HTTPError: 400 for an encoded NUL; 404 if a segment then begins with a dot or is empty.
+    """
+    path = unescape(path)
+    if "\0" in path:
+        raise HTTPError(400, "the path has an encoded NUL")
+    if "/." in path or "//" in path:
+        raise HTTPError(404, ENCODED_SLASH)
+    return path
+
+
+def with_kept_slashes(target: str) -> str:
+    """Return the other reading of a target's path: percent-decoded, but for its encoded slashes."""
+    match = ABSOLUTE.fullmatch(target)
+    path = (match[2] if match is not None else target).partition("?")[0]
+    return unescape(KEPT_SLASH.sub("%252F", path))
 
 
 def unescape(text: str) -> str:

@@ -372,6 +372,7 @@ class Builder:
             except ValueError:
                 expected = "http://HOST:PORT or http://unix:PATH"
                 raise ConfigError(f"{self.table.at('gateway')} {quoted(url)}: expected {expected}") from None
+        self.site.limits.encoded_slashes = True
         return Proxy(self.location.prefix, urls, self.config, "gateway")
 
     def application(self, kind: str, name: str) -> Feature:

@@ -12,12 +12,13 @@ import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ewe.features.encoded_slashes import same_proxy
 from ewe.features.languages import Languages
 from ewe.features.static import Static, hidden
 from ewe.gateway.scripts import Script
 from ewe.http.messages import Request
 from ewe.http.status import REASONS, HTTPError
-from ewe.http.target import checked_host, parse_target
+from ewe.http.target import ENCODED_SLASH, checked_host, parse_target
 from ewe.http.virtual_hosts import name_of, parents
 from ewe.site import MAX_REDIRECTS, Site
 from ewe.sites.build import Asked, Offered
@@ -54,7 +55,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
     request = Request(method.upper(), target, (1, 1), (("host", host or server[0]),))
     try:
         request.host = checked_host(host or server[0])
-        parse_target(request)
+        parse_target(request, site.limits.encoded_slashes)
     except HTTPError as refused:
         raise ValueError(f"{question!r}: {refused.cause} ({refused.status})") from None
     io = Nowhere(scheme, server)
@@ -62,7 +63,9 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
     if request.path != target.partition("?")[0]:
         yield f"  path      {request.path}   (decoded, without dot segments and double slashes)"
     sites = getattr(site, "sites", None)
-    if sites is None:
+    if not same_proxy(site if sites is None else site.hosts.choose(request.host, server), request):
+        yield f"  answer    404: {ENCODED_SLASH}, and its two readings do not lead to the same proxy"
+    elif sites is None:
         yield "  site      the only one: the settings have no [[site]]"
         yield from Explainer(io).features(site, request)
     else:

@@ -150,6 +150,19 @@ class VirtualSite(Part):
         """Return the first location that covers a path."""
         return self.find(path)[0]
 
+    def proxy_at(self, path: str) -> object | None:
+        """Return the location whose proxy answers for a path, with that proxy; None if others may answer."""
+        from ewe.features.proxy import Proxy
+
+        location = self.location_of(path)
+        lead = getattr(location.leads[0], "inner", location.leads[0])  # inside the content cache
+        if self.guard is not None or not isinstance(lead, Asked):
+            return None
+        if isinstance(lead.feature, Offered):
+            proxy = Site.proxy_at(lead.feature.part, path)
+            return proxy and (location, proxy)
+        return location if isinstance(lead.feature, Proxy) else None
+
     async def ask(
         self,
         location: Location,
@@ -231,14 +244,23 @@ class Sites(Site):
         self.hosts = hosts
         self.sites = sites
         self.applications = [each for site in sites for each in site.applications]
+        self.limits.encoded_slashes = any(site.limits.encoded_slashes for site in sites)
+        if self.limits.encoded_slashes:
+            from ewe.features.encoded_slashes import site_with_encoded_slashes
+
+            self.__dict__["respond"] = site_with_encoded_slashes(self.site_of, self.respond)
         self.tls = secured.context(made, hosts)
         if self.tls is not None and any(site.tls is None for site in sites):
             self.plain_at = PlainAddresses(hosts)
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the site that the request is for. Raises HTTPError."""
+        return await self.site_of(request, io).respond(request, io)
+
+    def site_of(self, request: Request, io: Stream) -> VirtualSite:
+        """Return the site that a request is for."""
         server = io.server if io.connected is None else io.connected.server  # behind a proxy: this server's
-        return await self.hosts.choose(request.host, server).respond(request, io)
+        return self.hosts.choose(request.host, server)
 
 
 def secrets_of(config: Config) -> Iterator[str]:

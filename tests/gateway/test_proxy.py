@@ -400,7 +400,7 @@ def test_paths_hosts_and_locations(start: Start, tmp_path: Path) -> None:
             b"Set-Cookie: a=b; Path=/\r\nContent-Length: 0\r\n\r\n"
         }
         unix = f"unix:{tmp_path}/up.sock"
-        settings = tmp_path / "ewe.toml"
+        settings = tmp_path / "sites.toml"
         settings.write_text(
             f'[[site]]\n[[site.location]]\nprefix = "/gate/"\ngateway = "http://{unix}:/in"\n'
             f'[[site.location]]\npath = "/exact"\ngateway = "http://{unix}"\n'
@@ -455,3 +455,57 @@ def test_over_tls_and_behind_a_proxy(start: Start, way_to_wait: str, upstream: H
         sock.sendall(b"abc")
         while not said.endswith(b"ABC"):
             said += sock.recv(1000)
+
+
+ENCODED = """
+[[site]]
+[[site.location]]
+prefix = "/app/private"
+gateway = "http://127.0.0.1:PORT"
+deny = ["127.0.0.1"]
+[[site.location]]
+pattern = "^/app/[^/]*$"
+gateway = "http://127.0.0.1:PORT/short"
+[[site.location]]
+prefix = "/app"
+gateway = "http://127.0.0.1:PORT"
+[[site.location]]
+prefix = "/moved"
+try = ["/app/x"]
+[[site.location]]
+prefix = "/"
+"""
+
+
+def test_encoded_slashes_reach_a_proxy(
+    start: Start, tmp_path: Path, model: str, upstream: HTTPUpstream
+) -> None:
+    """Only if no reading of the path leads to another answer, or past a rule (ewe.features.encoded_slashes)."""
+    address = f"http://127.0.0.1:{upstream.port}"
+    (tmp_path / "htdocs" / "app").mkdir()
+    (tmp_path / "htdocs" / "app" / "x").write_text("a file")
+    settings = tmp_path / "sites.toml"
+    settings.write_text(ENCODED.replace("PORT", str(upstream.port)))
+    plain = ("--proxy", f"/app={address}", "--proxy", f"/short={address}/", "--wsgi", "/app/w=no_such:app")
+    (tmp_path / "no_such.py").write_text("def app(environ, start_response): raise RuntimeError\n")
+    for options, answers in (
+        (plain, {
+            "/app/@scope%2Fname": "/app/@scope%2Fname", "/app/a%2fb%20c/d?e=%2F": "/app/a%2fb%20c/d?e=%2F",
+            "/short/a%2Fb": "/a%2Fb", "/app/x?of=%2F": "/app/x?of=%2F", "http://a.org/app/a%2Fb": "/app/a%2Fb",
+            "/app%2Fx": 404, "/ap%2Fx": 404, "/app/w%2Fx": 404, "/app/a%2F..%2Fb": 404, "/app/%2F": 404,
+            "/app/..%2Fapp/x": 404, "/app/a%2F%2e%2e/b": 404, "/app/a%252Fb": "/app/a%252Fb", "/app/a%2F%00": 400,
+            "/index.html%2F": 404,
+        }),
+        (("--config", str(settings)), {
+            "/app/a/b%2Fc": "/app/a/b%2Fc", "/app/a%2Fb": 404, "/app/private/a%2Fb": 403, "/app/private%2Fa": 404,
+            "/moved%2Fx": 404, "/moved/a%2Fb": 404, "/app/x%2F/private": 404, "/app%2Fa/b": 404,
+        }),
+    ):  # fmt: skip
+        server = start(model, *options)
+        for target, expected in answers.items():
+            with closing(server.connect()) as sock:
+                status, _, body = exchange(sock, request(target))
+                found = about(body)["target"] if status == 200 and body.startswith(b"{") else status
+                assert found == expected, (target, body, options, server.log())
+        assert "Traceback" not in server.log()
+        assert server.stop() == 0

@@ -31,6 +31,7 @@ EARLIER = {
     "importlib": "loads the model",
     "importlib.metadata": "finds the models and features of other packages",
     "ewe.features.base": "the site is made before",
+    "ewe.features.encoded_slashes": "a site with a proxy imports it when it is made",
     "ewe.features.sql_pages": "the site is made before; without databases it would load jinja2 for nothing",
     "ewe.config.settings": "the command has read the settings",
     "ewe.registry": "finds the model",
