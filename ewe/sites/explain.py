@@ -63,7 +63,8 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
     if request.path != target.partition("?")[0]:
         yield f"  path      {request.path}   (decoded, without dot segments and double slashes)"
     sites = getattr(site, "sites", None)
-    if not same_proxy(site if sites is None else site.hosts.choose(request.host, server), request):
+    chosen = site if sites is None else site.hosts.choose(request.host, server)  # type: ignore[attr-defined]
+    if not same_proxy(chosen, request):
         yield f"  answer    404: {ENCODED_SLASH}, and its two readings do not lead to the same proxy"
     elif sites is None:
         yield "  site      the only one: the settings have no [[site]]"
