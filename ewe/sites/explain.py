@@ -18,7 +18,7 @@ from ewe.features.static import Static, hidden
 from ewe.gateway.scripts import Script
 from ewe.http.messages import Request
 from ewe.http.status import REASONS, HTTPError
-from ewe.http.target import ENCODED_SLASH, checked_host, parse_target
+from ewe.http.target import ENCODED_SLASH, checked_host, parse_target, percent_encode
 from ewe.http.virtual_hosts import name_of, parents
 from ewe.site import MAX_REDIRECTS, Site
 from ewe.sites.build import Asked, Offered
@@ -269,7 +269,8 @@ class Explainer:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 yield f"  answer    the file {name}   ({why})"
             elif not path.endswith("/"):
-                yield f"  answer    301, Location: {path}/   ({name} is a directory)"
+                query = "" if request.query is None else f"?{request.query}"
+                yield f"  answer    301, Location: {percent_encode(path)}/{query}   ({name} is a directory)"
             elif index := next((each for each in static.index if os.path.exists(name + each)), ""):
                 yield f"  answer    the file {name}{index}   (the first of {', '.join(static.index)} that is there)"
             elif static.indexes:

@@ -1,0 +1,206 @@
+"""What `ewe --explain` says is what the site answers: random settings, random URLs, one seed.
+
+Each table and each URL is made of few parts, so that they meet often: a prefix within an alias, a rewrite onto a
+`try`, a file where a directory is expected. A responder that nobody runs stands for programs (503), so that nothing
+is started. EWE_TEST_EXPLAINED=100000 asks that many questions.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from ewe.config.messages import ConfigError
+from ewe.config.settings import Config
+from ewe.http.messages import Response
+from ewe.http.parser import parse_request
+from ewe.http.status import HTTPError
+from ewe.site import Site
+from ewe.sites import make_site
+from ewe.sites.explain import explain
+from ewe.streams.blocking import run
+
+QUESTIONS = int(os.environ.get("EWE_TEST_EXPLAINED", "2000"))
+SHOWN = 3
+SERVER = ("127.0.0.1", 80)
+FILES = (
+    "one/index.html", "one/a.html", "one/b.php", "one/sub/c.txt", "one/sub/index.htm", "one/sub/deep/d.php",
+    "one/empty/.hidden", "one/ü b.txt", "one/a.b/e", "two/index.html", "two/a.html", "two/sub/x.php", "two/run",
+    "two/sub/index.html", "one/x.php/f", "one/noindex/g.txt", "two/a$b",
+)  # fmt: skip
+PATHS = (
+    "/",
+    "/a",
+    "/a.html",
+    "/sub",
+    "/sub/",
+    "/sub/deep",
+    "/b.php",
+    "/x.php",
+    "/none",
+    "/two",
+    "/a.b",
+    "/noindex",
+    "/l",
+)
+NAMES = ("", "a.html", "b.php", "sub", "sub/", "deep/d.php", "c.txt", "none", "x.php/f", "%C3%BC%20b.txt", "../a.html",
+         ".hidden", "index.html", "run", "a.b/e", "b.php/info", "a%2Fb", "./sub//c.txt", "noindex/", "%41", "a$b", "empty",
+         "sub/x.php/more", "d.php", "f")  # fmt: skip
+TARGETS = (
+    "/a.html",
+    "/none",
+    "/sub/",
+    "/two/$rest",
+    "$path",
+    "/b.php?x=$path",
+    "/index.html",
+    "/sub$rest",
+    "$rest",
+)
+
+
+class Nowhere:
+    """The facts of a connection."""
+
+    client = SERVER
+    server = SERVER
+    scheme = "http"
+    peer = None
+    connected = None
+    variables = b""
+    asked = (None, b"")
+
+    def poller(self) -> None:
+        """Stand for a responder that nobody runs."""
+        raise HTTPError(503, "nobody runs it")
+
+    upstream_poller = poller
+
+    def server_address(self) -> str:
+        """Return the address that the client reached."""
+        return SERVER[0]
+
+
+def table(pick: random.Random) -> str:
+    """Return a location."""
+    kind = pick.choice(("prefix", "prefix", "path", "pattern"))
+    what = pick.choice(PATHS)
+    if kind == "pattern":
+        what = pick.choice(("^/sub/(.*)$", "[.]php$", "^/(a|l)", "/deep/(?P<rest2>.+)", "^/two(.*)$", "."))
+    lines = ["[[site.location]]", f'{kind} = "{what}"'.replace("\\", "\\\\")]
+    chosen = pick.choice(
+        ("alias", "root", "redirect", "rewrite", "status", "nothing", "nothing", "alias file", "proxy")
+    )
+    target = pick.choice(TARGETS)
+    if kind == "pattern":
+        target = target.replace("$rest", "$1")
+    lines += {
+        "alias": [f'alias = "{pick.choice(("one", "two", "one/sub", "two/$1" if kind == "pattern" else "two/sub"))}"'],
+        "alias file": [f'alias = "{pick.choice(("one/a.html", "two/run", "one/b.php"))}"'],
+        "root": [f'root = "{pick.choice(("one", "two"))}"'],
+        "redirect": [f'redirect = "{target}"', *pick.choice(([], ["status = 301"]))],
+        "rewrite": [f'rewrite = "{target}"'],
+        "status": [f"status = {pick.choice((404, 410, 403, 503))}"],
+        "proxy": ['gateway = "http://127.0.0.1:1"'],
+        "nothing": [],
+    }[chosen]  # fmt: skip
+    if chosen in ("alias", "alias file", "root", "nothing"):
+        if pick.random() < 0.3:
+            last = pick.choice(('"/index.html"', '"/b.php"', "404", '"/none"', '"/two/"', '"$path"'))
+            lines.append(f'try = ["$path", {pick.choice(("", chr(34) + "$path/" + chr(34) + ", "))}{last}]')
+        if pick.random() < 0.3:
+            lines.append(pick.choice(('programs = [".php"]', 'programs = [".php", ""]')))
+            lines.append(pick.choice(('gateway = "fastcgi:127.0.0.1:1"', 'gateway = "cgi"')))
+        elif chosen == "alias file" or pick.random() < 0.1:
+            lines.append('gateway = "fastcgi:127.0.0.1:1"')
+        if pick.random() < 0.2:
+            lines.append('index = ["index.htm", "a.html"]')
+        if pick.random() < 0.2:
+            lines.append("indexes = false")
+    if pick.random() < 0.1:
+        lines.append(pick.choice(('deny = ["127.0.0.1"]', 'methods = ["POST"]')))
+    return "\n".join(lines)
+
+
+def site_of(pick: random.Random, directory: Path) -> tuple[Site, str]:
+    """Return a site that the settings allow, and its settings."""
+    while True:
+        text = 'documentroot = "one"\ncgi-path = "none"\n'
+        if pick.random() < 0.3:
+            text += 'fastcgi = [".php=127.0.0.1:1"]\n'
+        text += "[[site]]\n" + "\n".join(table(pick) for _ in range(pick.randint(1, 4))) + "\n"
+        (directory / "ewe.toml").write_text(text)
+        try:
+            return make_site(Config.load(environ={}, file=str(directory / "ewe.toml"))), text
+        except (ConfigError, ValueError):
+            continue
+
+
+def answered(site: Site, target: str) -> tuple[int, str, bytes]:
+    """Return the status, Location and body of the site's answer."""
+    head = f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+    try:
+        response: Response = run(site.respond(parse_request(head, site.limits), Nowhere()))  # type: ignore[arg-type]
+    except HTTPError as refused:
+        return refused.status, "", b""
+    location = next((value for name, value in response.fields if name == "Location"), "")
+    body = response.body if isinstance(response.body, tuple) else (response.body,)
+    return response.status, location, b"".join(part for part in body if isinstance(part, bytes))
+
+
+def differs(site: Site, target: str) -> str:
+    """Return "" if the explanation of a URL is what the site answers, else how they differ."""
+    status, location, body = answered(site, target)
+    try:
+        said = "\n".join(explain(site, target, SERVER))
+    except ValueError as refused:
+        said = str(refused)
+        found = re.search(r"\((4\d\d)\)$", said)
+        expected: tuple[int, ...] = (int(found[1]),) if found else ()
+        return "" if status in expected else f"{target} was answered {status}, and the explanation is: {said}"
+    answer = said.rpartition("  answer    ")[2]
+    if guards := re.findall("^  decides   (.+): may", said, re.MULTILINE):
+        expected = ({"methods": 405, "deny": 403}[guards[0]],)
+    elif found := re.match(r"\d\d\d\b", answer):
+        expected = (int(found[0]),)
+    elif answer.startswith("the program "):
+        expected = (403,) if "but 403" in answer else (503, 500)
+    elif answer.startswith("the next server "):
+        expected = (503,)
+    else:
+        expected = (200,)
+    right = status in expected
+    if right and not guards and (found := re.match(r"30\d, Location: (\S+)", answer)):
+        right = location == found[1]
+    if right and (found := re.match(r"the file (.+?)   \(", answer)) and not guards:
+        right = body == os.path.realpath(found[1]).encode()
+    return (
+        ""
+        if right
+        else f"{target} was answered {status} {location} {body[:80]!r}, and the explanation is:\n{said}"
+    )
+
+
+def test_an_explanation_is_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in FILES:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(os.path.realpath(file))
+    (tmp_path / "one" / "l").symlink_to("sub")
+    (tmp_path / "one" / "out").symlink_to("../two")
+    pick = random.Random(15)
+    wrong: list[str] = []
+    for number in range(QUESTIONS):
+        if number % 20 == 0:
+            site, text = site_of(pick, tmp_path)
+        target = pick.choice(PATHS).rstrip("/") + pick.choice(("/", "/", "", "//")) + pick.choice(NAMES)
+        target = target if target.startswith("/") else "/" + target
+        target += pick.choice(("", "", "", "?a=b"))
+        if difference := differs(site, target):
+            wrong.append(f"{text}\n{difference}")
+    assert not wrong, f"{len(wrong)} of {QUESTIONS} differ, the first:\n" + "\n\n".join(wrong[:SHOWN])
