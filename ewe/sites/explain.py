@@ -163,7 +163,8 @@ class Explainer:
                 return [*of_script(script, lead.why, lead.executable)], True
             if isinstance(lead, Alias):
                 name = request.path if lead.template is None else lead.template.path(values)[0]
-                return [*self.files(lead.static, with_path(request, name, None), lead.why)], True
+                below = request if lead.template is None else with_path(request, name, None)
+                return [*self.files(lead.static, below, lead.why, request)], True
             if isinstance(lead, Asked):
                 if isinstance(lead.feature, Offered):
                     return [*self.features(lead.feature.part, request)], True
@@ -243,9 +244,11 @@ class Explainer:
             return ""
         return f"  asks      {name}, which alone knows whether it answers"
 
-    def files(self, static: Static, request: Request, why: str) -> Iterator[str]:
-        """Yield which file or directory answers."""
-        path = request.path
+    def files(
+        self, static: Static, request: Request, why: str, asked: Request | None = None
+    ) -> Iterator[str]:
+        """Yield which file or directory answers. asked: the client's request, if an alias changed its path."""
+        path, asked = request.path, asked or request
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             yield f"  answer    405: {request.method} to a file"
             return
@@ -269,8 +272,8 @@ class Explainer:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 yield f"  answer    the file {name}   ({why})"
             elif not path.endswith("/"):
-                query = "" if request.query is None else f"?{request.query}"
-                yield f"  answer    301, Location: {percent_encode(path)}/{query}   ({name} is a directory)"
+                target = percent_encode(asked.path) + "/" + ("" if asked.query is None else f"?{asked.query}")
+                yield f"  answer    301, Location: {target}   ({name} is a directory)"
             elif index := next((each for each in static.index if os.path.exists(name + each)), ""):
                 yield f"  answer    the file {name}{index}   (the first of {', '.join(static.index)} that is there)"
             elif static.indexes:

@@ -32,7 +32,7 @@ FILES = (
     "one/empty/.hidden", "one/ü b.txt", "one/a.b/e", "two/index.html", "two/a.html", "two/sub/x.php", "two/run",
     "two/sub/index.html", "one/x.php/f", "one/noindex/g.txt", "two/a$b",
 )  # fmt: skip
-PATHS = (
+PATHS = [
     "/",
     "/a",
     "/a.html",
@@ -46,11 +46,9 @@ PATHS = (
     "/a.b",
     "/noindex",
     "/l",
-)
-NAMES = ("", "a.html", "b.php", "sub", "sub/", "deep/d.php", "c.txt", "none", "x.php/f", "%C3%BC%20b.txt", "../a.html",
-         ".hidden", "index.html", "run", "a.b/e", "b.php/info", "a%2Fb", "./sub//c.txt", "noindex/", "%41", "a$b", "empty",
-         "sub/x.php/more", "d.php", "f")  # fmt: skip
-TARGETS = (
+]
+NAMES = ["", *["a.html", "b.php", "sub", "sub/", "deep/d.php", "c.txt", "none", "x.php/f", "%C3%BC%20b.txt", "../a.html", ".hidden", "index.html", "run", "a.b/e", "f", "b.php/info", "a%2Fb", "./sub//c.txt", "noindex/", "%41", "a$b", "empty", "sub/x.php/more", "d.php"]]  # fmt: skip
+TARGETS = [
     "/a.html",
     "/none",
     "/sub/",
@@ -60,7 +58,7 @@ TARGETS = (
     "/index.html",
     "/sub$rest",
     "$rest",
-)
+]
 
 
 class Nowhere:
@@ -91,15 +89,16 @@ def table(pick: random.Random) -> str:
     what = pick.choice(PATHS)
     if kind == "pattern":
         what = pick.choice(("^/sub/(.*)$", "[.]php$", "^/(a|l)", "/deep/(?P<rest2>.+)", "^/two(.*)$", "."))
-    lines = ["[[site.location]]", f'{kind} = "{what}"'.replace("\\", "\\\\")]
+    lines = ["[[site.location]]", f'{kind} = "{what}"']
     chosen = pick.choice(
         ("alias", "root", "redirect", "rewrite", "status", "nothing", "nothing", "alias file", "proxy")
     )
     target = pick.choice(TARGETS)
     if kind == "pattern":
         target = target.replace("$rest", "$1")
+    directories = ("one", "two", "one/sub", "two/$1" if kind == "pattern" else "two/sub")
     lines += {
-        "alias": [f'alias = "{pick.choice(("one", "two", "one/sub", "two/$1" if kind == "pattern" else "two/sub"))}"'],
+        "alias": [f'alias = "{pick.choice(directories)}"'],
         "alias file": [f'alias = "{pick.choice(("one/a.html", "two/run", "one/b.php"))}"'],
         "root": [f'root = "{pick.choice(("one", "two"))}"'],
         "redirect": [f'redirect = "{target}"', *pick.choice(([], ["status = 301"]))],
