@@ -32,33 +32,17 @@ FILES = (
     "one/empty/.hidden", "one/ü b.txt", "one/a.b/e", "two/index.html", "two/a.html", "two/sub/x.php", "two/run",
     "two/sub/index.html", "one/x.php/f", "one/noindex/g.txt", "two/a$b",
 )  # fmt: skip
-PATHS = [
-    "/",
-    "/a",
-    "/a.html",
-    "/sub",
-    "/sub/",
-    "/sub/deep",
-    "/b.php",
-    "/x.php",
-    "/none",
-    "/two",
-    "/a.b",
-    "/noindex",
-    "/l",
-]
-NAMES = ["", *["a.html", "b.php", "sub", "sub/", "deep/d.php", "c.txt", "none", "x.php/f", "%C3%BC%20b.txt", "../a.html", ".hidden", "index.html", "run", "a.b/e", "f", "b.php/info", "a%2Fb", "./sub//c.txt", "noindex/", "%41", "a$b", "empty", "sub/x.php/more", "d.php"]]  # fmt: skip
-TARGETS = [
-    "/a.html",
-    "/none",
-    "/sub/",
-    "/two/$rest",
-    "$path",
-    "/b.php?x=$path",
-    "/index.html",
-    "/sub$rest",
-    "$rest",
-]
+PATHS = (
+    "/", "/a", "/a.html", "/sub", "/sub/", "/sub/deep", "/b.php", "/x.php", "/none", "/two", "/a.b", "/noindex", "/l",
+)  # fmt: skip
+NAMES = (
+    "", "a.html", "b.php", "sub", "sub/", "deep/d.php", "c.txt", "none", "x.php/f", "%C3%BC%20b.txt", "../a.html",
+    ".hidden", "index.html", "run", "a.b/e", "f", "b.php/info", "a%2Fb", "./sub//c.txt", "noindex/", "%41", "a$b",
+    "empty", "sub/x.php/more", "d.php",
+)  # fmt: skip
+TARGETS = (
+    "/a.html", "/none", "/sub/", "/two/$rest", "$path", "/b.php?x=$path", "/index.html", "/sub$rest", "$rest",
+)  # fmt: skip
 
 
 class Nowhere:
