@@ -33,7 +33,8 @@ FILES = (
     "two/sub/index.html", "one/x.php/f", "one/noindex/g.txt", "two/a$b",
 )  # fmt: skip
 PATHS = (
-    "/", "/a", "/a.html", "/sub", "/sub/", "/sub/deep", "/b.php", "/x.php", "/none", "/two", "/a.b", "/noindex", "/l",
+    "/", "/a", "/a.html", "/sub", "/sub/", "/sub/deep", "/b.php", "/x.php", "/none", "/two", "/a.b", "/noindex",
+    "/l",
 )  # fmt: skip
 NAMES = (
     "", "a.html", "b.php", "sub", "sub/", "deep/d.php", "c.txt", "none", "x.php/f", "%C3%BC%20b.txt", "../a.html",
