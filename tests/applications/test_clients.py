@@ -1,8 +1,9 @@
-"""Clients that other people wrote, against the files of one site: curl, wget, aria2, pip, git's dumb protocol.
+"""Clients that other people wrote: curl, wget, aria2, pip, apt, git's dumb protocol; npm; rclone and cadaver.
 
 The other tests use httpx and curl again and again. These clients each combine what a server can do in their own
 way: aria2 asks for many ranges over many connections, wget follows a listing and goes on with half a file, pip
-reads a listing as an index of packages, git walks a repository of plain files.
+reads a listing as an index of packages, apt checks the hashes of its index, git walks a repository of plain files.
+npm asks a proxy for `/@scope%2Fname`. rclone and cadaver read and write by WebDAV.
 
 `make test` runs this under three models, `make applications` under all.
 """
@@ -10,13 +11,18 @@ reads a listing as an index of packages, git walks a repository of plain files.
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
+from support.http_upstream import HTTPUpstream
 from support.server import MODELS, Start
 
 ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
@@ -24,11 +30,11 @@ SOME = [*MODELS, "xswitch"] if ALL else ["fork", "pool", "asyncio"]
 DIST = "lamb-1.0.dist-info"
 
 
-def run(directory: Path, *command: str) -> str:
+def run(directory: Path, *command: str, stdin: IO[str] | int = subprocess.DEVNULL) -> str:
     """Run a client without the settings of the machine; return what it prints."""
     environ = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     environ |= {"HOME": str(directory), "GIT_CONFIG_NOSYSTEM": "1", "PIP_CONFIG_FILE": os.devnull}
-    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, timeout=55)
+    done = subprocess.run(command, cwd=directory, env=environ, stdin=stdin, capture_output=True, timeout=55)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
     return done.stdout.decode()
 
@@ -40,6 +46,45 @@ def wheel(path: Path) -> None:
         file.writestr(f"{DIST}/METADATA", "Metadata-Version: 2.1\nName: lamb\nVersion: 1.0\n")
         file.writestr(f"{DIST}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{DIST}/RECORD", f"lamb.py,,\n{DIST}/METADATA,,\n{DIST}/WHEEL,,\n{DIST}/RECORD,,\n")
+
+
+def debian_repository(root: Path, work: Path) -> None:
+    """Write a repository with one package for apt."""
+    (work / "lamb" / "DEBIAN").mkdir(parents=True)
+    control = (
+        "Package: lamb\nVersion: 1.0\nArchitecture: all\nMaintainer: Ada <a@example.org>\nDescription: baa\n"
+    )
+    (work / "lamb" / "DEBIAN" / "control").write_text(control)
+    root.mkdir()
+    run(work, "dpkg-deb", "-b", "lamb", str(root / "lamb_1.0_all.deb"))
+
+    def listed(name: str) -> str:
+        data = (root / name).read_bytes()
+        return f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}"
+
+    sha, size, name = listed("lamb_1.0_all.deb").split()
+    (root / "Packages").write_text(f"{control}Filename: ./{name}\nSize: {size}\nSHA256: {sha}\n")
+    (root / "Release").write_text(
+        f"Suite: stable\nDate: Thu, 01 Jan 2026 00:00:00 UTC\nSHA256:\n {listed('Packages')}\n"
+    )
+
+
+def apt(here: Path, *command: str) -> str:
+    """Run apt-get with directories of its own, and the repository of sources.list."""
+    for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
+        (here / "apt" / name).mkdir(parents=True, exist_ok=True)
+    (here / "apt" / "status").touch()
+    options = {
+        "Dir::State": "apt/state", "Dir::State::status": "apt/status", "Dir::Cache": "apt/cache",
+        "Dir::Etc": "apt/etc", "Dir::Etc::sourcelist": "sources.list",
+        "Dir::Etc::sourceparts": "-", "APT::Sandbox::User": "root",
+        "APT::Architecture": "amd64",
+    }  # fmt: skip
+    given = [
+        f"-o{name}={here / value if '/' in value or '.' in value else value}"
+        for name, value in options.items()
+    ]
+    return run(here, "apt-get", "-q", *given, *command)
 
 
 @pytest.mark.starts_processes
@@ -81,6 +126,13 @@ def test_clients(start: Start, tmp_path: Path, model: str) -> None:
         "--root-user-action=ignore", "--target", "lib", "--index-url", f"{server.url}simple/", "lamb",
     )  # fmt: skip
     assert (here / "lib" / "lamb.py").read_text() == "says = 'baa'\n"
+    # apt: an index whose hashes it checks, and again when nothing has changed
+    debian_repository(root / "debian", tmp_path / "build")
+    (here / "sources.list").write_text(f"deb [trusted=yes] {server.url}debian ./\n")
+    apt(here, "update")
+    assert "Hit:2 " in apt(here, "update")
+    apt(here, "download", "lamb")
+    assert (here / "lamb_1.0_all.deb").read_bytes() == (root / "debian" / "lamb_1.0_all.deb").read_bytes()
     # git: plain files, prepared by update-server-info
     run(here, "git", "init", "-q", "-b", "main", "work")
     (here / "work" / "a").write_text("a")
@@ -91,4 +143,86 @@ def test_clients(start: Start, tmp_path: Path, model: str) -> None:
     run(root / "plain", "git", "update-server-info")
     run(here, "git", "clone", "-q", f"{server.url}plain", "copy")
     assert (here / "copy" / "a").read_text() == "a"
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("model", SOME)
+def test_npm_behind_a_proxy(start: Start, tmp_path: Path, model: str) -> None:
+    """A registry of npm: the name of a package in a scope is one segment, `@flock%2flamb`."""
+    registry = HTTPUpstream()
+    try:
+        server = start(model, "--proxy", f"/npm=http://127.0.0.1:{registry.port}")
+        package = json.dumps({"name": "@flock/lamb", "version": "1.0.0", "main": "index.js"}).encode()
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for name, data in (("package.json", package), ("index.js", b"module.exports = 'baa'\n")):
+                member = tarfile.TarInfo(f"package/{name}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        dist = {
+            "tarball": f"{server.url}npm/@flock/lamb/-/lamb-1.0.0.tgz",
+            "shasum": hashlib.sha1(packed.getvalue()).hexdigest(),
+        }
+        about: dict[str, Any] = {"name": "@flock/lamb", "dist-tags": {"latest": "1.0.0"}}
+        about["versions"] = {"1.0.0": json.loads(package) | {"dist": dist}}
+        for path, body in (
+            ("@flock%2flamb", json.dumps(about).encode()),
+            ("@flock/lamb/-/lamb-1.0.0.tgz", packed.getvalue()),
+        ):
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+                body
+            )
+            registry.answers[f"/npm/{path}"] = head + body + registry.KEEP
+        here = tmp_path / "here"
+        here.mkdir()
+        run(
+            here, "npm", "install", "--no-audit", "--no-fund", "--prefix", str(here),
+            "--cache", str(here / "cache"), "--userconfig", os.devnull, "--registry", f"{server.url}npm/", "@flock/lamb",
+        )  # fmt: skip
+        assert (
+            here / "node_modules" / "@flock" / "lamb" / "index.js"
+        ).read_text() == "module.exports = 'baa'\n"
+        assert "Traceback" not in server.log()
+    finally:
+        registry.close()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("model", SOME)
+def test_rclone_and_cadaver(start: Start, tmp_path: Path, model: str) -> None:
+    """A directory is copied there and back, changed, compared; and by hand, as a person with a shell does."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)  # X-Switch writes as another account
+    (tmp_path / "sites.toml").write_text(
+        '[[site]]\n[[site.location]]\nprefix = "/dav/"\nalias = "shared"\nwebdav = { write = true }\n'
+    )
+    server = start(model, "--config", str(tmp_path / "sites.toml"))
+    here = tmp_path / "here"
+    (here / "from" / "deep er").mkdir(parents=True)
+    for number in range(12):
+        (here / "from" / "deep er" / f"ü {number} + %41.txt").write_text(f"{number}\n" * number)
+    (here / "from" / "large").write_bytes(os.urandom(5 << 20))
+    remote = (f"--webdav-url={server.url}dav/", "--webdav-vendor=other", "--config=/dev/null", "--retries=1")
+    run(here, "rclone", "copy", "from", ":webdav:copied", *remote)
+    run(here, "rclone", "check", "--download", "from", ":webdav:copied", *remote)
+    run(here, "rclone", "moveto", ":webdav:copied/large", ":webdav:moved/there/large", *remote)
+    (here / "from" / "large").unlink()
+    run(here, "rclone", "sync", ":webdav:moved", "back", *remote)
+    run(here, "rclone", "check", "--download", "from", ":webdav:copied", *remote)
+    assert (here / "back" / "there" / "large").stat().st_size == 5 << 20
+    run(here, "rclone", "purge", ":webdav:copied", *remote)
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["moved"]
+
+    (here / "note").write_text("by hand\n")
+    (here / "commands").write_text(
+        "mkcol one\ncd one\nput note\ncopy note second\nmove second third\nls\nget third\nquit\n"
+    )
+    with (here / "commands").open() as commands:
+        said = run(here, "cadaver", f"{server.url}dav/", stdin=commands)
+    assert "failed" not in said and "third" in said, said
+    assert (here / "third").read_text() == "by hand\n"
+    assert sorted(path.name for path in (tmp_path / "shared" / "one").iterdir()) == ["note", "third"]
     assert "Traceback" not in server.log()
