@@ -179,7 +179,8 @@ def test_npm_behind_a_proxy(start: Start, tmp_path: Path, model: str) -> None:
         here.mkdir()
         run(
             here, "npm", "install", "--no-audit", "--no-fund", "--prefix", str(here),
-            "--cache", str(here / "cache"), "--userconfig", os.devnull, "--registry", f"{server.url}npm/", "@flock/lamb",
+            "--cache", str(here / "cache"), "--userconfig", os.devnull,
+            "--registry", f"{server.url}npm/", "@flock/lamb",
         )  # fmt: skip
         assert (
             here / "node_modules" / "@flock" / "lamb" / "index.js"
