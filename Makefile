@@ -29,8 +29,8 @@ serve: $(VENV)/.serve $(HELLO_C) ## the server with the sample site; ARGS="-f 80
 
 test: lint pytest ## style, types and tests; PYTEST_ARGS="-x tests/http/test_http.py" is pytest's command line
 
-quick: $(VENV)/.test ## the tests that start no server and no other process, in about a minute
-	$(VENV)/bin/pytest -n 4 --dist worksteal -m "not starts_processes" $(ARGS)
+quick: $(VENV)/.test ## the tests that start no server and no other process, in less than a minute
+	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 4 --dist worksteal -m "not starts_processes" $(ARGS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .

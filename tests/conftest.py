@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support.examples import examples
 from support.fork_server import ForkServer
 from support.server import MODELS, VARIANTS, WAYS_TO_WAIT, Server, Start, Starter
 
@@ -27,7 +28,7 @@ PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn",
 processes_started: list[str] = []
 
 # A busy machine is no failure: hypothesis must not time an example.
-hypothesis.settings.register_profile("ewe", deadline=None)
+hypothesis.settings.register_profile("ewe", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("ewe")
 # The tests that begin a run. They need the engine of Java, which the first of them builds, or they are the longest
 # ones: at the end of a run, one process of pytest would work on them alone.

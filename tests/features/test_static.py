@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from support import web
+from support.examples import examples
 from support.proc import descendants, open_files, peak_memory
 from support.server import Server, Start, wait_until
 from support.wire import read_response
@@ -459,7 +460,7 @@ def trap() -> Iterator[Static]:
 STEPS = "a b up out in file secret .secret .git .. . %2e%2e %2E . .%2e %2f %2F %5c %00 %c0%ae%c0%ae %252e %2e%2e%2f"
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(
     some.lists(some.sampled_from([*STEPS.split(), ""]), max_size=9),
     some.sampled_from(["/", "//", "/./", "http://ewe/"]),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 
 import ewe.response_writer
@@ -26,7 +27,7 @@ from ewe.response_writer import date_line
 from ewe.streams.base import Disconnected, Stream, Timeout
 from ewe.streams.blocking import run
 
-quick = settings(max_examples=150, deadline=None)
+quick = settings(max_examples=examples(150), deadline=None)
 
 
 def get(
@@ -120,7 +121,7 @@ def pipelines(draw: st.DrawFn) -> tuple[bytes, list[tuple[str, bytes]]]:
     return message, expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(pipelines(), st.data())
 def test_pipelines_are_answered_in_order(
     drawn: tuple[bytes, list[tuple[str, bytes]]], data: st.DataObject

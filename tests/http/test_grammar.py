@@ -15,6 +15,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.dates import http_date, parse_date
@@ -28,7 +29,7 @@ from ewe.streams.blocking import run
 
 LIMITS = Limits()
 SMALL = Limits(max_target=40, max_head=300, max_field=100, max_fields=5, max_body=1000)
-quick = settings(max_examples=200, deadline=None)
+quick = settings(max_examples=examples(200), deadline=None)
 
 
 def head(line: str = "GET / HTTP/1.1", *fields: str, host: str | None = "Host: a") -> bytes:
@@ -299,7 +300,7 @@ SEGMENTS = st.sampled_from(
 PATHS = st.lists(SEGMENTS, min_size=1, max_size=8).map(lambda segments: "/" + "/".join(segments))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(PATHS)
 def test_a_path_never_escapes(path: str) -> None:
     try:
@@ -640,7 +641,7 @@ def prefixes(data: bytes) -> range:
     return range(len(data) if end < 0 else end + 4)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(HEADS | NEARLY_HEADS)
 def test_what_is_refused_early_would_be_refused_late(text: str) -> None:
     """And nothing that could become a good head is refused before its end."""
@@ -720,7 +721,7 @@ def verdict(pieces: list[bytes], limits: Limits) -> tuple[object, ...]:
     return ()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(LINES, max_size=8).map(b"".join) | HEADS.map(lambda text: text.encode("latin-1")), st.data())
 def test_a_verdict_does_not_depend_on_how_the_bytes_arrive(data: bytes, drawn: st.DataObject) -> None:
     cuts = sorted(drawn.draw(st.sets(st.integers(0, len(data)), max_size=5)))
@@ -913,7 +914,7 @@ def chunked_bodies(draw: st.DrawFn) -> Chunked:
     return coded, body, structure
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(chunked_bodies(), st.binary(max_size=9), st.data())
 def test_any_cut_decodes_to_the_same(drawn: Chunked, rest: bytes, data: st.DataObject) -> None:
     coded, body, _ = drawn
@@ -924,7 +925,7 @@ def test_any_cut_decodes_to_the_same(drawn: Chunked, rest: bytes, data: st.DataO
     assert decode(bytewise(whole)) == (body, rest)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(chunked_bodies(), st.data())
 def test_a_broken_chunked_body_is_noticed(drawn: Chunked, data: st.DataObject) -> None:
     """One byte changed: a broken line end is always noticed; any other change is read as the grammar reads it."""
@@ -1166,7 +1167,7 @@ def test_no_body() -> None:
 # --- What keeps it safe: whatever the bytes, a Request or HTTPError, in linear time ------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
     for candidate in (data + b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n" + data + b"\r\n\r\n"):

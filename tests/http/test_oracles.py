@@ -17,6 +17,7 @@ import httptools
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.fuzz import BITS, CORPUS, fuzz, read
 
 from ewe.http.limits import Limits
@@ -401,7 +402,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 # The same examples each time: what is new is looked for by hand, with more of them.
-same = settings(max_examples=1000, deadline=None, derandomize=True, database=None)
+same = settings(max_examples=examples(1000), deadline=None, derandomize=True, database=None)
 
 
 @pytest.mark.parametrize("oracle", ORACLES)

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.lab_tables import MODELS, compared, ewe_table, sweep
 
 from ewe import svg
@@ -132,7 +133,7 @@ CROWDED = (0, 1, 4, 8, 16, 64, 300, 301, 302)
 POSITIVE = st.one_of(st.just(0.0), st.floats(1e-4, 1e7))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(POSITIVE, min_size=1, max_size=10), st.sampled_from(["rate", "micros", "usage.memory"]))
 def test_bars_of_any_figures(values: list[float], value: str) -> None:
     cells = [
@@ -143,7 +144,7 @@ def test_bars_of_any_figures(values: list[float], value: str) -> None:
     check(drawn)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(1e-4, 1e4), st.floats(1e-4, 1e4)), min_size=1, max_size=9),
 )
@@ -161,7 +162,7 @@ def test_ratio_bars_of_any_figures(pairs: list[tuple[float, float]]) -> None:
     check(draw(Chart("bars", "Any"), Table("Y", cells=cells), experiment, "c"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.lists(POSITIVE, min_size=1, max_size=9), min_size=1, max_size=10),
     st.booleans(),
@@ -183,7 +184,7 @@ def test_lines_of_any_figures(
         check(drawn)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.floats(1e-6, 1e9), st.floats(1.0, 1e9), st.integers(2, 12), st.booleans())
 def test_ticks_lie_within_their_scale(low: float, factor: float, most: int, log: bool) -> None:
     scale = svg.scale([low, low * factor], 0, most * 30, log=log)
