@@ -94,7 +94,7 @@ class CGI:
     def find(self, path: str) -> Script | None:
         """Return the script that a path leads to: its first part that is a file, or an application.
 
-        Raises HTTPError(403) where that file is not executable.
+        Raises HTTPError: 403 where that file is not executable, 404 where a link leads out of the directory.
         """
         for script in leading_parts(self.directory, PREFIX.rstrip("/"), path):
             file = script.file
@@ -102,7 +102,7 @@ class CGI:
                 mode = os.lstat(file).st_mode
                 if stat.S_ISLNK(mode):
                     if not self.is_inside(file):
-                        return None
+                        raise HTTPError(404, f"{file} leads out of {self.directory} (symlinks = inside)")
                     mode = os.stat(file).st_mode
             except (OSError, ValueError):
                 return None
