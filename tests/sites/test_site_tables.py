@@ -273,6 +273,10 @@ def test_an_explanation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "taken unseen", "no location covers this path", f"the file {tmp_path}/htdocs/index.html",
     ):  # fmt: skip
         assert part in said, said
+    (tmp_path / "cgi-bin").mkdir()
+    (tmp_path / "cgi-bin" / "out").symlink_to("/bin/true")
+    said = "\n".join(explain(make_site(read(text, tmp_path)), "/cgi-bin/out", ("127.0.0.1", 80)))
+    assert f"404: {tmp_path}/cgi-bin/out leads out of {tmp_path}/cgi-bin (symlinks = inside)" in said
     said = "\n".join(explain(site, "DELETE /none", ("127.0.0.1", 80)))
     assert "line 6" in said and "405: DELETE to a file" in said
     with pytest.raises(ValueError, match="is no URL"):
