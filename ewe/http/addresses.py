@@ -25,6 +25,11 @@ def parse_ip(text: str) -> Address | None:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
+    return plain(address)
+
+
+def plain(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address stands for (::ffff:192.0.2.1), any other as it is."""
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 

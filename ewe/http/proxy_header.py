@@ -25,6 +25,8 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import NamedTuple
 
+from ewe.http.addresses import plain
+
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"  # version 2, section 2.2
 FIRST = b"PROXY "  # version 1, section 2.1
 MAX_FIRST = 107  # bytes of version 1 with its CRLF
@@ -86,7 +88,7 @@ def parse_first(data: bytes) -> Announced | None:
         raise Malformed(f"malformed: {line!r}") from None
     if {source.version, target.version} != {int(match[1][3])}:
         raise Malformed(f"malformed: {line!r}")
-    return Announced((str(source), int(match[4])), (str(target), int(match[5])), end + 2)
+    return Announced((str(plain(source)), int(match[4])), (str(plain(target)), int(match[5])), end + 2)
 
 
 def parse_second(data: bytes) -> Announced | None:
@@ -120,9 +122,8 @@ def parse_second(data: bytes) -> Announced | None:
     begin = FIXED.size
     source, target = data[begin : begin + width], data[begin + width : begin + 2 * width]
     source_port, target_port = PORTS.unpack_from(data, begin + 2 * width)
-    return Announced(
-        (str(ip_address(source)), source_port), (str(ip_address(target)), target_port), size, secure
-    )
+    client, server = str(plain(ip_address(source))), str(plain(ip_address(target)))
+    return Announced((client, source_port), (server, target_port), size, secure)
 
 
 def read_values(data: bytes, begin: int, end: int) -> dict[int, tuple[int, int]]:

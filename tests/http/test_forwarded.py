@@ -108,6 +108,7 @@ SIX = (
 GOOD = {
     b"PROXY TCP4 203.0.113.9 192.0.2.1 5000 443\r\n": (("203.0.113.9", 5000), ("192.0.2.1", 443), False),
     b"PROXY TCP6 2001:db8::9 2001:db8::1 0 65535\r\n": (("2001:db8::9", 0), ("2001:db8::1", 65535), False),
+    b"PROXY TCP6 ::ffff:203.0.113.9 ::ffff:192.0.2.1 5 80\r\n": (("203.0.113.9", 5), ("192.0.2.1", 80), False),
     b"PROXY UNKNOWN\r\n": (None, None, False),
     b"PROXY UNKNOWN ff:ff 1 2 3\r\n": (None, None, False),
     second(0x21, 0x11, FOUR): (("203.0.113.9", 5000), ("192.0.2.1", 443), False),
