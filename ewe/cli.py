@@ -381,6 +381,10 @@ def _port_and_directory(words: Sequence[str]) -> tuple[str | None, str | None]:
                 raise ConfigError(f"{quoted(word)}: one directory is enough, there is {quoted(directory)}")
             directory = word
         elif "/" in word or word in (".", ".."):
+            if os.path.isfile(word):
+                raise ConfigError(
+                    f"{quoted(word)} is a file: name its directory, or write --config for settings"
+                )
             raise ConfigError(f"{quoted(word)}: there is no such directory")
         elif port is not None:
             raise ConfigError(f"{quoted(word)}: one port is enough, and there is no directory of that name")

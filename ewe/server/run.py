@@ -231,27 +231,28 @@ def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
 
 def elsewhere(where: str) -> str:
     """Return the line with the addresses for this computer and for others, "" if ewe listens at one address."""
-    found = re.search(r"(https?)://(?:0\.0\.0\.0|\[::\]):(\d+)/", where)
+    found = re.search(r"(https?)://(0\.0\.0\.0|\[::\]):(\d+)/", where)
     if found is None:
         return ""
-    scheme, port = found.groups()
-    address = network_address()
+    scheme, every, port = found.groups()
+    own, address = ("127.0.0.1", network_address()) if every == "0.0.0.0" else ("[::1]", network_address(6))
     other = f", on the network {scheme}://{address}:{port}/" if address else ""
-    return f"ewe: on this computer {scheme}://127.0.0.1:{port}/{other}\n"
+    return f"ewe: on this computer {scheme}://{own}:{port}/{other}\n"
 
 
-def network_address() -> str:
-    """Return this computer's IPv4 address in its network, "" without one. Nothing is sent."""
+def network_address(version: int = 4) -> str:
+    """Return this computer's address in its network, of IP version 4 or 6; "" without one. Nothing is sent."""
     import socket
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # connect(2) of a UDP socket only chooses the route. The address is one for documentation (RFC 5737).
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return ""
-        address: str = probe.getsockname()[0]
-    return "" if address.startswith("127.") else address
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            # connect(2) of a UDP socket only chooses the route. The addresses are those of RFC 5737 and RFC 3849.
+            probe.connect(("192.0.2.1" if version == 4 else "2001:db8::1", 9))
+            address: str = probe.getsockname()[0]
+    except OSError:
+        return ""
+    return "" if address.startswith(("127.", "fe80:")) or address == "::1" else bracketed(address)
 
 
 def open_browser(shown: str) -> None:

@@ -264,6 +264,10 @@ def test_a_directory_without_an_option(
     capsys.readouterr()
     said = complaint(capsys, "nowhere/here")
     assert said == '"nowhere/here": there is no such directory'
+    (tmp_path / "a.toml").touch()
+    assert complaint(capsys, f"{tmp_path}/a.toml").endswith(
+        "is a file: name its directory, or write --config for settings"
+    )
     assert (
         complaint(capsys, "other", "8080", "htdocs") == '"htdocs": one directory is enough, there is "other"'
     )

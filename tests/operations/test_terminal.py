@@ -84,7 +84,7 @@ def test_addresses_for_other_computers() -> None:
     said = elsewhere("http://0.0.0.0:8080/ unix:/run/x")
     assert said.startswith("ewe: on this computer http://127.0.0.1:8080/")
     assert said.endswith(f"on the network http://{here}:8080/\n" if here else "8080/\n")
-    assert elsewhere("https://[::]:4/").startswith("ewe: on this computer https://127.0.0.1:4/")
+    assert elsewhere("https://[::]:4/").startswith("ewe: on this computer https://[::1]:4/")
     assert elsewhere("http://127.0.0.1:8080/") == elsewhere("http://192.0.2.1:80/") == ""
 
 
