@@ -263,7 +263,7 @@ SAME = (
 # What differs between two answers of one program: times, tokens, the server's name and port
 CHANGES = re.compile(
     rb"127\.0\.0\.1:\d+|localhost:\d+|\d\d:\d\d(:\d\d)?|[\d.]+ seconds|\b[\d.]+ ?ms\b|nonce[-=]['\"]?[\w+/=-]+"
-    rb"|generated in .*? at .*|class='age-\w+'>[^<]*|\d+ (sec|min)\w*\.? ago|right now|csrf[^>]*value=.[\w-]+"
+    rb"|generated in .*? at .*|class='age-\w+'>[^<]*|\d+ (sec|min)\w*\.? ago| ?right now|csrf[^>]*value=.[\w-]+"
     rb"|[\d.]+s by|Age: *\d+"
 )
 
