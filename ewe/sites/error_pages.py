@@ -60,7 +60,8 @@ class ErrorPages:
         path = self.pages.get(response.status)
         if path is None or self.site is None:
             return response
-        variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": request.target.encode("latin-1")}
+        target = request.target.encode("latin-1")  # a page that is a program sees what the visitor asked for
+        variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": target, b"REQUEST_URI": target}
         try:
             asked = moved(request, path, request.redirects + 1)
             asked.variables = request.variables | variables

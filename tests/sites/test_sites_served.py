@@ -225,7 +225,7 @@ def error_pages_keep_their_status(server: Server) -> None:
     assert fetch(server, "/nothing", method="HEAD")[0] == 404
     status, _, body = fetch(server, "/elsewhere/")  # a listing that is off; its page is a program
     assert status == 403
-    assert told(body)["REDIRECT_STATUS"] == "403" and told(body)["REQUEST_URI"] == "/cgi/page.cgi"
+    assert told(body)["REDIRECT_STATUS"] == "403" and told(body)["REQUEST_URI"] == "/elsewhere/"
     status, _, body = fetch(server, "/busy")
     assert status == 503 and "busy" in body  # ewe's own page, since the site's is not there
     status, _, body = fetch(server, "/gone/x")
