@@ -18,7 +18,7 @@ from ewe.server.demon_program import missing_databases, needs_demon
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_isolation, check_users, words_of
-from ewe.server.run import addresses_of, unreadable_root
+from ewe.server.run import addresses_of, apache_rules, unreadable_root
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
 
@@ -56,6 +56,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         failures.append(str(reason))
     if config.user is None and os.path.isdir(config.documentroot) and (doubt := unreadable_root(config)):
         notes.append(doubt)
+    notes += apache_rules(config)
     if os.path.isdir(config.libcgi_path) and config.libcgi_isolation == "in-place":
         from ewe.features.libcgi import obstacle
 

@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StartError", "UnknownModel", "serve"]
 
+MAX_LOOKED_INTO = 1000  # directories of a document root that are looked into for .htaccess files
 # Modules that a worker may import later, for a request or with other settings (tests/house/test_late_imports.py)
 LATER = (
     *(where.partition(":")[0] for where in FEATURES.values()),
@@ -201,6 +203,8 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Run the model, in this process or in workers; return the exit status."""
     warn_of_passwords(factory.config, sockets)
     warn_of_writers(factory.config)
+    for found in apache_rules(factory.config):
+        logger.errors.warning(found)
 
     def ready() -> None:
         banner(sockets, factory)
@@ -384,3 +388,25 @@ def warn_of_sources(config: Config) -> None:
             f"the document root {root} lies in cgi-path {programs}: "
             "a program there that is not executable is sent as a file"
         )
+
+
+def apache_rules(config: Config) -> Iterator[str]:
+    """Yield a line for each directory that is served and has a file .htaccess, itself or a directory in it.
+
+    Packages protect their sources and data so, and ewe does not read such files.
+    """
+    roots = [own.documentroot for own in config.each_site()]
+    for site in config.sites:
+        for location in site.locations:
+            roots += [location.values[key] for key in ("alias", "root") if key in location.values]
+    for root in dict.fromkeys(roots):
+        try:
+            with os.scandir(root) as entries:
+                inner = [entry.path for entry in islice(entries, MAX_LOOKED_INTO) if entry.is_dir()]
+        except OSError:  # a file, or a path with variables
+            continue
+        if found := next((each for each in (root, *inner) if os.path.exists(f"{each}/.htaccess")), ""):
+            yield (
+                f"{found}/.htaccess: ewe does not read such files, and what they forbid is open;"
+                " write their rules as [[site.location]]"
+            )

@@ -122,3 +122,16 @@ def test_a_document_root_that_may_not_be_read(start: Start, tmp_path: Path) -> N
     assert server.ask(b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 403 ")
     server.wait_for_log("may not read")
     assert "(documentroot)" in server.log()
+
+
+def test_rules_for_apache_are_pointed_out(start: Start, tmp_path: Path) -> None:
+    """A package whose .htaccess protects its data is open without it: DokuWiki, for one."""
+    (tmp_path / "wiki" / "data").mkdir(parents=True)
+    (tmp_path / "wiki" / "data" / ".htaccess").write_text("Require all denied\n")
+    (tmp_path / "sites.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/wiki"\nalias = "wiki"\n')
+    done = run_command(tmp_path, "--config", "sites.toml", "--documentroot", ".", "--check-config")
+    assert done.returncode == 0
+    said = "wiki/data/.htaccess: ewe does not read such files, and what they forbid is open"
+    assert said in done.stdout + done.stderr
+    server = start("pool", "--config", "sites.toml")
+    assert said in server.log()
