@@ -160,3 +160,4 @@ complete -c ewe -n _shtab_ewe_using -l loglevel -l log-level -xka "error warning
 complete -c ewe -n _shtab_ewe_using -l access-log -xka "(__fish_complete_path (commandline -ct))" -d 'the access log; -: standard output; off: none [-; EWE_ACCESS_LOG]'
 complete -c ewe -n _shtab_ewe_using -l log-format -x -d 'the format of a line of the access log: short, combined, common, json, or Apache'"'"'s letters; auto: short on a terminal, else combined [auto; EWE_LOG_FORMAT]'
 complete -c ewe -n '_shtab_ewe_using; and test $_shtab_ewe_npos -eq 0' -ka "(__fish_complete_directories)" -d 'a port, the same as --port; a directory whose files to serve, and no programs; or both'
+complete -c ewe -n '_shtab_ewe_using; and test $_shtab_ewe_npos -eq 1' -ka "(__fish_complete_directories)" -d 'the directory, after a port'

@@ -156,7 +156,7 @@ def test_bash_completes_options_and_their_values() -> None:
     script = (
         f"source {ROOT}/share/completion/ewe\n"
         'ask() { COMP_WORDS=(ewe "$@"); COMP_CWORD=$#; _shtab_ewe; echo "${COMPREPLY[@]}"; }\n'
-        'ask --doc; ask --tls ""; ask --model pre\n'
+        f'cd {ROOT}; ask --doc; ask --tls ""; ask --model pre; ask htd; ask 8080 htd\n'
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["--documentroot", "off self", "prefork"]
+    assert done.stdout.splitlines() == ["--documentroot", "off self", "prefork", "htdocs", "htdocs"]
