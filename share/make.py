@@ -42,7 +42,7 @@ def with_values(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif action.metavar in FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-    # The directory may follow the port: `ewe 8080 DIR`. shtab completes as many words as there are positional arguments.
+    # The directory may follow the port: `ewe 8080 DIR`. shtab completes one word for each positional argument.
     second = parser.add_argument("second", nargs="?", help="the directory, after a port")
     second.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
     return parser

@@ -98,7 +98,8 @@ def roots_of(config: Config) -> list[str]:
             if (path := location.values.get(key)) is not None:
                 path = path.partition("$")[0]
                 found.append(path if os.path.isdir(path) else os.path.dirname(path) or ".")
-    return [*dict.fromkeys(os.path.realpath(each) for each in found)]
+    # /dev/null stands for no directory of programs: `ewe -x DIR`
+    return [*dict.fromkeys(os.path.realpath(each) for each in found if each != os.devnull)]
 
 
 def check_settings(config: Config) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from ewe import __version__, cli
 from ewe.config.settings import SETTINGS, Config
+from ewe.server.xswitch_process import roots_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["serial", "fork", "prefork", "thread", "pool", "asyncio"]
@@ -258,6 +259,7 @@ def test_a_directory_without_an_option(
         config = configured(server, *argv.split())
         assert (config.port, Path(config.documentroot)) == (8081, Path("other"))
         assert not os.path.isdir(config.cgi_path) and config.markdown is False
+        assert roots_of(config) == [os.path.realpath("other")]  # X-Switch is told of no /dev/null
     assert configured(server, "8080").documentroot == "htdocs"  # a number is a port
     assert configured(server, "./8080").documentroot == "./8080"
     assert configured(server, "other", "--cgi-path", "cgi-bin").cgi_path == "cgi-bin"
