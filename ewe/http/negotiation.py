@@ -64,7 +64,8 @@ def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
 
     Lookup shortens each range from its end until a language matches: de-CH-1996, de-CH, de. If that finds nothing,
     the range may still match a longer tag: "en" finds "en-GB" (basic filtering, section 3.3.1). A visitor who reads
-    English gets English. A language of weight 0 is chosen only if the client refuses every language.
+    English gets English. If no range finds anything, a sibling is better than another language: "pt-PT" finds
+    "pt-BR", as under Apache. A language of weight 0 is chosen only if the client refuses every language.
     """
     if accepts is None:
         return languages[0]
@@ -81,6 +82,10 @@ def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
         else:
             match = looked_up(item, tags) or next((tag for tag in order if tag.startswith(item + "-")), "")
         if match:
+            return tags[match]
+    for item in wanted:
+        begin = item.partition("-")[0] + "-"
+        if match := next((tag for tag in order if tag.startswith(begin)), ""):
             return tags[match]
     return tags[order[0]] if order else languages[0]
 

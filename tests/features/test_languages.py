@@ -36,7 +36,11 @@ from ewe.site import Site
         ("zh-Hant-CN-x-private1-private2", "en zh-Hant", "zh-Hant"),  # RFC 4647 section 3.4
         ("zh-Hant-CN-x-private1-private2", "en zh", "zh"),
         ("en", "de en-GB", "en-GB"),
-        ("en-US", "de en-GB", "de"),
+        ("en-US", "de en-GB", "en-GB"),  # a sibling
+        ("en-US, fr;q=0.1", "de en-GB fr", "fr"),
+        ("pt-PT", "en pt-BR", "pt-BR"),
+        ("zh-Hant-TW, es", "en zh-CN", "zh-CN"),
+        ("en-US, en-GB;q=0", "de en-GB", "de"),
         ("en-US, en", "de en-GB", "en-GB"),
         ("de-CH, en", "fr en de", "de"),
         ("*", "en de", "en"),
