@@ -18,6 +18,7 @@ import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.server import MODELS, Start, wait_until
@@ -97,13 +98,14 @@ def chromium(profile: Path, url: str) -> Iterator[None]:
     ]  # fmt: skip
     if os.geteuid() == 0:
         command.append("--no-sandbox")
-    with (profile.parent / "chromium.log").open("wb") as log:
+    # A browser that is killed leaves files in TMPDIR, which must be short: it has a Unix socket there.
+    with TemporaryDirectory() as temporary, (profile.parent / "chromium.log").open("wb") as log:
         browser = subprocess.Popen(
             [*command, url],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=os.environ | {"HOME": str(profile.parent)},
+            env=os.environ | {"HOME": str(profile.parent), "TMPDIR": temporary},
             start_new_session=True,
         )
         try:
