@@ -60,6 +60,8 @@ FORBIDDEN = frozenset({
     "service-worker-allowed", "public-key-pins", "access-control-allow-origin", "nel", "report-to",
     "origin-agent-cluster", "accept-ch", "critical-ch", "expect-ct", "public-key-pins-report-only", "set-login",
 })  # fmt: skip
+# Fields by which a server behind nginx, Apache, lighttpd or LiteSpeed has the front send another file
+TO_THE_FRONT = ("x-accel-", "x-sendfile", "x-send-file", "x-lighttpd-", "x-litespeed-", "x-reproxy-")
 
 
 class HomeSettings:
@@ -197,7 +199,9 @@ class Homes:
             elif key == "headers":
                 found.headers = Headers.from_table(raw, label)
                 own = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
-                if refused := sorted(own & FORBIDDEN):
+                if refused := sorted(
+                    each for each in own if each in FORBIDDEN or each.startswith(TO_THE_FRONT)
+                ):
                     raise ConfigError(
                         f"{label} {refused[0]} concerns the whole host, and is not a user's to set"
                     )

@@ -127,6 +127,11 @@ def test_files_that_have_not_changed_are_not_read_again(root: Path, monkeypatch:
         ('auth = { realm = "x", file = ".fifo" }\n', ".fifo is not a regular file of the user"),
         ('headers = { set = { Set-Cookie = "a=b" } }\n', "set-cookie concerns the whole host"),
         ('headers = { set = { Accept-CH = "DPR" } }\n', "accept-ch concerns the whole host"),
+        (
+            'headers = { add = { X-Accel-Redirect = "/internal/a" } }\n',
+            "x-accel-redirect concerns the whole host",
+        ),
+        ('headers = { set = { X-Sendfile = "/etc/passwd" } }\n', "x-sendfile concerns the whole host"),
         ("a." * 8000 + "a = 1", "more than 400 dots"),
         ('auth = { realm = "x", file = ".long" }\n', "longer than 65536 bytes"),
         ('auth = { realm = "x", file = ".costly" }\n', "its hash takes about 2048 ms to check"),
