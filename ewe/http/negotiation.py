@@ -84,8 +84,10 @@ def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
         if match:
             return tags[match]
     for item in wanted:
-        begin = item.partition("-")[0] + "-"
-        if match := next((tag for tag in order if tag.startswith(begin)), ""):
+        language = item.partition("-")[0]
+        if len(language) == 1:  # x and i say nothing without what follows them
+            continue
+        if match := next((tag for tag in order if tag.startswith(language + "-")), ""):
             return tags[match]
     return tags[order[0]] if order else languages[0]
 

@@ -391,9 +391,9 @@ def warn_of_sources(config: Config) -> None:
 
 
 def apache_rules(config: Config) -> Iterator[str]:
-    """Yield a line for each directory that is served and has a file .htaccess, itself or a directory in it.
+    """Yield a line for each served directory that has a file .htaccess, in itself or one level below.
 
-    Packages protect their sources and data so, and ewe does not read such files.
+    Packages for Apache protect their sources and data with such files. ewe does not read them.
     """
     roots = [own.documentroot for own in config.each_site()]
     for site in config.sites:

@@ -162,8 +162,9 @@ class Explainer:
                     return [f"  programs  {request.path} leads to no program   ({lead.why})"], False
                 return [*of_script(script, lead.why, lead.executable)], True
             if isinstance(lead, Alias):
-                name = request.path if lead.template is None else lead.template.path(values)[0]
-                below = request if lead.template is None else with_path(request, name, None)
+                below = request
+                if lead.template is not None:
+                    below = with_path(request, lead.template.path(values)[0], None)
                 return [*self.files(lead.static, below, lead.why, request)], True
             if isinstance(lead, Asked):
                 if isinstance(lead.feature, Offered):

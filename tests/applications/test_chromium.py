@@ -125,9 +125,8 @@ def test_a_page_in_chromium(start: Start, tmp_path: Path, model: str) -> None:
     (server.root / "pictures").mkdir()
     for number in range(PICTURES):
         (server.root / "pictures" / f"{number}.svg").write_text(PICTURE)
-    with wave.open(
-        str(server.root / "recording.wav"), "wb"
-    ) as recording:  # 40 MB: more than a browser reads ahead
+    # 40 MB: more than a browser reads ahead
+    with wave.open(str(server.root / "recording.wav"), "wb") as recording:
         recording.setnchannels(2)
         recording.setsampwidth(2)
         recording.setframerate(44_100)

@@ -70,7 +70,7 @@ def debian_repository(root: Path, work: Path) -> None:
 
 
 def apt(here: Path, *command: str) -> str:
-    """Run apt-get with directories of its own, and the repository of sources.list."""
+    """Run apt-get with private directories, and the repository of sources.list."""
     for name in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
         (here / "apt" / name).mkdir(parents=True, exist_ok=True)
     (here / "apt" / "status").touch()
@@ -171,10 +171,8 @@ def test_npm_behind_a_proxy(start: Start, tmp_path: Path, model: str) -> None:
             ("@flock%2flamb", json.dumps(about).encode()),
             ("@flock/lamb/-/lamb-1.0.0.tgz", packed.getvalue()),
         ):
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
-                body
-            )
-            registry.answers[f"/npm/{path}"] = head + body + registry.KEEP
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            registry.answers[f"/npm/{path}"] = head.encode() + body + registry.KEEP
         here = tmp_path / "here"
         here.mkdir()
         run(
@@ -182,9 +180,8 @@ def test_npm_behind_a_proxy(start: Start, tmp_path: Path, model: str) -> None:
             "--cache", str(here / "cache"), "--userconfig", os.devnull,
             "--registry", f"{server.url}npm/", "@flock/lamb",
         )  # fmt: skip
-        assert (
-            here / "node_modules" / "@flock" / "lamb" / "index.js"
-        ).read_text() == "module.exports = 'baa'\n"
+        installed = here / "node_modules" / "@flock" / "lamb" / "index.js"
+        assert installed.read_text() == "module.exports = 'baa'\n"
         assert "Traceback" not in server.log()
     finally:
         registry.close()

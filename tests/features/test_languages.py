@@ -41,6 +41,7 @@ from ewe.site import Site
         ("pt-PT", "en pt-BR", "pt-BR"),
         ("zh-Hant-TW, es", "en zh-CN", "zh-CN"),
         ("en-US, en-GB;q=0", "de en-GB", "de"),
+        ("i-klingon", "en i-lux", "en"),
         ("en-US, en", "de en-GB", "en-GB"),
         ("de-CH, en", "fr en de", "de"),
         ("*", "en de", "en"),

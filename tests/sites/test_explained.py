@@ -97,7 +97,7 @@ def table(pick: random.Random) -> str:
             last = pick.choice(('"/index.html"', '"/b.php"', "404", '"/none"', '"/two/"', '"$path"'))
             lines.append(f'try = ["$path", {pick.choice(("", chr(34) + "$path/" + chr(34) + ", "))}{last}]')
         if pick.random() < 0.3:
-            lines.append(pick.choice(('programs = [".php"]', 'programs = [".php", ""]')))
+            lines.append(pick.choice(('programs = [".php"]', 'programs = [".php", ".txt"]')))
             lines.append(pick.choice(('gateway = "fastcgi:127.0.0.1:1"', 'gateway = "cgi"')))
         elif chosen == "alias file" or pick.random() < 0.1:
             lines.append('gateway = "fastcgi:127.0.0.1:1"')
