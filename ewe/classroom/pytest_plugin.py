@@ -32,7 +32,7 @@ OPTIONS = (
     ("--ewe-command", "ewe_command", "TEXT", "grade what this starts: './server {port} {root} {workers}'"),
     ("--ewe-lab", "ewe_lab", "NAME", "the lab, or a grading.toml [thread]"),
     ("--ewe-seed", "ewe_seed", "NAME", "the student whose numbers are used"),
-    ("--ewe-user", "ewe_user", "NAME", "the server's account, if pytest runs as root [nobody]"),
+    ("--ewe-user", "ewe_user", "NAME", "the server's account, if pytest runs as root [a separate one]"),
 )
 
 

@@ -115,10 +115,14 @@ QUICK = {
 }
 
 
+# Another account may not enter this clone.
+AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
+
+
 def grade(lab: str, *server: str) -> subprocess.CompletedProcess[str]:
     only = [word for check in QUICK[lab] for word in ("--only", check)]
     code = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "--user", "root", "--lab", lab, *only, *server]
+    command = [sys.executable, "-c", code, *AS_ROOT, "--lab", lab, *only, *server]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
@@ -142,6 +146,7 @@ def test_solution_and_starter_are_graded(tmp_path: Path, name: str, way: str) ->
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("name", [name for name, way in WAYS if way == "c"])
+@pytest.mark.needs("gcc")
 def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
     assert course("new", name, str(tmp_path / "begun"), "--language", "c") == 0
     subprocess.run(["make", "-s", "-C", tmp_path / "begun"], check=True, capture_output=True)
@@ -152,27 +157,25 @@ def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
     assert graded.returncode == 0, graded.stdout + graded.stderr
 
 
-# Go is in no image of ours: the test is there where Go is.
-if shutil.which("go"):
-
-    @pytest.mark.starts_processes
-    @pytest.mark.timeout(300)  # a new machine compiles Go's library first
-    @pytest.mark.parametrize("name", [name for name, way in WAYS if way == "go"])
-    def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
-        for command, directory in (("new", "begun"), ("solution", "solved")):
-            assert course(command, name, str(tmp_path / directory), "--language", "go") == 0
-            subprocess.run(["go", "vet", "."], cwd=tmp_path / directory, check=True)
-            subprocess.run(["go", "build", "-o", "server", "."], cwd=tmp_path / directory, check=True)
-            misplaced = subprocess.check_output(["gofmt", "-l", "."], cwd=tmp_path / directory)
-            assert not misplaced
-        graded = grade(
-            name,
-            "--only",
-            "who-works",
-            "--command",
-            f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}",
-        )
-        assert graded.returncode == 0, graded.stdout + graded.stderr
+@pytest.mark.starts_processes
+@pytest.mark.needs("Go")
+@pytest.mark.timeout(300)  # a new machine compiles Go's library first
+@pytest.mark.parametrize("name", [name for name, way in WAYS if way == "go"])
+def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
+    for command, directory in (("new", "begun"), ("solution", "solved")):
+        assert course(command, name, str(tmp_path / directory), "--language", "go") == 0
+        subprocess.run(["go", "vet", "."], cwd=tmp_path / directory, check=True)
+        subprocess.run(["go", "build", "-o", "server", "."], cwd=tmp_path / directory, check=True)
+        misplaced = subprocess.check_output(["gofmt", "-l", "."], cwd=tmp_path / directory)
+        assert not misplaced
+    graded = grade(
+        name,
+        "--only",
+        "who-works",
+        "--command",
+        f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}",
+    )
+    assert graded.returncode == 0, graded.stdout + graded.stderr
 
 
 # Handouts and packs
@@ -231,6 +234,15 @@ def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
         (box / name).write_bytes((tmp_path / "p" / name).read_bytes())
     (box / "server.c").write_text("this does not compile\n")
     (box / "driver.sh").write_text("echo a mark of my own\n")
+    forged = tmp_path / "forged"
+    forged.mkdir()
+    (forged / "driver.sh").write_text("echo a mark of my own\n")
+    shutil.copy(box / "server.c", forged)
+    for archive, names in (
+        (forged / "autograde.tar", ["driver.sh"]),
+        (box / "handin.tar", ["autograde.tar", "server.c"]),
+    ):
+        subprocess.run(["tar", "cf", archive, *names], cwd=forged, check=True)
     grader = bin_ / "ewe-grade"
     grader.write_text(
         f'#!/bin/sh\nexec {sys.executable} -m ewe.classroom.grader.cli --network host "$@" 2>&1\n'
@@ -245,8 +257,37 @@ def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
     )  # fmt: skip
     *before, last = done.stdout.splitlines()
     assert set(json.loads(last)["scores"].values()) == {0}
-    assert any("./server is not a program that can be run" in line for line in before)
+    assert any("make: the build ended with status 2: server.c" in line for line in before)
     assert "a mark of my own" not in done.stdout
+
+
+@pytest.mark.starts_processes
+def test_gradescope_runs_no_makefile_of_a_submission(tmp_path: Path) -> None:
+    """make reads a GNUmakefile before the Makefile; run_autograder runs as root in the platform's image."""
+    assert course("pack", "pool", str(tmp_path / "source"), "--for", "gradescope", "--language", "c") == 0
+    (tmp_path / "results").mkdir()
+    handed_in = tmp_path / "submission"
+    handed_in.mkdir()
+    (handed_in / "server.c").write_text("int main(void) { return 0; }\n")
+    (handed_in / "GNUmakefile").write_text(f"server:\n\tid > {tmp_path}/ran; cp /bin/true server\n")
+    (handed_in / "conversation.c").symlink_to(tmp_path / "precious")
+    (tmp_path / "precious").write_text("kept\n")
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    grader = bin_ / "ewe-grade"
+    grader.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m ewe.classroom.grader.cli --only own-answers "$@" 2>&1\n'
+    )
+    grader.chmod(0o755)
+    script = (tmp_path / "source" / "run_autograder").read_text().replace("/autograder", str(tmp_path))
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert "left out: GNUmakefile" in done.stdout
+    assert not (tmp_path / "ran").exists() and (tmp_path / "precious").read_text() == "kept\n"
+    assert json.loads((tmp_path / "results" / "results.json").read_text())["score"] == 0
+    assert "the server ended with status 0" in done.stdout
 
 
 # Measurements and questions

@@ -203,9 +203,17 @@ QUICKLY = {
     "Apache, prefork": ("progress", "exactly-n"),
     "Apache, event": ("stop", "progress"),
 }
+NEEDED = {
+    "nginx": ("nginx",),
+    "lighttpd": ("lighttpd",),
+    "Apache, prefork": ("apache2",),
+    "Apache, event": ("apache2",),
+}
 
 
-@pytest.mark.parametrize("name", QUICKLY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.needs(*NEEDED.get(name, ()))) for name in QUICKLY]
+)
 def test_no_check_fails_on_a_correct_server(name: str, tmp_path: Path) -> None:
     lab, arguments = CORRECT[name]
     only = [word for check in QUICKLY[name] for word in ("--only", check)]

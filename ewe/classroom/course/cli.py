@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ewe import __version__
 from ewe.classroom.course import labs
 from ewe.classroom.seeds import Seed
+from ewe.config.command_parser import CommandParser
 from ewe.config.messages import ConfigError, one_line
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ DESCRIPTION = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 

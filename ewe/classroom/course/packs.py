@@ -30,18 +30,18 @@ AUTOGRADE = "autograde"  # of the pack for Autolab: the directory that is in aut
 NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are URLs
 
 
-def put_given(way: Way, where: str) -> str:
-    """Return a line of a shell script that puts the lab's own files in place of a submission's."""
-    return f"cp {where}/given/* .\n" if way.given else ""
-
-
-def grade(lab: Lab, way: Way, *outputs: str, anyway: bool = True) -> str:
+def grade(lab: Lab, way: Way, *outputs: str, given: str = "") -> str:
     """Return the command that grades a submission in the current directory.
 
-    anyway: run ewe-grade also if the build fails. The report then says so; without it a platform finds no results.
+    ewe-grade copies the files of the work, and builds the copy as the server's account: a submission may hold a
+    GNUmakefile, which make would read first. given: the directory of the lab's own files, where the pack has them;
+    without one the student's copies of these files are graded.
     """
-    build = f"{way.build} {'|| true;' if anyway else '&&'} " if way.build else ""
-    return f"{build}ewe-grade --lab {lab.name} {' '.join(outputs)} {way.grade}".replace("  ", " ")
+    names = (*way.work, *way.data, *(way.given if not given else ()))
+    words = [f"ewe-grade --lab {lab.name}", *outputs, *(f"--work {name}" for name in names)]
+    words += [f"--given {given}"] if given and way.given else []
+    words += [f"--build {shlex.quote(way.build)}"] if way.build else []
+    return " ".join([*words, way.grade])
 
 
 def gradescope(lab: Lab, way: Way) -> dict[str, str]:
@@ -59,8 +59,9 @@ def gradescope(lab: Lab, way: Way) -> dict[str, str]:
         f"{INSTALL.replace('python3', '/opt/ewe/bin/python3')}\nln -sf /opt/ewe/bin/ewe* /usr/local/bin/\n",
         "run_autograder": "#!/usr/bin/env bash\n"
         "# The exit code of ewe-grade says whether every check passed; Gradescope reads the file.\n"
-        f"cd /autograder/submission\n{put_given(way, '/autograder/source')}"
-        f"{grade(lab, way, '--gradescope /autograder/results/results.json')}\ntrue\n",
+        "cd /autograder/submission\n"
+        f"{grade(lab, way, '--gradescope /autograder/results/results.json', given='/autograder/source/given')}\n"
+        "true\n",
     }
 
 
@@ -96,13 +97,15 @@ def github(lab: Lab, way: Way) -> dict[str, str]:
 def autolab(lab: Lab, way: Way) -> dict[str, str]:
     """Return the Makefile, and the directory of which pack() makes autograde.tar: Autolab copies these two.
 
-    The handin is unpacked first, so that no file of a student can take the place of the driver.
+    The hand-in is unpacked into a separate directory, so that no file in it replaces the driver or autograde.tar.
     """
-    steps = put_given(way, ".") + grade(lab, way, "--autolab")
+    steps = grade(lab, way, "--autolab", given="../given")
     return {
-        "autograde-Makefile": "all:\n\t@[ ! -f handin.tar ] || tar xf handin.tar\n\t@tar xf autograde.tar\n"
-        "\t@sh driver.sh\n",
-        f"{AUTOGRADE}/driver.sh": f"#!/bin/sh\n# Autolab reads the last line.\n{steps}\ntrue\n",
+        "autograde-Makefile": "all:\n\t@rm -rf handin && mkdir handin\n"
+        "\t@if [ -f handin.tar ]; then tar xf handin.tar -C handin; "
+        f"else cp -P {' '.join((*way.work, *way.data))} handin 2>&1 || true; fi\n"
+        "\t@tar xf autograde.tar\n\t@sh driver.sh\n",
+        f"{AUTOGRADE}/driver.sh": f"#!/bin/sh\n# Autolab reads the last line.\ncd handin\n{steps}\ntrue\n",
         "README.md": f"Put autograde-Makefile and autograde.tar into the assessment's directory. Students hand in "
         f"`{way.work[0]}`, or several files as `handin.tar`.\n\n"
         f"Install ewe in the image of the course: `{INSTALL}`\n",
@@ -129,8 +132,7 @@ def prairielearn(lab: Lab, way: Way) -> dict[str, str]:
     )
     run = (
         f"#!/bin/sh\n{INSTALL} >&2\nmkdir -p /grade/results\ncd /grade/student\n"
-        f"{put_given(way, '/grade/tests')}"
-        f"{grade(lab, way, '--prairielearn /grade/results/results.json')}\ntrue\n"
+        f"{grade(lab, way, '--prairielearn /grade/results/results.json', given='/grade/tests/given')}\ntrue\n"
     )
     page = (
         f"<pl-question-panel>\n<markdown>\n{lab.read('text.md').strip()}\n</markdown>\n</pl-question-panel>\n"
@@ -146,11 +148,13 @@ def prairielearn(lab: Lab, way: Way) -> dict[str, str]:
 
 def devcontainer(lab: Lab, way: Way) -> dict[str, str]:
     """Return a development container: the same system on each laptop, with ewe and the language's tools."""
+    build = f"{way.build} && " if way.build else ""
+    command = f"{build}ewe-grade --lab {lab.name} {way.grade}"
     table: dict[str, object] = {
         "name": f"ewe: {lab.name}",
         "image": "mcr.microsoft.com/devcontainers/python:3.12",
         "postCreateCommand": INSTALL.replace("python3 -m ", ""),
-        "postAttachCommand": f"echo 'Grade your server with:'; echo {shlex.quote(grade(lab, way, anyway=False))}",
+        "postAttachCommand": f"echo 'Grade your server with:'; echo {shlex.quote(command)}",
     }
     if way.name == "go":
         table["features"] = {"ghcr.io/devcontainers/features/go:1": {}}

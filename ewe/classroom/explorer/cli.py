@@ -20,6 +20,7 @@ from ewe.classroom.explorer.harness import Model
 from ewe.classroom.explorer.program import Program, scenarios
 from ewe.classroom.explorer.report import Exploration, explore, read_schedule, replay
 from ewe.classroom.explorer.scheduler import SAMPLES, Options, ProgramError, Schedule
+from ewe.config.command_parser import CommandParser, HelpFormatter
 from ewe.config.messages import nearest
 
 INTERRUPTED = 130
@@ -39,7 +40,11 @@ class UsageError(Exception):
     """The command line is wrong; the text is one line."""
 
 
-class Parser(argparse.ArgumentParser):
+class Formatter(HelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of the description."""
+
+
+class Parser(CommandParser):
     """Reports an error as one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -104,7 +109,7 @@ def parser() -> Parser:
         prog="ewe-explore",
         description="Find the races of a program with threads: run it under many schedules, show one that fails.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
     )
     add = found.add_argument
     add("file", nargs="?", metavar="FILE", help="a file with scenario(), a program, or the name of a sample")

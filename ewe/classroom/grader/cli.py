@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
 import shlex
 import shutil
 import signal
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,10 +26,19 @@ from ewe.classroom.grader.grading import Grading
 from ewe.classroom.grader.kinds import DATA, SERVER, kind
 from ewe.classroom.grader.page import to_html
 from ewe.classroom.grader.refused import refused
-from ewe.classroom.grader.sandbox import Limits, adopt_orphans, private_network
+from ewe.classroom.grader.sandbox import (
+    Account,
+    Limits,
+    adopt_orphans,
+    named_account,
+    own_account,
+    private_network,
+)
 from ewe.classroom.grader.speed import SPEED
+from ewe.classroom.grader.submission import Submission
 from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
 from ewe.classroom.seeds import Seed
+from ewe.config.command_parser import CommandParser
 from ewe.config.messages import ConfigError, nearest, one_line
 from ewe.scratch import Scratch
 
@@ -39,10 +47,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Grade a web server: prove by schedules how many clients it serves at a time, and look for leaks,
 zombies and busy waiting. The server may be in any language; docs/grading.md says what it must do."""
+LEFT_OUT_SHOWN = 5  # names of files in one line
 MARKS = {PASSED: ("ok", "32"), FAILED: ("FAILED", "31"), ERROR: ("error", "33"), NOT_RUN: ("not run", "33")}
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 
@@ -55,6 +64,20 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--command", metavar="TEXT", help="how to start a server: './server {port} {root} {workers}'"
+    )
+    made.add_argument(
+        "--work", metavar="FILE", action="append",
+        help="copy this file from here to an empty directory, and grade it there; may be repeated",
+    )  # fmt: skip
+    made.add_argument(
+        "--given",
+        metavar="DIR",
+        help="with --work: the files of this directory come with the lab, and replace the student's",
+    )
+    made.add_argument(
+        "--build",
+        metavar="TEXT",
+        help="with --work: build the server first, as its account: 'make -f Makefile'",
     )
     made.add_argument("--lab", metavar="NAME", default="thread", help="a lab, or a grading.toml [thread]")
     made.add_argument(
@@ -91,7 +114,9 @@ def parser() -> Parser:
     for name, (what, _) in formats.FORMATS.items():
         made.add_argument(f"--{name}", metavar="FILE", help=f"write {what}")
     made.add_argument("--autolab", action="store_true", help="print Autolab's line at the end")
-    made.add_argument("--user", metavar="NAME", help="the server's account, if the grader is root [nobody]")
+    made.add_argument(
+        "--user", metavar="NAME", help="the server's account, if the grader is root [a separate one]"
+    )
     made.add_argument(
         "--network", choices=("auto", "host"), default="auto",
         help="auto: a private network where the system allows one; host: a free port of this host [auto]",
@@ -124,10 +149,42 @@ def run(options: argparse.Namespace) -> int:
         return print_list()
     if options.explain is not None:
         return explain(options.explain)
+    check_usage(options)
+    head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
+    lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
+    if options.replay and lab.subject != SERVER:
+        raise ConfigError(f"--replay: the lab {lab.name} grades no server: there are no bytes to send again")
+    if options.speed and lab.subject != SERVER:
+        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
+    lab = as_asked(options, lab)
+    account = account_of(options.user) if lab.subject != DATA else None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with ExitStack() as stack:
+        what = kind(lab.subject)
+        try:
+            if options.work:
+                stack.enter_context(copied(options, account))
+            recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
+        except subject.BadSubject as error:
+            return refuse(options, lab, printable(one_line(str(error))))
+        check_readable(recipe, account)
+        if options.repeat > 1 or options.runs:
+            return grade_often(options, recipe, lab, account)
+        with prepared(options, recipe, lab, account) as grading:
+            if options.replay:
+                return print_replay(grading, str(head.get("check")), steps)
+            return grade(grading, options)
+
+
+def check_usage(options: argparse.Namespace) -> None:
+    """Raise ConfigError if the options contradict each other."""
     if bool(options.path) == bool(options.command):
         raise ConfigError(
             "name one server: a PATH, or --command './server {port} {root}'; --help lists all options"
         )
+    for name in ("given", "build"):
+        if getattr(options, name) is not None and not options.work:
+            raise ConfigError(f"--{name} goes with --work FILE, which names the files of the submission")
     if not 1 <= options.repeat <= 10000:
         raise ConfigError(f"--repeat: {options.repeat}, which is no number from 1 to 10000")
     if not 1 <= options.jobs <= 64:
@@ -136,17 +193,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             "--jobs: runs at the same time need a private network each; leave out --network host"
         )
-    head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
-    lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
-    what = kind(lab.subject)
-    if options.replay and lab.subject != SERVER:
-        raise ConfigError(f"--replay: the lab {lab.name} grades no server: there are no bytes to send again")
-    try:
-        recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
-    except subject.BadSubject as error:
-        return refuse(options, lab, printable(one_line(str(error))))
-    if options.speed and lab.subject != SERVER:
-        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
+
+
+def as_asked(options: argparse.Namespace, lab: scheme.Scheme) -> scheme.Scheme:
+    """Return the lab with the numbers of --seed and --claim, and the checks of --only. Raises ConfigError."""
     if options.seed is not None:
         lab = replace(lab, workers=Seed.read(options.seed).workers(lab.workers))
     if options.claim is not None:
@@ -158,19 +208,38 @@ def run(options: argparse.Namespace) -> int:
         lab = chosen(lab, options.only, options.speed)
     if options.speed and lab.subject != SERVER:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server")
-    account = account_of(options.user, recipe) if lab.subject != DATA else ""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if options.repeat > 1 or options.runs:
-        return grade_often(options, recipe, lab, account)
-    with prepared(options, recipe, lab, account) as grading:
-        if options.replay:
-            return print_replay(grading, str(head.get("check")), steps)
-        return grade(grading, options)
+    return lab
+
+
+@contextmanager
+def copied(options: argparse.Namespace, account: Account | None) -> Iterator[None]:
+    """Grade in a copy of the submission (submission.py). Raises ConfigError, BadSubject."""
+    for name in (*formats.FORMATS, "html", "record", "runs"):  # files of the directory we are about to leave
+        if getattr(options, name):
+            setattr(options, name, os.path.abspath(getattr(options, name)))
+    adopt_orphans()  # the build's
+    home = Path.cwd()
+    submission = Submission(home, Limits(account), place_for(account))
+    try:
+        submission.take(options.work)
+        if options.given is not None:
+            submission.add_given(Path(options.given))
+        if left_out := submission.left_out():
+            shown = ", ".join(printable(name) for name in left_out[:LEFT_OUT_SHOWN])
+            more = f" and {len(left_out) - LEFT_OUT_SHOWN} more" if len(left_out) > LEFT_OUT_SHOWN else ""
+            print(f"Not part of the work, and left out: {shown}{more}")
+        if options.build is not None:
+            submission.build(options.build)
+        os.chdir(submission.path)
+        yield
+    finally:
+        os.chdir(home)
+        submission.close()
 
 
 @contextmanager
 def prepared(
-    options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: str
+    options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: Account | None
 ) -> Iterator[Grading]:
     """Give what grades a server: a private network for this process, and a directory that is removed afterwards."""
     adopt_orphans()
@@ -214,39 +283,42 @@ def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
     )
 
 
-def account_of(user: str | None, recipe: subject.Recipe) -> str:
-    """Return the account that the server runs as, "" for the grader's. Raises ConfigError."""
+def account_of(user: str | None) -> Account | None:
+    """Return the account that the server runs as, None for the grader's. Raises ConfigError."""
     if os.geteuid() != 0:
-        if user is not None and user != pwd.getpwuid(os.geteuid()).pw_name:
+        if user is not None and user != processes.user_name(os.geteuid()):
             raise ConfigError("--user: only root can start a server as another user; leave the option out")
-        return ""
-    name = user or "nobody"
+        return None
+    if user is None:
+        return own_account()
     try:
-        entry = pwd.getpwnam(name)
+        account = named_account(user)
     except KeyError:
-        raise ConfigError(f"--user: there is no account {name}; name one that exists, or root") from None
-    if entry.pw_uid == 0:
-        return ""
+        raise ConfigError(f"--user: there is no account {user}; name one that exists, or root") from None
+    return account if account.uid else None
+
+
+def check_readable(recipe: subject.Recipe, account: Account | None) -> None:
+    """Raise ConfigError if the account may not read a file that the server's command names."""
+    if account is None:
+        return
     for word in recipe.command:
         file = Path(shutil.which(word) or recipe.directory / word) if word else None
         if file is None or "{" in word or not file.is_file():
             continue
-        if not processes.is_readable(file.resolve(), entry.pw_uid, entry.pw_gid):
+        if not processes.is_readable(file.resolve(), account.uid, account.gid):
             raise ConfigError(
-                f"{file}: the account {name}, which the server runs as, may not read it; move it "
-                f"to where all may read, "
+                f"{file}: the server's account, {account.name}, may not read it; move it to where all may read, "
                 "or choose an account with --user (--user root: no protection)"
             )
-    return name
 
 
-def place_for(account: str) -> str | None:
+def place_for(account: Account | None) -> str | None:
     """Return a directory for the site that the account may enter: the usual one for temporary files, or /tmp."""
-    if account:
-        entry = pwd.getpwnam(account)
+    if account is not None:
         for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
             if all(
-                processes.may_enter(part, entry.pw_uid, entry.pw_gid)
+                processes.may_enter(part, account.uid, account.gid)
                 for part in (Path(place).resolve(), *Path(place).resolve().parents)
             ):
                 return place
@@ -340,7 +412,9 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
     return 0 if report.all_passed else 1
 
 
-def grade_often(options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: str) -> int:
+def grade_often(
+    options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: Account | None
+) -> int:
     """Grade as often as --repeat says; print what differed between the runs; return the exit status."""
 
     def once() -> Report:

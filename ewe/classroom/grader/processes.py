@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import signal
 import socket
@@ -269,6 +270,14 @@ def kill(pid: int) -> None:
 def children_of_grader() -> list[int]:
     """Return the grader's children. Orphans of the server are among them: sandbox.adopt_orphans()."""
     return children(os.getpid())
+
+
+def user_name(uid: int) -> str:
+    """Return the name of an account; its number if it has none, as in many containers."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def permits(path: Path, uid: int, gid: int, need: int) -> bool:

@@ -5,9 +5,14 @@
         └─ Popen(preexec_fn=Limits) ─▶ the server: limits (setrlimit), account, dies with the grader
 
 The network namespace also keeps the server from reaching other machines. It needs root, or a kernel that lets users
-make namespaces; where neither is given the grader uses a free port of the host. The sandbox guards a host against
-accidents: endless loops, fork bombs, files that grow without end. It is no guard against malice: run submissions of
-strangers in a container or a virtual machine.
+make namespaces; where neither is given the grader uses a free port of the host.
+
+Under root each grading has a separate account: a number that no account of the system and no process has. With
+one account for all, such as nobody, a submission could signal the server of another one that is graded beside it,
+and a fork bomb would use up the processes of both, since the kernel counts them for each account.
+
+The sandbox guards a host against accidents: endless loops, fork bombs, files that grow without end. It is no guard
+against malice: run submissions of strangers in a container or a virtual machine.
 """
 
 from __future__ import annotations
@@ -25,7 +30,42 @@ from dataclasses import dataclass
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# Numbers for accounts that exist only for a while. systemd takes its own (DynamicUser=) from this range, too: no
+# account of a person, of a package or of a container lies in it.
+OWN_UIDS = range(61184, 65520)
 libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Account:
+    """The account of a server under test. name: for messages."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def named_account(name: str) -> Account:
+    """Return an account of the system. Raises KeyError."""
+    entry = pwd.getpwnam(name)
+    return Account(name, entry.pw_uid, entry.pw_gid)
+
+
+def own_account() -> Account:
+    """Return an account that no other process has, with the group of nobody.
+
+    Graders that start at the same moment have different process ids, and so begin at different numbers.
+    """
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            taken.add(os.stat(f"/proc/{pid}").st_uid)
+        except OSError:
+            pass  # it has ended
+    begin = os.getpid() % len(OWN_UIDS)
+    numbers = (*OWN_UIDS[begin:], *OWN_UIDS[:begin])
+    uid = next((number for number in numbers if number not in taken), OWN_UIDS[begin])
+    return Account(f"number {uid}", uid, pwd.getpwnam("nobody").pw_gid)
 
 
 def private_network() -> bool:
@@ -67,7 +107,7 @@ def end_with_parent(number: int) -> None:
 class Limits:
     """What a server under test may use. Called in the child, between fork and exec."""
 
-    user: str = ""  # the account; "": the grader's
+    account: Account | None = None  # None: the grader's
     cpu_s: int = 300
     file_bytes: int = 64 << 20
     descriptors: int = 1024
@@ -82,12 +122,12 @@ class Limits:
             (resource.RLIMIT_NOFILE, self.descriptors),
         ):
             lower(kind, most)
-        if self.user:
-            entry = pwd.getpwnam(self.user)
+        if self.account is not None:
+            uid, gid = self.account.uid, self.account.gid
             lower(resource.RLIMIT_NPROC, self.processes)
             os.setgroups([])
-            os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
-            os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
         end_with_parent(signal.SIGKILL)  # last: a change of the account clears it
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from support import needs
+
 SOURCE = Path(__file__).with_name("mutants.c")
 IN_C = {
     "StringLength": ("Takes strlen() for the length of a file.", "content-length", "thread", "Content-Length 0"),
@@ -28,9 +30,10 @@ MODELS = ("serial", "fork", "thread", "pool", "event")  # names that stand for t
 
 def build(directory: Path) -> Path:
     """Compile the mutants; return the program."""
+    needs.require("gcc")
     program = directory / "mutants"
     subprocess.run(
-        ["gcc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCE, "-lpthread"],
+        ["cc", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCE, "-lpthread"],
         check=True,
     )
     directory.chmod(0o755)

@@ -1,0 +1,150 @@
+"""A submission in a separate directory, its build, and the account that neither shares with another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.proc import alive
+
+from ewe.classroom.grader import cli as grade_cli
+from ewe.classroom.grader import submission as submissions
+from ewe.classroom.grader.sandbox import Limits, own_account
+from ewe.classroom.grader.subject import BadSubject
+from ewe.classroom.grader.submission import Submission
+from ewe.config.messages import ConfigError
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> Iterator[Submission]:
+    """A submission whose files are in tmp_path; root builds it as a separate account, as the command does."""
+    account = own_account() if os.geteuid() == 0 else None
+    made = Submission(tmp_path, Limits(account), grade_cli.place_for(account))
+    yield made
+    made.close()
+    assert not made.path.exists()
+
+
+@pytest.mark.parametrize("name", ["../server.c", "/etc/passwd", "a/b", "..", ""])
+def test_only_names_of_files_are_taken(submission: Submission, name: str) -> None:
+    with pytest.raises(ConfigError, match="not the name of a file"):
+        submission.take([name])
+
+
+def test_a_link_a_fifo_a_directory_and_a_huge_file_are_refused(
+    submission: Submission, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submissions, "MAX_FILE_BYTES", 1 << 20)
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "huge").write_bytes(b"x" * ((1 << 20) + 1))
+    for name, says in (
+        ("link", "a link is not followed"), ("fifo", "not a file"), ("directory", "not a file"),
+        ("huge", "1 MB, which is the limit"), ("missing", "No such file"),
+    ):  # fmt: skip
+        with pytest.raises(BadSubject, match=f"{name}: .*{says}"):
+            submission.take([name])
+    assert os.listdir(submission.path) == []
+
+
+def test_the_labs_own_files_replace_those_of_the_submission(submission: Submission, tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("mine")
+    (tmp_path / "server.c").write_text("work")
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "Makefile").write_text("the lab's")
+    submission.take(["server.c", "Makefile"])
+    submission.add_given(given)
+    assert (submission.path / "Makefile").read_text() == "the lab's"
+    assert submission.left_out() == ["given"]
+    with pytest.raises(ConfigError, match=r"--given: .*No such file"):
+        submission.add_given(tmp_path / "nowhere")
+
+
+@pytest.mark.starts_processes
+def test_a_build_that_fails_says_the_line(submission: Submission) -> None:
+    with pytest.raises(BadSubject, match=r"status 3: server.c:1: error: no"):
+        submission.build("sh -c 'echo begin; echo server.c:1: error: no; echo end; exit 3'")
+    with pytest.raises(BadSubject, match="signal SIGKILL: no output"):
+        submission.build("sh -c 'kill -9 $$'")
+    for command, says in (("'", "quote"), ("", "empty"), ("no-such-compiler x", "cannot be run")):
+        with pytest.raises(ConfigError, match=says):
+            submission.build(command)
+
+
+BUILDS = """
+import sys
+from pathlib import Path
+from ewe.classroom.grader import submission as submissions
+from ewe.classroom.grader.sandbox import Limits, adopt_orphans
+from ewe.classroom.grader.subject import BadSubject
+
+adopt_orphans()
+submission = submissions.Submission(Path.cwd(), Limits(), None)
+submission.build(f"sh -c '(setsid sleep 600 & echo $! > {sys.argv[1]}/left) ; exit 0'")
+submissions.BUILD_S = 2.0
+try:
+    submission.build(f"sh -c 'echo $$ > {sys.argv[1]}/endless; sleep 600'")
+except BadSubject as reason:
+    print(reason)
+submission.close()
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_build_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """In a process of its own: adopting orphans is for the rest of a process's life."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUILDS, str(tmp_path)], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert "the build did not end within" in done.stdout, done.stderr
+    for name in ("left", "endless"):
+        assert not alive([int((tmp_path / name).read_text())])
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_build_is_not_root(submission: Submission, tmp_path: Path) -> None:
+    submission.build("sh -c 'id -u > who; id -G >> who'")
+    uid, groups = (submission.path / "who").read_text().split()
+    assert int(uid) not in (0, 65534) and int(groups) != 0
+    (tmp_path / "mark").write_text("0")
+    (tmp_path / "mark").chmod(0o600)
+    with pytest.raises(BadSubject, match="Permission denied"):
+        submission.build(
+            f"sh -c 'echo 100 > {tmp_path}/mark || {{ echo error: Permission denied; exit 1; }}'"
+        )
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_submission_cannot_signal_another_one() -> None:
+    """Two graders run beside each other: the account of one is not the account of the other."""
+    victim = subprocess.Popen(["sleep", "600"], preexec_fn=Limits(own_account()))
+    try:
+        attacker = subprocess.run(
+            ["sh", "-c", f"kill -9 {victim.pid}"],
+            preexec_fn=Limits(own_account()),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert attacker.returncode != 0 and "not permitted" in attacker.stderr
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        assert victim.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("option", ["--given", "--build"])
+def test_options_of_a_copy_need_the_names_of_its_files(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grade_cli.main([option, "x", "--command", "true {port}"]) == 2
+    assert "goes with --work" in capsys.readouterr().err
