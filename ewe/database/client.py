@@ -45,7 +45,10 @@ class Client:
     def ask(self, request: ClientRequest) -> Iterator[bytes]:
         """Yield the parts of a result. Raises DatabaseError, after some parts if the result is not whole."""
         try:
-            self.socket.sendall(encode_request(request))
+            try:
+                self.socket.sendall(encode_request(request))
+            except ConnectionError:
+                pass  # it may have said why before it closed the connection
             while True:
                 fields = self.decoder.frame()
                 while fields is None:

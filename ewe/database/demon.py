@@ -3,30 +3,26 @@
     gateway ──frame──▶ main thread ──job──▶ worker 1: connection to `log`  ──▶ database
     gateway ──frame──▶    epoll    queue ─▶ worker 2: connection to `shop`
                             ▲                  │ sends the result to the gateway itself
-                            └──── pipe: done ──┘
+                            └── socket: done ──┘
 
-A worker is a thread (worker.py), or, with several demons, a thread of another process (demons.py). The lines to
-gateways may be sockets, pipes or message queues (lines.py). Neither makes a difference here.
+A worker runs in another process (demons.py, worker.py), which this one kills if a statement cannot be ended
+otherwise. The lines to gateways may be sockets, pipes or message queues (lines.py), which makes no difference here.
 
-The main thread owns everything but the statements: it accepts, reads requests, decides who may ask, and hands each
-request to a worker. All its state is its own, so it needs no lock. A request waits in one queue for all databases,
-first come, first served: no gateway waits longer than those who came before it, however often others ask.
+This process has one thread, and it never waits for a database. It accepts, reads requests, decides who may ask, and
+hands each request to a worker. A request waits in one queue for all databases, first come, first served: no gateway
+waits longer than those who came before it, however often others ask.
 
 Who may ask is decided by the kernel's word, not by the peer's: on a Unix socket, the user id of the process that
 connected (SO_PEERCRED). If the permissions of the socket decided instead, every student's script could use every
 database. The owner of a named pipe or a message queue is as good. On TCP there is no such word, so a key is asked
-for.
+for. What a peer may take before it has proved itself is bounded (gateways.py).
 
 A worker blocks while it sends to a gateway that reads slowly, for at most `write_timeout`.
 
-A worker that has finished wakes the main thread only if something waits for that: a request in the queue, or the
-next request of the same gateway. Else the next event finds it in `finished`. Each wake-up that is saved is some 15
-microseconds of CPU time for each statement.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import pwd
@@ -34,55 +30,29 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ewe.database.demons import LOG, DemonProcess, Remote
+from ewe.database.drivers import DRIVERS
+from ewe.database.gateways import BEGUN_S, Complaints, Gateway, Gateways
 from ewe.database.lines import Acceptor, Line, name_of, open_acceptors
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
-    Decoder,
     ProtocolError,
     ServerResponse,
     decode_request,
     encode_response,
 )
 from ewe.database.settings import DatabaseSettings, Settings, unknown
-from ewe.database.worker import Job, Worker
+from ewe.database.worker import Job
 from ewe.logger import ErrorLog
+from ewe.registry import load
 
 LOOK = 0.1  # seconds between two looks at the deadlines
 YOUNG = 1.0  # seconds: a demon that ends younger than this is started again only after so long
 GRACE = 10.0  # seconds in which the demon finishes what it has begun when it is asked to stop
-
-
-class Gateway:
-    """A connection of a gateway. uid: of its process; None on TCP.
-
-    busy: its request waits or runs. muted: epoll does not report what it sends meanwhile. left: its connection is
-    of no use any more.
-    """
-
-    def __init__(self, line: Line, acceptor: Acceptor) -> None:
-        self.line = line
-        self.acceptor = acceptor
-        self.decoder = Decoder()
-        self.uid = line.uid
-        self.who = line.who
-        self.busy = False
-        self.muted = False
-        self.left = False
-
-    def has_more(self) -> bool:
-        """Return whether something of a next request has arrived."""
-        return bool(self.decoder.data) or self.line.has_received()
-
-    def may_use(self, database: DatabaseSettings, accounts: Container[int], key: str) -> bool:
-        """Return whether the gateway may use a database: its account is among these, or on TCP it has the key."""
-        if self.uid is None:
-            return bool(database.key) and hmac.compare_digest(database.key.encode(), key.encode())
-        return self.uid in accounts
 
 
 class Waiting:
@@ -102,20 +72,19 @@ class Demon:
         self.settings = settings
         self.reload = reload
         self.log = log
+        preload(settings.databases.values())
         self.accounts = accounts_of(settings, log)
         self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
         self.listening = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
-        self.gateways: dict[int, Gateway] = {}
+        self.gateways = Gateways()
+        self.complaints = Complaints()
         self.closing: list[Line] = []
         self.queue: deque[Waiting] = deque()
-        self.running: dict[Worker | Remote, Gateway] = {}
-        self.free: list[Worker | Remote] = []
-        self.workers: list[Worker | Remote] = []
-        self.finished: deque[Worker | Remote] = deque()
-        self.wants_wake = False  # a worker that finishes must wake the main thread
-        self.demons: dict[
-            int, DemonProcess
-        ] = {}  # by descriptor; empty: the workers are threads of this process
+        self.running: dict[Remote, Gateway] = {}
+        self.free: list[Remote] = []
+        self.workers: list[Remote] = []
+        self.finished: deque[Remote] = deque()
+        self.demons: dict[int, DemonProcess] = {}  # by descriptor
         self.starts: deque[tuple[float, int]] = deque()  # demons to start again: when, and their connections
         self.served = 0
         self.refused = 0
@@ -138,9 +107,7 @@ class Demon:
         try:
             self.resize()
             while not self.is_over():
-                # First the flag, then the look: a worker does it the other way round, so neither is missed
-                self.wants_wake = bool(self.queue) or self.stop_by is not None
-                for descriptor, events in self.epoll.poll(0 if self.finished else LOOK):
+                for descriptor, events in self.epoll.poll(LOOK):
                     self.handle(descriptor, events)
                 self.close_lines()
                 while self.signals:
@@ -159,10 +126,10 @@ class Demon:
             self.accept(self.listening[descriptor])
         elif descriptor in self.demons:
             self.hear(self.demons[descriptor])
-        elif (gateway := self.gateways.get(descriptor)) is not None:
+        elif (gateway := self.gateways.by_descriptor.get(descriptor)) is not None:
             if gateway.busy and self.finished:
                 self.collect()
-            if self.gateways.get(descriptor) is not gateway:
+            if self.gateways.by_descriptor.get(descriptor) is not gateway:
                 return
             if gateway.busy:
                 if gateway.line.has_left(events):
@@ -177,21 +144,53 @@ class Demon:
         """Take connections, and what the acceptor has received for those that there are."""
         try:
             for line in acceptor.take():
-                gateway = self.gateways.get(line.fileno())
+                gateway = self.gateways.by_descriptor.get(line.fileno())
                 if gateway is None:
-                    self.gateways[line.fileno()] = Gateway(line, acceptor)
-                    self.epoll.register(line.fileno(), line.idle_events)
+                    self.welcome(Gateway(line, acceptor))
                 elif not gateway.busy:
                     self.receive(gateway)
                 elif line.is_overfull():
                     self.leave(gateway)
-                else:
-                    self.wake_after(gateway)
         except OSError as reason:
             # No descriptor is left. epoll would report the connection again at once
             self.log.write("error", f"cannot accept: {reason.strerror}; trying again in {LOOK:g} s")
             self.listen_for(0)
             self.listen_again_at = time.monotonic() + LOOK
+
+    def welcome(self, gateway: Gateway) -> None:
+        """Take a new connection. One of an account that may use no database is closed at once."""
+        line = gateway.line
+        if gateway.uid is not None and not self.may_come(gateway.uid):
+            self.refused += 1
+            self.complain(gateway, "it may use no database here, so the connection is closed (users)")
+            error = DatabaseError("FORBIDDEN", f"{gateway.who} may not use a database here")
+            self.say(gateway, ServerResponse(b"", False, error))
+            gateway.acceptor.forget(line)
+            line.close()
+            return
+        self.gateways.add(gateway)
+        self.epoll.register(line.fileno(), line.idle_events)
+        self.keep_bounds()
+
+    def may_come(self, uid: int) -> bool:
+        """Return whether an account may ask anything: a database, or the status."""
+        return uid in (0, os.geteuid()) or any(uid in accounts for accounts in self.accounts.values())
+
+    def keep_bounds(self) -> None:
+        """Close connections as long as there are too many, or they hold too much."""
+        for gateway, why in self.gateways.surplus():
+            self.complain(gateway, f"a connection is closed: {why}")
+            if gateway.busy:
+                self.leave(gateway)
+            else:
+                error = DatabaseError("UNAVAILABLE", "too many requests at once")
+                self.say(gateway, ServerResponse(b"", False, error))
+            self.drop(gateway)
+
+    def complain(self, gateway: Gateway, message: str) -> None:
+        """Log what a peer does wrong."""
+        if words := self.complaints.words(gateway.uid, f"{gateway.who}: {message}"):
+            self.log.write("warning", words)
 
     def listen_for(self, events: int) -> None:
         """Have epoll report these events of the listening sockets."""
@@ -210,16 +209,23 @@ class Demon:
             self.drop(gateway)
             return
         try:
-            gateway.decoder.feed(data)
+            gateway.feed(data, self.settings)
         except ProtocolError as error:
             self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
             return
         self.next_request(gateway)
+        self.keep_bounds()
 
     def next_request(self, gateway: Gateway) -> None:
         """Queue the gateway's next request, if it is whole; a gateway that takes no answers is dropped."""
+        gateway.asked = 0
         try:
-            while not gateway.left and (fields := gateway.decoder.frame()) is not None:
+            while not gateway.left:
+                size = len(gateway.decoder.data)
+                fields = gateway.decoder.frame()
+                if fields is None:
+                    break
+                self.gateways.begun.pop(gateway, None)
                 request = decode_request(fields)
                 if not request.database:
                     self.say(gateway, self.status(gateway))
@@ -229,9 +235,11 @@ class Demon:
                 except DatabaseError as error:
                     self.refuse(gateway, error)
                     continue
-                return
+                gateway.asked = size - len(gateway.decoder.data)
+                break
         except ProtocolError as error:
             self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
+        self.gateways.note(gateway)
         if gateway.left:
             self.drop(gateway)
         elif not gateway.busy and gateway.line.has_received():
@@ -247,18 +255,11 @@ class Demon:
 
     def mute(self, gateway: Gateway) -> None:
         """Have epoll report only, and once, that a busy gateway leaves: what it sends stays in its line."""
-        if self.gateways.get(gateway.line.fileno()) is not gateway:
+        if self.gateways.by_descriptor.get(gateway.line.fileno()) is not gateway:
             return  # it waited in the queue, and was dropped
         events = select.EPOLLONESHOT if gateway.left else gateway.line.busy_events
         self.epoll.modify(gateway.line.fileno(), events)
         gateway.muted = True
-        self.wake_after(gateway)
-
-    def wake_after(self, gateway: Gateway) -> None:
-        """Have the worker that serves a gateway wake this thread, as the gateway has sent more."""
-        for worker, its in self.running.items():
-            if its is gateway:
-                worker.wakes = True
 
     def job(self, gateway: Gateway, request: ClientRequest) -> Job:
         """Return the job of a request that the gateway may make. Raises DatabaseError."""
@@ -268,7 +269,7 @@ class Demon:
             reason = (
                 unknown(request.database, self.settings) if own is None else "it may not use this database"
             )
-            self.log.write("warning", f"{gateway.who}: {request.database[:60]!r}: {reason}")
+            self.complain(gateway, f"{request.database[:60]!r}: {reason}")
             raise DatabaseError(
                 "FORBIDDEN", f"{gateway.who} may not use a database {request.database[:60]!r}"
             )
@@ -294,7 +295,7 @@ class Demon:
         self.refused += 1
         self.say(gateway, ServerResponse(b"", False, error))
         if closes:
-            self.log.write("warning", f"{gateway.who}: {error}")
+            self.complain(gateway, str(error))
             self.drop(gateway)
 
     def say(self, gateway: Gateway, response: ServerResponse) -> None:
@@ -311,6 +312,7 @@ class Demon:
         for worker, its in self.running.items():
             if its is gateway:
                 worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
+                worker.hurry()
 
     def drop(self, gateway: Gateway) -> None:
         """Close a gateway's connection, once the events that epoll has reported together are handled.
@@ -318,8 +320,7 @@ class Demon:
         An event of this line may still be among them. If its number were free, a new line could get that event.
         """
         line = gateway.line
-        if self.gateways.get(line.fileno()) is gateway:
-            del self.gateways[line.fileno()]
+        if self.gateways.remove(gateway):
             self.epoll.unregister(line.fileno())
             gateway.acceptor.forget(line)
             self.closing.append(line)
@@ -344,24 +345,22 @@ class Demon:
             database = waiting.job.database
             worker = min(
                 self.free,
-                key=lambda each: (each.load, each.database != database, each.database is not None),
+                key=lambda each: (each.demon.running, each.database != database, each.database is not None),
             )
             self.free.remove(worker)
             self.running[worker] = waiting.gateway
-            worker.wakes = waiting.gateway.muted or waiting.gateway.has_more()
             worker.start(waiting.job)
 
-    def finish(self, worker: Worker | Remote) -> None:
-        """Note that a worker is free; called in its thread."""
+    def finish(self, worker: Remote) -> None:
+        """Note that a worker is free."""
         self.finished.append(worker)
-        if not (self.wants_wake or worker.wakes or worker.gone):
-            return
-        try:
-            os.write(self.wakes, b"w")
-        except BlockingIOError:
-            pass  # the pipe is full, so the main thread is awake
 
     def collect(self) -> None:
+        """Take back the workers that have finished, and have as many as the settings say."""
+        self.take_back()
+        self.resize()
+
+    def take_back(self) -> None:
         """Take back the workers that have finished, and listen to their gateways again."""
         while self.finished:
             worker = self.finished.popleft()
@@ -374,7 +373,6 @@ class Demon:
                 self.drop(gateway)
                 continue
             self.await_request(gateway)
-        self.resize()
 
     def await_request(self, gateway: Gateway) -> None:
         """Go on with a gateway that has its answer: its next request may have come already."""
@@ -399,11 +397,12 @@ class Demon:
         for worker, gateway in self.running.items():
             if gateway.left:  # again: the statement may not have begun when it left
                 worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
-            if now > worker.expires:
-                worker.cancel(DatabaseError("TIMEOUT", "cancelled after the time limit"))
-                if isinstance(worker, Remote) and now > worker.expires + GRACE:
-                    worker.demon.kill()  # it does not even cancel
-        while self.starts and now >= self.starts[0][0]:
+                worker.hurry()
+            worker.check_time(now)
+        for gateway in self.gateways.late(now):
+            error = DatabaseError("MESSAGE", f"no whole request came within {BEGUN_S:g} s")
+            self.refuse(gateway, error, closes=True)
+        while self.stop_by is None and self.starts and now >= self.starts[0][0]:
             self.start_demon(self.starts.popleft()[1])
 
     # Signals, status
@@ -437,8 +436,8 @@ class Demon:
         except ValueError as error:
             self.log.write("error", f"HUP: {error}; the settings stay as they are")
             return
-        several = max(settings.demons, self.settings.demons) > 1
-        for name in ("listen", "demons", *(("connections",) if several else ())):
+        several = settings.demons or self.settings.demons
+        for name in ("listen", "demons", "memory", *(("connections",) if several else ())):
             if getattr(settings, name) != getattr(self.settings, name):
                 self.log.write("warning", f"HUP: {name} has changed: restart the demon for it")
                 settings = replace(settings, **{name: getattr(self.settings, name)})
@@ -448,25 +447,26 @@ class Demon:
         self.log.write("info", "HUP: the settings are read again")
 
     def resize(self) -> None:
-        """Have as many workers as the settings say; those that run end after their statement."""
-        demons = self.settings.demons
-        if demons > 1:
+        """Have as many demons as the settings say; one that runs a statement ends after it."""
+        demons, connections = self.settings.demons, self.settings.connections
+        if demons:
             if not self.demons and not self.starts:
                 for number in range(demons):
-                    self.start_demon((self.settings.connections + number) // demons)
+                    self.start_demon((connections + number) // demons)
             return
-        while len(self.workers) < self.settings.connections:
-            worker = Worker(self.log, self.finish)
-            self.workers.append(worker)
-            self.free.append(worker)
-        while len(self.workers) > self.settings.connections and self.free:
-            idle = self.free.pop(0)
-            self.workers.remove(idle)
-            idle.stop()
+        while len(self.demons) + len(self.starts) < connections:
+            self.start_demon(1)
+        while len(self.demons) + len(self.starts) > connections and self.free:
+            self.forget(self.free[0].demon)
 
     def start_demon(self, connections: int) -> None:
-        """Start a demon with so many connections."""
-        demon = DemonProcess(self.log, connections, self.finish)
+        """Start a demon with so many connections; try again later if the system has no process for it."""
+        try:
+            demon = DemonProcess(self.log, connections, self.settings.memory, self.finish)
+        except OSError as reason:
+            self.log.write("error", f"cannot start a demon: {reason.strerror}; trying again in {YOUNG:g} s")
+            self.starts.append((time.monotonic() + YOUNG, connections))
+            return
         self.demons[demon.fileno()] = demon
         self.epoll.register(demon.fileno(), select.EPOLLIN)
         self.workers += demon.workers
@@ -479,19 +479,37 @@ class Demon:
             return
         except EOFError:
             pass
+        self.take_back()
+        running = [(remote, self.running.pop(remote)) for remote in demon.workers if remote.job is not None]
+        young = time.monotonic() - demon.born < YOUNG
+        self.starts.append((time.monotonic() + (YOUNG if young else 0.0), len(demon.workers)))
+        self.forget(demon)
+        why = "was killed, since a statement did not end" if demon.stuck is not None else "has ended"
+        self.log.write("error", f"a demon (pid {demon.pid}) {why}; starting another")
+        for remote, gateway in running:
+            self.tell_of_loss(gateway, remote)
+
+    def forget(self, demon: DemonProcess) -> None:
+        """End a demon, whose workers have nothing to do any more."""
         self.epoll.unregister(demon.fileno())
         del self.demons[demon.fileno()]
         demon.close()
-        self.log.write("error", f"a demon (pid {demon.pid}) has ended; starting another")
-        self.collect()
-        for remote in demon.workers:
-            self.workers.remove(remote)
-            if remote.job is None:
-                self.free.remove(remote)
-            else:
-                self.drop(self.running.pop(remote))
-        young = time.monotonic() - demon.born < YOUNG
-        self.starts.append((time.monotonic() + (YOUNG if young else 0.0), len(demon.workers)))
+        self.workers = [each for each in self.workers if each.demon is not demon]
+        self.free = [each for each in self.free if each.demon is not demon]
+
+    def tell_of_loss(self, gateway: Gateway, worker: Remote) -> None:
+        """Tell a gateway that the process which ran its statement has ended, or close it within an answer."""
+        gateway.busy = False
+        if gateway.left or not worker.mark.is_open():
+            self.drop(gateway)
+            return
+        assert worker.job is not None
+        error = worker.lost()
+        self.log.write(
+            "warning", f"{gateway.who}: database {worker.job.database.name}: {error.kind}: {error}"
+        )
+        self.refuse(gateway, error)
+        self.await_request(gateway)
 
     def status(self, gateway: Gateway) -> ServerResponse:
         """Return what the demon does, as JSON; only for root and its own user."""
@@ -526,11 +544,8 @@ class Demon:
         return time.monotonic() > self.stop_by or not (self.running or self.queue or self.finished)
 
     def close(self) -> None:
-        """Close all that is open; the threads end with the process."""
-        for worker in self.workers:
-            worker.cancel(DatabaseError("UNAVAILABLE", "the demon ends"))
-            worker.stop()
-        for gateway in list(self.gateways.values()):
+        """Close all that is open, and kill what still runs."""
+        for gateway in list(self.gateways.by_descriptor.values()):
             self.drop(gateway)
         self.close_lines()
         for acceptor in self.acceptors:
@@ -539,7 +554,16 @@ class Demon:
             demon.close()
 
 
-def names_of(workers: Iterable[Worker | Remote]) -> list[str]:
+def preload(databases: Iterable[DatabaseSettings]) -> None:
+    """Load the drivers once, for all processes that are forked. Each request is told of one that is missing."""
+    for driver in {own.driver for own in databases}:
+        try:
+            load(DRIVERS[driver])
+        except ImportError:
+            pass
+
+
+def names_of(workers: Iterable[Remote]) -> list[str]:
     """Return the names of the databases that workers are connected to."""
     return [worker.database.name for worker in workers if worker.database is not None]
 

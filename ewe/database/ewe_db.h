@@ -489,6 +489,8 @@ EWE_DB_FUNCTION int ewe_db_ask(ewe_db *db, const char *database, const char *sta
     message = db->no_memory || content > EWE_DB_MAX_FRAME ? NULL : (char *)malloc(4 + content);
     if (message != NULL) {
         at = ewe_db_put_field(message + 4, 'D', database, strlen(database));
+        if (db->key[0] != '\0') /* before what is long: see ewe/database/gateways.py */
+            at = ewe_db_put_field(at, 'K', db->key, strlen(db->key));
         at = ewe_db_put_field(at, 'S', statement, strlen(statement));
         at = ewe_db_put_field(at, 'L', layout, strlen(layout));
         if (db->parameters_length > 0)
@@ -498,8 +500,6 @@ EWE_DB_FUNCTION int ewe_db_ask(ewe_db *db, const char *database, const char *sta
             at = ewe_db_put_field(at, 'N', digits[1], number[1]);
         if (number[2] > 0)
             at = ewe_db_put_field(at, 'T', digits[2], number[2]);
-        if (db->key[0] != '\0')
-            at = ewe_db_put_field(at, 'K', db->key, strlen(db->key));
         ewe_db_put_number(message, (size_t)(at - message) - 4);
     }
     free(db->parameters);

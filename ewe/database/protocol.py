@@ -23,8 +23,9 @@ messages have at most 8,192 bytes.
 
 Beyond the paper there are parameters (P), so that no gateway pastes a visitor's text into a statement, limits for
 rows (N) and time (T), the word READ (O) for a statement that may only read, also where the database may be changed,
-the key (K) that a demon asks for on TCP, and an error (E) in place of a result. A receiver
-refuses a letter that it does not know: it cannot tell whether the field may be ignored.
+the key (K) that a demon asks for on TCP, and an error (E) in place of a result. The key stands behind the database,
+so that the demon need not take a long request from a peer without a key. A receiver refuses a letter that it does
+not know: it cannot tell whether the field may be ignored.
 
 A peer may send anything. Decoder therefore checks the length of a frame before its bytes arrive, and every error is
 a ProtocolError, after which the connection must be closed, because the next frame's beginning is unknown.
@@ -121,18 +122,15 @@ def frame(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def encode_request(request: ClientRequest) -> bytes:
     """Return a ClientRequest as a frame. Raises ProtocolError for what a frame cannot hold."""
-    fields = [
-        (b"D", encoded(request.database)),
-        (b"S", encoded(request.statement)),
-        (b"L", encoded(request.layout)),
-    ]
+    fields = [(b"D", encoded(request.database))]
+    if request.key:
+        fields.append((b"K", encoded(request.key)))
+    fields += [(b"S", encoded(request.statement)), (b"L", encoded(request.layout))]
     fields += [(b"P", each) for each in encode_parameters(request.parameters)]
     numbers = ((b"I", request.client), (b"N", request.rows), (b"T", request.time_limit))
     fields += [(letter, b"%a" % number) for letter, number in numbers if number is not None]
     if request.read_only:
         fields.append((b"O", b"READ"))
-    if request.key:
-        fields.append((b"K", encoded(request.key)))
     return frame(fields)
 
 
@@ -211,6 +209,23 @@ class Decoder:
         content = bytes(self.data[LENGTH.size : LENGTH.size + length])
         del self.data[: LENGTH.size + length]
         return fields_of(content)
+
+
+def leading_fields(data: bytes | bytearray) -> tuple[str, str]:
+    """Return database and key of a frame that is not whole yet; "" unless they are its first fields, and whole."""
+    found: dict[bytes, bytes] = {}
+    at = LENGTH.size
+    while len(found) < 2 and len(data) - at >= FIELD.size:
+        letter, length = FIELD.unpack_from(data, at)
+        at += FIELD.size
+        if letter not in b"DK" or length > len(data) - at:
+            break
+        found[letter] = bytes(data[at : at + length])
+        at += length
+    try:
+        return found.get(b"D", b"").decode(), found.get(b"K", b"").decode()
+    except UnicodeDecodeError:
+        return "", ""
 
 
 def fields_of(content: bytes) -> list[tuple[bytes, bytes]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest, one_line
-from ewe.config.setting_types import BOOL, Kind, duration, whole
+from ewe.config.setting_types import BOOL, Kind, duration, size, whole
 from ewe.config.tables import Described, described, read_file, read_table, setting, sub_table
 from ewe.database.drivers import DRIVERS, Database
 from ewe.database.transports import ADDRESS, parse_transport
@@ -92,7 +92,12 @@ class Settings:
         "connections to databases, and so statements at once, of all demons together",
     )
     demons: int = setting(
-        1, whole(1, 64, "1 to 64"), "processes that run statements; each gets its part of the connections"
+        0,
+        whole(0, 64, "0 to 64"),
+        "processes that run statements; each gets its part of the connections; 0: one for each connection",
+    )
+    memory: int = setting(
+        256 << 20, size(16 << 20), "that a process which runs statements may take beyond what it starts with"
     )
     queue: int = setting(1000, COUNT, "requests that may wait for a connection; above it UNAVAILABLE")
     patience: float = setting(10.0, SECONDS, "how long a request waits for a connection; then UNAVAILABLE")

@@ -10,7 +10,10 @@ from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 BUSY = 5.0  # seconds that SQLite waits for another process that writes
-LONGEST = 100_000_000  # bytes of one value or row: SELECT zeroblob(1e9) must not fill the memory
+# Bytes of one value or row. A single step of a statement, such as instr(), takes time that grows with the square of
+# them and hears no interrupt(). Who may only read is often a visitor
+LONGEST_READ = 16_000_000
+LONGEST_WRITTEN = 100_000_000
 AT_ONCE = 100  # rows that are fetched in one call
 
 
@@ -34,7 +37,8 @@ class SQLite:
             self.connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         except sqlite3.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.place}: {reason}") from None
-        self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        longest = LONGEST_WRITTEN if database.write else LONGEST_READ
+        self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
         self.connection.set_authorizer(may_write if database.write else may_read)
 
     def execute(self, statement: str, parameters: Parameters) -> Result:

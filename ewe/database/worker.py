@@ -1,12 +1,16 @@
-"""A worker of the demon: one thread with one permanent connection, which runs one statement at a time.
+"""A worker: one thread with one permanent connection, which runs one statement at a time.
 
 The paper's Figure 4: a connection is used again if it fits the request's database, else another replaces it. The
 demon prefers a worker whose connection fits (demon.py), so with as many workers as databases in use, no connection
 is ever replaced.
+
+The demon kills the process if a statement cannot be cancelled. It then answers the gateway in the worker's place,
+unless the worker was within an answer. `mark` tells it: a byte in memory that both processes share.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import queue
 import threading
@@ -37,24 +41,38 @@ class Job(NamedTuple):
     write_timeout: float
 
 
+class Mark:
+    """One byte of shared memory: whether another process may still send an error as the answer to a job."""
+
+    def __init__(self, memory: mmap.mmap, number: int) -> None:
+        self.memory = memory
+        self.number = number
+
+    def open(self) -> None:
+        """Say that an error may follow: nothing was sent, or a part of the answer after which more comes."""
+        self.memory[self.number] = 1
+
+    def close(self) -> None:
+        """Say that no error may follow: a part is being sent, or the last one was."""
+        self.memory[self.number] = 0
+
+    def is_open(self) -> bool:
+        """Return whether an error may follow."""
+        return self.memory[self.number] == 1
+
+
 class Worker:
-    """A thread and its connection. database: the one that it is connected to.
+    """A thread and its connection. database: the one that it is connected to."""
 
-    load: how much its demon has to do, by which the least busy of several demons is found (demons.py).
-    wakes: the main thread waits for it to finish.
-    """
-
-    load = 0
-
-    def __init__(self, log: ErrorLog, done: Callable[[Worker], None]) -> None:
+    def __init__(self, log: ErrorLog, mark: Mark, done: Callable[[Worker], None]) -> None:
         """done: called in the worker's thread after each job."""
         self.log = log
+        self.mark = mark
         self.done = done
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.database: Database | None = None
         self.connection: Connection | None = None
         self.identity: tuple[int, int] | None = None
-        self.wakes = False
         self.gone = False  # the gateway of the last job cannot be used any more
         # The lock holds the job and its cancellation together, so that no cancellation hits the next job
         self.lock = threading.Lock()
@@ -104,8 +122,10 @@ class Worker:
         """Run the statement and send its result, or an error. Raises OSError if the gateway has left."""
         try:
             self.run(job)
-        except DatabaseError as error:
-            failed = self.cancelled or error
+        except (DatabaseError, MemoryError) as error:
+            failed = self.cancelled or in_words(error)
+            if isinstance(error, MemoryError):
+                self.disconnect()  # it holds what the statement has taken
             self.log.write(
                 "warning", f"{job.line.who}: database {job.database.name}: {failed.kind}: {failed}"
             )
@@ -126,6 +146,7 @@ class Worker:
                     self.send(job, ServerResponse(last, True))
                 last = piece
             result.rows.close()  # a limit may have ended it
+            self.mark.close()  # from here on the statement may have changed the database
             connection.end(commit=True)
             whole = True
         finally:
@@ -135,7 +156,10 @@ class Worker:
 
     def send(self, job: Job, response: ServerResponse) -> None:
         """Send a part of the answer. Raises OSError if the gateway has left, or reads nothing."""
+        self.mark.close()
         job.line.send(encode_response(response), job.write_timeout)
+        if response.more:
+            self.mark.open()
 
     def limited(self, rows: Iterator[Row], job: Job) -> Iterator[Row]:
         """Yield the rows that may be sent. Raises DatabaseError at a limit of the demon's."""
@@ -167,7 +191,7 @@ class Worker:
                 result.rows.close()
             if self.connection is not None:
                 self.connection.end(commit=False)
-        except DatabaseError:
+        except (DatabaseError, MemoryError):
             self.disconnect()
 
     def fitting(self, database: Database) -> Connection:
@@ -188,6 +212,13 @@ class Worker:
             connection, self.connection, self.database = self.connection, None, None
         if connection is not None:
             connection.close()
+
+
+def in_words(error: DatabaseError | MemoryError) -> DatabaseError:
+    """Return the error for the gateway."""
+    if isinstance(error, DatabaseError):
+        return error
+    return DatabaseError("STATEMENT", "the statement needs more memory than the demon gives it (memory)")
 
 
 def identity_of(place: str) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.demon import Demon
+from support.demon import ME, Demon
 from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
@@ -168,11 +168,11 @@ def test_a_database_is_for_its_users(shared: Demon) -> None:
 
 
 def test_accounts_are_looked_up_when_the_settings_are_read(demon: Demon) -> None:
-    demon.databases["log"] = ["users = ['root', 'nobody-at-all']"]
+    demon.databases["log"] = [f"users = ['{ME}', 'nobody-at-all']"]
     demon.start()
     assert "[databases.log] users: there is no account 'nobody-at-all'" in demon.log.read_text()
     assert may_nobody_use(demon, "log") == "FORBIDDEN"
-    demon.databases["log"] = ["users = ['root', 'nobody']"]
+    demon.databases["log"] = [f"users = ['{ME}', 'nobody']"]
     demon.settings()
     os.kill(demon.pid, signal.SIGHUP)
     wait_until(lambda: may_nobody_use(demon, "log") == "yes", 5)
@@ -255,13 +255,14 @@ def test_a_long_result_needs_no_memory(shared: Demon) -> None:
     text = "sheep " * 40
     wide, rows = COUNT.replace("'text'", f"'{text}' AS text"), 100_000
     shared.ask(wide, [1000])
-    before = peak_memory([shared.pid])
+    processes = [shared.pid, *(each["pid"] for each in shared.status()["demons"])]  # type: ignore[attr-defined]
+    before = peak_memory(processes)
     size = 0
     with Client(shared.address, 60) as client:
         for piece in client.ask(ClientRequest("log", wide, "CSV", [rows], time_limit=49.0)):
             size += len(piece)
     assert size == len("n,text\r\n") + sum(len(f"{n},{text}\r\n") for n in range(1, rows + 1))
-    assert size > 20 << 20 and peak_memory([shared.pid]) - before < 8 << 20
+    assert size > 20 << 20 and peak_memory(processes) - before < 8 << 20
 
 
 def test_rows_end_where_the_gateway_asks_and_fail_where_the_demon_says(demon: Demon) -> None:
@@ -286,6 +287,70 @@ def test_a_slow_statement_is_cancelled_and_the_next_is_not(demon: Demon) -> None
     with pytest.raises(DatabaseError) as refused:
         demon.ask(ENDLESS, time_limit=0.3)
     assert (refused.value.kind, refused.value.status) == ("TIMEOUT", 504)
+    assert demon.answers()
+
+
+# One step of SQLite that nothing cancels: 38 minutes
+INSTR = (
+    "SELECT instr(replace(hex(zeroblob(7000000)),'00','a'), replace(hex(zeroblob(3500000)),'00','a')||'b')"
+)
+
+
+def test_a_statement_that_hears_nothing_ends_with_its_process_and_harms_no_other(demon: Demon) -> None:
+    demon.general = ["connections = 2", 'time-limit = "50s"', 'patience = "50s"']
+    demon.start()
+    with Client(demon.address, 60) as client, Client(demon.address, 60) as other:
+        other.socket.sendall(encode_request(ClientRequest("shop", ENDLESS)))
+        wait_until(lambda: demon.status()["running"] == 1, 5)
+        for _ in range(2):  # over the same connection: it is at the beginning of an answer
+            with pytest.raises(DatabaseError) as refused:
+                list(client.ask(ClientRequest("log", INSTR, time_limit=0.3)))
+            assert refused.value.kind == "TIMEOUT"
+        assert b"".join(client.ask(ClientRequest("log", "SELECT 1 AS n", "CSV"))) == b"n\r\n1\r\n"
+        wait_until(lambda: demon.status()["running"] == 1, 5)  # the other statement goes on
+    assert "was killed, since a statement did not end" in demon.log.read_text()
+
+
+def test_a_statement_that_hears_nothing_ends_when_its_gateway_has_left(demon: Demon) -> None:
+    demon.general[0] = "connections = 1"
+    demon.start()
+    leaving = Client(demon.address)
+    leaving.socket.sendall(encode_request(ClientRequest("log", INSTR)))
+    wait_until(lambda: demon.status()["running"] == 1, 5)
+    leaving.socket.close()
+    wait_until(lambda: demon.status()["running"] == 0, 30)  # its time limit is 50 s
+    assert demon.answers()
+
+
+def test_a_stop_is_bounded_whatever_a_statement_does(demon: Demon) -> None:
+    demon.general = ["connections = 1", 'time-limit = "50s"']
+    demon.start()
+    with Client(demon.address) as client:
+        client.socket.sendall(encode_request(ClientRequest("log", INSTR)))
+        wait_until(lambda: demon.status()["running"] == 1, 5)
+        process = demon.status()["demons"][0]["pid"]  # type: ignore[index]
+        assert demon.stop() == 0  # waits 30 s at most
+    wait_until(lambda: not os.path.exists(f"/proc/{process}"), 5)
+
+
+MUCH = {
+    "a row": "SELECT " + ", ".join(["zeroblob(15000000)"] * 30),
+    "a sum of texts": "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 40)"
+    " SELECT " + ", ".join(["group_concat(hex(zeroblob(180000)), n)"] * 40) + " FROM c",
+    "a long text": "SELECT replace(hex(zeroblob(15000000)), '0', 'abcdefgh')",
+}
+
+
+@pytest.mark.parametrize("what", MUCH)
+def test_a_statement_has_a_bound_of_memory(demon: Demon, what: str) -> None:
+    demon.general = ["connections = 1", 'memory = "64m"', 'time-limit = "20s"']
+    demon.start()
+    with pytest.raises(DatabaseError) as refused:
+        demon.ask(MUCH[what])
+    assert refused.value.kind == "STATEMENT"
+    assert "memory" in str(refused.value) or "too big" in str(refused.value)
+    processes = [demon.pid, *(each["pid"] for each in demon.status()["demons"])]  # type: ignore[attr-defined]
+    assert peak_memory(processes) < 160 << 20
     assert demon.answers()
 
 
@@ -421,7 +486,7 @@ def test_connections_are_used_again_and_replaced_when_they_do_not_fit(demon: Dem
     demon.start()
     for database in ("log", "shop", "log"):
         demon.ask("SELECT 1", database=database)
-        assert demon.status()["connections"] == [database]
+        wait_until(lambda database=database: demon.status()["connections"] == [database], 5)
 
 
 def test_a_database_that_is_put_in_place_of_another_is_seen(demon: Demon) -> None:

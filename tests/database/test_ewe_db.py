@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from database.test_demon import COUNT, ENDLESS, Demon
-from support import web
+from support import needs, web
 from support.server import ROOT, Start
 
 from ewe.database import access_log
@@ -89,6 +89,7 @@ WHOLE = encode_response(ServerResponse(b"good", False))
 @pytest.fixture(scope="module")
 def asks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, which ends at the first access to memory that is not its own."""
+    needs.require("gcc")
     directory = tmp_path_factory.mktemp("ewe_db")
     source, program = directory / "asks.c", directory / "asks"
     source.write_text(ASKS)
@@ -147,6 +148,7 @@ class Asking:
         return text + before, int(status), int(whole), int(pieces), connected == "1", error
 
 
+@pytest.mark.needs("g++")
 def test_it_compiles_as_cplusplus(tmp_path: Path) -> None:
     source = tmp_path / "plus.cpp"
     source.write_text('#include <ewe_db.h>\nint main() { ewe_db_free(ewe_db_new("unix:x")); }\n')
@@ -154,6 +156,7 @@ def test_it_compiles_as_cplusplus(tmp_path: Path) -> None:
     subprocess.run(command, check=True, timeout=120)
 
 
+@pytest.mark.needs("gcc")
 def test_the_program_of_the_docs_and_of_the_header(demon: Demon, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "database.md").read_text(encoding="utf-8")
     program = page.partition("```c\n")[2].partition("```")[0]
@@ -170,6 +173,7 @@ def test_the_program_of_the_docs_and_of_the_header(demon: Demon, tmp_path: Path)
         assert b"<td>&lt;b&gt;&quot;wool&quot;" in done.stdout and done.returncode == 0
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize("model", ["thread", "asyncio"])
 def test_the_sample_library(model: str, start: Start, demon: Demon, tmp_path: Path) -> None:
     access_log.fill(str(demon.directory / "log.db"), access_log.sample(300), new=True)

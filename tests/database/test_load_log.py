@@ -13,7 +13,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from support.server import Start, needs, wait_until
+from support.server import Start, wait_until
 from support.wire import read_all
 
 from ewe.database.access_log import MAX_LINE, lines_of, opened
@@ -163,7 +163,7 @@ def run_peer(command: list[str], port: int) -> None:
         process.communicate(timeout=30)
 
 
-@needs("nginx")
+@pytest.mark.needs("nginx")
 @pytest.mark.starts_processes
 def test_the_logs_of_nginx(tmp_path: Path) -> None:
     port = free_port()
@@ -178,7 +178,7 @@ def test_the_logs_of_nginx(tmp_path: Path) -> None:
         }  # which nginx logs though nobody has checked the password
 
 
-@needs("apache2")
+@pytest.mark.needs("apache2")
 @pytest.mark.starts_processes
 def test_the_logs_of_apache(tmp_path: Path) -> None:
     port = free_port()

@@ -136,7 +136,7 @@ def test_the_first_database_needs_a_restart(start: Start, tmp_path: Path) -> Non
     assert web.get(server.url).status_code == 200
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("model", ["thread", "prefork"])
 def test_it_runs_as_the_user(start: Start, model: str, tmp_path: Path) -> None:
     server = started(start, model, tmp_path, "--user", "nobody")

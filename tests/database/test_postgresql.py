@@ -15,6 +15,7 @@ from glob import glob
 from pathlib import Path
 
 import pytest
+from support import needs
 from support.browsing import check_paging, listing_of, schema_in
 from support.browsing import run as rows_of
 from support.demon import Demon
@@ -23,7 +24,6 @@ from support.server import ROOT, wait_until
 
 from ewe.database.client import Client
 from ewe.database.drivers import Connection, Database, connect
-from ewe.database.postgresql import psycopg_style
 from ewe.database.protocol import ClientRequest, DatabaseError, Parameters, encode_request
 from ewe.features.browser import statements
 from ewe.features.browser.schema import POSTGRESQL
@@ -32,6 +32,7 @@ from ewe.sqlpages.declarations import parse, with_nulls
 from ewe.sqlpages.results import Choice, select
 from ewe.sqlpages.values import bound
 
+postgresql = needs.module("ewe.database.postgresql", "psycopg")
 pytestmark = pytest.mark.starts_processes
 PROGRAMS = max(glob("/usr/lib/postgresql/*/bin"), default="")
 # What a gateway might send first, to change what its next statement may do
@@ -94,6 +95,7 @@ class PostgreSQL:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSQL]:
+    needs.require("psycopg")
     with tempfile.TemporaryDirectory(prefix="ewe-pg-") as name:
         Path(name).chmod(0o755)
         made = PostgreSQL(Path(name))
@@ -196,9 +198,9 @@ def test_a_failed_statement_leaves_nothing(connections: tuple[Connection, Connec
 
 
 def test_placeholders_are_found_outside_of_text_only() -> None:
-    assert psycopg_style("a = ? AND b LIKE '%?'", [1])[0] == "a = %s AND b LIKE '%%?'"
-    assert psycopg_style("a = ? AND b LIKE '%?'", [])[0] == "a = ? AND b LIKE '%?'"
-    assert psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
+    assert postgresql.psycopg_style("a = ? AND b LIKE '%?'", [1])[0] == "a = %s AND b LIKE '%%?'"
+    assert postgresql.psycopg_style("a = ? AND b LIKE '%?'", [])[0] == "a = ? AND b LIKE '%?'"
+    assert postgresql.psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
 
 
 @pytest.fixture
@@ -301,7 +303,7 @@ def test_a_database_that_stops_and_starts_under_load(server: PostgreSQL) -> None
         assert set(answers) == {"whole", "UNAVAILABLE"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
+@pytest.mark.needs("root")
 def test_a_connection_fits_a_database_and_a_user(
     server: PostgreSQL, connections: tuple[Connection, Connection], demon: Demon
 ) -> None:

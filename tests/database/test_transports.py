@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import posix_ipc
 import pytest
+from support import needs
 from support.demon import Demon
 from support.proc import is_gone
 from support.server import ROOT, free_port, wait_until
@@ -25,15 +25,16 @@ from support.server import ROOT, free_port, wait_until
 from ewe.database.cli import main
 from ewe.database.client import Client
 from ewe.database.demon import Demon as DemonOfLines
-from ewe.database.demon import Gateway
 from ewe.database.dialing import PipeEnd, QueueEnd, connected
+from ewe.database.gateways import Gateway
 from ewe.database.lines import PipeAcceptor, SocketLine
 from ewe.database.protocol import ClientRequest, DatabaseError, Decoder, decode_response, encode_request
 from ewe.database.settings import Settings
 from ewe.database.transports import parse_transport
 from ewe.logger import ErrorLog
 
-pytestmark = pytest.mark.starts_processes
+posix_ipc = needs.module("posix_ipc")
+pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("posix_ipc")]
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
 COUNT = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT ?) SELECT n, 'text' FROM c"
 TRANSPORTS = ("unix", "tcp", "fifo", "mq")
@@ -314,12 +315,14 @@ def test_a_demon_that_is_killed_is_replaced_and_the_others_go_on(two: Demons) ->
     os.kill(int(str(before[0])), signal.SIGKILL)
     wait_until(lambda: len(two.demons()) == 2 and before[0] not in [each["pid"] for each in two.demons()], 10)
     assert two.status()["running"] == 1
-    ends = []
+    errors = []
     for client in (first, second):
         client.socket.settimeout(0.3)
         with contextlib.suppress(TimeoutError):
-            ends.append(client.socket.recv(10))
-    assert ends == [b""]  # one was closed, and the other still waits
+            client.decoder.feed(client.socket.recv(1000))
+            errors.append(decode_response(client.decoder.frame() or []).error)
+    # One was told, and the other still waits
+    assert [str(error) for error in errors] == ["the process that ran the statement has ended"]
     assert two.answers()
     assert "a demon (pid" in two.log.read_text()
     first.socket.close()
@@ -364,10 +367,10 @@ def test_a_number_is_not_used_again_among_the_same_events(tmp_path: Path) -> Non
     demon = DemonOfLines(Settings(), Settings, ErrorLog("off"))
     ours, theirs = socket.socketpair()
     gateway = Gateway(SocketLine(ours, os.getuid(), "test"), PipeAcceptor(str(tmp_path / "pipes")))
-    demon.gateways[ours.fileno()] = gateway
+    demon.gateways.add(gateway)
     demon.epoll.register(ours.fileno())
     demon.drop(gateway)
-    assert not demon.gateways and ours.fileno() >= 0
+    assert len(demon.gateways) == 0 and ours.fileno() >= 0
     demon.close_lines()
     assert ours.fileno() == -1
     theirs.close()

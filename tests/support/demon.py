@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +16,7 @@ from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
 from support.server import ROOT, wait_until
 
+ME = pwd.getpwuid(os.geteuid()).pw_name
 # A feature of ewe: mounted at /ask, it asks the database `shop` what stands after the question mark
 FEATURE = """
 import json
@@ -50,9 +53,9 @@ class Demon:
         self.log = directory / "demon.log"
         self.general = ["connections = 4", 'time-limit = "50s"']
         self.databases = {
-            "log": ["users = ['root', 'nobody']"],
+            "log": [f"users = ['{ME}', 'nobody']"],
             "shop": ["write = true"],
-            "staff": ["users = ['root']"],
+            "staff": [f"users = ['{ME}']"],
         }
         for name in self.databases:
             with sqlite3.connect(directory / f"{name}.db") as connection:
