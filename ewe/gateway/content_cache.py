@@ -14,6 +14,11 @@ they refuse never reaches it. Files are not its business: they have their own ca
 and what an authorizer or an error page has said (REDIRECT_STATUS); then the values of the fields that Vary names.
 Two spellings of one path are two keys, because a program sees REQUEST_URI.
 
+**A copy is made by a plain request only**: one with no field by which a program might choose its response, apart
+from those of Vary (unkeyed() in ewe.http.caching). Other requests run the program, and change nothing here. They
+may get a copy: it says what each plain visitor is told. And a stranger cannot run the program more often by adding
+a field.
+
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
 program, and the others wait for its copy (a bell each). They do not wait for its client: if that reads slowly, one
 of them runs the program again. A response that must not be kept lets all of them go on.
@@ -38,12 +43,12 @@ from typing import TYPE_CHECKING
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
 from ewe.http.caching import (
     directives,
-    is_keyed,
     is_personal,
     lifetime,
     may_store,
     selected,
     selecting,
+    unkeyed,
 )
 from ewe.http.error_pages import error_page
 from ewe.http.messages import (
@@ -142,7 +147,13 @@ class ContentCache:
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         flight = None
-        if why in ("uri-miss", "stale") and request.method == "GET" and not is_personal(request):
+        odd = unkeyed(request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted)
+        if (
+            why in ("uri-miss", "stale")
+            and request.method == "GET"
+            and not is_personal(request)
+            and (not odd or (copy is not None and odd.issubset(copy.names)))
+        ):
             flight = self.begun(key)
             if flight is None:
                 landed, flight = await self.waited(key, io)
@@ -150,9 +161,8 @@ class ContentCache:
                 if found is not None and is_fresh(found, wishes) and may_use(found, request):
                     return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
         recorder = None
-        trusted = io.connected is not None and io.connected.trusted
         try:
-            response = await self.forward(key, request, copy, why, ask, trusted)
+            response = await self.forward(key, request, copy, why, ask, odd)
             if response is not None and isinstance(response.body, Recorder):
                 recorder = response.body
                 recorder.flight = flight
@@ -164,14 +174,20 @@ class ContentCache:
                 self.land(key, flight)
 
     async def forward(
-        self, key: Key, request: Request, copy: Copy | None, why: str, ask: Ask, trusted: bool
+        self, key: Key, request: Request, copy: Copy | None, why: str, ask: Ask, odd: frozenset[str]
     ) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
-        why: as in Cache-Status. trusted: a trusted proxy has sent the request.
+        why: as in Cache-Status. odd: fields of the request that forbid to keep the response, unless Vary names
+        them. A 304 changes the fields of a copy, so a request with such a field does not validate one.
         """
         asked = request
-        if copy is not None and request.method == "GET" and (copy.etag or copy.modified is not None):
+        if (
+            copy is not None
+            and request.method == "GET"
+            and (copy.etag or copy.modified is not None)
+            and odd.issubset(copy.names)
+        ):
             asked = validating(request, copy)
         try:
             response = await ask(asked)
@@ -194,10 +210,15 @@ class ContentCache:
         elif copy is not None and response.status >= 500 and copy.age() - copy.lifetime < copy.grace:
             await response.close()
             return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.kept(key, request, response, f"ewe; fwd={why}", trusted)
+        return self.kept(key, request, response, f"ewe; fwd={why}", odd)
 
-    def kept(self, key: Key, request: Request, response: Response, status: str, trusted: bool) -> Response:
-        """Return a program's response with Cache-Status, and keep it if that is allowed, once it is complete."""
+    def kept(
+        self, key: Key, request: Request, response: Response, status: str, odd: frozenset[str]
+    ) -> Response:
+        """Return a program's response with Cache-Status, and keep it if that is allowed, once it is complete.
+
+        odd: as in forward().
+        """
         if request.method != "GET":
             return with_status(response, status)
         told = directives_of(response)
@@ -206,12 +227,12 @@ class ContentCache:
             usable = None  # it could never be used
         size, body = response.length, response.body
         if usable is None or (size or 0) > self.most or not may_store(request, response, told):
-            if response.status < 500:
+            if response.status < 500 and not odd:
                 self.pass_on(key)
             return with_status(response, status)
         names = selecting(response) or ()
-        if not is_keyed(request, names, trusted):
-            return with_status(response, status)
+        if unnamed := odd.difference(names):
+            return with_status(response, f'{status}; detail="{min(unnamed)}"')
         if isinstance(body, Source):
             # The fields are kept as the program has said them.
             plain = Response(response.status, response.fields, reason=response.reason)

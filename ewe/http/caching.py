@@ -4,6 +4,7 @@
     lifetime()      for how many seconds a response is fresh: section 4.2.1
     may_store()     whether it may be kept at all: section 3
     selecting()     the request fields by which one URL has several responses: Vary, section 4.1
+    unkeyed()       the request fields that forbid to keep the response: a program may choose by them
 
 ewe.features.content_cache keeps responses by these rules. Where RFC 9111 leaves a choice, the careful one is taken:
 
@@ -12,8 +13,10 @@ ewe.features.content_cache keeps responses by these rules. Where RFC 9111 leaves
 - A response to a request with Cookie or Authorization is kept, and given to such a request, only if it says
   `public` or `s-maxage` (section 3.5 demands this of Authorization alone).
 - A response with Set-Cookie is never kept.
-- A request with a field that programs believe and that is no part of the key (UNKEYED) leaves nothing behind,
-  unless Vary names the field. A stranger could otherwise plant a page with links to another host (cache poisoning).
+- A copy must be what a request without any other field would have got. A request with a field that is neither
+  part of the key, nor named by Vary, nor one of NEUTRAL therefore leaves nothing behind. A stranger could otherwise
+  plant a page for everybody (cache poisoning). NEUTRAL says what is allowed, because no list has all fields that
+  programs obey.
 """
 
 from __future__ import annotations
@@ -32,16 +35,26 @@ DIRECTIVE = re.compile(
 STATUSES = frozenset({200, 203, 300, 301, 302, 307, 308, 404, 410})
 MAX_SECONDS = 1 << 31  # section 1.2.2
 MAX_VARY = 8  # fields; more would make a copy for nearly every client
-# Fields that some programs take for the URL, the host or the client of a request
-UNKEYED = frozenset({
-    "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port",
-    "x-forwarded-server", "x-forwarded-scheme", "x-forwarded-prefix", "x-forwarded-path", "x-forwarded-uri",
-    "x-host", "x-original-url", "x-original-host", "x-rewrite-url", "x-http-method-override", "x-http-method",
-    "x-method-override", "x-real-ip", "x-client-ip", "client-ip", "true-client-ip", "x-url-scheme",
-    "front-end-https", "x-override-url", "x-script-name", "x-wap-profile",
+# Fields that browsers, feed readers and robots send by themselves: without them in the list, hardly a request would
+# leave a copy. A program that chooses by one of them must name it in Vary.
+NEUTRAL = frozenset({
+    "accept", "accept-charset", "accept-encoding", "accept-language", "cache-control", "connection",
+    "content-length", "dnt", "from", "host", "if-match", "if-modified-since", "if-none-match", "if-range",
+    "if-unmodified-since", "keep-alive", "pragma", "priority", "proxy-connection", "range", "referer", "sec-ch-ua",
+    "sec-ch-ua-mobile", "sec-ch-ua-platform", "sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site",
+    "sec-fetch-storage-access", "sec-fetch-user", "sec-gpc", "te", "upgrade-insecure-requests", "user-agent",
 })  # fmt: skip
-
-OF_PROXY = frozenset({"x-forwarded-for", "x-forwarded-proto", "x-forwarded-port", "x-real-ip"})
+# Fields that trusted proxies add: the client's address, which programs know anyway, and numbers for their logs
+OF_PROXY = frozenset({
+    "cdn-loop", "traceparent", "tracestate", "via", "x-amzn-trace-id", "x-correlation-id", "x-forwarded-for",
+    "x-real-ip", "x-request-id",
+})  # fmt: skip
+# A proxy writes these fields for the next server itself, so their values in the client's request select nothing.
+OF_CONNECTION = frozenset({"connection", "forwarded", "x-forwarded-for", "x-real-ip"})
+# Options of Connection that name no field of the key. A proxy drops each field that Connection names, and the next
+# server then answers another request than the one by which a copy would be found (RFC 9110 section 7.6.1).
+OPTIONS = frozenset({"close", "keep-alive", "te", ""})
+SAYS_SCHEME = re.compile(r'proto="?([a-z]*)')
 
 
 def directives(value: str | None) -> dict[str, str]:
@@ -139,20 +152,33 @@ def may_store(request: Request, response: Response, told: Mapping[str, str]) -> 
     names = {own.lower() for own, _ in response.fields}
     if "set-cookie" in names or "content-range" in names:
         return False
-    return selecting(response) is not None
+    varying = selecting(response)
+    return varying is not None and OF_CONNECTION.isdisjoint(varying)
 
 
-def is_keyed(request: Request, names: Iterable[str], trusted: bool) -> bool:
-    """Return whether a key has all that a response may depend on: its request has no field of UNKEYED.
+def unkeyed(request: Request, scheme: str, port: int, trusted: bool) -> frozenset[str]:
+    """Return the fields of a request that are no part of a key, and by which a program may choose its response.
 
-    names: the fields in Vary. trusted: a proxy in front has sent the request, and ewe has made its host and scheme
-    of these fields. They are then part of the key as long as they name no other host.
+    The response may be kept only if Vary names all of them. "connection" is among them if that field names another
+    one than those that concern the connection. A program's word that its response is for everybody (is_shared)
+    counts for Authorization (section 3.5), not for Cookie.
+
+    trusted: a proxy in front has sent the request, and ewe has made its client, host, scheme and port of that
+    proxy's fields. The fields are allowed as long as they say nothing else than the key.
     """
-    unkeyed = UNKEYED.intersection(request.values).difference(names)
+    values = request.values
+    found = values.keys() - NEUTRAL
+    found.discard("authorization")
     if trusted:
-        unkeyed -= OF_PROXY
-        if request.values.get("x-forwarded-host") == request.host:
-            unkeyed -= {"x-forwarded-host"}
-        if "host=" not in request.values.get("forwarded", "").lower():
-            unkeyed -= {"forwarded"}
-    return not unkeyed
+        found -= OF_PROXY
+        said = values.get("forwarded", "").lower()
+        if "host=" not in said and set(SAYS_SCHEME.findall(said)) <= {scheme}:
+            found.discard("forwarded")
+        for name, value in (("host", request.host), ("proto", scheme), ("port", str(port))):
+            if values.get(f"x-forwarded-{name}") == value:
+                found.discard(f"x-forwarded-{name}")
+    if "connection" in values:
+        options = {option.strip(" \t").lower() for option in values["connection"].split(",")}
+        if not options <= OPTIONS:
+            found.add("connection")
+    return frozenset(found)

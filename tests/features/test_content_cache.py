@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from hypothesis import given
@@ -20,11 +21,12 @@ from ewe.features.compression import Compression
 from ewe.features.content_cache import Cached
 from ewe.gateway import content_cache, content_copies
 from ewe.gateway.content_cache import PATIENCE, ContentCache, Recorder
-from ewe.http.caching import directives, lifetime, seconds, selecting
+from ewe.http.caching import NEUTRAL, directives, lifetime, seconds, selecting
 from ewe.http.dates import http_date
 from ewe.http.limits import Limits
 from ewe.http.messages import FileResponse, Request, Response, Source, with_variables
 from ewe.http.parser import parse_request
+from ewe.http.response_head import options_of
 from ewe.http.status import HTTPError
 from ewe.streams.base import Connected
 from ewe.streams.blocking import run
@@ -234,13 +236,28 @@ def test_a_copy_and_its_age(place: Place, clock: Callable[[float], None]) -> Non
         (page("public, max-age=9"), ("Authorization: Basic eA==",), True),
         (page("s-maxage=9"), ("Authorization: Basic eA==",), True),
         (page(), ("Cookie: a=b",), False),
-        (page("public, max-age=9"), ("Cookie: a=b",), True),
+        (page("public, max-age=9"), ("Cookie: a=b",), False),
+        (page("public, max-age=9", ("Vary", "Cookie")), ("Cookie: a=b",), True),
         # What a program may believe, and what is no part of the key
         (page(), ("X-Forwarded-Host: evil",), False),
         (page(), ("X-Original-URL: /admin",), False),
         (page(), ("Forwarded: host=evil",), False),
         (page(), ("X-HTTP-Method-Override: DELETE",), False),
         (page("max-age=9", ("Vary", "X-Forwarded-Host")), ("X-Forwarded-Host: evil",), True),
+        (page(), ("X-Forwarded-Ssl: on",), False),
+        (page(), ("X-Nobody-Has-Heard-Of: this",), False),
+        (page(), ("Content-Type: text/html",), False),
+        (page(), ("Accept_Language: de",), False),
+        (page("max-age=9", ("Vary", "Accept-Language")), ("Accept_Language: de",), False),
+        (page("max-age=9", ("Vary", "X")), ("X: a", "Y: b"), False),
+        (page("max-age=9", ("Vary", "X, Y")), ("X: a", "Y: b"), True),
+        # A proxy drops what Connection names
+        (page(), ("Connection: close, Keep-Alive,, TE", "TE: trailers"), True),
+        (page("max-age=9", ("Vary", "Accept")), ("Connection: close, ACCEPT", "Accept: a/b"), False),
+        (page("max-age=9", ("Vary", "Accept, Connection")), ("Connection: Accept", "Accept: a/b"), False),
+        # A proxy writes these for each client
+        (page("max-age=9", ("Vary", "X-Forwarded-For")), (), False),
+        (page("max-age=9", ("Vary", "X-Real-IP")), ("X-Real-IP: 192.0.2.1",), False),
         # Bodies
         (page(body=Program(b"a", b"")), (), True),
         (page(body=Program(b"a", length=1)), (), True),
@@ -302,6 +319,7 @@ def test_what_an_authorizer_says_is_part_of_the_key(place: Place) -> None:
 def test_behind_a_trusted_proxy(place: Place) -> None:
     client = ("192.0.2.1", 50000)
     place.io.connected = Connected(client, place.io.server, "http", True)
+    place.io.scheme, place.io.server = "https", (place.io.server[0], 443)  # as the proxy says
     place.says = page()
     for number, (fields, is_kept) in enumerate(
         (
@@ -309,11 +327,173 @@ def test_behind_a_trusted_proxy(place: Place) -> None:
             (("X-Forwarded-Host: evil, ewe",), False),
             (("Forwarded: for=192.0.2.7;proto=https",), True),
             (("Forwarded: for=192.0.2.7;HOST=evil",), False),
+            (("Forwarded: for=192.0.2.7;proto=http, for=192.0.2.8;proto=https",), False),
             (("X-Original-URL: /admin",), False),
+            (("X-Forwarded-Proto: http",), False),
+            (("X-Forwarded-Proto: http, https",), False),
+            (("X-Forwarded-Port: 443", "Via: 1.1 proxy", "X-Request-Id: 1"), True),
+            (("X-Forwarded-Port: 666",), False),
+            (("X-Forwarded-Ssl: on",), False),
         )
     ):
         place.ask(f"GET /{number}", *fields)
         assert place.ask(f"GET /{number}")[0].startswith("hit") == is_kept
+
+
+# Heads of clients as they are, with what each sends to a server over plain HTTP, and over HTTPS
+CLIENTS = {
+    "chrome": """
+User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 Safari/537.36
+Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8
+Connection: keep-alive
+Cache-Control: max-age=0
+sec-ch-ua: "Chromium";v="141", "Not?A_Brand";v="8"
+sec-ch-ua-mobile: ?0
+sec-ch-ua-platform: "Linux"
+Upgrade-Insecure-Requests: 1
+Sec-Fetch-Site: same-origin
+Sec-Fetch-Mode: navigate
+Sec-Fetch-User: ?1
+Sec-Fetch-Dest: document
+Sec-Fetch-Storage-Access: active
+Referer: https://ewe/
+Accept-Encoding: gzip, deflate, br, zstd
+Accept-Language: de-DE,de;q=0.9
+DNT: 1
+If-None-Match: "x"
+If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT""",
+    "firefox": """
+User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:143.0) Gecko/20100101 Firefox/143.0
+Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8
+Accept-Language: de,en-US;q=0.7,en;q=0.3
+Accept-Encoding: gzip, deflate, br, zstd
+DNT: 1
+Sec-GPC: 1
+Connection: keep-alive
+Upgrade-Insecure-Requests: 1
+Sec-Fetch-Dest: document
+Sec-Fetch-Mode: navigate
+Sec-Fetch-Site: none
+Sec-Fetch-User: ?1
+Priority: u=0, i
+Pragma: no-cache
+Cache-Control: no-cache
+TE: trailers""",
+    "safari": """
+Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8
+Sec-Fetch-Site: none
+Connection: keep-alive
+Sec-Fetch-Mode: navigate
+User-Agent: Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 Version/17.6 Safari/605.1.15
+Accept-Language: en-GB,en;q=0.9
+Sec-Fetch-Dest: document
+Accept-Encoding: gzip, deflate
+Priority: u=0, i""",
+    "curl": """
+User-Agent: curl/8.15.0
+Accept: */*""",
+    "wget": """
+User-Agent: Wget/1.21.3
+Accept: */*
+Accept-Encoding: identity
+Connection: Keep-Alive""",
+    "libwww-perl": """
+TE: deflate,gzip;q=0.3
+Connection: TE, close
+User-Agent: libwww-perl/6.68""",
+    "googlebot": """
+Connection: keep-alive
+Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8
+From: googlebot(at)googlebot.com
+User-Agent: Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)
+Accept-Encoding: gzip, deflate, br
+If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT""",
+    "feed reader": """
+User-Agent: Tiny Tiny RSS/23
+Accept: */*
+If-None-Match: "1"
+Accept-Encoding: gzip""",
+    "download manager": """
+User-Agent: aria2/1.36.0
+Accept: */*
+Range: bytes=0-
+If-Range: "1"
+Pragma: no-cache
+Cache-Control: no-cache""",
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_browsers_and_robots_leave_copies_and_get_them(place: Place, client: str) -> None:
+    place.says = page()
+    lines = CLIENTS[client].strip().split("\n")
+    assert place.ask("GET /", *lines)[0] == "fwd=uri-miss; stored"
+    wanted = [line for line in lines if "no-cache" not in line and "max-age=0" not in line]
+    assert place.ask("GET /", *wanted)[0].startswith("hit")
+
+
+def test_an_odd_field_gets_a_copy_and_changes_none(place: Place, clock: Callable[[float], None]) -> None:
+    place.says = page("max-age=9", ("ETag", '"1"'), ("X", "old"))
+    assert place.ask("GET /", "X-Odd: 1")[0] == 'fwd=uri-miss; detail="x-odd"'
+    place.ask()
+    assert place.ask("GET /", "X-Odd: 1")[0] == "hit; ttl=9"
+    clock(10)  # a 304 would give the copy new fields
+    place.says = lambda request: Response(
+        304, (("ETag", '"1"'), ("X", "odd"), ("Cache-Control", "max-age=99"))
+    )
+    assert place.ask("GET /", "X-Odd: 1", 'If-None-Match: "1"')[0] == "fwd=stale"
+    assert place.seen[-1].values["if-none-match"] == '"1"'
+    assert place.ask() == ("hit; fwd=stale; fwd-status=304", b"a")
+    place.says = page("no-store")  # nor does it say that the others need not wait for one another
+    clock(100)
+    place.ask("GET /", "X-Odd: 1")
+    assert not place.cache.not_kept
+
+
+NAMES = some.sampled_from((
+    "Accept-Language", "Connection", "Content-Type", "Cookie", "Forwarded", "Front-End-Https", "HX-Request",
+    "Origin", "Purpose", "Save-Data", "Sec-CH-Prefers-Color-Scheme", "Sec-Purpose", "Surrogate-Capability", "Via",
+    "X", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Ssl", "X-Original-Uri", "X-Requested-With",
+    "X_Forwarded_Host",
+))  # fmt: skip
+OTHERS = some.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=20).filter(
+    lambda name: name not in NEUTRAL | {"authorization", "upgrade", "transfer-encoding", "trailer", "expect"}
+)
+VALUES = some.sampled_from(
+    ("stranger", "stranger, close", "close, accept, stranger", "accept-language, stranger")
+)
+
+
+@given(
+    some.dictionaries(some.one_of(NAMES, OTHERS), VALUES, max_size=4),
+    some.sampled_from(
+        ("", "Accept-Language", "X, Accept-Language", "Cookie, Origin", "X-Forwarded-Host", "Connection")
+    ),
+    some.sampled_from(("max-age=60", "public, max-age=60", "no-cache")),
+)
+def test_no_visitor_sees_a_field_of_another(fields: dict[str, str], vary: str, control: str) -> None:
+    """The program's page has all fields that a program or a next server gets."""
+    place = Place()
+
+    def says(request: Request) -> Response:
+        named = options_of((request.values.get("connection", ""),))
+        seen = [f"{name}={value}" for name, value in request.fields if name not in named]
+        return page(
+            control,
+            ("Vary", vary),
+            ("ETag", '"1"'),
+            ("X-Seen", "; ".join(seen)),
+            body="\n".join(seen).encode(),
+        )
+
+    place.says = says
+    place.ask("GET /", *(f"{name}: {value}" for name, value in fields.items()))
+    for lines in ((), ("Accept-Language: de",), ("Accept-Language: stranger",)):
+        _, body = place.ask("GET /", *lines)
+        assert b"stranger" not in body.replace(b"accept-language=stranger", b"")
+        assert "stranger" not in (place.response.get("x-seen") or "").replace("accept-language=stranger", "")
+        if lines == ("Accept-Language: de",) and "Accept-Language" in vary:
+            assert b"accept-language=de" in body
 
 
 def test_validation(place: Place, clock: Callable[[float], None]) -> None:
@@ -584,3 +764,53 @@ def a_slow_client_holds_nobody(server: Server) -> None:
         assert ask() == "ewe; fwd=uri-miss"
         assert time.monotonic() - began < PATIENCE  # or it has waited in vain
         assert ask().startswith("ewe; hit")
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A next server whose page has the fields that it got, and that trusts its Vary."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = "\n".join(f"{name}: {value}" for name, value in self.headers.items()).encode()
+        self.send_response(200)
+        for name, value in (("Cache-Control", "max-age=60"), ("Vary", "Accept, Accept-Language")):
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_stranger_plants_nothing(start: Start, model: str) -> None:
+    """Whatever a stranger sends, the next visitor gets the page that the visitor's own request makes."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as behind:
+        threading.Thread(target=behind.serve_forever, daemon=True).start()
+        proxy = ("--proxy", f"/app=http://127.0.0.1:{behind.server_port}")
+        server = start(model, "--content-cache", "1m", *proxy)
+        script = '#!/bin/sh\nprintf "Cache-Control: max-age=60\\nContent-Type: text/plain\\n\\n"\nenv | grep ^HTTP_'
+        write_program(server.cgi / "env", script)
+        visitor = ("Accept: text/html", "Accept-Language: de")
+        odd = (
+            "X-Forwarded-Ssl: on",
+            "X-Forwarded-Protocol: ssl",
+            "X-Original-Uri: /admin",
+            "X-Odd: stranger",
+        )
+        with closing(server.connect()) as sock:
+
+            def ask(path: str, *fields: str) -> tuple[str, str]:
+                sock.sendall(request_of(f"GET {path}", *fields))
+                status, found, body = read_response(sock)
+                assert status == 200
+                return found["cache-status"], body.decode()
+
+            for number, field in enumerate(("Connection: Accept-Language, Accept", *odd)):
+                for path in (f"/app/{number}", f"/cgi-bin/env?{number}"):
+                    assert "detail=" in ask(path, *visitor, field)[0]
+                    status, page = ask(path, *visitor)
+                    assert "hit" not in status and "text/html" in page and "de" in page
+                    assert not any(line.partition(": ")[2] in page for line in odd)
+                    assert "hit" in ask(path, *visitor)[0] or "fork" in model
+        behind.shutdown()
