@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from ewe.features.static import FRESH, Static, hidden
+from ewe.features.static import CODINGS, FRESH, Static, hidden
 from ewe.gateway.claims import Claims
 from ewe.http.messages import CachedFile, Request, Response, copy_of
 from ewe.http.negotiation import preferred_language, with_vary
@@ -127,3 +128,25 @@ class Languages(Static):
         """Return the Content-Type of a file: page.html.de has that of page.html."""
         stem, _, suffix = path.rpartition(".")
         return super().kind_of(stem if suffix.lower() in self.suffixes else path)
+
+
+def answered_by(path: str, languages: Collection[str], index: Collection[str]) -> Iterator[str]:
+    """Yield the paths of all URLs that the file at a path may answer: this one first, then those of negotiation.
+
+    The mirror image of Static.sidecars(), Languages.variants() and directory(): /a/index.en.html.gz is sent for
+    /a/index.en.html, /a/index.html and /a/. languages: in lower case. index: names of index files.
+    """
+    found = [path]
+    found += [path.removesuffix(suffix) for _, suffix in CODINGS if path.endswith(suffix)]
+    for each in tuple(found):
+        directory, _, name = each.rpartition("/")
+        parts = name.split(".")
+        for place in (-1, -2):  # page.html.en, page.en.html
+            if len(parts) + place > 0 and parts[place].lower() in languages:
+                rest = parts[:place] + parts[len(parts) + place + 1 :]
+                found.append(f"{directory}/{'.'.join(rest)}")
+    yield from found
+    for each in found:
+        directory, _, name = each.rpartition("/")
+        if name in index:
+            yield directory + "/"

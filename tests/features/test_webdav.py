@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from support import web
-from support.server import MODELS, Server, Start, needs, wait_until
+from support.server import MODELS, Server, Start, wait_until
 
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
+from ewe.features.languages import answered_by
 from ewe.features.webdav import changes, properties, upload
 from ewe.features.webdav.tree import Tree
 from ewe.gateway.claims import Claims
@@ -40,6 +41,7 @@ webdav = { write = false }
 alias = "htdocs/dav"
 """
 LARGE = 200 * 1024
+PROPPATCH = b'<propertyupdate xmlns="DAV:"><set><prop><a xmlns="b">c</a></prop></set></propertyupdate>'
 
 
 @pytest.fixture(params=MODELS)
@@ -322,6 +324,91 @@ def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> 
     assert asked("/a", "/grades/", moves=False) == 403 and (tmp_path / "grades").is_file()
 
 
+@pytest.mark.parametrize(
+    ("path", "others"),
+    [
+        ("/a/page.html", []),
+        ("/a/page.html.gz", ["/a/page.html"]),
+        ("/a/page.en.html", ["/a/page.html"]),
+        ("/a/page.EN.html.br", ["/a/page.EN.html", "/a/page.html"]),
+        ("/a/page.html.pt-BR", ["/a/page.html"]),
+        ("/a/page.html.en.zst", ["/a/page.html.en", "/a/page.html", "/a/page.html.zst"]),
+        ("/a/page.html.gz.en", ["/a/page.html.gz"]),
+        ("/a/page.fr.html", []),
+        ("/a/en.html", []),  # a variant has a name before its language
+        ("/a.en/page.html", []),
+        ("/a/index.html", ["/a/"]),
+        ("/index.en.html.gz", ["/index.en.html", "/index.html", "/"]),
+    ],
+)
+def test_what_a_file_answers(path: str, others: list[str]) -> None:
+    found = [*answered_by(path, {"en", "pt-br"}, {"index.html"})]
+    assert found[0] == path and sorted({*found[1:]}) == sorted(others)
+
+
+LANGUAGES_SETTINGS = """\
+languages = ["en"]
+[[site]]
+[[site.location]]
+path = "/dav/guarded.html"
+methods = ["GET", "HEAD"]
+languages = ["en", "de"]
+[[site.location]]
+path = "/dav/sub/"
+methods = ["GET", "HEAD"]
+index = ["start.html"]
+[[site.location]]
+prefix = "/dav"
+webdav = true
+"""
+
+
+def test_no_file_answers_for_another_location(start: Start, tmp_path: Path) -> None:
+    """What negotiation sends for a path of another location cannot be written, moved there or deleted."""
+    (tmp_path / "ewe.toml").write_text(LANGUAGES_SETTINGS)
+    (tmp_path / "htdocs" / "dav" / "sub").mkdir(parents=True)
+    (tmp_path / "htdocs" / "dav" / "guarded.de.html").write_text("guarded")
+    (tmp_path / "htdocs" / "dav" / "sub" / "start.html").write_text("start")
+    server = start("thread", "--config", str(tmp_path / "ewe.toml"))
+    with Client(base_url=server.url) as client:
+        assert client.ask("PUT", "/dav/free.en.html", content="attack") == 201
+        names = ("guarded.html", "guarded.en.html", "guarded.de.html", "guarded.html.en", "guarded.en.html.gz",
+                 "sub/start.html", "sub/start.en.html", "sub/start.html.gz")  # fmt: skip
+        for name in names:
+            assert client.ask("PUT", f"/dav/{name}", content="attack") in (403, 405), name
+            target = {"Destination": f"/dav/{name}"}
+            assert client.ask("COPY", "/dav/free.en.html", headers=target) == 403, name
+            assert client.ask("MOVE", "/dav/free.en.html", headers=target) == 403, name
+            assert client.ask("DELETE", f"/dav/{name}") in (403, 404, 405), name
+        assert client.ask("DELETE", "/dav/sub/") in (403, 405)
+        for language in ("en", "de"):
+            found = client.get("/dav/guarded.html", headers={"Accept-Language": language})
+            assert (found.status_code, found.text) == (200, "guarded")
+        assert client.get("/dav/sub/").text == "start"
+
+
+def test_names_of_a_mac(start: Start, tmp_path: Path) -> None:
+    """macOS asks for ._NAME beside each file, and writes .DS_Store: hidden names are not there, nor written."""
+    (tmp_path / "ewe.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n')
+    directory = tmp_path / "htdocs" / "dav"
+    directory.mkdir(parents=True)
+    (directory / "._there").write_text("x")
+    server = start("thread", "--config", str(tmp_path / "ewe.toml"))
+    with Client(base_url=server.url) as client:
+        assert client.ask("PUT", "/dav/note.txt", content="x") == 201
+        for name in ("._note.txt", "._there", ".DS_Store"):
+            for method in ("PROPFIND", "GET", "HEAD", "DELETE", "PROPPATCH"):
+                body = b"" if method != "PROPPATCH" else PROPPATCH
+                assert client.ask(method, f"/dav/{name}", content=body) == 404, (method, name)
+            assert client.ask("MOVE", f"/dav/{name}", headers={"Destination": "/dav/new"}) == 404
+            assert (
+                client.ask("PUT", f"/dav/{name}", content="x") == client.ask("MKCOL", f"/dav/{name}") == 403
+            )
+            assert client.ask("MOVE", "/dav/note.txt", headers={"Destination": f"/dav/{name}"}) == 403
+        assert client.names("/dav/") == ["/dav/", "/dav/note.txt"]
+    assert sorted(os.listdir(directory)) == ["._there", "note.txt"]
+
+
 def test_a_file_that_comes_while_its_directory_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,7 +540,7 @@ def test_bad_settings_are_one_line(tmp_path: Path, lines: str, words: str) -> No
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
-@needs("litmus")
+@pytest.mark.needs("litmus")
 def test_litmus(start: Start, tmp_path: Path) -> None:
     """The test suite of neon's authors: all of it but dead properties, and locks, which ewe does not claim."""
     (tmp_path / "ewe.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n')

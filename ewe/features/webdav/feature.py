@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ewe.features.static import Static
@@ -56,9 +56,11 @@ class WebDAV:
         covers: Callable[[str], bool],
         top: str,
         options: Mapping[str, Any],
+        languages: Collection[str] = (),
+        index: Collection[str] = (),
     ) -> None:
-        """root, prefix, claims, covers, top: as Tree takes them. options: write, and max-size if there is one."""
-        self.tree = Tree(root, prefix, claims, covers, top)
+        """options: write, and max-size if there is one. The others are as Tree takes them."""
+        self.tree = Tree(root, prefix, claims, covers, top, languages, index)
         self.static = Static(config.replace("webdav", cache=0), root, prefix, claims)
         self.most = options.get("max-size", config.max_body)
         methods = (*READS, *WRITES) if options["write"] else READS

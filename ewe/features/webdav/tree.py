@@ -14,7 +14,8 @@ Four kinds of names are out of reach, for reading their properties and for writi
 - symbolic links, devices, sockets;
 - programs and all that is in their directories (ewe.gateway.claims), and pages from SQL: who may write a file shall
   not run programs by it;
-- paths that another location of the site covers. Its guards would not be asked.
+- paths that another location of the site covers. Its guards would not be asked. The same holds for a file that is
+  sent in place of such a path: compressed, in a language, or as the index of a directory.
 
 Read next: upload.py, changes.py.
 """
@@ -27,10 +28,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from ewe.features.static import CODINGS, hidden
+from ewe.features.languages import answered_by
+from ewe.features.static import hidden
 from ewe.gateway.claims import Claims, is_sql_page
 from ewe.http.status import HTTPError
 
@@ -121,17 +123,22 @@ class Tree:
         claims: Claims,
         covers: Callable[[str], bool] = lambda path: True,
         top: str = "",
+        languages: Collection[str] = (),
+        index: Collection[str] = (),
     ) -> None:
         """root: without links. prefix: the part of URLs that stands for it, without a slash at its end.
 
         claims: which files are programs. covers: whether a path belongs to this location, and not to another.
-        top: the path of the location, without a slash at its end.
+        top: the path of the location, without a slash at its end. languages, index: those of all locations of the
+        site, languages in lower case.
         """
         self.root = root.rstrip("/") or "/"
         self.prefix = prefix
         self.claims = claims
         self.covers = covers
         self.top = top or prefix
+        self.languages = languages
+        self.index = index
 
     def is_top(self, place: Place) -> bool:
         """Return whether a place is the location itself, or holds it."""
@@ -143,19 +150,23 @@ class Tree:
         return below and self.is_ours(path)
 
     def is_ours(self, path: str) -> bool:
-        """Return whether a file of this path is this location's: also what is sent in its place, in a coding.
+        """Return whether a file of this path is this location's, and so are all URLs that the file may answer.
 
-        Who writes /a.csv.gz writes what most clients get for /a.csv.
+        A client who writes /a.csv.gz or /a.en.csv writes what others get for /a.csv.
         """
-        plain = next((path.removesuffix(each) for _, each in CODINGS if path.endswith(each)), path)
-        return self.covers(path) and (plain == path or self.covers(plain))
+        return all(self.covers(each) for each in answered_by(path, self.languages, self.index))
 
     @contextmanager
     def place(self, path: str, missing: int = 404) -> Iterator[Place]:
-        """Open the directory of a path. missing: the status if there is none. Raises HTTPError."""
+        """Open the directory of a path. Raises HTTPError.
+
+        missing: the status if there is none; 404 for a path that is to be read. What is hidden is not there for
+        readers (404), and must not be written (403).
+        """
         path = path.rstrip("/")
         if hidden(path) or "/." in path[len(self.prefix) :]:
-            raise HTTPError(403, "webdav: the name begins with a dot, or is WEB-INF or META-INF")
+            why = "webdav: the name begins with a dot, or is WEB-INF or META-INF"
+            raise HTTPError(404 if missing == 404 else 403, why)
         if CONTROL.search(path):
             raise HTTPError(403, "webdav: the name has control characters")
         names = [name for name in path[len(self.prefix) :].split("/") if name]
