@@ -375,6 +375,26 @@ class Config:
             config.__dict__["sites"] = ()
         return found or [self]
 
+    def missing_root(self) -> str | None:
+        """Return the document root of the first site that needs one and has none; None if there is no such site.
+
+        A site that passes each request on needs none, unless a source names one.
+        """
+        for table, own in zip(self.sites or (None,), self.each_site(), strict=True):
+            if os.path.isdir(own.documentroot):
+                continue
+            if own.origin("documentroot") == "default":
+                mounted = (*own.wsgi, *own.asgi, *own.proxy)
+                if any(each.startswith("/=") for each in mounted):
+                    continue
+                if table is not None:
+                    from ewe.config.site_tables import passes_all_on
+
+                    if passes_all_on(table.locations):
+                        continue
+            return own.documentroot
+        return None
+
     def origin(self, name: str) -> str:
         """Return where a value came from: "default", "ewe.toml line 3", "EWE_PORT" or "command line"."""
         return self._origins.get(KEYS[name.replace("_", "-")].name, "default")

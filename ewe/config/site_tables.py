@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ewe.config.messages import ConfigError, nearest, quoted
+from ewe.config.patterns import is_explosive
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, parse_address
 
 Given = tuple[str, object, str, str]  # as in sources.py: key, raw value, how an error begins, origin
@@ -182,8 +183,14 @@ def _pattern(raw: object) -> str:
         raise ValueError(raw)
     try:
         re.compile(raw)
+        explosive = is_explosive(raw)
     except (re.error, OverflowError, RecursionError) as reason:
         raise ValueError(f"not a regular expression: {reason}") from None
+    if explosive:
+        raise ValueError(
+            "not a safe one, since a path could stop the server: it repeats what can match one text in two ways, as"
+            " (a+)+ and (.*/)* do; write [^/] for . or leave out one of the repetitions"
+        )
     return raw
 
 
@@ -440,6 +447,11 @@ def read(kind: Kind[Any], raw: object, place: str, key: str) -> Any:
         raise ConfigError(f"{place}: {key} = {quoted(raw)}: expected {kind.expected}{why}") from None
 
 
+WITHOUT_FILES = frozenset(
+    {"wsgi", "asgi", "http", "https"}
+)  # gateways to programs that know no document root
+
+
 def is_per_site(name: str, group: str) -> bool:
     """Return whether a setting may differ from site to site."""
     return group not in SERVER_GROUPS and name not in SERVER_SETTINGS
@@ -498,6 +510,18 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
                         " paths, and the first that matches answers: put this one above it"
                     )
             before.append(each)
+
+
+def passes_all_on(locations: Iterable[LocationTable]) -> bool:
+    """Return whether no location uses the site's document root, and one of them takes every path."""
+    takes_all = False
+    for each in locations:
+        kind, colon, _ = (*each.values.get("gateway", ()), "")[0].partition(":")
+        to_others = bool(colon) and kind in WITHOUT_FILES and not each.values.keys() & {"programs", "try"}
+        if not to_others and not each.values.keys() & {"redirect", "status", "rewrite", "alias", "root"}:
+            return False
+        takes_all = takes_all or (each.kind == "prefix" and each.what == "/")
+    return takes_all
 
 
 def is_below(path: str, prefix: str) -> bool:

@@ -238,6 +238,8 @@ class Builder:
                 f"{self.table.at('alias')} {quoted(self.values['alias'])}: webdav needs a directory"
             )
         static, options = self.static, self.values["webdav"]
+        tables = self.site.tables
+        configs = [self.config, *(self.site.config.taking(each.given) for each in tables)]
         feature = WebDAV(
             self.config,
             static.root,
@@ -246,6 +248,10 @@ class Builder:
             lambda path: self.site.location_of(path) is self.location,
             self.location.prefix,
             options,
+            {language.lower() for config in configs for language in config.languages},
+            {name for config in configs for name in config.defaultindex}.union(
+                *(each.values.get("index", ()) for each in tables)
+            ),
         )
         return Asked(feature, f"webdav, {'clients may write' if options['write'] else 'read only'}")
 

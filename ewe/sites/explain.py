@@ -70,7 +70,10 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         yield "  site      the only one: the settings have no [[site]]"
         yield from Explainer(io).features(site, request)
     else:
-        yield from of_sites(site, request, io)  # type: ignore[arg-type]
+        try:
+            yield from of_sites(site, request, io)  # type: ignore[arg-type]
+        except HTTPError as refused:
+            yield f"  answer    {refused.status}: {refused.cause}"
 
 
 def of_sites(sites: Sites, request: Request, io: Nowhere) -> Iterator[str]:

@@ -13,9 +13,10 @@ from ewe.site import Site
 from ewe.sites.claims import PatternClaims, SharedClaims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ewe.config.settings import Config
+    from ewe.config.site_tables import LocationTable
     from ewe.features.base import Feature
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.claims import Claims
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 class Part(Site):
     """A site without locations."""
+
+    tables: Sequence[LocationTable] = ()  # of the site's locations
 
     def __init__(
         self, config: Config, together: list[Claims | PatternClaims], parent: Part | None = None, **how: bool

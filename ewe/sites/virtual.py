@@ -53,6 +53,7 @@ class VirtualSite(Part):
         """Make the locations of a table. config: with the site's settings. Raises ValueError, in one line."""
         super().__init__(config, together, None, **how)
         self.table = table
+        self.tables = table.locations
         self.compresses = False
         self.shared: dict[str, Any] = {}  # the steps, by their places
         self.locations = [self.location(each) for each in table.locations]

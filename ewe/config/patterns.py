@@ -1,0 +1,244 @@
+"""Patterns that could stop the server: regular expressions that take exponential time for some texts.
+
+Python's `re` tries every way in which a pattern can match, one after the other, and a location's pattern sees paths
+that strangers choose. For ^/(a+)+$ and 30 letters "a" with an "!" behind them there are 2^29 ways to divide the
+letters among the repetitions, and `re` tries them all: for seconds, then for years. It holds the interpreter's lock
+meanwhile, so the whole process stands still. `re` has no time limit. is_explosive() therefore refuses such a
+pattern when it is read.
+
+The test is exact for the core of regular expressions. Each place of the pattern that matches a character is a
+position. follow says which positions may come after which, and in how many ways (Glushkov's automaton):
+
+    ^/(a+)+$      "/" ─▶ a ─▶ a   twice: once within a+, once as the next turn of the group
+    ^/(\\w+/)+$    "/" ─▶ \\w ─▶ \\w   once; a new turn of the group must pass "/", which is no \\w
+
+A pattern is explosive if, for one text, two different walks lead from a position back to itself (exponential degree
+of ambiguity: Weber and Seidl 1991). walks_twice() searches for both walks at once, as pairs of positions.
+
+What it does not see: back references, and polynomial time, as of ^/.*/.*/.*x$. ewe.sites.location bounds the length
+of a path that is matched, which keeps these in bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
+
+ALPHABET = frozenset(range(0x180))  # of characters; what is true of these is taken to be true of all
+MAX_POSITIONS = 1000  # of a pattern; a larger one is not examined
+MAX_PAIRS = 100_000  # that are examined
+COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
+
+
+class TooLarge(Exception):
+    """The pattern has too many positions."""
+
+
+class Part(NamedTuple):
+    """A part of a pattern. Each value says in how many ways: 0, 1, or 2 for more.
+
+    first, last: it may begin and end at a position. empty: it may match nothing.
+    """
+
+    first: dict[int, int]
+    last: dict[int, int]
+    empty: int
+
+
+NOTHING = Part({}, {}, 1)
+
+
+def added(one: dict[int, int], two: dict[int, int], times: int = 1) -> dict[int, int]:
+    """Return the ways of both; those of the second so many times."""
+    found = dict(one)
+    for position, ways in two.items():
+        if times:
+            found[position] = min(found.get(position, 0) + ways * times, 2)
+    return found
+
+
+def is_explosive(pattern: str) -> bool:
+    """Return whether a pattern takes exponential time for some texts. Raises re.error."""
+    automaton = Automaton()
+    try:
+        automaton.sequence(_parser.parse(pattern))
+        return automaton.walks_twice()
+    except TooLarge:
+        return False
+
+
+class Automaton:
+    """The positions of a pattern: the characters that each matches, and which may follow it in how many ways."""
+
+    def __init__(self) -> None:
+        self.characters: list[frozenset[int]] = []
+        self.follow: list[dict[int, int]] = []
+
+    # From the parsed pattern to positions
+
+    def sequence(self, items: Iterable[tuple[Any, Any]]) -> Part:
+        """Add parts one after the other."""
+        whole = NOTHING
+        for operation, argument in items:
+            whole = self.joined(whole, self.part(str(operation), argument))
+        return whole
+
+    def part(self, operation: str, argument: Any) -> Part:
+        """Add one item of re's parse tree. Assertions and back references count as empty."""
+        if operation == "SUBPATTERN":
+            return self.sequence(argument[3])
+        if operation == "BRANCH":
+            return self.either([self.sequence(each) for each in argument[1]])
+        if operation == "GROUPREF_EXISTS":
+            return self.either([self.sequence(each) for each in argument[1:] if each is not None] + [NOTHING])
+        if operation in ("MAX_REPEAT", "MIN_REPEAT"):
+            return self.repeated(*argument)
+        if operation in ("ATOMIC_GROUP", "POSSESSIVE_REPEAT"):  # re does not go back into them
+            inner = Automaton()
+            items = argument if operation == "ATOMIC_GROUP" else argument[2]
+            found = inner.sequence(items)
+            empty = found.empty > 0 or (operation == "POSSESSIVE_REPEAT" and argument[0] == 0)
+            return self.position(frozenset().union(*inner.characters))._replace(empty=int(empty))
+        if operation in ("ASSERT", "ASSERT_NOT"):
+            self.sequence(argument[1])  # on its own: nothing leads to it or from it
+            return NOTHING
+        if operation in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
+            return self.position(characters_of(operation, argument))
+        return NOTHING
+
+    def position(self, characters: frozenset[int]) -> Part:
+        """Add a position."""
+        if len(self.characters) >= MAX_POSITIONS:
+            raise TooLarge
+        self.characters.append(characters)
+        self.follow.append({})
+        number = len(self.characters) - 1
+        return Part({number: 1}, {number: 1}, 0)
+
+    def joined(self, one: Part, two: Part) -> Part:
+        """Let a part follow another."""
+        self.lead(one.last, two.first)
+        return Part(
+            added(one.first, two.first, one.empty),
+            added(two.last, one.last, two.empty),
+            min(one.empty * two.empty, 2),
+        )
+
+    def lead(self, last: dict[int, int], first: dict[int, int]) -> None:
+        """Let positions follow others, in one more way."""
+        for position, ways in last.items():
+            self.follow[position] = added(self.follow[position], first, ways)
+
+    def either(self, parts: list[Part]) -> Part:
+        """Return the part that is one of some parts."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for part in parts:
+            first, last = added(first, part.first), added(last, part.last)
+        return Part(first, last, min(sum(part.empty for part in parts), 2))
+
+    def repeated(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> Part:
+        """Add a repetition, written out as far as its bounds are small."""
+        whole = NOTHING
+        for _ in range(min(int(least), COPIES)):
+            whole = self.joined(whole, self.sequence(items))
+        if least == most and not whole.empty:
+            return whole
+        if int(most) > COPIES:
+            turn = self.sequence(items)
+            self.lead(turn.last, turn.first)
+            if turn.empty and least > COPIES:  # each of these turns may match nothing: (a?){30}
+                self.lead(turn.last, turn.first)
+            return self.joined(whole, turn._replace(empty=1))
+        for _ in range(int(most) - int(least)):
+            turn = self.sequence(items)
+            whole = self.joined(whole, turn._replace(empty=min(turn.empty + 1, 2)))
+        return whole
+
+    # From positions to the answer
+
+    def walks_twice(self) -> bool:
+        """Return whether two different walks over one text lead from some position back to it."""
+        reach = [self.reached_from(position) for position in range(len(self.follow))]
+        left = MAX_PAIRS
+        for start, reached in enumerate(reach):
+            if start not in reached:
+                continue
+            circle = {position for position in reached if start in reach[position]}
+            seen = {(start, start, False)}
+            waiting = [(start, start, False)]
+            while waiting:
+                one, two, differ = waiting.pop()
+                for next_one, ways in self.follow[one].items():
+                    for next_two in self.follow[two]:
+                        if next_one not in circle or next_two not in circle:
+                            continue
+                        if self.characters[next_one].isdisjoint(self.characters[next_two]):
+                            continue
+                        apart = differ or next_one != next_two or (one == two and ways > 1)
+                        pair = (next_one, next_two, apart)
+                        if pair == (start, start, True):
+                            return True
+                        if pair not in seen:
+                            seen.add(pair)
+                            waiting.append(pair)
+                            left -= 1
+                if left < 0:
+                    raise TooLarge
+        return False
+
+    def reached_from(self, position: int) -> set[int]:
+        """Return the positions to which a walk from a position leads."""
+        reached: set[int] = set()
+        waiting = [position]
+        while waiting:
+            new = self.follow[waiting.pop()].keys() - reached
+            reached |= new
+            waiting += new
+        return reached
+
+
+def characters_of(operation: str, argument: Any) -> frozenset[int]:
+    """Return the characters of an item. Letters are taken in both cases: a pattern may ignore case."""
+    if operation == "ANY":
+        return ALPHABET
+    if operation == "LITERAL":
+        return both_cases([argument])
+    if operation == "NOT_LITERAL":
+        return ALPHABET - {argument}
+    found: frozenset[int] = frozenset()
+    negated = False
+    for kind, value in argument:
+        name = str(kind)
+        if name == "NEGATE":
+            negated = True
+        elif name == "LITERAL":
+            found |= both_cases([value])
+        elif name == "RANGE":
+            found |= both_cases(range(value[0], min(value[1], max(ALPHABET)) + 1))
+        else:
+            found |= of_category(str(value))
+    return ALPHABET - found if negated else found
+
+
+def both_cases(characters: Iterable[int]) -> frozenset[int]:
+    """Return characters with their other case."""
+    return frozenset(
+        ord(other)
+        for each in characters
+        for other in (chr(each), chr(each).lower(), chr(each).upper())
+        if len(other) == 1
+    )
+
+
+def of_category(name: str) -> frozenset[int]:
+    r"""Return the characters of a category: CATEGORY_NOT_WORD is \W."""
+    tests: dict[str, Callable[[str], bool]] = {
+        "DIGIT": str.isdecimal,
+        "SPACE": str.isspace,
+        "WORD": lambda text: text.isalnum() or text == "_",
+    }
+    word = name.rpartition("_")[2]
+    found = frozenset(each for each in ALPHABET if tests[word](chr(each))) if word in tests else ALPHABET
+    return ALPHABET - found if "NOT" in name else found
