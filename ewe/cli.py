@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from ewe import __version__
+from ewe.config.command_parser import CommandParser, HelpFormatter
 from ewe.config.messages import ConfigError, nearest, one_line, quoted
 from ewe.config.setting_types import BOOL
 from ewe.config.settings import SETTINGS, Config, Setting, groups
@@ -147,7 +148,7 @@ def _fail(code: int, error: Exception) -> int:
 _TIE = "\xa0"  # a space at which help is not wrapped
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 
@@ -159,19 +160,14 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help().replace(_TIE, " ")
 
 
-class _Formatter(argparse.HelpFormatter):
-    """Write help for 80 columns on every terminal; each option with all its names, then its value once."""
+class _Formatter(HelpFormatter):
+    """Write help for 80 columns on every terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=79)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False)  # cgi-bin stays one word
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings:
-            return super()._format_action_invocation(action)
-        return ", ".join(action.option_strings) + (f" {action.metavar}" if action.metavar else "")
 
 
 SHORT_HELP = """\
@@ -453,14 +449,14 @@ def choose_site(config: Config) -> Config:
     if config.sites:
         for own in config.each_site():
             check_directories(own)
-            if not os.path.isdir(own.documentroot):
-                place = own.origin("documentroot")
-                raise SiteError(f"document root {quoted(own.documentroot)} ({place}) is not a directory")
+        if (root := config.missing_root()) is not None:
+            place = next(own for own in config.each_site() if own.documentroot == root).origin("documentroot")
+            raise SiteError(f"document root {quoted(root)} ({place}) is not a directory")
         return config
     check_directories(config)
     root = config.documentroot
     origin = config.origin("documentroot")
-    if os.path.isdir(root):
+    if config.missing_root() is None:
         return config
     if origin != "default":
         raise SiteError(f"document root {quoted(root)} ({origin}) is not a directory")

@@ -65,7 +65,7 @@ def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
 def children() -> list[int]:
     """Return the children of this process; none if /proc does not tell."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(word) for word in file.read().split()]
     except OSError:
         return []

@@ -88,14 +88,33 @@ def is_there(file: str) -> bool:
 
 def closed_door(directory: str) -> str:
     """Return a line for the log: which directory, this or one above it, we may not enter, and what to do."""
-    above = os.path.dirname(directory)
-    if above != directory and not os.access(above, os.X_OK):
-        return closed_door(above)
+    return refused(closed_directory(directory) or directory)
+
+
+def closed_directory(path: str) -> str:
+    """Return the first directory above `path` that this process may not enter; "" if it may enter all."""
+    above = os.path.dirname(path)
+    if above == path or not above:
+        return ""
+    return closed_directory(above) or (above if is_closed(above) else "")
+
+
+def is_closed(directory: str) -> bool:
+    """Return whether this process may not enter a directory that is there."""
+    return os.path.isdir(directory) and not os.access(directory, os.X_OK, effective_ids=True)
+
+
+def refused(directory: str) -> str:
+    """Return the words for a directory that this process may not enter, and what to do."""
+    return f"{directory} may not be entered by the server, {account()}: chmod o+x {directory}"
+
+
+def account() -> str:
+    """Return this process's account, for a message: "user nobody"."""
     try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
+        return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
     except KeyError:
-        user = str(os.geteuid())
-    return f"{directory} may not be entered by the server, user {user}: chmod o+x {directory}"
+        return f"user {os.geteuid()}"
 
 
 def is_application(directory: str) -> bool:
@@ -119,8 +138,14 @@ def fault_of(file: str) -> str:
     if line.endswith(b"\r\n"):
         return f"{file} has the line ends of Windows: sed -i 's/\\r$//' {file}"
     words = [os.fsdecode(word) for word in line[2:].split()]
+    if words and (door := closed_directory(words[0])):
+        return f"the first line of {file} names {words[0]}, and {refused(door)}"
     if words and not os.path.exists(words[0]):
         return f"the first line of {file} names {words[0]}, which is not there"
+    if words and not os.access(words[0], os.X_OK):
+        return (
+            f"the first line of {file} names {words[0]}, which {account()} may not run: chmod a+x {words[0]}"
+        )
     if len(words) > 1 and os.path.basename(words[0]) == "env" and words[1][0] != "-" and not which(words[1]):
         return f"the first line of {file} names {words[1]}, which is not there"
     return ""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ewe import __version__
+from ewe.config.command_parser import CommandParser
 from ewe.config.messages import nearest
 from ewe.config.setting_types import WAIT, duration
 from ewe.lab.bench.interrupts import INTERRUPTED
@@ -33,15 +34,8 @@ NEEDS = ("locust", "psutil", "jinja2")
 WIDTH = 100  # columns of what is printed
 
 
-class LabParser(argparse.ArgumentParser):
-    """Reports an error as one line, with the nearest word if a choice is misspelt."""
-
+class LabParser(CommandParser):
     def error(self, message: str) -> NoReturn:
-        if found := re.match(r"argument .*: invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            known = re.findall(r"[\w.-]+", found[2])
-            message = (
-                f"there is no {found[1]!r}{nearest(found[1], known) or '; there are ' + ', '.join(known)}"
-            )
         raise CommandError(message)
 
 

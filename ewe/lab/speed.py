@@ -8,7 +8,6 @@ does not depend on how many cores there are, nor on the client.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -20,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from ewe.config.command_parser import CommandParser
 from ewe.config.settings import Config
 from ewe.lab import options as types
 from ewe.lab.bench.experiment import Contender, Load
@@ -358,9 +358,9 @@ def as_json(rows: Sequence[Row], about: Mapping[str, object]) -> str:
 # The command
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> CommandParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m ewe.lab.speed",
         description="Compare ewe's models with nginx. docs/speed.md explains it.",
     )

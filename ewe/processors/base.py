@@ -58,6 +58,9 @@ FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyn
 SYNONYMS = {"none": "serial", "event": "asyncio"}  # the EWE of 2006 called the serial model "none"
 GROUP = "ewe.processors"  # the entry-point group in which other packages register their models
 
+# Refused connections that stay open for a while. They take descriptors that programs need, of the few that the
+# ceiling leaves (RESERVE in ewe.server.processor_factory): far less than all of them.
+LINGERING = 16
 COMPLAIN = 10.0  # seconds between two lines of the log about refused connections
 
 S = TypeVar("S", bound=Stream)
@@ -100,7 +103,7 @@ class Processor:
         self.served = 0  # requests answered on connections that have ended
         self.retire_at = 0.0  # requests after which this process retires; 0: never
         self.clients: Counter[str] = Counter()  # connections by client address, if they are limited
-        self.refused: deque[socket] = deque(maxlen=64)
+        self.refused: deque[socket] = deque(maxlen=LINGERING)
         self.unreported = 0  # refusals since the last line of the log about one
         self.report_from = 0.0
         if config.connections is not None:

@@ -210,7 +210,7 @@ class Event(Processor):
             transport.abort()
             return
         if len(self.turned_away) == self.turned_away.maxlen:
-            self.turned_away.popleft().abort()
+            self.turned_away.popleft().close()  # after the 503, which uvloop sends at the end of a round
         self.turned_away.append(transport)
         self.loop.call_later(1, transport.abort)
 

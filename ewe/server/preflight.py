@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.config.setting_types import parse_database
 from ewe.processors.base import find
+from ewe.server.access import asked_as, doubts, program_doubts, python_doubts
 from ewe.server.demon_program import missing_databases, needs_demon
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_isolation, check_users, words_of
-from ewe.server.run import addresses_of, apache_rules, unreadable_root
+from ewe.server.run import addresses_of, apache_rules
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
 
@@ -54,8 +55,6 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         make_site(with_xswitch(config))
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
-    if config.user is None and os.path.isdir(config.documentroot) and (doubt := unreadable_root(config)):
-        notes.append(doubt)
     notes += apache_rules(config)
     if os.path.isdir(config.libcgi_path) and config.libcgi_isolation == "in-place":
         from ewe.features.libcgi import obstacle
@@ -64,6 +63,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
             notes.append(hindrance)
     try:
         look_up(config.user, config.group)
+        notes += asked_as(account_of_workers(config), config.group, lambda: doubts_of_workers(config))
     except StartError as reason:
         failures.append(str(reason))
     setting = "bind" if config.bind else "host, port"
@@ -75,6 +75,21 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         else:
             notes += [f"{note} ({setting})"] if note else []
     return failures, notes
+
+
+def account_of_workers(config: Config) -> str | None:
+    """Return the account that the workers become; None: they keep that of the command."""
+    if find(config.concurrency).needs_xswitch and os.geteuid() == 0:
+        return config.user or "nobody"
+    return config.user
+
+
+def doubts_of_workers(config: Config) -> list[str]:
+    """Return what the account of this process may not read, or cannot start, in a line each."""
+    lines = [*doubts(config), *python_doubts()]
+    if not find(config.concurrency).needs_xswitch:  # it starts programs as their owners
+        lines += program_doubts(config)
+    return list(dict.fromkeys(lines))
 
 
 def with_xswitch(config: Config) -> Config:

@@ -59,9 +59,9 @@ class ProcessorFactory:
 
     def take(self, config: Config) -> None:
         """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
+        if (root := config.missing_root()) is not None:
+            raise StartError(f"document root {root!r} is not a directory (documentroot)")
         for own in config.each_site():
-            if not os.path.isdir(own.documentroot):
-                raise StartError(f"document root {own.documentroot!r} is not a directory (documentroot)")
             check_users(own)
         check_isolation(config)
         words = words_of(self.model, config)

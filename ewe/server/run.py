@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from ewe.features.base import FEATURES
 from ewe.gateway.claims import is_in
 from ewe.processors.base import UnknownModel, find
 from ewe.server import systemd
+from ewe.server.access import asked_as, doubts
 from ewe.server.privileges import become
 from ewe.server.processor_factory import ProcessorFactory
 from ewe.server.supervisor import Supervisor
@@ -57,12 +58,16 @@ LATER = (
     "ewe.config.site_lines", "ewe.config.site_tables", "ewe.gateway.affinity", "ewe.gateway.responder",
     "ewe.gateway.uwsgi", "ewe.http.media_types",
     "ewe.http.virtual_hosts", "ewe.libcgi.build", "ewe.sites.error_pages", "ewe.sites.homes", "ewe.sites.virtual",
-    "ewe.server.trace", "ewe.streams.loops", "ewe.streams.tls",
+    "ewe.server.sources", "ewe.server.trace", "ewe.streams.loops", "ewe.streams.tls",
     "ewe.gateway.proxies", "ewe.gateway.proxy_protocol",
     "ewe.short_line", "ipaddress",
-    "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select", "shlex", "subprocess", "tempfile",
-    "tomllib", "traceback",
+    # Codecs, which Python imports when a text is first encoded: idna is for socket.getaddrinfo()
+    "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape",
+    "concurrent.futures.thread", "ctypes", "difflib", "grp", "json", "mimetypes", "pwd", "random", "select",
+    "shlex", "subprocess", "tempfile", "tomllib", "traceback",
 )  # fmt: skip
+# Packages that ewe uses where they are installed
+IF_INSTALLED = "uvloop", "brotli", "backports.zstd", "compression.zstd"
 
 
 def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
@@ -87,7 +92,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
             load_all()
         become(config.user, config.group)
         warn_of_root(config, sockets)
-        if doubt := unreadable_root(config):
+        for doubt in doubts(config):
             logger.errors.warning(doubt)
         warn_of_sources(config)
         warn_of_settings(config)
@@ -114,6 +119,8 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
             )
             with opened(factory) as sockets:
                 start_programs(factory)
+                for doubt in asked_as(xswitch_process.user, config.group, lambda: doubts(config)):
+                    logger.errors.warning(doubt)
                 return run(factory, sockets)
     finally:
         xswitch_process.close()
@@ -155,6 +162,9 @@ def load_all() -> None:
     """Load now what is loaded late, LibCGI's shim too: without root, these directories may not be readable."""
     for name in LATER:
         importlib.import_module(name)
+    for name in IF_INSTALLED:
+        with suppress(ImportError):
+            importlib.import_module(name)
     importlib.import_module("ewe.libcgi.build").preload()
 
 
@@ -323,15 +333,6 @@ def is_same(file: int, path: str) -> bool:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-def unreadable_root(config: Config) -> str:
-    """Return a warning if this process's user may not read the document root, "" if it may."""
-    for root in dict.fromkeys(own.documentroot for own in config.each_site()):
-        if os.path.isdir(root) and not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
-            user = os.geteuid()
-            return f"uid {user} may not read {root}, so every answer is 403: chmod a+rx it (documentroot)"
-    return ""
 
 
 def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:

@@ -48,6 +48,12 @@ if TYPE_CHECKING:
     from ewe.server.sources import Sources
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
+ONCE = (
+    signal.SIGCHLD,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)  # asked twice, they do the same as once
 LEAVING = -1  # the place of a worker that retires
 COMPANION = -2  # the place of X-Switch
 MAX_BACK_OFF = 8.0  # seconds between two starts of a worker that dies at once
@@ -106,8 +112,8 @@ class Supervisor:
         ready()
         while self.workers or not self.stopping:
             self.wait()
-            while self.noted:
-                self.act(self.noted.pop(0))
+            for noted in self.take_noted():
+                self.act(noted)
             self.reap()
             if self.new and not self.coming and not self.stopping:
                 self.settle()
@@ -127,6 +133,17 @@ class Supervisor:
     def note(self, number: int, frame: object) -> None:
         """Note a signal; run() acts on it."""
         self.noted.append(number)
+
+    def take_noted(self) -> list[int]:
+        """Return the signals to act on, a stop first.
+
+        One reload answers all HUPs before it, and a stop waits for none: to start all workers takes longer than to
+        send the next HUP. INT, TTIN and TTOU count each time.
+        """
+        noted, self.noted = self.noted, []
+        once = {number for number in noted if number in ONCE}
+        rest = [number for number in noted if number not in ONCE]
+        return [*sorted(rest, key=lambda number: number not in STOPS), *sorted(once)]
 
     def wait(self) -> None:
         """Wait for a signal or a report, or until a worker is due to start or the sources are to be looked at."""

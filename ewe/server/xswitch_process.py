@@ -36,7 +36,12 @@ class XSwitchProcess:
         try:
             account = pwd.getpwnam(self.user) if self.user else pwd.getpwuid(os.geteuid())
         except KeyError:
-            raise StartError(f"there is no user {self.user!r} (user)") from None
+            if self.user:
+                raise StartError(f"there is no user {self.user!r} (user)") from None
+            raise StartError(
+                f"X-Switch runs scripts as accounts, and uid {os.geteuid()} has none in /etc/passwd; "
+                "start ewe as an account that is there, or under another model"
+            ) from None
         self.directory = Scratch("ewe-xswitch-")
         path = os.path.join(self.directory.path, "socket")
         self.socket = socket.socket(socket.AF_UNIX)

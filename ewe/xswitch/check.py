@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ewe.config.command_parser import CommandParser
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.tools.check_scripts import SCRIPTS
 from ewe.xswitch.tools.driver import Answer, Driver
@@ -195,9 +196,7 @@ def guess_suffix(command: Sequence[str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check an engine; print a line for each rule; return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m ewe.xswitch.check", description="Check an engine program."
-    )
+    parser = CommandParser(prog="python -m ewe.xswitch.check", description="Check an engine program.")
     parser.add_argument(
         "--suffix", choices=sorted(SCRIPTS), help="of the scripts that it runs [the program's own]"
     )

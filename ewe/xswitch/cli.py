@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ewe import __version__
+from ewe.config.command_parser import CommandParser
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import read_table
@@ -34,7 +35,7 @@ class UsageError(Exception):
     """The command line makes no sense. The text is one line."""
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
 

@@ -8,9 +8,11 @@ changes its user imports them before. This test finds them in the source.
 from __future__ import annotations
 
 import ast
+import encodings
+from collections.abc import Iterator
 from pathlib import Path
 
-from ewe.server.run import LATER
+from ewe.server.run import IF_INSTALLED, LATER
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
@@ -22,6 +24,7 @@ ROOMS = (
     "http",
     "logger",
     "processors",
+    "server",
     "site",
     "sites",
     "streams",
@@ -39,7 +42,13 @@ EARLIER = {
     "markdown": "the site is made before, and pages of Markdown files are its",
     "passlib.exc": "an htpasswd file is first read with the settings",
     "passlib.hash": "an htpasswd file is first read with the settings",
-    "uvloop": "the model's words for the banner import it",
+    "ewe.database.drivers": "only --check-config opens databases",
+    "ewe.database.protocol": "only --check-config opens databases",
+    "ewe.gateway": "is loaded with the supervisor",
+    "ewe.server.program_manager": "starts before",
+    "ewe.server.xswitch_process": "starts before, and stays root",
+    "socket": "the listening sockets are open",
+    "fcntl": "the pid file is locked before",
 }
 
 
@@ -63,5 +72,35 @@ def test_all_late_imports_are_known() -> None:
         if path.relative_to(ROOT / "ewe").parts[0].removesuffix(".py") in ROOMS:
             for module in late_imports(path.read_text(encoding="utf-8")):
                 found.setdefault(module, set()).add(str(path.relative_to(ROOT)))
-    unknown = found.keys() - set(LATER) - EARLIER.keys()
+    unknown = found.keys() - {*LATER, *IF_INSTALLED} - EARLIER.keys()
     assert not unknown, {module: found[module] for module in unknown}
+
+
+ALWAYS_LOADED = {"utf_8"}  # Python needs it for the names of files
+
+
+def codecs_in(source: str) -> Iterator[str]:
+    """Yield the modules of the codecs that a source names: x.encode("ascii"), open(path, encoding="ascii")."""
+    for call in ast.walk(ast.parse(source)):
+        if not isinstance(call, ast.Call):
+            continue
+        named = [word.value for word in call.keywords if word.arg == "encoding"]
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("encode", "decode"):
+            named += call.args[:1]
+        for each in named:
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                name = encodings.normalize_encoding(each.value.lower())
+                yield encodings.aliases.aliases.get(name, name)
+
+
+def test_all_codecs_are_known() -> None:
+    """Python imports a codec when a file is first opened with it, also in the middle of an error."""
+    known = ALWAYS_LOADED | {
+        each.removeprefix("encodings.") for each in LATER if each.startswith("encodings.")
+    }
+    for path in sorted(ROOT.glob("ewe/**/*.py")):
+        if path.relative_to(ROOT / "ewe").parts[0].removesuffix(".py") in (*ROOMS, "database"):
+            for codec in codecs_in(path.read_text(encoding="utf-8")):
+                assert codec in known, (
+                    f"{path}: the codec {codec} is imported late: name it in ewe.server.run.LATER"
+                )

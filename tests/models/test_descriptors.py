@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
+from contextlib import ExitStack
 
+import pytest
 from support.proc import children, open_files
-from support.server import Server, Start, wait_until
+from support.server import Server, Start, wait_until, write_program
+from support.wire import read_response
+
+from ewe.server.processor_factory import RESERVE
 
 STANDARD = (0, 1, 2)
 
@@ -62,3 +68,24 @@ def test_a_worker_of_prefork_shares_its_lifeline_and_the_listening_socket(start:
                 name for name in own.values() if name.startswith("socket:") and name in parent.values()
             ]
             assert len(sockets) == 1, (own, parent)
+
+
+@pytest.mark.parametrize("model", ["thread", "pool", "asyncio", "asyncio --loop asyncio"])
+def test_refused_connections_leave_descriptors_for_programs(start: Start, model: str) -> None:
+    """The server holds all connections that it may, and others press in: a CGI program still starts."""
+    most = 10
+    server = start(model, "--connections", str(most), "--overload", "refuse", "--head-timeout", "60s")
+    write_program(server.cgi / "hello", "#!/bin/sh\necho Content-Type: text/plain; echo; echo hello")
+    with ExitStack() as stack:
+        held = [stack.enter_context(speak(server)) for _ in range(most)]
+        for _ in range(2):  # the second time the server has imported what it needs
+            held[0].sendall(b"GET /cgi-bin/hello HTTP/1.1\r\nHost: s\r\n\r\n")
+            assert read_response(held[0])[0] == 200
+        for sock in held:
+            sock.sendall(b"GET /cgi-bin/hello HTTP/1.1\r\n")  # not idle: no idle timeout ends it
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (most + RESERVE, most + RESERVE))
+        refused = [stack.enter_context(server.connect()) for _ in range(RESERVE + 20)]
+        assert all(sock.recv(65536).startswith(b"HTTP/1.1 503") for sock in refused)
+        for sock in held:
+            sock.sendall(b"Host: s\r\n\r\n")
+            assert read_response(sock)[::2] == (200, b"hello\n")

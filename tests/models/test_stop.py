@@ -16,6 +16,8 @@ from support.proc import children, is_gone, look, wake_ups
 from support.server import Server, Start, wait_until, write_program
 from support.wire import read_response
 
+from ewe.server.supervisor import Supervisor
+
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 IN_PROGRESS = "1 request is in progress, and may end within "
 # It ends once there is a file "finish", and at the latest after a minute.
@@ -236,3 +238,15 @@ def test_a_request_that_came_while_the_server_had_no_processor_is_answered(
             sock.sendall(b"GET / HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n")
             time.sleep(1.2)
         assert read_response(sock)[0] == 200
+
+
+def test_a_stop_waits_for_no_reload_and_many_reloads_are_one() -> None:
+    supervisor = object.__new__(Supervisor)
+    hup, usr1, ttin = signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN
+    supervisor.noted = []
+    for number in (hup, usr1, ttin, hup, usr1, hup, ttin, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+        supervisor.note(number, None)
+    found = supervisor.take_noted()
+    assert found[:3] == [signal.SIGTERM, signal.SIGINT, signal.SIGINT]
+    assert found[3:5] == [ttin, ttin] and sorted(found[5:]) == [hup, usr1]
+    assert supervisor.take_noted() == []

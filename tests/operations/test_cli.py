@@ -496,6 +496,43 @@ def test_a_named_document_root_is_never_replaced_by_the_sample(
     assert message == 'document root "htdocs" (command line) is not a directory'
 
 
+@pytest.mark.parametrize(
+    ("lines", "is_needed"),
+    [
+        ('prefix = "/"\ngateway = "wsgi:shop:app"', False),
+        ('prefix = "/"\ngateway = "http://127.0.0.1:9"', False),
+        ('prefix = "/"\nredirect = "https://elsewhere.example$path"', False),
+        ('prefix = "/"\nalias = "files"', False),
+        ('prefix = "/a"\nstatus = 404\n[[site.location]]\nprefix = "/"\ngateway = "asgi:shop:app"', False),
+        ('prefix = "/a"\ngateway = "wsgi:shop:app"', True),  # other paths are files
+        ('prefix = "/"\ntry = ["$path"]\ngateway = "wsgi:shop:app"', True),
+        ('prefix = "/a"\nindexes = true\n[[site.location]]\nprefix = "/"\ngateway = "wsgi:shop:app"', True),
+        ('prefix = "/"\ngateway = "fastcgi:127.0.0.1:9"', True),  # its variables name a file
+        ('path = "/"\ngateway = "http://127.0.0.1:9"', True),
+    ],
+)
+def test_a_site_that_only_passes_on_needs_no_document_root(
+    server: Server, capsys: pytest.CaptureFixture[str], lines: str, is_needed: bool
+) -> None:
+    Path("htdocs").rmdir()
+    Path("files").mkdir()
+    Path("ewe.toml").write_text(f"[[site]]\n[[site.location]]\n{lines}\n")
+    if is_needed:
+        assert complaint(capsys, code=1) == 'document root "htdocs" (default) is not a directory'
+        return
+    assert not os.path.exists(configured(server).documentroot)
+    Path("ewe.toml").write_text(f'documentroot = "gone"\n[[site]]\n[[site.location]]\n{lines}\n')
+    assert '"gone" (ewe.toml line 1) is not a directory' in complaint(capsys, code=1)
+
+
+def test_an_application_at_the_root_needs_no_document_root(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("htdocs").rmdir()
+    config = configured(server, "--proxy", "/=http://127.0.0.1:9")
+    assert not os.path.exists(config.documentroot) and capsys.readouterr().err == ""
+
+
 @pytest.mark.starts_processes
 def test_a_python_without_epoll() -> None:
     """As on other systems than Linux: one line, which says what to do."""

@@ -427,7 +427,7 @@ def test_reading_no_file_loads_nothing_that_a_forked_child_would_pay_for() -> No
     assert run.stdout == "\n"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="it concerns root alone")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("name", ["ewe.toml", "pyproject.toml"])
 def test_root_takes_no_settings_that_others_can_write(here: Path, name: str) -> None:
     file = here / name

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import web
 from support.proc import command_line, descendants, is_gone
-from support.server import Server, Start, needs, run_command, wait_until, write_program
+from support.server import Server, Start, run_command, wait_until, write_program
 
 from ewe.server.program_manager import lacking
 
@@ -35,7 +35,7 @@ def running(server: Server, name: str = "php-cgi") -> set[int]:
     return {pid for pid in descendants(server.pid) if command_line(pid).startswith(name)}
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_programs_are_started_and_replaced(start: Start, model: str, tmp_path: Path) -> None:
     """One that is killed; all of them at HUP, and no request is lost that is in progress then."""
     server = php(start, model)
@@ -67,7 +67,7 @@ def test_programs_are_started_and_replaced(start: Start, model: str, tmp_path: P
     assert "Traceback" not in server.log()
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 @pytest.mark.parametrize("model", ["thread", "prefork", "fork", "xswitch"])
 def test_programs_end_with_a_server_that_is_killed(start: Start, model: str) -> None:
     server = php(start, model)
@@ -89,7 +89,7 @@ def inode_of(pid: int) -> str:
     return os.readlink(f"/proc/{pid}/fd/0")[len("socket:[") : -1]
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_programs_that_have_children(start: Start, number: int, tmp_path: Path) -> None:
     """As php-cgi with PHP_FCGI_CHILDREN: they end, too (the fixture looks for what is left), after the requests."""
@@ -118,7 +118,7 @@ exit 3
 """
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 @pytest.mark.parametrize("model", ["thread", "prefork"])
 def test_a_program_that_fails_is_started_later_and_later(start: Start, model: str, tmp_path: Path) -> None:
     """Requests are answered 503 meanwhile; and once it works, they are served."""
@@ -154,8 +154,8 @@ def test_what_a_program_lacks() -> None:
     assert lacking(b"exit") == ""
 
 
-@needs("php-cgi")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.needs("php-cgi")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("model", ["thread", "prefork"])
 def test_programs_run_as_the_user(start: Start, model: str) -> None:
     server = php(start, model, "--user", "nobody")

@@ -264,7 +264,7 @@ def test_reopening(start: Start, model_or_loop: str, tmp_path: Path) -> None:
     assert get(server) == 200
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.needs("/dev/full")
 def test_logs_that_cannot_be_written(start: Start, model_or_loop: str) -> None:
     server = start(
         model_or_loop, "--access-log", "/dev/full", "--logfile", "/dev/full", "--loglevel", "debug"

@@ -253,7 +253,7 @@ def test_the_pid_file(start: Start, model: str, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.needs("root")
 def test_becoming_another_user(start: Start, model: str, tmp_path: Path) -> None:
     for directory in (tmp_path, *tmp_path.parents):  # pytest's directories are for their owner alone
         if any(part.startswith("pytest-of-") for part in directory.parts):
@@ -267,7 +267,7 @@ def test_becoming_another_user(start: Start, model: str, tmp_path: Path) -> None
     assert {int(group) for group in groups.split()} == set(os.getgrouplist("nobody", nobody.pw_gid))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize(
     "model", ["pool --user nobody", "asyncio --user nobody --workers 2", "fork --user nobody", "xswitch"]
 )
@@ -293,7 +293,7 @@ def test_an_ewe_that_only_root_may_enter(start: Start, tmp_path: Path, model: st
     assert "Traceback" not in server.log()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root could run them as root")
+@pytest.mark.needs("root")
 def test_root_runs_no_programs(start: Start, model: str, tmp_path: Path) -> None:
     """Not for a network, unless told to; for this machine alone it does, and files are for everybody."""
     for directory in (tmp_path, *tmp_path.parents):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from support.server import Start, run_command
+from support.server import ROOT, Start, run_command, write_program
 from support.wire import read_all
 
 pytestmark = pytest.mark.starts_processes
@@ -18,7 +20,7 @@ KEY = "-----BEGIN PRIVATE KEY-----\nnone\n-----END PRIVATE KEY-----\n"
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A directory with a document root, a file that is no directory and a bad certificate."""
-    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "htdocs").mkdir(exist_ok=True)  # `start` may have made it
     (tmp_path / "file").touch()
     (tmp_path / "bad.pem").write_text(KEY)
     return tmp_path
@@ -114,7 +116,7 @@ def test_xswitch(site: Path) -> None:
     assert done.returncode == 0 and not (site / "socket").exists() and not (site / "log").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not read")
+@pytest.mark.needs("root")
 def test_a_document_root_that_may_not_be_read(start: Start, tmp_path: Path) -> None:
     """The server starts, since its mode may change; but it says why every answer is 403."""
     (tmp_path / "htdocs").chmod(0o700)
@@ -135,3 +137,46 @@ def test_rules_for_apache_are_pointed_out(start: Start, tmp_path: Path) -> None:
     assert said in done.stdout + done.stderr
     server = start("pool", "--config", "sites.toml")
     assert said in server.log()
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("model", ["pool", "xswitch"])
+def test_what_the_account_may_not_read(start: Start, model: str, site: Path) -> None:
+    """Made with umask 077, or below a home: root could read it all, so the questions are asked as the account."""
+    home = site / "home"
+    home.mkdir()
+    home.chmod(0o700)
+    (home / "sh").symlink_to("/bin/sh")
+    write_program(site / "cgi-bin" / "closed", f"#!{home}/sh\n")
+    write_program(site / "cgi-bin" / "open", "#!/bin/sh\n")
+    (site / "htdocs").chmod(0o700)
+    options = ("--user", "nobody", "--port", "0", "--model", model, "--check-config")
+    done = run_command(site, *options)
+    assert done.returncode == 0, done.stderr
+    assert f"user nobody may not read {site}/htdocs, so every answer is 403: chmod a+rx" in done.stderr
+    closed = f"cgi-bin/closed names {home}/sh, and {home} may not be entered by the server, user nobody"
+    assert (closed in done.stderr) == (model == "pool") and "cgi-bin/open" not in done.stderr, done.stderr
+    (site / "htdocs").chmod(0o755)
+    (site / "cgi-bin").chmod(0o700)
+    server = start(model, "--user", "nobody")
+    said = f"user nobody may not read {site}/cgi-bin, so no program there runs: chmod a+rx"
+    assert said in server.log() and "documentroot" not in server.log()
+
+
+@pytest.mark.needs("root")
+def test_a_python_that_the_account_may_not_read(start: Start, tmp_path: Path) -> None:
+    """ewe has loaded all that it needs; an application loads modules whenever it likes."""
+    packages = tmp_path / "home" / "packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "home").chmod(0o700)
+    (packages / "its.py").write_text("def app(environ, start_response):\n    import wave\n")
+    said = f"user nobody may not enter {tmp_path}/home, so an application cannot import more"
+    env = {"PYTHONPATH": f"{ROOT}:{packages}"}
+    for options in (("--wsgi", "/=its:app"), ()):
+        server = start("thread", "--user", "nobody", *options, env=env)
+        assert (said in server.log()) == bool(options), server.log()
+    done = subprocess.run(
+        [sys.executable, "-m", "ewe", "--user", "nobody", "--port", "0", "--check-config"],
+        cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and f"note: {said}" in done.stderr, done.stderr

@@ -70,7 +70,7 @@ def test_a_link_in_a_directory_that_is_removed_leads_nowhere(tmp_path: Path) -> 
     assert not left.exists() and (precious / "file").read_text() == "kept"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another account")
+@pytest.mark.needs("root")
 def test_what_belongs_to_another_account_stays(tmp_path: Path) -> None:
     left = killed_owner(tmp_path)
     os.chown(left / LOCK, 65534, 65534)

@@ -46,6 +46,7 @@ def test_clients_are_named_if_they_are_other_computers() -> None:
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("model", ["thread", "asyncio"])
+@pytest.mark.needs("a pseudo-terminal")
 def test_the_log_of_a_terminal(tmp_path: Path, model: str) -> None:
     """Status, size, time and path, in color; in a file it is the combined format."""
     (tmp_path / "a.txt").write_text("a" * 5000)

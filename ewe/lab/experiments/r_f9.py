@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
 import sqlite3
 import statistics
 import tempfile
@@ -74,9 +75,8 @@ def run(lab: Bench) -> Iterator[Cell]:
 @contextmanager
 def served(lab: Bench) -> Iterator[Running]:
     """Run ewe with the application, and the demon with the sessions' table."""
-    where = tempfile.TemporaryDirectory(
-        prefix="ewe-sessions-", dir=SHARED if SHARED.is_dir() else lab.directory, ignore_cleanup_errors=True
-    )
+    memory = SHARED if os.access(SHARED, os.W_OK) else lab.directory
+    where = tempfile.TemporaryDirectory(prefix="ewe-sessions-", dir=memory, ignore_cleanup_errors=True)
     with where as name:
         files = Path(name) / "files"
         files.mkdir()

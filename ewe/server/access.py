@@ -1,0 +1,96 @@
+"""What the account of the workers may not read, in a line each: for the start, and for `--check-config`.
+
+Started as root with `user`, ewe gives up root. What root could read, the account perhaps cannot: a document root
+that was made with `umask 077`, or a Python below a home that only its owner may enter (~/.pyenv, pipx). ewe loads
+its own modules before (run.load_all()). An application imports modules whenever it likes, and a program's first
+line names an interpreter that starts as that account.
+
+Only the kernel knows what an account may read: modes, groups, access control lists and capabilities count. Root
+therefore forks, becomes the account in the child, and tries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ewe.gateway.scripts import account, closed_directory, fault_of
+from ewe.server.privileges import become
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+
+MAX_PROGRAMS = 1000  # files of one cgi-path whose first lines are read
+EWE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def asked_as(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
+    """Return the answer to a question that is asked as an account. Only root can become another one.
+
+    Raises StartError if there is no such account.
+    """
+    if os.geteuid() != 0 or (user is None and group is None):
+        return question()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become(user, group)
+            with open(writer, "wb") as answer:
+                answer.write(json.dumps(question()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        said = answer.read()
+    os.waitpid(pid, 0)
+    lines: list[str] = json.loads(said or b"[]")
+    return lines
+
+
+def doubts(config: Config) -> list[str]:
+    """Return a warning, in a line, for each directory of the site that this process may not read."""
+    lines: list[str] = []
+    for own in config.each_site():
+        lines += closed(own.documentroot, "every answer is 403", "documentroot")
+        lines += closed(own.cgi_path, "no program there runs", "cgi-path")
+        lines += closed(own.libcgi_path, "no library there is called", "libcgi-path")
+    if config.reload or any(own.wsgi or own.asgi or own.mount for own in config.each_site()):
+        lines += python_doubts()
+    return list(dict.fromkeys(lines))
+
+
+def python_doubts() -> list[str]:
+    """Return a warning if this process may not read the directories of Python, of ewe and of other packages."""
+    what = "an application cannot import more of Python and its packages after the start"
+    lines = [
+        line for each in (EWE, os.path.dirname(os.__file__), *sys.path) for line in closed(each, what, "user")
+    ]
+    return list(dict.fromkeys(lines))
+
+
+def program_doubts(config: Config) -> Iterator[str]:
+    """Yield a line for each program of a cgi-path that this process could not start, and why."""
+    for path in dict.fromkeys(own.cgi_path for own in config.each_site()):
+        try:
+            with os.scandir(path) as entries:
+                files = [each.path for each in islice(entries, MAX_PROGRAMS) if os.access(each.path, os.X_OK)]
+        except OSError:
+            continue
+        for file in sorted(files):
+            if os.path.isfile(file) and (fault := fault_of(file)):
+                yield f"{fault} (cgi-path)"
+
+
+def closed(path: str, effect: str, setting: str) -> list[str]:
+    """Return a line if this process may not read a directory: the first closed one, the effect, and what to do."""
+    path = os.path.realpath(path)
+    if door := closed_directory(path):
+        return [f"{account()} may not enter {door}, so {effect}: chmod a+x {door} ({setting})"]
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
+        return [f"{account()} may not read {path}, so {effect}: chmod a+rx {path} ({setting})"]
+    return []
