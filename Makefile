@@ -17,7 +17,7 @@ VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test quick lint format pytest pytest-versions test-all gigabyte applications zoo bench lab java libcgi docs clean
+.PHONY: help serve test packages quick lint format pytest pytest-versions test-all gigabyte applications zoo bench lab java libcgi docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -29,13 +29,18 @@ serve: $(VENV)/.serve $(HELLO_C) ## the server with the sample site; ARGS="-f 80
 
 test: lint pytest ## style, types and tests; PYTEST_ARGS="-x tests/http/test_http.py" is pytest's command line
 
+packages: ## Debian's packages for the tests that are skipped without them: sudo make packages
+	@$(PYTHON) tests/support/resources.py
+
 quick: $(VENV)/.test ## the tests that start no server and no other process, in less than a minute
 	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 4 --dist worksteal -m "not starts_processes" $(ARGS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	@if $(VENV)/bin/python -c 'from importlib.util import find_spec; exit(not all(map(find_spec, ("locust", "psycopg"))))'; \
+	then echo $(VENV)/bin/mypy; $(VENV)/bin/mypy; \
+	else echo "The types are not checked: mypy needs locust and psycopg, and one is not installed"; fi
 
 format: $(VENV)/.test ## put the source into the style that lint expects
 	$(VENV)/bin/ruff check --fix .
@@ -117,6 +122,7 @@ $(VENV)/.made:
 
 $(VENV)/.serve: WHAT = .[pages]
 $(VENV)/.test: WHAT = .[test,lint]
+$(VENV)/.test: THEN = $(VENV)/bin/python tests/support/few_tests.py
 $(VENV)/.lab: WHAT = .[lab]
 
 # Newer versions of pip read the constraints for builds from another variable.
@@ -126,6 +132,7 @@ PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.tx
 $(VENV)/.serve $(VENV)/.test $(VENV)/.lab: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $(VENV)/.unfinished
 	@$(PIP_INSTALL) -e '$(WHAT)'
+	@$(THEN)
 	@$(PIP_INSTALL) uvloop >$(VENV)/uvloop.log 2>&1 || \
 	  echo "uvloop does not install here ($(VENV)/uvloop.log says why): ewe uses asyncio's own loop"
 	@rm $(VENV)/.unfinished

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support import needs
 from support.examples import examples
 from support.fork_server import ForkServer
 from support.server import MODELS, VARIANTS, WAYS_TO_WAIT, Server, Start, Starter
@@ -50,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "starts_processes: the test starts processes; `make quick` leaves it out"
     )
+    config.pluginmanager.register(needs, "needs")
     if not hasattr(config, "workerinput") and not config.option.basetemp:
         base = Path(tempfile.mkdtemp(prefix="ewe-tests-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
         base.chmod(0o755)
@@ -122,11 +124,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     return result
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Forget the processes of the test before."""
+def pytest_runtest_setup() -> None:
+    """Forget the processes of the test before, and those that looked for what this one needs (support/needs.py)."""
     processes_started.clear()
-    return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -118,6 +118,7 @@ def chromium(profile: Path, url: str) -> Iterator[None]:
 @pytest.mark.starts_processes
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("model", SOME)
+@pytest.mark.needs("Chromium")
 def test_a_page_in_chromium(start: Start, tmp_path: Path, model: str) -> None:
     server = start(model)
     found = tmp_path / "found.json"

@@ -90,6 +90,7 @@ def apt(here: Path, *command: str) -> str:
 @pytest.mark.starts_processes
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("model", SOME)
+@pytest.mark.needs("aria2", "curl", "wget", "git", "apt-get")
 def test_clients(start: Start, tmp_path: Path, model: str) -> None:
     server = start(model, "--workers", "2") if model == "thread" else start(model)
     root, here = server.root, tmp_path / "here"
@@ -149,6 +150,7 @@ def test_clients(start: Start, tmp_path: Path, model: str) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("model", SOME)
+@pytest.mark.needs("npm")
 def test_npm_behind_a_proxy(start: Start, tmp_path: Path, model: str) -> None:
     """A registry of npm: the name of a package in a scope is one segment, `@flock%2flamb`."""
     registry = HTTPUpstream()
@@ -190,6 +192,7 @@ def test_npm_behind_a_proxy(start: Start, tmp_path: Path, model: str) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("model", SOME)
+@pytest.mark.needs("rclone", "cadaver")
 def test_rclone_and_cadaver(start: Start, tmp_path: Path, model: str) -> None:
     """A directory is copied there and back, changed, compared; and by hand, as a person with a shell does."""
     (tmp_path / "shared").mkdir()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support import web
+from support import needs, web
 from support.server import MODELS, Start, free_port, wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -152,6 +152,7 @@ def program(path: Path, text: str) -> None:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A directory with a repository of each kind, one commit in each, and the settings of each program."""
+    needs.require("git", "gitweb", "cgit", "Mercurial", "Fossil", "Radicale", "OpenSSL")
     for name in ("repositories", "calendars", "work"):
         (tmp_path / name).mkdir()
     git(tmp_path, "init", "-q", "--bare", "-b", "main", "repositories/class.git")
@@ -302,6 +303,7 @@ def outline(answer: httpx.Response) -> tuple[int, dict[str, str], bytes]:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("apache2")
 def test_the_answers_are_those_of_apache(start: Start, place: Path) -> None:
     server = start("asyncio", "--config", "ewe.toml")
     differ = []

@@ -414,6 +414,7 @@ def test_over_a_unix_socket(bare: Callable[..., Server], tmp_path: Path, model: 
     assert b'"client": null' in said and b", null]" in said.partition(b'"server": [')[2]
 
 
+@pytest.mark.needs("fastapi")
 @pytest.mark.parametrize("model", [*MODELS, "asyncio --loop asyncio", "pool --parking never"])
 def test_starlette_and_fastapi(start: Start, tmp_path: Path, model: str) -> None:
     shutil.copy(SUPPORT / "framework_apps.py", tmp_path)

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support import web
-from support.server import MODELS, ROOT, Server, Start, needs
+from support.server import MODELS, ROOT, Server, Start
 from support.wire import read_response
 
 from ewe.config.settings import Config
@@ -213,7 +213,7 @@ def echo(sock: socket.socket, framing: bytes, body: bytes) -> tuple[bytes, str]:
     return echoed, fields["content-type"]
 
 
-@needs("cc")
+@pytest.mark.needs("gcc")
 def test_hello_in_c(start: Start, tmp_path: Path) -> None:
     server = start("thread")
     subprocess.run(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support import web
-from support.demon import Demon
+from support.demon import ME, Demon
 from support.memory import MemoryStream
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.xswitch_client import account
@@ -57,7 +57,7 @@ class Library(Demon):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        allowed = "users = ['root', 'nobody']"
+        allowed = f"users = ['{ME}', 'nobody']"
         self.databases = {
             "log": [allowed],
             "books": ["write = true", allowed],
@@ -423,7 +423,7 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
     assert isinstance(response.body, bytes) and b"jinja2" not in response.body
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+@pytest.mark.needs("root")
 def test_a_users_page_uses_only_databases_that_name_the_user(start: Start, tmp_path: Path) -> None:
     with account() as alice:
         public = Path(alice.pw_dir) / "public_html"

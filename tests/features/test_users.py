@@ -73,7 +73,7 @@ def test_answers_do_not_tell_which_accounts_there_are(start: Start) -> None:
     server.wait_for_log("/~root/ is 404: user root is the system's")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+@pytest.mark.needs("root")
 def test_a_directory_is_its_users_own(start: Start, way_to_wait: str, site: Path) -> None:
     """A link to what is not the user's publishes nothing; a file of another user's is not sent."""
     with account() as alice:
@@ -139,7 +139,7 @@ while True:
 
 
 @pytest.mark.starts_processes
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+@pytest.mark.needs("root")
 def test_a_directory_that_becomes_a_link_leads_nowhere_else() -> None:
     """However its user exchanges the directory and a link to "/", only the directory is ever the root."""
     with account() as alice:
@@ -161,7 +161,7 @@ def test_a_directory_that_becomes_a_link_leads_nowhere_else() -> None:
 
 
 @pytest.mark.starts_processes
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up root")
+@pytest.mark.needs("root")
 def test_root_does_not_serve_them(tmp_path: Path) -> None:
     """Root could read every file that a user links to. Whoever wants that says so."""
     command = [

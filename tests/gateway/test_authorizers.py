@@ -234,6 +234,7 @@ while ($request->Accept() >= 0) {
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("FCGI.pm")
 def test_an_authorizer_with_the_reference_library(start: Start, way_to_wait: str, tmp_path: Path) -> None:
     """Perl's FCGI is the C library of FastCGI's authors."""
     (tmp_path / "auth.pl").write_text(PERL)

@@ -238,7 +238,7 @@ def test_without_x_switch_its_scripts_are_503(start: Start, way_to_wait: str, tm
     assert web.get(server.url + "page.php").headers["retry-after"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+@pytest.mark.needs("root")
 def test_a_users_scripts_by_a_link(start: Start, site: Path) -> None:
     """They run only as their owner: a link of the same user's leads to the program, not to its source."""
     with account() as alice:

@@ -22,6 +22,7 @@ from support import gateway_programs, web
 from support.gateway_programs import LARGE, expected_large, program
 from support.libcgi import compiled
 from support.proc import peak_memory
+from support.resources import is_here
 from support.server import MODELS, Server, Starter
 from support.wire import chunked, request_of
 from support.xswitch_client import xswitch
@@ -140,9 +141,10 @@ def servers(
     directory.chmod(0o755)
     source = Path(gateway_programs.__file__)
     shutil.copy(source, directory / "program.py")
-    shim.build()
     (directory / "libcgi-bin").mkdir()
-    compiled(directory / "libcgi-bin", "program", gateway_programs.LIBRARY)
+    if is_here("gcc"):
+        shim.build()
+        compiled(directory / "libcgi-bin", "program", gateway_programs.LIBRARY)
     behind = {
         "fastcgi": Programs(directory / "fastcgi", talk_fastcgi),
         "scgi": Programs(directory / "scgi", talk_once(scgi)),
@@ -169,7 +171,11 @@ def servers(
     assert "Traceback" not in switched.log()
 
 
-@pytest.fixture(params=GATEWAYS)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.needs("gcc") if name == "libcgi" else ()) for name in GATEWAYS
+    ]
+)
 def reached(request: pytest.FixtureRequest, servers: dict[str, Server]) -> tuple[Server, str]:
     """A server, and the path of the program behind one of its gateways."""
     return servers[request.param], GATEWAYS[request.param]

@@ -631,7 +631,7 @@ else { http_response_code(201); echo $_GET['a'] ?? '', $_POST['b'] ?? '', $_SERV
 """
 
 
-@pytest.mark.skipif(not PHP_FPM, reason="php-fpm is not installed")
+@pytest.mark.needs("php-fpm")
 def test_php_fpm(start: Start, model: str, tmp_path: Path) -> None:
     """Forms, uploads, status and fields, from PHP as people run it."""
     import hashlib

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support import needs
 from support.libcgi import DOES, SAYS, compiled, install
 from support.proc import open_files
 from support.server import MODELS, WAYS_TO_WAIT, Server, Start, wait_until
@@ -25,6 +26,7 @@ BODY = os.urandom(1_000_000)
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs.require("gcc")
     build.build()
     directory = tmp_path_factory.mktemp("libraries")
     compiled(directory, "says", SAYS)

@@ -107,6 +107,7 @@ def test_a_call_that_waits_does_not_hold_up_python(libraries: Libraries, built: 
         assert waiting.result() == b"Content-Type: text/plain\n\nwaited"
 
 
+@pytest.mark.needs("gcc")
 def test_the_shim_is_built_once_for_each_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "TARGET", tmp_path / "target")
     monkeypatch.setenv("CC", "/nowhere/cc")
@@ -125,6 +126,7 @@ def test_the_shim_is_built_once_for_each_source(tmp_path: Path, monkeypatch: pyt
     assert [*second.parent.iterdir()] == [second]
 
 
+@pytest.mark.needs("gcc")
 def test_the_command_builds_it(tmp_path: Path) -> None:
     done = run_command(tmp_path, "--build-libcgi", seconds=120)
     assert done.returncode == 0 and str(build.shim()) in done.stdout

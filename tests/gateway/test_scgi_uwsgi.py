@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import web
-from support.server import MODELS, Start, needs, wait_until
+from support.server import MODELS, Start, wait_until
 
 from ewe.gateway import scgi, uwsgi
 from ewe.gateway.records import Output
@@ -314,7 +314,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
             each.wait(30)
 
 
-@needs("uwsgi")
+@pytest.mark.needs("uWSGI")
 @pytest.mark.parametrize("name", ["scgi", "uwsgi"])
 def test_flup_and_uwsgi(start: Start, model: str, programs: list[str], name: str) -> None:
     server = start(model, *programs)

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import web
-from support.server import ROOT, Server, Start, needs, wait_until
+from support.server import ROOT, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 from support.wsgi_apps import FAULTS, MEGABYTE
 
@@ -114,7 +114,7 @@ def test_http_1_0_gets_a_body_whose_end_is_the_close(start_apps: StartApps, mode
     assert body == b"Hello, world\n" and b"Content-Length: 13\r\n" in head
 
 
-@needs("openssl")
+@pytest.mark.needs("OpenSSL")
 def test_over_tls(start_apps: StartApps, model: str) -> None:
     server = start_apps(model, "variables", "echo", "much", "--tls self")
     with web.Client(timeout=20, base_url=f"https://127.0.0.1:{server.port}", verify=False) as client:

@@ -13,16 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import h11
-import httptools
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support import needs
 from support.examples import examples
 from support.fuzz import BITS, CORPUS, fuzz, read
 
 from ewe.http.limits import Limits
 from ewe.http.status import HTTPError
 
+httptools = needs.module("httptools")
 LIMITS = Limits(max_target=10**6, max_head=10**6, max_field=10**6, max_fields=10**4, max_body=10**9)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.lab_bench import quick_lab
+from support.lab_bench import quick_lab, tried
 from support.lab_tables import times
 
 from ewe.lab.bench.processes import LabError, processes
@@ -50,10 +50,17 @@ def test_the_blog_is_the_same_each_time() -> None:
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("blog", [Blog("asyncio"), Blog("prefork", POSTGRESQL, ("--workers", "2"))], ids=str)
+@pytest.mark.parametrize(
+    "blog",
+    [
+        Blog("asyncio"),
+        pytest.param(
+            Blog("prefork", POSTGRESQL, ("--workers", "2")), marks=pytest.mark.needs("PostgreSQL", "psycopg")
+        ),
+    ],
+    ids=str,
+)
 def test_the_pages_show_the_posts(blog: Blog) -> None:
-    if blog.missing:
-        pytest.skip(blog.missing)
     with quick_lab() as lab, blog.served(lab) as (server, database, paths):
         assert bool(database) is (blog.database == POSTGRESQL) and len(server.also) == 1
         main, post = (read(server.url.rstrip("/") + path) for path in paths)
@@ -92,10 +99,8 @@ PHP = "<?php echo basename(__FILE__), ' ', $_GET['p'] ?? 'none', ' ', $_SERVER['
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("way", SITES, ids=[way.name for way in SITES])
+@pytest.mark.parametrize("way", [tried(way) for way in SITES])
 def test_a_site_of_php_files(way: Way, tmp_path: Path) -> None:
-    if way.missing:
-        pytest.skip(way.missing)
     with quick_lab() as lab:
         root = lab.directory / "php"
         (root / "more").mkdir(parents=True)
@@ -151,21 +156,22 @@ def test_the_path_of_a_socket_has_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_p
             mariadb.mariadb(lab, "blog").__enter__()
 
 
-# WordPress and MariaDB are 250 MB of packages, which .ci/run does not install: the test is there where they are.
-if not wordpress.missing():
-
-    @pytest.mark.starts_processes
-    def test_wordpress_shows_the_posts_and_leaves_nothing_behind() -> None:
-        with quick_lab() as lab:
-            with wordpress.wordpress(lab) as blog, served(lab, SITES[-1], root=blog.root) as (server, _):
-                assert [each.pid for each in processes() if each.pid in blog.also]
-                main, post = read(server.url), read(server.url.rstrip("/") + blog.post)
-                assert posts()[-1].title in main and posts()[-ON_MAIN_PAGE].title in main
-                assert "Hello world" not in main
-                assert all(comment.text in post for comment in posts()[-1].comments)
-                owner = os.stat(next(lab.directory.glob("mariadb-*/data"))).st_uid
-                assert owner or os.geteuid()  # it never runs as root
-            assert not [each.pid for each in processes() if each.pid in blog.also]
+@pytest.mark.starts_processes
+@pytest.mark.needs("WordPress", "MariaDB", "php", "php-cgi", "PHP's mysqli")
+def test_wordpress_shows_the_posts_and_leaves_nothing_behind() -> None:
+    with quick_lab() as lab:
+        with (
+            wordpress.wordpress(lab) as blog,
+            served(lab, SITES[-1], root=blog.root) as (server, _),
+        ):
+            assert [each.pid for each in processes() if each.pid in blog.also]
+            main, post = read(server.url), read(server.url.rstrip("/") + blog.post)
+            assert posts()[-1].title in main and posts()[-ON_MAIN_PAGE].title in main
+            assert "Hello world" not in main
+            assert all(comment.text in post for comment in posts()[-1].comments)
+            owner = os.stat(next(lab.directory.glob("mariadb-*/data"))).st_uid
+            assert owner or os.geteuid()  # it never runs as root
+        assert not [each.pid for each in processes() if each.pid in blog.also]
 
 
 # The phases

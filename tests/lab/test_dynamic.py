@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.java_site import build_once
-from support.lab_bench import quick_lab
+from support.lab_bench import quick_lab, tried
 
 from ewe.lab.bench.processes import LabError, processes
 from ewe.lab.bench.results import Cell, Sample, Table
@@ -84,6 +85,7 @@ def setup(tmp_path: Path, name: str = "page.php", processes: int = 1, **more: ob
     return Setup(tmp_path, 8080, tmp_path, processes=processes, behind=behind)
 
 
+@pytest.mark.needs("nginx")
 def test_nginx_speaks_either_protocol(tmp_path: Path) -> None:
     webservers.nginx(setup(tmp_path, address="unix:/run/x", by="uwsgi", processes=4))
     text = (tmp_path / "nginx.conf").read_text()
@@ -94,6 +96,7 @@ def test_nginx_speaks_either_protocol(tmp_path: Path) -> None:
     assert "server 127.0.0.1:9000; keepalive" in text and "fastcgi_pass behind; fastcgi_keep_conn on;" in text
 
 
+@pytest.mark.needs("apache2")
 def test_apache_loads_what_a_way_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webservers, "mod_php", lambda: "/there/libphp8.2.so")
     for by, words in {
@@ -107,6 +110,7 @@ def test_apache_loads_what_a_way_needs(tmp_path: Path, monkeypatch: pytest.Monke
         assert all(word in text for word in (*words, "mpm_prefork_module", 'LocationMatch "^/page\\.php$"'))
 
 
+@pytest.mark.needs("lighttpd")
 def test_lighttpd_with_and_without_processes(tmp_path: Path) -> None:
     webservers.lighttpd(setup(tmp_path, address="unix:/run/x"))
     text = (tmp_path / "lighttpd.conf").read_text()
@@ -176,25 +180,24 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
 @pytest.mark.parametrize(
     "way",
     [
-        Way("nginx", "php-fpm", "php", tcp=True),
-        Way("nginx", "uwsgi", "python", processes=2),
-        Way("nginx", "fcgi", "perl", children=1, program="hello"),
-        Way("apache-prefork", "mod_php", "php"),
-        Way("apache-event", "php-fpm", "php"),
-        Way("apache-prefork", "cgi", "php"),
-        Way("apache-worker", "uwsgi", "python"),
-        Way("lighttpd", "php-cgi", "php"),
-        Way("lighttpd", "fastcgi", "python", children=1),
-        Way("lighttpd", "cgi", "python"),
-        Way("ewe", "php-fpm", "php"),
-        Way("ewe", "cgi", "php"),
-        Way("ewe", "uwsgi", "python", children=1),
-        Way("ewe", "wsgi", "python", model="thread"),
-        Way("ewe", "asgi", "python"),
-        Way("gunicorn", "wsgi", "python"),
-        Way("uvicorn", "asgi", "python", options=("--http", "h11")),
+        tried(Way("nginx", "php-fpm", "php", tcp=True)),
+        tried(Way("nginx", "uwsgi", "python", processes=2)),
+        tried(Way("nginx", "fcgi", "perl", children=1, program="hello")),
+        tried(Way("apache-prefork", "mod_php", "php")),
+        tried(Way("apache-event", "php-fpm", "php")),
+        tried(Way("apache-prefork", "cgi", "php")),
+        tried(Way("apache-worker", "uwsgi", "python")),
+        tried(Way("lighttpd", "php-cgi", "php")),
+        tried(Way("lighttpd", "fastcgi", "python", children=1)),
+        tried(Way("lighttpd", "cgi", "python")),
+        tried(Way("ewe", "php-fpm", "php")),
+        tried(Way("ewe", "cgi", "php")),
+        tried(Way("ewe", "uwsgi", "python", children=1)),
+        tried(Way("ewe", "wsgi", "python", model="thread")),
+        tried(Way("ewe", "asgi", "python")),
+        tried(Way("gunicorn", "wsgi", "python")),
+        tried(Way("uvicorn", "asgi", "python", options=("--http", "h11"))),
     ],
-    ids=lambda way: f"{way.name} {way.language}",
 )
 def test_ways_answer(way: Way) -> None:
     """Each serves its page, and leaves no process behind."""
@@ -209,8 +212,7 @@ def test_ways_answer(way: Way) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "way",
-    [Way("tomcat", "jsp", "java"), Way("ewe", "xswitch", "java", children=0, program="jsp")],
-    ids=lambda way: way.front,
+    [tried(Way("tomcat", "jsp", "java")), tried(Way("ewe", "xswitch", "java", children=0, program="jsp"))],
 )
 def test_servlets_and_jsp_pages_answer(way: Way) -> None:
     """Tomcat's and ewe's own, one start for both: the application of a JSP page has the servlet too."""
@@ -225,11 +227,10 @@ def test_servlets_and_jsp_pages_answer(way: Way) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        Way("lighttpd", "fastcgi", "python", children=1),
-        Way("apache-event", "uwsgi", "python", children=1),
-        Way("ewe", "xswitch", "php"),
+        tried(Way("lighttpd", "fastcgi", "python", children=1)),
+        tried(Way("apache-event", "uwsgi", "python", children=1)),
+        tried(Way("ewe", "xswitch", "php")),
     ],
-    ids=lambda way: way.name,
 )
 def test_ways_answer_over_tls(way: Way) -> None:
     with quick_lab() as lab, served(lab, way, tls=True) as (server, path):
@@ -238,6 +239,7 @@ def test_ways_answer_over_tls(way: Way) -> None:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("nginx", "php-fpm")
 def test_a_test_over_tls_has_three_columns_and_says_what_tls_costs() -> None:
     """A program behind nginx, and one in ewe, which has no cipher of 2011."""
     tried = (Way("nginx", "php-fpm", "php"), Way("ewe", "wsgi", "python"))
@@ -256,20 +258,28 @@ def test_a_test_over_tls_has_three_columns_and_says_what_tls_costs() -> None:
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("by", ["mod_php", "php-cgi", "php-fpm", "xswitch"])
-def test_php_runs_with_its_opcache_or_without(by: str) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [
+        tried(Way("apache-prefork", "mod_php", "php", children=1)),
+        tried(Way("lighttpd", "php-cgi", "php", children=1)),
+        tried(Way("nginx", "php-fpm", "php", children=1)),
+        tried(Way("ewe", "xswitch", "php", children=1)),
+    ],
+)
+def test_php_runs_with_its_opcache_or_without(way: Way) -> None:
     """Whatever the machine's own settings of PHP say."""
-    front = {"mod_php": "apache-prefork", "php-cgi": "lighttpd", "php-fpm": "nginx", "xswitch": "ewe"}[by]
     with quick_lab() as lab:
         page = "<?php echo extension_loaded('Zend OPcache') && opcache_get_status() ? 'on' : 'off';"
         (directory_of(lab) / "page.php").write_text(page)
         for opcache in (False, True):
-            way = Way(front, by, "php", children=1, opcache=opcache)
-            with served(lab, way) as (server, path), opener().open(server.url.rstrip("/") + path) as answer:
+            tuned = replace(way, opcache=opcache)
+            with served(lab, tuned) as (server, path), opener().open(server.url.rstrip("/") + path) as answer:
                 assert answer.read() == (b"on" if opcache else b"off")
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("nginx", "php-fpm")
 def test_a_way_is_measured_with_all_that_works_for_it() -> None:
     way = Way("nginx", "php-fpm", "php")
     test = DynamicTest((way,), {KEEP: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
@@ -313,9 +323,9 @@ def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-            Way("nginx", "php-fpm", "php"), Way("ewe", "xswitch", "php"), Way("ewe", "xswitch", "python"),
+            tried(Way("nginx", "php-fpm", "php")), tried(Way("ewe", "xswitch", "php")),
+            tried(Way("ewe", "xswitch", "python")),
     ],
-    ids=lambda way: f"{way.name} {way.language}",
 )  # fmt: skip
 def test_the_memory_of_what_runs_a_program(way: Way) -> None:
     """A process of its own, which is not the web server's; both are a part of all."""

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.java_site import build_once
-from support.lab_bench import quick_lab
+from support.lab_bench import quick_lab, tried
 from support.proc import children
 from support.server import ROOT, wait_until
 
@@ -614,7 +614,7 @@ def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("name", xswitch_tables.TODAY)
+@pytest.mark.parametrize("name", [tried(technology(name), name) for name in xswitch_tables.TODAY])
 def test_technologies_answer(name: str) -> None:
     """Each is started for real, and says what it should."""
     if name == "xswitch java":

@@ -49,6 +49,7 @@ def body_by(
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
 def test_every_form_sends_the_same_bytes() -> None:
     with quick_lab() as lab:
         where = forms.forms_of(lab, [70_000])

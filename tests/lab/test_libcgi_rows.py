@@ -30,6 +30,7 @@ def micros(column: str, **figures: float) -> list[Cell]:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
 def test_the_steps_of_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l_t1, "COUNT", {"C": (10, 10), "Python": (3, 3)})
     monkeypatch.setattr(l_t1, "PARENTS", (10, 60))
@@ -106,6 +107,7 @@ def test_the_claim_about_parts(control: float, communication: float, protocol: f
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
 def test_requests_are_timed_in_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l_t2, "COUNT", (5, 5))
     monkeypatch.setattr(l_t2, "STARTS", (5, 5))
@@ -163,6 +165,7 @@ def test_the_claim_about_times(small: tuple[float, ...], large: tuple[float, ...
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
 def test_all_servers_of_table_3_answer_the_same() -> None:
     with quick_lab() as lab:
         programs = forms.forms_of(lab, SIZES)
@@ -208,6 +211,7 @@ def test_the_claim_about_throughput(row: tuple[float, ...], word: str) -> None:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
 def test_a_library_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     monkeypatch.setattr(l_c1, "LIBRARIES", (3, 3))
@@ -233,6 +237,7 @@ def test_the_claim_about_loading(loading: float, word: str) -> None:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
 def test_faults_harm_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     monkeypatch.setattr(l_f1, "FAULTS", ("crash", "exit"))
@@ -281,6 +286,7 @@ def test_what_the_name_server_answers() -> None:
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
 def test_a_slow_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     monkeypatch.setattr(l_c2, "REQUESTS", (1, 1))

@@ -252,7 +252,7 @@ def test_what_the_demon_adds(monkeypatch: pytest.MonkeyPatch, few_rows: None) ->
 
 
 @pytest.mark.starts_processes
-@pytest.mark.skipif(bool(databases.missing(POSTGRESQL)), reason=databases.missing(POSTGRESQL))
+@pytest.mark.needs("PostgreSQL", "psycopg")
 def test_both_databases_have_the_same_report(few_rows: None) -> None:
     with (
         quick_lab() as lab,

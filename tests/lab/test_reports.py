@@ -14,7 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from database.test_postgresql import PROGRAMS, PostgreSQL
+from database.test_postgresql import PostgreSQL
+from support import needs
 from support.lab_bench import quick_lab
 from support.server import MODELS
 
@@ -42,6 +43,7 @@ WRONG = b"The database could not make this report.\n"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabBench]:
+    needs.require("gcc")
     build()
     with quick_lab() as made:
         yield made
@@ -56,8 +58,7 @@ def sqlite(lab: LabBench) -> Iterator[tuple[Database, Asked]]:
 @pytest.fixture(scope="module")
 def server(lab: LabBench) -> Iterator[PostgreSQL]:
     """A PostgreSQL with the sample, that can be stopped."""
-    if not PROGRAMS:
-        pytest.skip("PostgreSQL is not installed")
+    needs.require("PostgreSQL", "psycopg")
     with tempfile.TemporaryDirectory(prefix="ewe-pg-", dir=lab.directory) as name:
         Path(name).chmod(0o755)
         made = PostgreSQL(Path(name))
@@ -91,7 +92,7 @@ def get(url: str) -> tuple[int, str, bytes]:
 def needed(scenario: Scenario, database: Database) -> None:
     """Skip the test if the scenario cannot run here."""
     if why := scenario.missing(database):
-        pytest.skip(why)
+        needs.left_out(why)
 
 
 def check_page(lab: LabBench, scenario: Scenario, database: Database, demon: Asked) -> None:

@@ -6,9 +6,9 @@ import hashlib
 import sqlite3
 
 import pytest
-from support.java_site import build_once
+from support import needs
+from support.java_site import UNREACHABLE, build_once
 from support.lab_bench import quick_lab
-from support.server import needs
 
 from ewe.database.access_log import REPORT, fill, sample
 from ewe.database.layouts import fragments
@@ -19,14 +19,16 @@ from ewe.lab.stacks import servlets
 
 @pytest.mark.starts_processes
 @pytest.mark.timeout(300)
-@needs("mvn", "javac", "java")
+@pytest.mark.needs("Maven", "Java")
 def test_the_servlets_report_is_the_demons() -> None:
     build_once()
     if not servlets.BUILT.exists():
         try:
             servlets.build()
         except LabError as reason:
-            pytest.skip(str(reason))
+            if not UNREACHABLE.search(str(reason)):
+                raise
+            needs.lacks("the driver of SQLite for Java", str(reason))
     with quick_lab() as lab:
         place = lab.directory / "access.db"
         fill(str(place), sample(500), new=True)

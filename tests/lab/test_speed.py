@@ -23,7 +23,7 @@ from ewe.lab.bench.results import Cell, Sample, Usage
 from ewe.lab.load.wrk import parse_wrk, run_wrk
 from ewe.lab.speed import Row, SpeedSetting
 
-needs_tools = pytest.mark.skipif(bool(processes.missing(("wrk", "nginx"))), reason="needs wrk and nginx")
+needs_tools = pytest.mark.needs("wrk", "nginx")
 
 NORMAL = """\
 Running 2s test @ http://127.0.0.1:8080/

@@ -30,6 +30,7 @@ def example(directory: Path, ports: dict[str, int]) -> str:
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.needs("php-cgi", "curl", "git")
 def test_the_example_of_three_sites(start: Start, tmp_path: Path, model: str) -> None:
     for name in ("srv/course/solutions", "srv/course/css", "srv/blog", "srv/git", "etc/ewe", "var/log/ewe"):
         (tmp_path / name).mkdir(parents=True)

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from support import needs
 from support.server import wait_until
 from support.wire import read_all, read_exactly, reset
 
@@ -201,9 +202,8 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     When the test ends the conversations must have ended too, and left no descriptor open.
     """
     kind = str(request.param)
-    if kind == "uvloop" and uvloop is None:
-        pytest.skip("uvloop is not installed")
     if kind == "uvloop":  # what it opens once for good
+        needs.require("uvloop")
         loop = uvloop.new_event_loop()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()

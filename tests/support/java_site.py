@@ -8,10 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from ewe.xswitch.engine_kinds import JAVA
 from ewe.xswitch.tools.java import SOURCE, BuildError, build
+from support import needs
 
 HERE = Path(__file__).parents[1] / "java"
 UNREACHABLE = re.compile(r"could not be resolved|transfer (?:artifact|metadata)|Unknown host|offline")
@@ -25,7 +24,7 @@ DESCRIPTOR = """<web-app xmlns="https://jakarta.ee/xml/ns/jakartaee" version="6.
 def build_once() -> None:
     """Build the engine, if its sources have changed since; other test processes wait.
 
-    Tests are left out, as those of other tools that are not there, where Maven cannot reach its repository.
+    Where Maven cannot reach its repository, the tests lack Jetty.
     """
     with open(HERE / "All.java") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -37,7 +36,7 @@ def build_once() -> None:
             except BuildError as reason:
                 if not UNREACHABLE.search(str(reason)):
                     raise
-                pytest.skip(f"Jetty cannot be fetched: {reason}")
+                needs.lacks("Jetty", str(reason))
 
 
 def compiled(directory: Path) -> tuple[Path, Path]:

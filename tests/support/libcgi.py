@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ewe.libcgi import build as shim
 from ewe.xswitch.tools import libcgi as host
+from support import needs
 from support.server import ROOT
 
 SAMPLES = ROOT / "libcgi-bin"
@@ -120,6 +121,7 @@ void processfunc(char *i) { if (i) lwrite(i, strtoul(getenv("CONTENT_LENGTH"), N
 
 def compiled(directory: Path, name: str, text: str) -> Path:
     """Compile a library in C; return where it is. It appears at once, under a new inode."""
+    needs.require("gcc")
     source = directory / f"{name}.c"
     source.write_text(text)
     new = directory / f"{name}.new"
@@ -152,4 +154,5 @@ def install(library: Path, path: Path) -> Path:
 @cache
 def engine() -> str:
     """Build the host of libraries; return its path."""
+    needs.require("gcc")
     return host.build()

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from ewe.libcgi import build
+from support import needs
 
 SOURCES = Path(__file__).with_name("libcgi_sources")
 HEADER = f"-I{build.DIRECTORY}"
@@ -13,6 +14,7 @@ HEADER = f"-I{build.DIRECTORY}"
 
 def compile_libraries(directory: Path) -> Path:
     """Compile the libraries into a directory that every account may write: they note there what they do."""
+    needs.require("gcc")
     build.build()
     directory.chmod(0o777)
     macros = {

@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -229,13 +228,6 @@ def write_program(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return path
-
-
-def needs(*programs: str) -> pytest.MarkDecorator:
-    """Leave a test out where a program is not installed; .ci/run installs them all."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    missing = [program for program in programs if not shutil.which(program, path=path)]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
 Start = Callable[..., Server]

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import needs
 from support.proc import alive, open_files
-from support.server import needs, wait_until
+from support.server import wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
 
 from ewe.xswitch.privileged import rules
@@ -82,6 +83,7 @@ class User:
 @pytest.fixture(scope="module")
 def users() -> Iterator[tuple[User, User]]:
     """Alice and bob, who are gone afterwards."""
+    needs.require("root")
     base = Path(tempfile.mkdtemp(prefix="test-users-"))
     base.chmod(0o755)
     made = [f"ewe-{name}-{os.getpid()}" for name in ("alice", "bob")]
@@ -121,7 +123,9 @@ def try_out(running: XSwitch, user: User, code: str) -> str:
     [
         ("id.py", f'import os\nprint("{HEAD}\\n", *os.getresuid(), *os.getresgid(), *os.getgroups())'),
         ("id.pl", f'print "{HEAD}\\n$< $> $< $( $)\\n";'),
-        pytest.param("id.php", "<?php echo posix_getuid(), ' ', posix_geteuid();", marks=needs("php-cgi")),
+        pytest.param(
+            "id.php", "<?php echo posix_getuid(), ' ', posix_geteuid();", marks=pytest.mark.needs("php-cgi")
+        ),
     ],
 )
 def test_a_script_runs_as_its_owner(running: XSwitch, users: tuple[User, User], name: str, text: str) -> None:
@@ -538,7 +542,7 @@ def test_a_change_of_modes_is_noticed(running: XSwitch, users: tuple[User, User]
     assert running.ask(script).status == 403
 
 
-@pytest.mark.parametrize("name", ["ok.py", pytest.param("ok.php", marks=needs("php-cgi"))])
+@pytest.mark.parametrize("name", ["ok.py", pytest.param("ok.php", marks=pytest.mark.needs("php-cgi"))])
 def test_a_link_that_leads_elsewhere_after_the_look(users: tuple[User, User], name: str) -> None:
     """Root's link to his script runs as him. It leads to hers once his engine is free: hers still does not run."""
     alice, bob = users
@@ -574,11 +578,6 @@ def test_who_is_not_root_runs_only_his_own(users: tuple[User, User]) -> None:
         running.wait_for_log("only root can become another")
 
 
-if os.geteuid():  # nobody but root makes accounts
-    for _name in [name for name in globals() if name.startswith("test_")]:
-        del globals()[_name]
-
-
 # What they are told
 
 
@@ -591,7 +590,7 @@ def log_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.needs("root")
 def test_a_user_reads_what_concerns_her_scripts(users: tuple[User, User], log_directory: Path) -> None:
     alice, bob = users
     with xswitch(f'user-logs = "{log_directory}"\ntime-limit = "4s"') as running:
@@ -666,7 +665,7 @@ def test_logs_lie_where_nobody_else_can_write(log_directory: Path) -> None:
         open_log(str(log_directory), Account("me", os.geteuid(), os.getegid(), (), "/"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.needs("root")
 def test_a_directory_of_logs_that_others_may_write_into_is_not_used(
     users: tuple[User, User], log_directory: Path
 ) -> None:

@@ -15,8 +15,12 @@ import httpx
 import pytest
 from support import web
 from support.proc import children, session_members
-from support.server import MODELS, Server, Start, needs, wait_until, write_program
+from support.server import MODELS, Server, Start, wait_until, write_program
 from support.xswitch_client import account, xswitch
+
+from ewe.config.settings import Config
+from ewe.server.xswitch_process import XSwitchProcess
+from ewe.streams.listener import StartError
 
 pytestmark = pytest.mark.starts_processes
 
@@ -134,6 +138,13 @@ def test_a_user_without_x_switch(start: Start) -> None:
     answer = web.get(f"{server.url}~{name}/cgi-bin/anything.py")
     assert answer.status_code == 403
     server.wait_for_log("a user's programs need X-Switch")
+
+
+def test_an_account_without_a_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under any number. X-Switch runs each script as an account with a home."""
+    monkeypatch.setattr(os, "geteuid", lambda: 61999)
+    with pytest.raises(StartError, match="uid 61999 has none in /etc/passwd"):
+        XSwitchProcess(Config())
 
 
 @pytest.fixture
@@ -255,7 +266,7 @@ def test_nothing_is_left_of_a_server_that_was_killed(start: Start, site: Path) -
     assert not path.parent.exists()
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_pages_of_the_site(start: Start, site: Path) -> None:
     """PHP lies among the files, is the index of a directory that has no other, and is never sent as it is."""
     server = start("xswitch")
@@ -291,7 +302,7 @@ def test_pages_of_the_site(start: Start, site: Path) -> None:
     server.wait_for_log("writable by others")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+@pytest.mark.needs("root")
 def test_a_home_that_the_server_may_not_enter(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
     """What students forget most: nothing of theirs is there for the server, and the log says what to do."""
     home = Path(alice.pw_dir)
@@ -313,7 +324,7 @@ def test_a_home_that_the_server_may_not_enter(alice: pwd.struct_passwd, start: S
         assert client.get("a.html").text == "alice's own"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+@pytest.mark.needs("root")
 def test_programs_of_a_user(alice: pwd.struct_passwd, start: Start, site: Path) -> None:
     """They run as their owner; what is not hers alone does not run; nothing of it is ever sent as a file."""
     public = Path(alice.pw_dir) / "public_html"

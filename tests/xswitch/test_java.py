@@ -13,16 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import web
+from support import needs, web
 from support.java_site import DESCRIPTOR, build_once, compiled, give_all, write_application
 from support.proc import alive
-from support.server import Start, needs, wait_until
+from support.server import Start, wait_until
 from support.xswitch_client import Reply, XSwitch, xswitch
+from test_accounts import User
+from test_web_servers import fetch, web_server
 
 # The threads of a JVM count as processes of its user, and other tests run engines as nobody.
 AS = "user = 'games'\n" if os.geteuid() == 0 else ""
 # Maven may have to fetch Jetty: 300 s.
-pytestmark = [needs("mvn", "javac", "java"), pytest.mark.timeout(300), pytest.mark.starts_processes]
+pytestmark = [pytest.mark.needs("Maven", "Java"), pytest.mark.timeout(300), pytest.mark.starts_processes]
 
 
 @pytest.fixture(scope="session")
@@ -274,105 +276,105 @@ def test_ewe_never_sends_what_is_private(start: Start) -> None:
     assert "INF" not in web.get(f"{server.url}app/").text
 
 
-if os.geteuid() == 0:
-    from test_accounts import User
-    from test_web_servers import fetch, web_server
+@pytest.fixture(scope="module")
+def users(classes: tuple[Path, Path]) -> Iterator[tuple[User, User]]:
+    """Two users, each with an application."""
+    needs.require("root")
+    base = Path(tempfile.mkdtemp(prefix="test-java-"))
+    base.chmod(0o755)
+    names = [f"ewe-j{name}-{os.getpid()}" for name in ("alice", "bob")]
+    try:
+        made = [User(name, base / name) for name in names]
+        for user in made:
+            own(write_application(user.public / "cgi-bin" / "shop", classes[0]).parent, user.uid)
+        yield made[0], made[1]
+    finally:
+        for name in names:
+            subprocess.run(["userdel", name], check=False, capture_output=True)
+        shutil.rmtree(base)
 
-    @pytest.fixture(scope="module")
-    def users(classes: tuple[Path, Path]) -> Iterator[tuple[User, User]]:
-        """Two users, each with an application."""
-        base = Path(tempfile.mkdtemp(prefix="test-java-"))
-        base.chmod(0o755)
-        names = [f"ewe-j{name}-{os.getpid()}" for name in ("alice", "bob")]
-        try:
-            made = [User(name, base / name) for name in names]
-            for user in made:
-                own(write_application(user.public / "cgi-bin" / "shop", classes[0]).parent, user.uid)
-            yield made[0], made[1]
-        finally:
-            for name in names:
-                subprocess.run(["userdel", name], check=False, capture_output=True)
-            shutil.rmtree(base)
 
-    def own(directory: Path, uid: int) -> None:
-        for path in (directory, *directory.rglob("*")):
-            os.chown(path, uid, -1, follow_symlinks=False)
+def own(directory: Path, uid: int) -> None:
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, uid, -1, follow_symlinks=False)
 
-    def test_users_and_web_servers(users: tuple[User, User]) -> None:
-        """Each runs as himself, alone; behind nginx and Apache with the documented lines, and directly."""
-        alice, bob = users
-        secret = bob.write("secret.txt", "of bob", 0o600)
-        socket = Path(tempfile.mkdtemp(prefix="test-socket-"))
-        socket.chmod(0o755)
-        settings = "socket-mode = '0660'\nsocket-group = 'www-data'\n[engines.java]\nprocesses = 40\n"
-        with xswitch(settings, listen=f"unix:{socket}/x.sock") as running:
-            replacements = {"/run/xswitch.sock": f"{socket}/x.sock", "/srv/www": str(running.site)}
-            replacements["/home"] = str(alice.home.parent)
-            for name in ("nginx", "apache"):
-                with web_server(name, replacements) as url:
-                    for user in users:
-                        shop = f"{url}/~{user.name}/cgi-bin/shop"
-                        status, text = fetch(f"{shop}/do/who")
-                        assert (status, f"Uid:\t{user.uid}\t{user.uid}" in text.decode()) == (200, True), (
-                            running.log()
-                        )
-                        assert "NoNewPrivs:\t1" in text.decode()
-                        assert fetch(f"{shop}/page.jsp?name=Ann") == (200, b"42 Ann")
-                        assert fetch(f"{shop}/") == (200, b"welcome to it")
-                        assert fetch(f"{shop}/do/form", b"name=Ann&town=Bonn") == (200, b"Ann|Bonn")
-                        assert fetch(f"{shop}/WEB-INF/web.xml")[0] == 404
-                    assert fetch(f"{url}/~{bob.name}/cgi-bin/shop/do/read?file={secret}") == (200, b"of bob")
-                    assert fetch(f"{url}/~{alice.name}/cgi-bin/shop/do/read?file={secret}")[0] == 500
-            engines = {engine["user"]: engine["pid"] for engine in running.engines()}
-            assert set(engines) == {alice.name, bob.name} and len(set(engines.values())) == 2
-            for user in users:
-                status = work_of(engines[user.name]).stat()
-                assert (status.st_uid, status.st_mode & 0o777) == (user.uid, 0o700)
-            refusals(running, alice, bob)
-        shutil.rmtree(socket)
 
-    def refusals(running: XSwitch, alice: User, bob: User) -> None:
-        """What another could have written, or does not belong here, does not run."""
-        shop = alice.public / "cgi-bin" / "shop"
-        inf = shop / "WEB-INF"
+@pytest.mark.needs("nginx", "apache2")
+def test_users_and_web_servers(users: tuple[User, User]) -> None:
+    """Each runs as himself, alone; behind nginx and Apache with the documented lines, and directly."""
+    alice, bob = users
+    secret = bob.write("secret.txt", "of bob", 0o600)
+    socket = Path(tempfile.mkdtemp(prefix="test-socket-"))
+    socket.chmod(0o755)
+    settings = "socket-mode = '0660'\nsocket-group = 'www-data'\n[engines.java]\nprocesses = 40\n"
+    with xswitch(settings, listen=f"unix:{socket}/x.sock") as running:
+        replacements = {"/run/xswitch.sock": f"{socket}/x.sock", "/srv/www": str(running.site)}
+        replacements["/home"] = str(alice.home.parent)
+        for name in ("nginx", "apache"):
+            with web_server(name, replacements) as url:
+                for user in users:
+                    shop = f"{url}/~{user.name}/cgi-bin/shop"
+                    status, text = fetch(f"{shop}/do/who")
+                    assert (status, f"Uid:\t{user.uid}\t{user.uid}" in text.decode()) == (200, True), (
+                        running.log()
+                    )
+                    assert "NoNewPrivs:\t1" in text.decode()
+                    assert fetch(f"{shop}/page.jsp?name=Ann") == (200, b"42 Ann")
+                    assert fetch(f"{shop}/") == (200, b"welcome to it")
+                    assert fetch(f"{shop}/do/form", b"name=Ann&town=Bonn") == (200, b"Ann|Bonn")
+                    assert fetch(f"{shop}/WEB-INF/web.xml")[0] == 404
+                assert fetch(f"{url}/~{bob.name}/cgi-bin/shop/do/read?file={secret}") == (200, b"of bob")
+                assert fetch(f"{url}/~{alice.name}/cgi-bin/shop/do/read?file={secret}")[0] == 500
+        engines = {engine["user"]: engine["pid"] for engine in running.engines()}
+        assert set(engines) == {alice.name, bob.name} and len(set(engines.values())) == 2
+        for user in users:
+            status = work_of(engines[user.name]).stat()
+            assert (status.st_uid, status.st_mode & 0o777) == (user.uid, 0o700)
+        refusals(running, alice, bob)
+    shutil.rmtree(socket)
 
-        def refused() -> bool:
-            return running.ask(shop / "plain", SCRIPT_NAME="/shop/plain").status == 403
 
-        for path in (inf, shop):
-            path.chmod(0o775)
-            wait_until(refused, 20, running.log)
-            path.chmod(0o755)
-            wait_until(lambda: not refused(), 20, running.log)
-        os.chown(inf, bob.uid, -1)
-        wait_until(refused, 20)
-        os.chown(inf, alice.uid, -1)
-        (alice.public / "his").symlink_to(
-            bob.public / "cgi-bin" / "shop"
-        )  # by root: runs as bob, from where it is
-        reply = running.ask(alice.public / "his" / "do/who", SCRIPT_NAME="/his/do/who")
-        assert f"Uid:\t{bob.uid}\t" in reply.text
-        os.chown(alice.public / "his", alice.uid, -1, follow_symlinks=False)  # not by a link of hers
-        his = alice.public / "his" / "do/who"
-        wait_until(lambda: running.ask(his, SCRIPT_NAME="/his/do/who").status == 403, 20)
+def refusals(running: XSwitch, alice: User, bob: User) -> None:
+    """What another could have written, or does not belong here, does not run."""
+    shop = alice.public / "cgi-bin" / "shop"
+    inf = shop / "WEB-INF"
 
-    def test_an_application_of_a_user_through_ewe(
-        start: Start, users: tuple[User, User], tmp_path: Path
-    ) -> None:
-        """In cgi-bin and beside it; its files are not sent as files, and a page beside it is."""
-        alice, _ = users
-        for directory in (tmp_path, *tmp_path.parents):
-            if any(part.startswith("pytest-of-") for part in directory.parts):
-                directory.chmod(0o755)
-        shutil.copytree(alice.public / "cgi-bin" / "shop", alice.public / "store", symlinks=True)
-        alice.write("page.html", "plain", 0o644)
-        own(alice.public, alice.uid)
-        server = start("xswitch")
-        with web.Client(base_url=f"{server.url}~{alice.name}/", timeout=30) as client:
-            for place in ("cgi-bin/shop", "store"):
-                assert client.get(f"{place}/plain").text == "version 1", server.log()
-                assert client.get(f"{place}/page.jsp?name=Ann").text == "42 Ann"
-                assert client.get(f"{place}/WEB-INF/web.xml").status_code == 404
-                assert client.get(place).headers["location"] == f"/~{alice.name}/{place}/"
-            assert client.get("page.html").text == "plain"
-            assert pwd.getpwnam(alice.name).pw_uid == alice.uid
+    def refused() -> bool:
+        return running.ask(shop / "plain", SCRIPT_NAME="/shop/plain").status == 403
+
+    for path in (inf, shop):
+        path.chmod(0o775)
+        wait_until(refused, 20, running.log)
+        path.chmod(0o755)
+        wait_until(lambda: not refused(), 20, running.log)
+    os.chown(inf, bob.uid, -1)
+    wait_until(refused, 20)
+    os.chown(inf, alice.uid, -1)
+    (alice.public / "his").symlink_to(
+        bob.public / "cgi-bin" / "shop"
+    )  # by root: runs as bob, from where it is
+    reply = running.ask(alice.public / "his" / "do/who", SCRIPT_NAME="/his/do/who")
+    assert f"Uid:\t{bob.uid}\t" in reply.text
+    os.chown(alice.public / "his", alice.uid, -1, follow_symlinks=False)  # not by a link of hers
+    his = alice.public / "his" / "do/who"
+    wait_until(lambda: running.ask(his, SCRIPT_NAME="/his/do/who").status == 403, 20)
+
+
+def test_an_application_of_a_user_through_ewe(start: Start, users: tuple[User, User], tmp_path: Path) -> None:
+    """In cgi-bin and beside it; its files are not sent as files, and a page beside it is."""
+    alice, _ = users
+    for directory in (tmp_path, *tmp_path.parents):
+        if any(part.startswith("pytest-of-") for part in directory.parts):
+            directory.chmod(0o755)
+    shutil.copytree(alice.public / "cgi-bin" / "shop", alice.public / "store", symlinks=True)
+    alice.write("page.html", "plain", 0o644)
+    own(alice.public, alice.uid)
+    server = start("xswitch")
+    with web.Client(base_url=f"{server.url}~{alice.name}/", timeout=30) as client:
+        for place in ("cgi-bin/shop", "store"):
+            assert client.get(f"{place}/plain").text == "version 1", server.log()
+            assert client.get(f"{place}/page.jsp?name=Ann").text == "42 Ann"
+            assert client.get(f"{place}/WEB-INF/web.xml").status_code == 404
+            assert client.get(place).headers["location"] == f"/~{alice.name}/{place}/"
+        assert client.get("page.html").text == "plain"
+        assert pwd.getpwnam(alice.name).pw_uid == alice.uid

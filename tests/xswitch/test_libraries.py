@@ -132,7 +132,7 @@ def alice() -> Iterator[pwd.struct_passwd]:
         yield made
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+@pytest.mark.needs("root")
 def test_a_users_libraries(alice: pwd.struct_passwd, start: Start, site: Path, library: Path) -> None:
     """They run as their owner, in cgi-bin and in libcgi-bin; what another may have written does not run."""
     public = Path(alice.pw_dir) / "public_html"

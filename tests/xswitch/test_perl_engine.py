@@ -5,17 +5,17 @@ From the third request on a script may run from its compiled form: so each is as
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from support.engines import PERL, PERL_HEAD, PatientDriver, isolated, without_times
+from support.resources import is_here
 
 pytestmark = pytest.mark.starts_processes
 
 VARIABLES = {"REQUEST_METHOD": "GET", "QUERY_STRING": "n=4"}
-with_cgi = subprocess.run(["perl", "-MCGI", "-e", "1"], capture_output=True).returncode == 0
+with_cgi = is_here("CGI.pm")
 
 SCRIPTS = {  # %H: the head
     # variables
@@ -249,10 +249,9 @@ def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None
         assert engine.ask(str(use), ["c"]).output.endswith(f"\n\ntwo  c {engine.pid}".encode())
 
 
+@pytest.mark.needs("CGI.pm")
 def test_uploads_are_let_go(tmp_path: Path) -> None:
     """The module keeps its handles until the next request; by then their descriptors are another's."""
-    if not with_cgi:
-        pytest.skip("no CGI.pm")
     file = tmp_path / "upload.pl"
     file.write_text(f"use strict; use CGI; my $f = CGI->new->upload('file'); {PERL_HEAD} print -s $f;")
     body = b'--B\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n123\r\n--B--\r\n'

@@ -119,6 +119,7 @@ def wait_for_modules(running: Driver, file: Path, **variables: str) -> None:
     wait_until(lambda: ask(running, file, **variables).output != first, 30)
 
 
+@pytest.mark.needs("Perl", "CGI.pm", "Log::Log4perl", "Moo", "Moose")
 @isolations
 @pytest.mark.parametrize("part", range(4))
 def test_every_answer_is_that_of_a_process_of_its_own(tmp_path: Path, isolation: str, part: int) -> None:
@@ -137,6 +138,7 @@ def test_every_answer_is_that_of_a_process_of_its_own(tmp_path: Path, isolation:
                 assert ask(running, files[name]) == wanted[name], (number, name)
 
 
+@pytest.mark.needs("Perl", "Moo")
 @isolations
 def test_versions_of_a_module_and_edits(tmp_path: Path, isolation: str) -> None:
     """Each script finds the version in its own directory, as it is now, before any installed one."""
@@ -289,6 +291,7 @@ def test_a_signal_that_ends_a_script_ends_its_engine(tmp_path: Path, isolation: 
         assert status is not None and (status.si_code, status.si_status) == (os.CLD_KILLED, signal.SIGKILL)
 
 
+@pytest.mark.needs("Perl", "CGI.pm", "Moo", "Moose")
 @pytest.mark.parametrize("warm", ["true", "false"])
 def test_all_of_it_behind_x_switch(warm: str) -> None:
     """Answers of several engines at once, and after the setting has changed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import web
-from support.server import Start, needs
+from support.server import Start
 from support.xswitch_client import XSwitch, account, xswitch
 
 WIKI = Path("/usr/share/dokuwiki")
@@ -45,7 +45,7 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ffff3f0005fe02fe"
     "0def46b80000000049454e44ae426082"
 )
-pytestmark = [needs("php-cgi"), pytest.mark.starts_processes]
+pytestmark = [pytest.mark.needs("php-cgi"), pytest.mark.starts_processes]
 
 
 def install(directory: Path) -> None:
@@ -82,7 +82,7 @@ def field(page: str, name: str) -> str:
     return found[1]
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not WIKI.exists(), reason="needs root and the package dokuwiki")
+@pytest.mark.needs("root", "DokuWiki")
 def test_a_wiki_works_for_its_owner(alice: pwd.struct_passwd, start: Start) -> None:
     server = start("xswitch")
     wiki = Path(alice.pw_dir) / "public_html" / "wiki"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.engines import ENGINES, HEAD, PERL, PYTHON, Engines, isolated
 from support.proc import resident_kilobytes
-from support.server import ROOT, needs
+from support.server import ROOT
 
 from ewe.xswitch import check
 from ewe.xswitch.protocol import MAX_LINES, MarkReader, ProtocolError, request_lines
@@ -339,10 +338,11 @@ NEAR = {  # files beside the script
             "None",
         ),
         ("import multiprocessing as m\nm.set_start_method('fork')\nprint(m.get_start_method())", "fork"),
-        (
+        pytest.param(
             "import multiprocessing as m\ndef work(q): q.put(m.current_process().name)\nq = m.Queue()\n"
             "p = m.Process(target=work, args=(q,)); p.start()\nprint(q.get(timeout=5))\np.join()",
             "Process-1",
+            marks=pytest.mark.needs("/dev/shm"),
         ),
         (
             "import multiprocessing as m, time\n"
@@ -870,9 +870,7 @@ leave();
     assert missing.status == 2 and b"No such file" in missing.errors
 
 
-@pytest.mark.skipif(
-    subprocess.run(["perl", "-MCGI", "-e", "1"], capture_output=True).returncode != 0, reason="no CGI.pm"
-)
+@pytest.mark.needs("CGI.pm")
 def test_cgi_pm_works(perl: Driver, tmp_path: Path) -> None:
     form = script(tmp_path / "form.pl", """#!/usr/bin/perl -w
 use strict;
@@ -940,8 +938,8 @@ def test_a_perl_script_is_compiled_once_for_each_change(perl: Driver, tmp_path: 
 @pytest.mark.parametrize(
     ("language", "name", "interpreter"),
     [
-        pytest.param("bash", "shell.sh", "bash", marks=needs("bash")),
-        pytest.param("javascript", "node.js", "node", marks=needs("node")),
+        pytest.param("bash", "shell.sh", "bash", marks=pytest.mark.needs("bash")),
+        pytest.param("javascript", "node.js", "node", marks=pytest.mark.needs("Node.js")),
     ],
 )
 def test_the_engines_of_the_document_keep_every_rule(

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 from support.proc import alive, children_of, descendants, is_gone, resident_kilobytes
-from support.server import ROOT, needs, wait_until
+from support.server import ROOT, wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, xswitch
 
 from ewe.gateway.records import FastCGIError, Requester
@@ -49,7 +49,7 @@ def running() -> Iterator[XSwitch]:
 # What is answered
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_python_perl_and_php_are_answered(running: XSwitch) -> None:
     python = running.script("a.py", PYTHON_HELLO)
     perl = running.script("a.pl", f'print "{HEAD}\\nhello\\n";')
@@ -161,7 +161,7 @@ def test_an_ewe_that_only_root_may_enter_has_engines_all_the_same() -> None:
         assert running.ask(running.script("b.pl", f'print "{HEAD}\\nhello\\n";')).text == "hello\n"
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_php_reads_forms_and_uploads(running: XSwitch) -> None:
     script = running.script(
         "form.php",
@@ -440,7 +440,7 @@ print("{HEAD}\\n%d" % left.pid)
     wait_until(lambda: not alive({pid}), 20)
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_php_runs_the_script_that_was_checked_and_no_other(running: XSwitch) -> None:
     """Apache's rewriting to index.php/… sends these; php-cgi would believe PATH_TRANSLATED."""
     script = running.script("front.php", "<?php echo 'front ', $_SERVER['PATH_INFO'];")
@@ -450,7 +450,7 @@ def test_php_runs_the_script_that_was_checked_and_no_other(running: XSwitch) -> 
         assert running.ask(script, **params).text == f"front {name}"
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_a_php_engine_that_dies_while_a_program_of_its_holds_the_connection(running: XSwitch) -> None:
     script = running.script(
         "dies.php", "<?php exec('sleep 60 > /dev/null 2>&1 &'); posix_kill(getmypid(), SIGKILL);"
@@ -459,7 +459,7 @@ def test_a_php_engine_that_dies_while_a_program_of_its_holds_the_connection(runn
     running.wait_for_log("dies.php: 502, ended by signal 9")
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_what_php_starts_in_the_background_runs_on_and_is_reaped(running: XSwitch) -> None:
     """Until its engine ends; php-cgi itself would keep each as a zombie, until its user has no process left."""
     script = running.script(
@@ -499,7 +499,7 @@ def test_what_an_engine_has_in_other_sessions_ends_with_it() -> None:
             wait_until(partial(is_gone, pid), 20, running.log)
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_time_limits() -> None:
     with xswitch("time-limit = '2s'\nmax-engines-per-user = 3") as running:
         late = running.script("late.py", f"import time\nprint('{HEAD}\\nfirst', flush=True)\ntime.sleep(60)")
@@ -604,7 +604,7 @@ def test_a_client_that_reads_slowly_does_not_use_up_the_time_limit() -> None:
         assert len(connection.read().body) == 60 * 100_001
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_a_client_that_sends_slowly_does_not_either() -> None:
     """Behind a web server that hands a body on as it comes."""
     python = f"import sys\nprint('{HEAD}')\nprint(len(sys.stdin.read()), end='')"
@@ -621,7 +621,7 @@ def test_a_client_that_sends_slowly_does_not_either() -> None:
             assert connection.read().text == "600000", running.log()
 
 
-@needs("php-cgi")
+@pytest.mark.needs("php-cgi")
 def test_what_a_script_takes_after_its_body_is_counted() -> None:
     with xswitch("time-limit = '2s'") as running:
         spins = running.script("spin.php", "<?php echo 'x'; while (true) {}")
@@ -692,6 +692,7 @@ def test_no_patience_is_a_503_with_retry_after() -> None:
         assert [wait().status for wait in waits] == [200]
 
 
+@pytest.mark.needs("php-cgi")
 def test_idle_engines_end_and_room_is_made() -> None:
     with xswitch("max-engines = 2\nidle = '1s'\nmax-requests = 3") as running:
         scripts = [
@@ -925,6 +926,7 @@ def test_an_engine_of_ones_own_comes_before_those_that_are_built_in(tmp_path: Pa
     assert done.returncode == 0 and "[engines.mine] command: there is no program /no/python" in done.stderr
 
 
+@pytest.mark.needs("Node.js")
 def test_node_as_the_document_has_it() -> None:
     document = (ROOT / "docs" / "write-an-engine.md").read_text()
     program, table = (
@@ -948,6 +950,7 @@ def test_node_as_the_document_has_it() -> None:
         assert len(running.engines()) == 1
 
 
+@pytest.mark.needs("php-cgi")
 def test_a_body_that_an_engine_does_not_wait_for_ends_the_engine(running: XSwitch) -> None:
     """PHP answers before the body has come; the next request must not find the rest of it."""
     script = running.script("early.php", "<?php echo 'early'; flush();")

@@ -19,12 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.server import ROOT, free_port, needs, wait_until
+from support.server import ROOT, free_port, wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
 from test_accounts import User
 
 pytestmark = [
-    needs("nginx", "apache2", "lighttpd", "haproxy", "unshare", "nsenter", "ip"),
+    # Root becomes www-data and the scripts' owners, and makes networks.
+    pytest.mark.needs("root", "nginx", "apache2", "lighttpd", "haproxy", "a private network", "ip"),
     pytest.mark.starts_processes,
 ]
 
@@ -243,8 +244,3 @@ print(Connection("10.97.0.1:9000").ask({str(script)!r}).text)
         for holder in holders:
             holder.kill()
             holder.wait()
-
-
-if os.geteuid():  # only root becomes www-data and the scripts' owners, and makes networks
-    for _name in [name for name in globals() if name.startswith("test_")]:
-        del globals()[_name]
