@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -49,11 +50,11 @@ def test_under_every_model(start: Start, demon: Demon, tmp_path: Path, model: st
     assert web.get(url + "?" + NUMBERS % 50_000).text.count("\r\n") == 50_001  # a result in many frames
     assert web.get(url + "?SELEC 1").status_code == 500
     assert "syntax error" in server.wait_for_log('near "SELEC"')
-    with sqlite3.connect(demon.directory / "shop.db") as database:
+    with closing(sqlite3.connect(demon.directory / "shop.db")) as database:
         before = database.execute("SELECT COUNT(*) FROM goods").fetchone()
     written = web.post(url + "rows?INSERT INTO goods (name) VALUES ('new') RETURNING name", content=b"")
     assert written.json() == [["name"], [["new"]], False]
-    with sqlite3.connect(demon.directory / "shop.db") as database:
+    with closing(sqlite3.connect(demon.directory / "shop.db")) as database:
         assert database.execute("SELECT COUNT(*) FROM goods").fetchone() == (before[0] + 1,)
     demon.stop(signal.SIGKILL)
     away = web.get(url + "?SELECT 1")

@@ -180,6 +180,7 @@ def test_kept_programs(start: Start, model: str, late: Path) -> None:
     shop = late.parent / "shop.db"
     with sqlite3.connect(shop) as database:
         database.execute("CREATE TABLE goods (name)")
+    database.close()
     shop.chmod(0o644)
     ends = write_program(late.parent / "ends", "#!/bin/sh\nexit 1\n")
     options = ("--database", f"shop={shop}", "--fastcgi-start", f"/kept={ends}")
