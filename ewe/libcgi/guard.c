@@ -1,16 +1,22 @@
-/* The guard: library code runs between guard_run()'s sigsetjmp() and its return, and can be ended at any point.
+/* The guard: library code runs between guard_run()'s sigsetjmp() and a siglongjmp(), and can be ended at any point.
  *
- *     guard_run()   sigsetjmp ──▶ inside = 1 ──▶ processfunc() ──▶ inside = 0 ──▶ LIBCGI_DONE
- *                       ▲                             │ SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP
- *                       │                             │ the watchdog's signal: the time is over
- *                       └───────── siglongjmp ◀── handle()
+ *     guard_run()   sigsetjmp ──▶ another stack, inside = 1 ──▶ processfunc() ──▶ inside = 0 ──┐
+ *                       ▲                                          │ SIGSEGV, SIGBUS, SIGFPE,    │
+ *                       │                                          │ SIGILL, SIGABRT, SIGTRAP    │
+ *                       │                                          │ the watchdog's signal       │
+ *                       │                                          ▼                             │
+ *                       └──── siglongjmp ◀──────────────────── handle()             LIBCGI_DONE  │
+ *                       └──── siglongjmp ◀───────────────────────────────────────────────────────┘
+ *
+ * The library runs on another stack (stack.c). guard_run() never returns through a frame that the library could
+ * have overwritten: it goes on by siglongjmp() after a call that returns, too.
  *
  * Every thread has a flag, `inside`. The handler acts only while the flag of the interrupted thread is set; in all
  * other cases it does what was set up before (Python's faulthandler, or the default, which ends the process). A
  * fault of the program itself is therefore never hidden. Only library frames are left by the jump: the program's
  * frames are above guard_run().
  *
- * The handler needs a separate stack, since the fault may be that the thread's stack is full.
+ * The handler needs a third stack, since the fault may be that the library's stack is full.
  *
  * The time limit. A timer for each call would cost three system calls. Instead one thread, the watchdog, looks
  * at all threads some times per limit: a thread that was in the same turn for the whole limit gets a signal. It is
@@ -26,6 +32,8 @@
  * PATIENCE times. A call that blocks in the kernel is ended after that. This cannot be done for a fault: a library
  * that has destroyed the heap may leave malloc's lock held.
  */
+/* A compiler's defaults may ask for a longjmp() that refuses to leave one stack for another. */
+#undef _FORTIFY_SOURCE
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -42,7 +50,6 @@
 #include "internal.h"
 
 #define STACK_SIZE (64 * 1024)
-#define WIDE_GUARD ((size_t)1024 * 1024)
 #define PATIENCE 200 /* milliseconds */
 #define LOOKS 8      /* of the watchdog, within the shortest limit */
 #define LONGEST_SLEEP INT64_C(500000000) /* nanoseconds: a call that begins meanwhile may have a shorter limit */
@@ -151,10 +158,27 @@ static void handle(int number, siginfo_t *about, void *context)
     siglongjmp(thread->escape, 1);
 }
 
+/* The first function on the library's stack. */
+static void entry(void)
+{
+    self->function(self->argument);
+    atomic_signal_fence(memory_order_seq_cst);
+    /* From here on what the library has done to its stack and to the registers does not matter. */
+    struct guard_thread *thread = self;
+    thread->inside = 0;
+    thread->outcome = LIBCGI_DONE;
+    siglongjmp(thread->escape, 1);
+}
+
 int guard_run(struct guard_thread *thread, void (*function)(void *), void *argument, int limit_ms)
 {
+#ifdef __x86_64__
+    volatile unsigned modes = __builtin_ia32_stmxcsr();
+#endif
     atomic_store_explicit(&thread->limit_ms, limit_ms, memory_order_relaxed);
     thread->patience = PATIENCE;
+    thread->function = function;
+    thread->argument = argument;
     if (sigsetjmp(thread->escape, 0) == 0) {
         thread->turn++;
         if (!watching) {
@@ -162,25 +186,20 @@ int guard_run(struct guard_thread *thread, void (*function)(void *), void *argum
             pthread_cond_signal(&woken);
             pthread_mutex_unlock(&lock);
         }
-#ifdef __x86_64__
-        unsigned modes = __builtin_ia32_stmxcsr();
-#endif
         thread->inside = 1;
         atomic_signal_fence(memory_order_seq_cst);
-        function(argument);
-        atomic_signal_fence(memory_order_seq_cst);
-        thread->inside = 0;
-#ifdef __x86_64__
-        /* A library that has enabled the traps of floating point must not leave them to the program. */
-        if (__builtin_ia32_stmxcsr() != modes)
-            __builtin_ia32_ldmxcsr(modes);
-#endif
-        thread->turn++;
-        return LIBCGI_DONE;
+        library_stack_enter(thread->library_top, entry);
     }
-    thread->turn++;
-    pthread_sigmask(SIG_SETMASK, &thread->mask, NULL);
-    return thread->outcome;
+    struct guard_thread *here = self; /* the jump may have lost what a register held */
+    here->turn++;
+#ifdef __x86_64__
+    /* A library that has enabled the traps of floating point must not leave them to the program. */
+    if (__builtin_ia32_stmxcsr() != modes)
+        __builtin_ia32_ldmxcsr(modes);
+#endif
+    if (here->outcome != LIBCGI_DONE)
+        pthread_sigmask(SIG_SETMASK, &here->mask, NULL);
+    return here->outcome;
 }
 
 void guard_outside(struct guard_thread *thread)
@@ -233,8 +252,7 @@ static void forget(void *argument)
     }
     pthread_mutex_unlock(&lock);
     self = NULL;
-    if (thread->guard != NULL)
-        mprotect(thread->guard, thread->guard_size, PROT_READ | PROT_WRITE); /* another thread may get this stack */
+    library_stack_free(thread);
     if (thread->stack != NULL) {
         stack_t none = {.ss_flags = SS_DISABLE};
         sigaltstack(&none, NULL);
@@ -260,35 +278,17 @@ static int give_stack(struct guard_thread *thread)
     return sigaltstack(&own, NULL);
 }
 
-/* The system puts one page without access below a thread's stack. A function with a larger frame can step over it,
-   into the stack of another thread. The end of this thread's stack therefore becomes a wider guard. (That of the main
-   thread has 1 MB from the kernel.) */
-static void widen_guard(struct guard_thread *thread)
-{
-    pthread_attr_t attributes;
-    void *low;
-    size_t size;
-    if (thread->id == getpid() || pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return;
-    if (pthread_attr_getstack(&attributes, &low, &size) == 0) {
-        thread->guard_size = (size / 8 < WIDE_GUARD ? size / 8 : WIDE_GUARD) & ~(size_t)4095;
-        if (mprotect(low, thread->guard_size, PROT_NONE) == 0)
-            thread->guard = low;
-    }
-    pthread_attr_destroy(&attributes);
-}
-
 static struct guard_thread *new_thread(void)
 {
     struct guard_thread *thread = calloc(1, sizeof *thread);
     if (thread == NULL)
         return NULL;
-    if (give_stack(thread) != 0) {
+    if (library_stack_make(thread) != 0 || give_stack(thread) != 0) {
+        library_stack_free(thread);
         free(thread);
         return NULL;
     }
     thread->id = (pid_t)syscall(SYS_gettid);
-    widen_guard(thread);
     self = thread;
     pthread_setspecific(key, thread);
     pthread_mutex_lock(&lock);

@@ -26,8 +26,11 @@ struct guard_thread {
     pid_t id;
     void *stack;                    /* for signal handlers, if the shim has made it */
     size_t stack_size;
-    void *guard;                    /* pages below the thread's stack, besides the system's one page */
-    size_t guard_size;
+    void *library_stack;            /* the stack on which library code runs, with its guard pages */
+    size_t library_stack_size;
+    void *library_top;              /* where that stack begins */
+    void (*function)(void *);       /* to call there */
+    void *argument;
     uint64_t seen;                  /* the watchdog's: the turn at its last look ... */
     int64_t since;                  /* ... and when it saw that turn first */
     struct guard_thread *next;
@@ -53,6 +56,14 @@ void guard_escape(int outcome, int number);
 /* Return the call that this thread is in, NULL if it is in none. */
 libcgi_call *guard_call(void);
 int64_t guard_now(void); /* nanoseconds */
+
+/* stack.c: the stack of library code. */
+
+/* Give the thread such a stack. Returns 0, or -1 without memory. */
+int library_stack_make(struct guard_thread *thread);
+void library_stack_free(struct guard_thread *thread);
+/* Go on in entry(), on the stack that begins at `top`. entry() must not return: it leaves by siglongjmp(). */
+__attribute__((noreturn, noinline)) void library_stack_enter(void *top, void (*entry)(void));
 
 /* environment.c: the process's environment, which belongs to one call at a time. */
 

@@ -22,6 +22,7 @@ def compile_libraries(directory: Path) -> Path:
         "second": (f'-DNOTES="{directory}/notes"', '-DVERSION="two"'),
         "faulty": (f'-DDIRECTORY="{directory}"',),
         "plain": (),
+        "zoo": ("-fno-stack-protector",),
     }
     for name, options in macros.items():
         source = SOURCES / f"{'contract' if name == 'second' else name}.c"

@@ -1,0 +1,111 @@
+"""A zoo of faulty libraries: each commonplace fault, in place, under every model.
+
+After each fault the same holds. The client that asked gets the answer that docs/libcgi.md promises. The next
+requests, on this connection and on others, get their right answers. In the end the server stops on TERM and leaves
+no process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import web
+from support.libcgi_libraries import compile_libraries, install
+from support.proc import alive, session_members
+from support.server import Server, Start, wait_until
+
+pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("gcc")]
+EVER = {"ewe.gateway.libcgi.FAULTS": 100_000}  # a library is never kept out, however often it faults
+NUMBERS = itertools.count(1)
+Zoo = Callable[..., "Visit"]
+
+
+class Visit:
+    """A server with the zoo, one connection to it that stays, and one for each look at the other clients."""
+
+    def __init__(self, server: Server, directory: Path, *, alone: bool) -> None:
+        self.server = server
+        self.directory = directory
+        self.alone = alone  # it serves one connection at a time
+        self.client = web.Client(base_url=server.url, timeout=60)
+
+    def ask(self, client: web.Client, library: str, query: str) -> tuple[int, str, str]:
+        """Return the status and the text of an answer, and the text that only this request is answered with."""
+        number = f"n{next(NUMBERS)}"
+        answer = client.get(f"/libcgi-bin/{library}.so?{query}", headers={"X-Number": number})
+        return answer.status_code, answer.text, number
+
+    def fault(self, query: str, status: int = 500, words: str = "") -> None:
+        """Ask for a fault; then check this connection, another one, and a file."""
+        seen = len(self.server.log())
+        found, text, _ = self.ask(self.client, "zoo", query)
+        assert found == status, (query, found, text, self.server.log()[seen:])
+        if words:
+            wait_until(lambda: words in self.server.log()[seen:], 20, lambda: self.server.log()[seen:])
+        self.check(query)
+
+    def check(self, query: str) -> None:
+        """Check that requests get their own answers: on this connection and on a new one, by library and file."""
+        with web.Client(base_url=self.server.url, timeout=60) as other:
+            for client in (self.client,) if self.alone else (self.client, other):
+                for library in ("zoo", "contract"):
+                    number = f"n{next(NUMBERS)}"
+                    path = f"/libcgi-bin/{library}.so?env=HTTP_X_NUMBER"
+                    answer = client.get(path, headers={"X-Number": number})
+                    assert (answer.status_code, answer.text) == (200, number), (
+                        query,
+                        library,
+                        self.server.log(),
+                    )
+                assert "welcome" in client.get("/").text, query
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Stop the server by TERM. Nothing may be left."""
+        self.client.close()
+        if kind is not None:
+            return
+        pids = {self.server.pid, *session_members(self.server.pid)}
+        self.server.stop(signal.SIGTERM)
+        wait_until(lambda: not alive(pids), 20, lambda: f"{alive(pids)} are left: {self.server.log()}")
+        assert session_members(self.server.pid) == []
+        assert "Traceback" not in self.server.log(), self.server.log()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the compiled libraries."""
+    return compile_libraries(tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture
+def zoo(start: Start, built: Path, tmp_path: Path) -> Iterator[Zoo]:
+    """Return a function that starts ewe with the zoo, not as root."""
+    directory = tmp_path / "libcgi-bin"
+    directory.mkdir()
+    for name in ("contract", "zoo"):
+        install(built, name, directory / f"{name}.so")
+
+    def visit(model: str, *options: str) -> Visit:
+        user = ("--user", "nobody") if os.geteuid() == 0 else ()
+        path = ("--libcgi-path", str(directory), "--libcgi-timeout", "1s")
+        return Visit(start(model, *path, *user, *options, constants=EVER), directory, alone=model == "serial")
+
+    yield visit
+
+
+STACK = ("overrun", "overrun-far", "overrun-up", "recursion", "large-frame")
+
+
+def test_the_stack(zoo: Zoo, model: str) -> None:
+    """A library that destroys its stack, or fills it, leaves the program's frames as they were."""
+    with zoo(model) as visit:
+        for query in STACK:
+            visit.fault(query, 500, "zoo.so: processfunc(): segmentation fault")
