@@ -20,7 +20,7 @@ from pathlib import Path
 
 DIRECTORY = Path(__file__).resolve().parent
 TARGET = DIRECTORY / "target"
-SOURCES = ("core.c", "guard.c", "environment.c", "output.c", "patch.c", "spool.c", "stack.c")
+SOURCES = ("core.c", "guard.c", "environment.c", "output.c", "patch.c", "spool.c", "stack.c", "child.c")
 HEADERS = ("core.h", "internal.h", "ewe_libcgi.h")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC")
 OPTIONS = ("-shared", "-fvisibility=hidden")  # of the shim

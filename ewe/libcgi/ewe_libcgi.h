@@ -25,6 +25,10 @@
  * Where it does neither (it crashes, calls exit(), or takes longer than `libcgi-timeout`), the server ends the
  * call, answers 500 and unloads the library. Nothing frees the memory or unlocks the locks that the call held.
  *
+ * Processes. A child that the library makes by fork() cannot answer: lputs() and its relatives return -1 there. It has
+ * none of the server's sockets, ends where it returns from processfunc(), and is ended by SIGALRM when the time limit
+ * of the call is over.
+ *
  * Threads. Several threads may be inside processfunc() at once, if the library was compiled with this header: it
  * then finds the variables of the request that it answers, since getenv() below asks the calling thread. It must
  * protect its global variables itself. A library that is not ready for that says so before the #include:

@@ -144,7 +144,7 @@ static void handle(int number, siginfo_t *about, void *context)
             return;
         thread->outcome = LIBCGI_TIMEOUT;
     } else {
-        if (thread == NULL || !thread->inside || !caused_here(about)) {
+        if (thread == NULL || !thread->inside || !caused_here(about) || child_of_library()) {
             pass_on(number, about, context);
             return;
         }
@@ -163,6 +163,8 @@ static void entry(void)
 {
     self->function(self->argument);
     atomic_signal_fence(memory_order_seq_cst);
+    if (child_of_library())
+        _exit(0);
     /* From here on what the library has done to its stack and to the registers does not matter. */
     struct guard_thread *thread = self;
     thread->inside = 0;
@@ -217,7 +219,7 @@ void guard_inside(struct guard_thread *thread)
 void guard_escape(int outcome, int number)
 {
     struct guard_thread *thread = self;
-    if (thread == NULL || !thread->inside)
+    if (thread == NULL || !thread->inside || child_of_library())
         return;
     thread->inside = 0;
     thread->outcome = outcome;
@@ -236,6 +238,11 @@ void guard_release_lock(struct guard_thread *thread)
 libcgi_call *guard_call(void)
 {
     return self != NULL ? self->call : NULL;
+}
+
+libcgi_call *guard_answer(void)
+{
+    return self != NULL && !child_of_library() ? self->call : NULL;
 }
 
 /* Threads */
@@ -390,8 +397,24 @@ struct guard_thread *guard_thread(void)
     return thread;
 }
 
-static void fork_begins(void) { pthread_mutex_lock(&lock); }
-static void fork_ends(void) { pthread_mutex_unlock(&lock); }
+/* A call must not be ended while it holds the lock. */
+static void fork_begins(void)
+{
+    if (self != NULL && self->inside) {
+        self->inside = 0;
+        self->forks = 1;
+    }
+    pthread_mutex_lock(&lock);
+}
+
+static void fork_ends(void)
+{
+    pthread_mutex_unlock(&lock);
+    if (self != NULL && self->forks) {
+        self->forks = 0;
+        self->inside = 1;
+    }
+}
 
 static void forked(void)
 {
@@ -403,6 +426,11 @@ static void forked(void)
         self->next = NULL;
         self->id = (pid_t)syscall(SYS_gettid);
     }
+    if (self != NULL && self->forks) {
+        child_begins(self->limit_ms);
+        return;
+    }
+    child_of_server();
     environment_forked();
 }
 
@@ -452,7 +480,7 @@ int guard_start(void)
     if (!started) {
         dl_iterate_phdr(find_code, (void *)symbols);
         pthread_cond_init(&woken, NULL);
-        failure = pthread_key_create(&key, forget);
+        failure = child_start() == 0 ? pthread_key_create(&key, forget) : ENOMEM;
         if (failure == 0)
             failure = pthread_atfork(fork_begins, fork_ends, forked);
         started = failure == 0;

@@ -13,6 +13,7 @@
 struct guard_thread {
     sigjmp_buf escape;              /* where a call that is ended goes on */
     volatile sig_atomic_t inside;   /* the library's code is running */
+    volatile sig_atomic_t forks;    /* the library's code is within fork() */
     _Atomic uint64_t turn;          /* odd: within a call; another number for each call */
     _Atomic uint64_t overdue;       /* the turn that the watchdog wants to end */
     _Atomic int limit_ms;
@@ -55,6 +56,8 @@ void guard_release_lock(struct guard_thread *thread);
 void guard_escape(int outcome, int number);
 /* Return the call that this thread is in, NULL if it is in none. */
 libcgi_call *guard_call(void);
+/* Return the same if this process may answer: NULL in the child of a library. */
+libcgi_call *guard_answer(void);
 int64_t guard_now(void); /* nanoseconds */
 
 /* stack.c: the stack of library code. */
@@ -64,6 +67,16 @@ int library_stack_make(struct guard_thread *thread);
 void library_stack_free(struct guard_thread *thread);
 /* Go on in entry(), on the stack that begins at `top`. entry() must not return: it leaves by siglongjmp(). */
 __attribute__((noreturn, noinline)) void library_stack_enter(void *top, void (*entry)(void));
+
+/* child.c: a process that a library has made. */
+
+int child_start(void);
+/* Is this process a library's child? */
+int child_of_library(void);
+/* In a child: the server has made it, it may answer. */
+void child_of_server(void);
+/* In a child: a library has made it. limit_ms: the longest time that it may live. */
+void child_begins(int limit_ms);
 
 /* environment.c: the process's environment, which belongs to one call at a time. */
 

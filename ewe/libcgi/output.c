@@ -16,7 +16,7 @@
 /* Empty the buffer. Returns 0, or -1 if nothing can be written any more. */
 static int flush(libcgi_call *call)
 {
-    if (call->failed)
+    if (call->failed || child_of_library())
         return -1;
     if (call->used == 0)
         return 0;
@@ -39,7 +39,7 @@ static int flush(libcgi_call *call)
 
 long lwrite(const void *data, size_t length)
 {
-    libcgi_call *call = guard_call();
+    libcgi_call *call = guard_answer();
     if (call == NULL || call->failed)
         return -1;
     const char *next = data;
@@ -65,7 +65,7 @@ int lputs(const char *text)
 
 int lprintf(const char *format, ...)
 {
-    libcgi_call *call = guard_call();
+    libcgi_call *call = guard_answer();
     if (call == NULL || call->failed)
         return -1;
     va_list arguments;

@@ -1,4 +1,4 @@
-/* exit() and its relatives: a library that calls them would end the whole program.
+/* exit() and its relatives: a library that calls them would end the whole program. vfork() becomes fork() (child.c).
  *
  * A library does not contain exit(); it contains a table with the addresses of the functions of other libraries that it
  * calls (the global offset table), and the loader fills it in. After dlopen() the shim walks the library's relocations,
@@ -32,6 +32,8 @@ static void end_call(int status)
 static void end_thread(void *value)
 {
     guard_escape(LIBCGI_EXIT, 0);
+    if (child_of_library())
+        _exit(0);
     pthread_exit(value);
 }
 
@@ -42,6 +44,9 @@ static uintptr_t replacement(const char *name)
     if (strcmp(name, "exit") == 0 || strcmp(name, "_exit") == 0 || strcmp(name, "_Exit") == 0 ||
         strcmp(name, "quick_exit") == 0)
         return (uintptr_t)end_call;
+    /* The child of vfork() shares the server's memory and stack. That of fork() may do all that it may. */
+    if (strcmp(name, "vfork") == 0 || strcmp(name, "_Fork") == 0)
+        return (uintptr_t)fork;
     return strcmp(name, "pthread_exit") == 0 ? (uintptr_t)end_thread : 0;
 }
 

@@ -40,6 +40,12 @@ class Visit:
         answer = client.get(f"/libcgi-bin/{library}.so?{query}", headers={"X-Number": number})
         return answer.status_code, answer.text, number
 
+    def works(self, query: str, before: str = "") -> None:
+        """Ask for what a library may do; then check this connection, another one, and a file."""
+        status, text, number = self.ask(self.client, "zoo", query)
+        assert (status, text) == (200, before + number), (query, self.server.log())
+        self.check(query)
+
     def fault(self, query: str, status: int = 500, words: str = "") -> None:
         """Ask for a fault; then check this connection, another one, and a file."""
         seen = len(self.server.log())
@@ -109,3 +115,17 @@ def test_the_stack(zoo: Zoo, model: str) -> None:
     with zoo(model) as visit:
         for query in STACK:
             visit.fault(query, 500, "zoo.so: processfunc(): segmentation fault")
+
+
+CHILDREN = (
+    "fork-return", "fork-write", "fork-exit", "fork-fault", "fork-thread", "vfork", "clone", "clone-exit", "spawn",
+    "fork-stays", "fork-twice", "fork-program", "system", "popen",
+)  # fmt: skip
+
+
+def test_processes_that_a_library_makes(zoo: Zoo, model: str) -> None:
+    """None answers, none holds a socket of the server, none outlives the time limit."""
+    with zoo(model) as visit:
+        for query in CHILDREN:
+            visit.works(query)
+        visit.works("fork-pipe", "child")

@@ -1,8 +1,13 @@
 /* A library for tests: one commonplace fault of a library's author for each query. */
 #include <ewe_libcgi.h>
 
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static volatile int zero;
@@ -57,6 +62,81 @@ static void stack(const char *query)
         step_over(bytes = 8 * 1024 * 1024 + 512 * 1024);
 }
 
+extern char **environ;
+
+static void endless(void)
+{
+    for (;;)
+        pause();
+}
+
+/* A child writes what it has to say to its parent, as a program would. */
+static void ask_child(void)
+{
+    int ends[2];
+    char text[8] = "";
+    if (pipe(ends) != 0)
+        abort();
+    if (fork() == 0) {
+        if (lputs("the child speaks") != -1 || write(ends[1], "child", 5) != 5)
+            abort();
+        _exit(0);
+    }
+    close(ends[1]);
+    if (read(ends[0], text, 5) != 5)
+        abort();
+    close(ends[0]);
+    lputs(text);
+}
+
+static void processes(const char *query)
+{
+    static const char *const SHELL[] = {"sh", "-c", "exit 3", NULL};
+    static char much[1000000];
+    int status = 0;
+    pid_t child = 0;
+    if (is(query, "fork-return") && (child = fork()) == 0)
+        return;
+    if (is(query, "fork-write") && (child = fork()) == 0) {
+        lputs("the child speaks");
+        lwrite(much, sizeof much);
+        return;
+    }
+    if (is(query, "fork-exit") && (child = fork()) == 0)
+        exit(0);
+    if (is(query, "fork-fault") && (child = fork()) == 0)
+        *(volatile int *)8 = 1;
+    if (is(query, "fork-thread") && (child = fork()) == 0)
+        pthread_exit(NULL);
+    if (is(query, "vfork") && (child = vfork()) == 0)
+        _exit(3);
+    if (is(query, "clone") && (child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)) == 0)
+        return;
+    if (is(query, "clone-exit") && (child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)) == 0)
+        exit(0);
+    if (is(query, "spawn") && posix_spawn(&child, "/bin/sh", NULL, NULL, (char **)SHELL, environ) != 0)
+        abort();
+    if (is(query, "fork-stays") && fork() == 0)
+        endless();
+    if (is(query, "fork-twice") && fork() == 0 && fork() == 0)
+        endless();
+    if (is(query, "fork-program") && fork() == 0)
+        execlp("sleep", "sleep", "1000", (char *)NULL);
+    if (is(query, "system") && system("exit 3") != 3 << 8)
+        abort();
+    if (is(query, "popen")) {
+        char word[16] = "";
+        FILE *pipe = popen("echo word", "r");
+        if (pipe == NULL || fscanf(pipe, "%15s", word) != 1 || strcmp(word, "word") != 0 || pclose(pipe) != 0)
+            abort();
+    }
+    if (child > 0)
+        while (waitpid(child, &status, 0) < 0)
+            ;
+    if (is(query, "fork-pipe"))
+        ask_child();
+}
+
 void processfunc(char *input)
 {
     const char *query = getenv("QUERY_STRING");
@@ -65,5 +145,6 @@ void processfunc(char *input)
         return;
     lputs("Content-Type: text/plain\n\n");
     stack(query);
+    processes(query);
     lprintf("%s", getenv("HTTP_X_NUMBER"));
 }
