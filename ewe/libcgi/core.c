@@ -109,6 +109,7 @@ static void run_aside(libcgi_library *library, libcgi_call *call, const char *fu
     call->remote_host[0] = 0;
     if (thread != NULL) {
         thread->call = call;
+        thread->name = library->name;
         int ends = run == run_close || argument == &library->terminate;
         int limit_ms = ends && library->limit_ms > ENDS_IN_MS ? ENDS_IN_MS : library->limit_ms;
         outcome = guard_run(thread, run, argument, limit_ms);
@@ -307,6 +308,7 @@ static int call_inside(libcgi_library *library, libcgi_call *call)
         int64_t began = guard_now();
         atomic_fetch_add_explicit(&library->calls, 1, memory_order_relaxed);
         thread->call = call;
+        thread->name = library->name;
         outcome = guard_run(thread, run_process, library, library->limit_ms);
         thread->call = NULL;
         fill(call, thread, library, "processfunc", outcome);

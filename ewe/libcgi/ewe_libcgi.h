@@ -38,7 +38,8 @@
  * A library that does without this header is called by one thread at a time, too.
  *
  * Signals. A call that lasts longer than 5 ms may be interrupted by a signal of the server's. read() and write() go on
- * by themselves; sleep(), poll() and select() may return early with EINTR, so call them in a loop.
+ * by themselves; sleep(), poll() and select() may return early with EINTR, so call them in a loop. A library can neither
+ * block nor handle the signals of faults, nor those that stop the server: such calls report success and change nothing.
  */
 #ifndef EWE_LIBCGI_H
 #define EWE_LIBCGI_H

@@ -31,6 +31,10 @@
  * after a jump nothing would release it. The handler then returns, and the watchdog tries again a millisecond later,
  * PATIENCE times. A call that blocks in the kernel is ended after that. This cannot be done for a fault: a library
  * that has destroyed the heap may leave malloc's lock held.
+ *
+ * A library can block the watchdog's signal past signals.c, by a system call or through another library, and then not
+ * return. The thread may hold the interpreter's lock, so that nothing in the process moves any more, and TERM does
+ * nothing. A watchdog that has signalled in vain for twice the limit ends the process; the supervisor starts another.
  */
 /* A compiler's defaults may ask for a longjmp() that refuses to leave one stack for another. */
 #undef _FORTIFY_SOURCE
@@ -39,6 +43,7 @@
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -55,6 +60,9 @@
 #define LONGEST_SLEEP INT64_C(500000000) /* nanoseconds: a call that begins meanwhile may have a shorter limit */
 #define HOLDS 5000000 /* nanoseconds between looks, while threads hold the interpreter's lock: Python's own interval */
 #define STOP (SIGRTMIN + 7)
+#define IN_VAIN 2                             /* limits */
+#define LEAST_IN_VAIN INT64_C(2000000000)     /* nanoseconds */
+#define DEAF 70                               /* exit status: EX_SOFTWARE */
 
 static const int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
 enum { FAULT_COUNT = sizeof FAULTS / sizeof *FAULTS };
@@ -199,8 +207,11 @@ int guard_run(struct guard_thread *thread, void (*function)(void *), void *argum
     if (__builtin_ia32_stmxcsr() != modes)
         __builtin_ia32_ldmxcsr(modes);
 #endif
-    if (here->outcome != LIBCGI_DONE)
+    if (here->mask_changed)
+        pthread_sigmask(SIG_SETMASK, &here->mask_before, NULL);
+    else if (here->outcome != LIBCGI_DONE)
         pthread_sigmask(SIG_SETMASK, &here->mask, NULL);
+    here->mask_changed = 0;
     return here->outcome;
 }
 
@@ -233,6 +244,22 @@ void guard_release_lock(struct guard_thread *thread)
 {
     if (thread->holds && thread->released == NULL)
         thread->released = interpreter_release();
+}
+
+int guard_uses(int number)
+{
+    for (int i = 0; i < FAULT_COUNT; i++)
+        if (FAULTS[i] == number)
+            return 1;
+    return number == STOP;
+}
+
+void guard_keep_mask(void)
+{
+    if (self != NULL && self->inside && !self->mask_changed) {
+        pthread_sigmask(SIG_SETMASK, NULL, &self->mask_before);
+        self->mask_changed = 1;
+    }
 }
 
 libcgi_call *guard_call(void)
@@ -307,6 +334,15 @@ static struct guard_thread *new_thread(void)
 
 /* The watchdog */
 
+/* End the process: a call hears no signal. Python's log cannot be used, since the call may hold the lock. */
+static void end_process(const struct guard_thread *thread)
+{
+    const char *name = thread->name;
+    dprintf(2, "ewe: error: %s: blocks the signal that ends its call, and does not return (libcgi-timeout);"
+               " this process ends\n", name != NULL ? name : "a library");
+    _exit(DEAF);
+}
+
 /* Look at all threads; return how long to sleep until the next look, in nanoseconds; -1: until a call begins. */
 static int64_t look(int64_t now)
 {
@@ -323,6 +359,9 @@ static int64_t look(int64_t now)
         } else if (turn % 2 == 0) {
             continue;
         } else if (now - thread->since >= limit) {
+            int64_t in_vain = IN_VAIN * limit > LEAST_IN_VAIN ? IN_VAIN * limit : LEAST_IN_VAIN;
+            if (now - thread->since >= limit + in_vain)
+                end_process(thread);
             thread->overdue = turn;
             syscall(SYS_tgkill, getpid(), thread->id, STOP);
             sleep = 1000000;

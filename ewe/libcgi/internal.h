@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "core.h"
@@ -22,6 +23,9 @@ struct guard_thread {
     int outcome, number;            /* of the call that was ended */
     void *address, *counter;        /* of a fault: the memory, the program counter */
     sigset_t mask;                  /* of the interrupted code */
+    sigset_t mask_before;           /* before the library changed it ... */
+    volatile sig_atomic_t mask_changed; /* ... if it did */
+    const char *volatile name;      /* of the library, for messages */
     volatile sig_atomic_t holds;    /* the interpreter's lock, while the library runs */
     void *volatile released;        /* what is needed to take the lock again, once it was given up */
     pid_t id;
@@ -67,6 +71,16 @@ int library_stack_make(struct guard_thread *thread);
 void library_stack_free(struct guard_thread *thread);
 /* Go on in entry(), on the stack that begins at `top`. entry() must not return: it leaves by siglongjmp(). */
 __attribute__((noreturn, noinline)) void library_stack_enter(void *top, void (*entry)(void));
+
+/* Is this a signal by which the guard ends calls? */
+int guard_uses(int number);
+/* The library is about to change the thread's signal mask: restore it when the call has ended. */
+void guard_keep_mask(void);
+
+/* signals.c: what a library may do with signals. */
+
+/* Return what a library is to call for a function about signals; 0: the function itself. */
+uintptr_t signals_replacement(const char *name);
 
 /* child.c: a process that a library has made. */
 

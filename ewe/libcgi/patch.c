@@ -1,4 +1,5 @@
-/* exit() and its relatives: a library that calls them would end the whole program. vfork() becomes fork() (child.c).
+/* exit() and its relatives: a library that calls them would end the whole program. vfork() becomes fork() (child.c),
+ * and the functions about signals become those of signals.c.
  *
  * A library does not contain exit(); it contains a table with the addresses of the functions of other libraries that it
  * calls (the global offset table), and the loader fills it in. After dlopen() the shim walks the library's relocations,
@@ -47,7 +48,9 @@ static uintptr_t replacement(const char *name)
     /* The child of vfork() shares the server's memory and stack. That of fork() may do all that it may. */
     if (strcmp(name, "vfork") == 0 || strcmp(name, "_Fork") == 0)
         return (uintptr_t)fork;
-    return strcmp(name, "pthread_exit") == 0 ? (uintptr_t)end_thread : 0;
+    if (strcmp(name, "pthread_exit") == 0)
+        return (uintptr_t)end_thread;
+    return signals_replacement(name);
 }
 
 /* Write an address into a table that the loader may have made read-only. */

@@ -50,6 +50,8 @@ class ProcessorFactory:
         self.workers = (config.workers or self.model.workers) if self.model.supervised else 1
         in_processes = self.model.supervised and self.model.many_processes
         self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
+        # A library can end its process. The fork model calls it in a child of the server.
+        self.supervised |= config.concurrency != "fork" and calls_libraries(config)
 
     def copy(self) -> ProcessorFactory:
         """Return a copy, to go back to if new workers fail."""
@@ -192,3 +194,12 @@ def limit_to_descriptors(processor: Processor) -> None:
     limit = descriptors.limit()
     if limit is not None and not processor.many_processes:
         processor.ceiling = min(processor.ceiling, max(limit - RESERVE, 1))
+
+
+def calls_libraries(config: Config) -> bool:
+    """Return whether the server calls LibCGI libraries in its own process: it has some as it starts."""
+    if config.libcgi_isolation != "in-place" or not os.path.isdir(config.libcgi_path):
+        return False
+    from ewe.features.libcgi import holds_libraries
+
+    return holds_libraries(config.libcgi_path)

@@ -7,12 +7,14 @@ no process.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from support import web
 from support.libcgi_libraries import compile_libraries, install
@@ -129,3 +131,36 @@ def test_processes_that_a_library_makes(zoo: Zoo, model: str) -> None:
         for query in CHILDREN:
             visit.works(query)
         visit.works("fork-pipe", "child")
+
+
+def test_signals_that_a_library_blocks_or_takes(zoo: Zoo, model: str) -> None:
+    """The time limit holds, a fault is a fault, and TERM stops the server."""
+    with zoo(model) as visit:
+        for query in ("block", "block-process", "handle", "ignore", "default"):
+            visit.works(query)
+        for query in ("block-fault", "handle-fault", "ignore-fault"):
+            visit.fault(query, 500, "segmentation fault")
+        for query in ("block-loop", "handle-loop", "ignore-loop"):
+            visit.fault(query, 500, "took longer than its limit")
+        for query in ("block", "ignore"):
+            visit.works(query)
+
+
+def test_a_library_that_hears_no_signal_ends_its_process(zoo: Zoo, model: str) -> None:
+    """It blocks the signals by a system call. The connection breaks; another process serves the next ones."""
+    with zoo(model) as visit:
+        with pytest.raises(httpx.TransportError):
+            visit.ask(visit.client, "zoo", "raw-block-loop")
+        visit.server.wait_for_log("zoo.so: blocks the signal that ends its call")
+        with contextlib.suppress(httpx.TransportError):
+            visit.client.get("/")  # a connection that has broken
+        wait_until(lambda: answers(visit.server), 20)
+        visit.check("raw-block-loop")
+
+
+def answers(server: Server) -> bool:
+    """Return whether the server answers on a new connection."""
+    try:
+        return web.get(server.url).status_code == 200
+    except httpx.TransportError:
+        return False

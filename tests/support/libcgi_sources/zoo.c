@@ -137,6 +137,39 @@ static void processes(const char *query)
         ask_child();
 }
 
+static void ignore(int number)
+{
+    (void)number;
+}
+
+static void signals(const char *query)
+{
+    sigset_t all;
+    struct sigaction action = {.sa_handler = ignore};
+    sigfillset(&all);
+    if (is(query, "block") || is(query, "block-loop") || is(query, "block-fault"))
+        pthread_sigmask(SIG_BLOCK, &all, NULL);
+    if (is(query, "block-process"))
+        sigprocmask(SIG_SETMASK, &all, NULL);
+    if (is(query, "handle") || is(query, "handle-loop") || is(query, "handle-fault"))
+        for (int each = 1; each < 64; each++)
+            if (each != SIGKILL && each != SIGSTOP)
+                sigaction(each, &action, NULL);
+    if (is(query, "ignore") || is(query, "ignore-loop") || is(query, "ignore-fault"))
+        for (int each = 1; each < 64; each++)
+            signal(each, SIG_IGN);
+    if (is(query, "default"))
+        for (int each = 1; each < 64; each++)
+            signal(each, SIG_DFL);
+    if (is(query, "raw-block-loop"))
+        syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, 8);
+    if (strstr(query, "-loop"))
+        for (;;)
+            zero = 0;
+    if (strstr(query, "-fault"))
+        *(volatile int *)8 = 1;
+}
+
 void processfunc(char *input)
 {
     const char *query = getenv("QUERY_STRING");
@@ -146,5 +179,6 @@ void processfunc(char *input)
     lputs("Content-Type: text/plain\n\n");
     stack(query);
     processes(query);
+    signals(query);
     lprintf("%s", getenv("HTTP_X_NUMBER"));
 }
