@@ -187,6 +187,8 @@ class Config:
     libcgi_status = Setting(False, BOOL, "show the libraries that are loaded, with their calls and faults, at"
                             " /libcgi-status to loopback addresses; behind a proxy on this machine, that is"
                             " everybody", group="programs")
+    libcgi_max_output = Setting(1 * G, SIZE, "how many bytes one call of a LibCGI library may write before ewe ends"
+                                " it (500); long output is kept in a temporary file", group="programs")
     libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
                              group="programs")
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"

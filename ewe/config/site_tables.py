@@ -77,7 +77,8 @@ STEP_MEANINGS = {
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
 SERVER_SETTINGS = frozenset({
     "logfile", "loglevel", "tls_timeout", "fastcgi_start", "xswitch", "xswitch_config", "libcgi_isolation",
-    "libcgi_timeout", "database", "dbd", "dbd_key", "trusted_proxies", "trusted_fields", "proxy_protocol",
+    "libcgi_max_output", "libcgi_timeout", "database", "dbd", "dbd_key", "trusted_proxies", "trusted_fields",
+    "proxy_protocol",
 })  # fmt: skip
 # Settings that may differ from location to location
 PER_LOCATION = frozenset({

@@ -47,6 +47,7 @@ class LibCGI:
         self.document_root = document_root
         self.spool = config.spool
         self.timeout = config.libcgi_timeout
+        self.max_output = config.libcgi_max_output
         self.follows = config.symlinks == "follow"
         self.limits = limits
         self.loaded: list[tuple[Libraries, Answers]] = []
@@ -59,7 +60,9 @@ class LibCGI:
         from ewe.gateway.libcgi_output import Answers
         from ewe.gateway.libcgi_shim import NotBuilt
 
-        libraries = Libraries(self.directory, self.timeout, follows=self.follows)
+        libraries = Libraries(
+            self.directory, self.timeout, follows=self.follows, max_output=self.max_output
+        )
         self.loaded.append((libraries, Answers(self.limits)))
         try:
             self.loaded[0][0].start()

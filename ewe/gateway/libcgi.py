@@ -13,8 +13,9 @@ binds it, and libcgi_output.py makes a response of what a library writes. What t
   the file at most once a second (FRESH).
 - **A library that faults** is unloaded, and loaded again for the next request. After FAULTS faults within WINDOW
   seconds it is kept out for OUT seconds: 503 with Retry-After.
-- **Output** is collected until the call has ended: up to BUFFER bytes in memory, more in a temporary file. A slow
-  client thus never holds a library, and a fault within the document is still answered with 500.
+- **Output** is collected until the call has ended: up to BUFFER bytes in memory, more in a temporary file, at most
+  libcgi-max-output. A slow client thus never holds a library, and a fault within the document is still answered
+  with 500.
 - **A body** is mapped into memory, not read: the kernel brings in only the pages that the library touches.
 
 A call costs a microsecond, so everything around it counts. Two things are remembered: the request's variables with
@@ -94,13 +95,14 @@ class Entry:
 class Libraries:
     """The libraries of a process. The methods may block, and any thread may call them."""
 
-    def __init__(self, directory: str, timeout: float, *, follows: bool) -> None:
+    def __init__(self, directory: str, timeout: float, *, follows: bool, max_output: int = 0) -> None:
         """directory: of the libraries, without links. timeout: how long one call may take, in seconds.
 
-        follows: symbolic links may lead out of the directory.
+        follows: symbolic links may lead out of the directory. max_output: bytes that a call may write, 0: no limit.
         """
         self.inside = "" if follows else directory.rstrip("/") + "/"
         self.limit_ms = max(1, min(int(timeout * 1000), 2**31 - 1))
+        self.max_output = max_output
         self.entries: dict[str, Entry] = {}
         self.slots: list[Slot] = []
         self.shim: Shim | None = None
@@ -156,7 +158,7 @@ class Libraries:
     def slot(self) -> Slot:
         """Return a slot that no call uses. Raises HTTPError(503)."""
         try:
-            return Slot(self.start().spool)
+            return Slot(self.start().spool, self.max_output)
         except NotBuilt as reason:
             raise HTTPError(503, str(reason)) from None
 

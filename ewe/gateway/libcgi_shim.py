@@ -15,7 +15,7 @@ from ewe import logger
 from ewe.libcgi import build
 
 BUFFER = 256 * 1024  # bytes of output that stay in memory
-DONE, FAULT, TIMEOUT, EXIT, GONE, BUSY = range(6)  # enum libcgi_outcome
+DONE, FAULT, TIMEOUT, EXIT, GONE, BUSY, OUTPUT = range(7)  # enum libcgi_outcome
 NOT_BUILT = "LibCGI is not built: run `ewe --build-libcgi` (or `make libcgi`), which needs a C compiler"
 
 
@@ -29,6 +29,7 @@ class Call(ctypes.Structure):
         ("capacity", ctypes.c_size_t),
         ("flush", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
+        ("max_output", ctypes.c_uint64),
         ("used", ctypes.c_size_t),
         ("flushed", ctypes.c_uint64),
         ("failed", ctypes.c_int),
@@ -65,9 +66,10 @@ class Slot:
 
     __slots__ = ("address", "buffer", "call")
 
-    def __init__(self, flush: int) -> None:
+    def __init__(self, flush: int, max_output: int) -> None:
+        """flush: the address of the function that spools long output. max_output: bytes, 0 for no limit."""
         self.buffer = mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.call = Call(capacity=BUFFER, flush=flush)
+        self.call = Call(capacity=BUFFER, flush=flush, max_output=max_output)
         self.call.output = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
         self.address = ctypes.addressof(self.call)
 

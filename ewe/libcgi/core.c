@@ -80,7 +80,7 @@ static void fill(libcgi_call *call, const struct guard_thread *thread, const lib
     call->number = thread->number;
     call->address = outcome == LIBCGI_FAULT ? thread->address : NULL;
     call->place[0] = 0;
-    if (outcome != LIBCGI_EXIT && thread->counter != NULL && dladdr(thread->counter, &about) != 0) {
+    if (outcome != LIBCGI_EXIT && outcome != LIBCGI_OUTPUT && thread->counter != NULL && dladdr(thread->counter, &about) != 0) {
         const char *file = about.dli_fbase == library->base ? library->name : about.dli_fname;
         const char *slash = file != NULL ? strrchr(file, '/') : NULL;
         file = slash != NULL ? slash + 1 : file != NULL ? file : "?";
@@ -105,6 +105,7 @@ static void run_aside(libcgi_library *library, libcgi_call *call, const char *fu
     call->used = 0;
     call->failed = 0;
     call->flush = NULL;
+    call->max_output = 0;
     call->number = 0;
     call->remote_host[0] = 0;
     if (thread != NULL) {
@@ -424,6 +425,9 @@ void libcgi_explain(const libcgi_call *call, char *line, size_t room)
         break;
     case LIBCGI_EXIT:
         snprintf(line, room, "%s() called exit(%d): a library must return", function, call->number);
+        break;
+    case LIBCGI_OUTPUT:
+        snprintf(line, room, "%s() wrote more than it may (libcgi-max-output)", function);
         break;
     case LIBCGI_GONE: snprintf(line, room, "the library was unloaded"); break;
     case LIBCGI_BUSY: snprintf(line, room, "other calls had the environment for the whole limit (libcgi-timeout)"); break;

@@ -34,6 +34,7 @@ enum libcgi_outcome {
     LIBCGI_EXIT = 3,    /* the library called exit(): `number` has the status */
     LIBCGI_GONE = 4,    /* not called: the library was retired before */
     LIBCGI_BUSY = 5,    /* not called: other calls had the process's environment for the whole limit */
+    LIBCGI_OUTPUT = 6,  /* it wrote more than `max_output` bytes */
 };
 
 typedef struct libcgi_call libcgi_call;
@@ -53,11 +54,13 @@ struct libcgi_call {
     size_t capacity;
     /* What becomes of output when the buffer is full: flush() must take all bytes, and return 0. If it returns
        anything else, the library's lwrite() returns -1 from now on, and the call's `failed` is set. flush() runs in
-       the calling thread, outside the library: a fault in it is the program's, and its time is not counted.
+       the calling thread, outside the library: a fault in it is the program's, and its time is not counted. The
+       library's time limit does not begin again.
        NULL: the call fails when the buffer is full. What is still in the buffer when the call ends
        (`used` bytes) is the caller's to take; flush() is not called for it. */
     int (*flush)(libcgi_call *call, const char *data, size_t length);
     void *context; /* for flush() */
+    uint64_t max_output; /* bytes that flush() may be given; a call that writes more is ended. 0: no limit */
 
     /* What the shim sets. */
 

@@ -186,6 +186,7 @@ int guard_run(struct guard_thread *thread, void (*function)(void *), void *argum
     volatile unsigned modes = __builtin_ia32_stmxcsr();
 #endif
     atomic_store_explicit(&thread->limit_ms, limit_ms, memory_order_relaxed);
+    atomic_store_explicit(&thread->outside, 0, memory_order_relaxed);
     thread->patience = PATIENCE;
     thread->function = function;
     thread->argument = argument;
@@ -218,12 +219,14 @@ int guard_run(struct guard_thread *thread, void (*function)(void *), void *argum
 void guard_outside(struct guard_thread *thread)
 {
     thread->inside = 0;
+    thread->outside_since = guard_now();
 }
 
+/* The limit goes on where it stood: it would never end a library that writes without end. */
 void guard_inside(struct guard_thread *thread)
 {
-    thread->turn += 2; /* the limit begins again */
-    thread->patience = PATIENCE;
+    thread->outside += guard_now() - thread->outside_since;
+    thread->outside_since = 0;
     thread->inside = 1;
 }
 
@@ -358,9 +361,9 @@ static int64_t look(int64_t now)
             thread->since = now;
         } else if (turn % 2 == 0) {
             continue;
-        } else if (now - thread->since >= limit) {
+        } else if (thread->outside_since == 0 && now - thread->since - thread->outside >= limit) {
             int64_t in_vain = IN_VAIN * limit > LEAST_IN_VAIN ? IN_VAIN * limit : LEAST_IN_VAIN;
-            if (now - thread->since >= limit + in_vain)
+            if (now - thread->since - thread->outside >= limit + in_vain)
                 end_process(thread);
             thread->overdue = turn;
             syscall(SYS_tgkill, getpid(), thread->id, STOP);
@@ -368,8 +371,8 @@ static int64_t look(int64_t now)
         } else {
             if (thread->holds && thread->released == NULL)
                 syscall(SYS_tgkill, getpid(), thread->id, STOP);
-            if (thread->since + limit - now < sleep)
-                sleep = thread->since + limit - now;
+            if (thread->since + thread->outside + limit - now < sleep)
+                sleep = thread->since + thread->outside + limit - now;
         }
         if (sleep > LONGEST_SLEEP)
             sleep = LONGEST_SLEEP;

@@ -18,6 +18,8 @@ struct guard_thread {
     _Atomic uint64_t turn;          /* odd: within a call; another number for each call */
     _Atomic uint64_t overdue;       /* the turn that the watchdog wants to end */
     _Atomic int limit_ms;
+    _Atomic int64_t outside_since;  /* when the call entered the program's code, 0 while it is in the library's */
+    _Atomic int64_t outside;        /* nanoseconds that this call has spent there */
     int patience;                   /* how often the end of a call in libc's code is still put off */
     libcgi_call *call;
     int outcome, number;            /* of the call that was ended */

@@ -20,6 +20,11 @@ static int flush(libcgi_call *call)
         return -1;
     if (call->used == 0)
         return 0;
+    if (call->max_output != 0 && call->flushed + call->used > call->max_output) {
+        call->failed = 1;
+        guard_escape(LIBCGI_OUTPUT, 0);
+        return -1;
+    }
     struct guard_thread *thread = guard_thread();
     int failed = 1;
     if (call->flush != NULL) {

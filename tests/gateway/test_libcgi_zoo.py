@@ -18,7 +18,7 @@ import httpx
 import pytest
 from support import web
 from support.libcgi_libraries import compile_libraries, install
-from support.proc import alive, session_members
+from support.proc import alive, open_files, session_members
 from support.server import Server, Start, wait_until
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("gcc")]
@@ -156,6 +156,25 @@ def test_a_library_that_hears_no_signal_ends_its_process(zoo: Zoo, model: str) -
             visit.client.get("/")  # a connection that has broken
         wait_until(lambda: answers(visit.server), 20)
         visit.check("raw-block-loop")
+
+
+def test_output_without_end(zoo: Zoo, model: str) -> None:
+    """It is ended by its size, or by the time limit, which a flush does not begin again."""
+    with zoo(model, "--libcgi-max-output", "20M") as visit:
+        for query in ("endless-short", "endless", "endless-print"):
+            visit.fault(query, 500, "wrote more than it may (libcgi-max-output)")
+        visit.fault("slow-endless", 500, "took longer than its limit")
+        assert not spools(visit.server), spools(visit.server)
+
+
+def spools(server: Server) -> list[str]:
+    """Return the unnamed files that the server's processes have open."""
+    return [
+        name
+        for pid in server.processes()
+        for name in open_files(pid).values()
+        if name.endswith("(deleted)") and "memfd:" not in name
+    ]
 
 
 def answers(server: Server) -> bool:

@@ -170,6 +170,25 @@ static void signals(const char *query)
         *(volatile int *)8 = 1;
 }
 
+static void output(const char *query)
+{
+    static char piece[100000];
+    if (is(query, "endless-short"))
+        for (;;)
+            lputs("x");
+    if (is(query, "endless"))
+        for (;;)
+            lwrite(piece, sizeof piece);
+    if (is(query, "endless-print"))
+        for (;;)
+            lprintf("%0100000d", 1);
+    if (is(query, "slow-endless")) /* the buffer is full about twice within the limit */
+        for (;;) {
+            lwrite(piece, 10000);
+            usleep(20000);
+        }
+}
+
 void processfunc(char *input)
 {
     const char *query = getenv("QUERY_STRING");
@@ -180,5 +199,6 @@ void processfunc(char *input)
     stack(query);
     processes(query);
     signals(query);
+    output(query);
     lprintf("%s", getenv("HTTP_X_NUMBER"));
 }
