@@ -60,9 +60,7 @@ class LibCGI:
         from ewe.gateway.libcgi_output import Answers
         from ewe.gateway.libcgi_shim import NotBuilt
 
-        libraries = Libraries(
-            self.directory, self.timeout, follows=self.follows, max_output=self.max_output
-        )
+        libraries = Libraries(self.directory, self.timeout, follows=self.follows, max_output=self.max_output)
         self.loaded.append((libraries, Answers(self.limits)))
         try:
             self.loaded[0][0].start()
