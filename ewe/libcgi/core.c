@@ -35,6 +35,7 @@ struct libcgi_library {
     int copy; /* descriptor */
     char name[64];
     void *base;                /* where it is loaded */
+    struct library_threads threads;
     _Atomic int users;         /* threads inside, and 1 while it is not retired */
     _Atomic int retired;
     _Atomic int unloaded;
@@ -111,6 +112,7 @@ static void run_aside(libcgi_library *library, libcgi_call *call, const char *fu
     if (thread != NULL) {
         thread->call = call;
         thread->name = library->name;
+        thread->threads = &library->threads;
         int ends = run == run_close || argument == &library->terminate;
         int limit_ms = ends && library->limit_ms > ENDS_IN_MS ? ENDS_IN_MS : library->limit_ms;
         outcome = guard_run(thread, run, argument, limit_ms);
@@ -205,6 +207,7 @@ libcgi_library *libcgi_load(const char *file, const char *name, int limit_ms, ch
         return NULL;
     }
     library->limit_ms = limit_ms;
+    library->threads.limit_ms = limit_ms;
     library->users = 1;
     library->holders = 2;
     snprintf(library->name, sizeof library->name, "%s", name);
@@ -258,6 +261,10 @@ static void unload(libcgi_library *library)
         run_aside(library, &call, "terminatefunc", run_plain, &library->terminate);
         tell(library, &call);
     }
+    if (library->threads.started) {
+        library->unloaded = 1;
+        return; /* a thread may run its code, and note a fault in this structure: both stay */
+    }
     run_aside(library, &call, "dlclose", run_close, library->handle);
     tell(library, &call);
     /* If dlclose() was ended the loader still has the name of the copy, which must stay. */
@@ -310,7 +317,15 @@ static int call_inside(libcgi_library *library, libcgi_call *call)
         atomic_fetch_add_explicit(&library->calls, 1, memory_order_relaxed);
         thread->call = call;
         thread->name = library->name;
-        outcome = guard_run(thread, run_process, library, library->limit_ms);
+        thread->threads = &library->threads;
+        outcome = library->threads.faulted ? LIBCGI_THREAD
+                                           : guard_run(thread, run_process, library, library->limit_ms);
+        if (outcome == LIBCGI_DONE && library->threads.faulted)
+            outcome = LIBCGI_THREAD;
+        if (outcome == LIBCGI_THREAD) {
+            thread->number = library->threads.number;
+            thread->address = thread->counter = NULL;
+        }
         thread->call = NULL;
         fill(call, thread, library, "processfunc", outcome);
         uint64_t took = (uint64_t)(guard_now() - began), longest = library->longest;
@@ -428,6 +443,10 @@ void libcgi_explain(const libcgi_call *call, char *line, size_t room)
         break;
     case LIBCGI_OUTPUT:
         snprintf(line, room, "%s() wrote more than it may (libcgi-max-output)", function);
+        break;
+    case LIBCGI_THREAD:
+        snprintf(line, room, "a thread that it started: %s",
+                 call->number != 0 ? signal_name(call->number) : "it called exit()");
         break;
     case LIBCGI_GONE: snprintf(line, room, "the library was unloaded"); break;
     case LIBCGI_BUSY: snprintf(line, room, "other calls had the environment for the whole limit (libcgi-timeout)"); break;

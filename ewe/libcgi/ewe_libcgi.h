@@ -37,6 +37,9 @@
  *
  * A library that does without this header is called by one thread at a time, too.
  *
+ * A thread that the library starts belongs to no request: lputs() and its relatives return -1 there, and getenv() finds
+ * the variables of the process. A fault in it is answered with 500, now or for the next request.
+ *
  * Signals. A call that lasts longer than 5 ms may be interrupted by a signal of the server's. read() and write() go on
  * by themselves; sleep(), poll() and select() may return early with EINTR, so call them in a loop. A library can neither
  * block nor handle the signals of faults, nor those that stop the server: such calls report success and change nothing.

@@ -152,6 +152,8 @@ static void handle(int number, siginfo_t *about, void *context)
             return;
         thread->outcome = LIBCGI_TIMEOUT;
     } else {
+        if (threads_here() != NULL && caused_here(about) && !child_of_library())
+            threads_stop(number);
         if (thread == NULL || !thread->inside || !caused_here(about) || child_of_library()) {
             pass_on(number, about, context);
             return;
@@ -263,6 +265,11 @@ void guard_keep_mask(void)
         pthread_sigmask(SIG_SETMASK, NULL, &self->mask_before);
         self->mask_changed = 1;
     }
+}
+
+struct library_threads *guard_threads(void)
+{
+    return self != NULL && self->inside ? self->threads : NULL;
 }
 
 libcgi_call *guard_call(void)
@@ -468,8 +475,8 @@ static void forked(void)
         self->next = NULL;
         self->id = (pid_t)syscall(SYS_gettid);
     }
-    if (self != NULL && self->forks) {
-        child_begins(self->limit_ms);
+    if (threads_here() != NULL || (self != NULL && self->forks)) {
+        child_begins(threads_here() != NULL ? threads_here()->limit_ms : self->limit_ms);
         return;
     }
     child_of_server();

@@ -2,6 +2,7 @@
 #ifndef EWE_LIBCGI_INTERNAL_H
 #define EWE_LIBCGI_INTERNAL_H
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -9,6 +10,14 @@
 #include <sys/types.h>
 
 #include "core.h"
+
+/* The threads that a library has started. */
+struct library_threads {
+    _Atomic int started; /* there was one */
+    _Atomic int faulted; /* one was stopped ... */
+    _Atomic int number;  /* ... by this signal; 0: it called exit() */
+    int limit_ms;        /* of the library's calls */
+};
 
 /* A thread that calls libraries. The thread itself writes it; the watchdog reads `turn` and `limit_ms`. */
 struct guard_thread {
@@ -28,6 +37,7 @@ struct guard_thread {
     sigset_t mask_before;           /* before the library changed it ... */
     volatile sig_atomic_t mask_changed; /* ... if it did */
     const char *volatile name;      /* of the library, for messages */
+    struct library_threads *threads; /* of the library */
     volatile sig_atomic_t holds;    /* the interpreter's lock, while the library runs */
     void *volatile released;        /* what is needed to take the lock again, once it was given up */
     pid_t id;
@@ -79,10 +89,26 @@ int guard_uses(int number);
 /* The library is about to change the thread's signal mask: restore it when the call has ended. */
 void guard_keep_mask(void);
 
+/* Return the record for threads of the library whose code this thread runs, NULL if it runs none. */
+struct library_threads *guard_threads(void);
+
+/* threads.c: threads that a library starts. */
+
+/* Return the record of the library that has started this thread, NULL for a thread of the program. */
+struct library_threads *threads_here(void);
+/* Stop this thread, which a library has started, for good; it has met a signal. Called in a signal handler. */
+__attribute__((noreturn)) void threads_stop(int number);
+/* End this thread, which a library has started and which has called exit(). */
+__attribute__((noreturn)) void threads_exit(void);
+/* What a library calls for pthread_create(). */
+int threads_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument);
+
 /* signals.c: what a library may do with signals. */
 
 /* Return what a library is to call for a function about signals; 0: the function itself. */
 uintptr_t signals_replacement(const char *name);
+/* Block the server's signals in a thread that a library has started: the server's threads hear them. */
+void signals_leave_to_server(void);
 
 /* child.c: a process that a library has made. */
 

@@ -4,7 +4,8 @@
  * A library does not contain exit(); it contains a table with the addresses of the functions of other libraries that it
  * calls (the global offset table), and the loader fills it in. After dlopen() the shim walks the library's relocations,
  * which say where in the table the address of exit() is, and puts its own function there. The library's calls end
- * the call then. Other libraries that this one uses are not changed.
+ * the call then. Of other libraries only the one of C++ is
+ * changed, for std::thread.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +28,9 @@
 static void end_call(int status)
 {
     guard_escape(LIBCGI_EXIT, status);
-    _exit(status); /* not within a call: a thread that the library has made */
+    if (threads_here() != NULL && !child_of_library())
+        threads_exit();
+    _exit(status);
 }
 
 static void end_thread(void *value)
@@ -48,6 +51,8 @@ static uintptr_t replacement(const char *name)
     /* The child of vfork() shares the server's memory and stack. That of fork() may do all that it may. */
     if (strcmp(name, "vfork") == 0 || strcmp(name, "_Fork") == 0)
         return (uintptr_t)fork;
+    if (strcmp(name, "pthread_create") == 0)
+        return (uintptr_t)threads_create;
     if (strcmp(name, "pthread_exit") == 0)
         return (uintptr_t)end_thread;
     return signals_replacement(name);
@@ -62,12 +67,15 @@ static void put(uintptr_t *place, uintptr_t value)
         *place = value;
 }
 
+/* only: the one function to replace, NULL for all. */
 static void walk(const struct link_map *map, const ElfW(Rela) *table, size_t size, const ElfW(Sym) *symbols,
-                 const char *names)
+                 const char *names, const char *only)
 {
     for (size_t i = 0; table != NULL && i < size / sizeof *table; i++) {
         const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(table[i].r_info)];
         if (!IS_ADDRESS(ELF64_R_TYPE(table[i].r_info)) || symbol->st_shndx != SHN_UNDEF)
+            continue;
+        if (only != NULL && strcmp(names + symbol->st_name, only) != 0)
             continue;
         uintptr_t value = replacement(names + symbol->st_name);
         if (value != 0)
@@ -75,11 +83,8 @@ static void walk(const struct link_map *map, const ElfW(Rela) *table, size_t siz
     }
 }
 
-void patch_exits(void *handle)
+static void patch(const struct link_map *map, const char *only)
 {
-    struct link_map *map = NULL;
-    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == NULL)
-        return;
     uintptr_t symbols = 0, names = 0, calls = 0, data = 0;
     size_t calls_size = 0, data_size = 0;
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
@@ -96,8 +101,23 @@ void patch_exits(void *handle)
     }
     if (symbols == 0 || names == 0)
         return;
-    walk(map, (const ElfW(Rela) *)calls, calls_size, (const ElfW(Sym) *)symbols, (const char *)names);
-    walk(map, (const ElfW(Rela) *)data, data_size, (const ElfW(Sym) *)symbols, (const char *)names);
+    walk(map, (const ElfW(Rela) *)calls, calls_size, (const ElfW(Sym) *)symbols, (const char *)names, only);
+    walk(map, (const ElfW(Rela) *)data, data_size, (const ElfW(Sym) *)symbols, (const char *)names, only);
+}
+
+void patch_exits(void *handle)
+{
+    struct link_map *map = NULL;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == NULL)
+        return;
+    patch(map, NULL);
+    /* std::thread calls pthread_create() in the library of C++, which the program may use, too: threads.c asks who
+       calls. */
+    while (map->l_prev != NULL)
+        map = map->l_prev;
+    for (; map != NULL; map = map->l_next)
+        if (strstr(map->l_name, "/libstdc++.so") != NULL)
+            patch(map, "pthread_create");
 }
 
 #else

@@ -27,6 +27,15 @@ static int belongs_to_server(int number)
     return guard_uses(number) && !child_of_library();
 }
 
+void signals_leave_to_server(void)
+{
+    sigset_t servers;
+    sigemptyset(&servers);
+    for (size_t i = 0; i < sizeof SERVERS / sizeof *SERVERS; i++)
+        sigaddset(&servers, SERVERS[i]);
+    pthread_sigmask(SIG_BLOCK, &servers, NULL);
+}
+
 static int library_sigmask(int how, const sigset_t *set, sigset_t *old)
 {
     if (set == NULL || child_of_library())

@@ -167,6 +167,15 @@ def test_output_without_end(zoo: Zoo, model: str) -> None:
         assert not spools(visit.server), spools(visit.server)
 
 
+def test_threads_that_a_library_starts(zoo: Zoo, model: str) -> None:
+    """None writes into an answer. A fault ends none but the thread: 500, now or with the next request."""
+    with zoo(model) as visit:
+        for query in ("thread-works", "thread-speaks", "thread-fork", "thread-stays"):
+            visit.works(query)
+        for query in ("thread-fault", "thread-abort", "thread-recursion", "thread-exit"):
+            visit.fault(query, 500, "zoo.so: a thread that it started: ")
+
+
 def spools(server: Server) -> list[str]:
     """Return the unnamed files that the server's processes have open."""
     return [

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile int zero;
@@ -146,6 +147,8 @@ static void signals(const char *query)
 {
     sigset_t all;
     struct sigaction action = {.sa_handler = ignore};
+    if (strncmp(query, "thread-", 7) == 0 || strncmp(query, "fork-", 5) == 0)
+        return; /* those fault elsewhere */
     sigfillset(&all);
     if (is(query, "block") || is(query, "block-loop") || is(query, "block-fault"))
         pthread_sigmask(SIG_BLOCK, &all, NULL);
@@ -168,6 +171,45 @@ static void signals(const char *query)
             zero = 0;
     if (strstr(query, "-fault"))
         *(volatile int *)8 = 1;
+}
+
+static volatile long spoken;
+
+static void *thread(void *query)
+{
+    if (is(query, "thread-fault"))
+        *(volatile int *)8 = 1;
+    if (is(query, "thread-abort"))
+        abort();
+    if (is(query, "thread-recursion"))
+        zero = deeper("");
+    if (is(query, "thread-exit"))
+        exit(0);
+    if (is(query, "thread-fork") && fork() == 0)
+        return NULL;
+    if (is(query, "thread-stays"))
+        endless();
+    if (is(query, "thread-speaks"))
+        spoken = lputs("the thread speaks") + lprintf("%d", 1) + lwrite("x", 1);
+    return NULL;
+}
+
+static void threads(const char *query)
+{
+    pthread_t other;
+    if (strncmp(query, "thread-", 7) != 0)
+        return;
+    if (pthread_create(&other, NULL, thread, (void *)query) != 0)
+        abort();
+    if (is(query, "thread-stays"))
+        return;
+    if (strstr(query, "fault") || strstr(query, "abort") || strstr(query, "recursion"))
+        for (struct timespec left = {0, 300000000}; nanosleep(&left, &left) != 0;)
+            continue; /* nobody can wait for a thread that is stopped for good */
+    else
+        pthread_join(other, NULL);
+    if (is(query, "thread-speaks") && spoken != -3)
+        abort();
 }
 
 static void output(const char *query)
@@ -200,5 +242,6 @@ void processfunc(char *input)
     processes(query);
     signals(query);
     output(query);
+    threads(query);
     lprintf("%s", getenv("HTTP_X_NUMBER"));
 }
