@@ -33,6 +33,19 @@ if TYPE_CHECKING:
 MAX_KNOWN = 1024  # requests whose part of the scope is remembered
 JOINED = 64 * 1024  # bytes of small pieces that go out together
 
+REMEDY = "run it in a server that has (uvicorn, daphne), behind --proxy (docs/proxy.md)"
+
+
+def asks_for_websocket(request: Request) -> bool:
+    """Return whether a request opens a WebSocket: RFC 6455 section 4.2.1, without its key and version."""
+    if "upgrade" not in request.values or request.method != "GET" or request.version != (1, 1):
+        return False
+    options = request.values.get("connection", "").lower().split(",")
+    protocols = request.values["upgrade"].lower().split(",")
+    return "upgrade" in [each.strip() for each in options] and "websocket" in [
+        each.strip() for each in protocols
+    ]
+
 
 class ASGI:
     """Answers below one path with an application."""
@@ -51,6 +64,10 @@ class ASGI:
         if root and path != root and not path.startswith(root + "/"):
             return None
         refuse_trace(request)
+        if asks_for_websocket(request):
+            raise HTTPError(
+                501, f"{self.application.text} was asked for a WebSocket, which --asgi has not: {REMEDY}"
+            )
         call = Call(self.application, request, self.scope(request, io), meet(io, self.config.loop))
         try:
             call.meeting.call(call.start)

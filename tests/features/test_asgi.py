@@ -457,3 +457,15 @@ def test_starlette_and_fastapi(start: Start, tmp_path: Path, model: str) -> None
     server.wait_for_log("ValueError: a fault in FastAPI")
     assert server.stop() == 0, server.log()
     assert (tmp_path / "closed").exists()
+
+
+def test_a_websocket_is_answered_with_501(bare: Callable[..., Server], model_or_loop: str) -> None:
+    server = bare(model_or_loop)
+    websocket = "Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\n"
+    assert server.ask(get("ws", fields=websocket)).startswith(b"HTTP/1.1 501 ")
+    log = server.wait_for_log(
+        "asgi_apps:bare was asked for a WebSocket, which --asgi has not: run it in a server"
+    )
+    assert log.count("WebSocket") == 1 and "behind --proxy (docs/proxy.md)" in log
+    for fields in ("Upgrade: websocket\r\n", "Connection: Upgrade\r\nUpgrade: h2c\r\n"):
+        assert server.ask(get("show", fields=fields)).startswith(b"HTTP/1.1 200 "), fields

@@ -360,7 +360,7 @@ PROBES: dict[str, Callable[[Server], str]] = {
     "negotiation of language": languages,
     "negotiation of charset": charsets,
     "trailers of requests, for the program or server behind": trailers,
-    "WebSocket, by a proxy or an application": websocket,
+    "WebSocket, by a proxy": websocket,
     "CGI": body_has("/cgi/hello.cgi", b"cgi 127.0.0.1"),
     "FastCGI": body_has("/hello.php", b"php 42"),
     "SCGI": body_has("/scgi", b"scgi 42"),
