@@ -4,7 +4,8 @@ Rows are taken from the connection as they come (libpq's single-row mode), so th
 constant memory. This mode uses the extended protocol, which refuses two statements in one request.
 
 What a statement sets (search_path, set_config()) would stay for the next request. A database that is only read is
-therefore rolled back after each statement, which undoes that, too.
+therefore rolled back after each statement, which undoes that, too. Some state outlives a rollback: PREPARE, LISTEN,
+locks of pg_advisory_lock(). DISCARD ALL ends it after every statement, so that each begins in a fresh session.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class PostgreSQL:
         self.write = database.write
         try:
             place = psycopg.conninfo.make_conninfo(database.place, user=database.user or None)
-            self.connection = psycopg.connect(place, connect_timeout=CONNECT)
+            self.connection = psycopg.connect(place, connect_timeout=CONNECT, prepare_threshold=None)
         except psycopg.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.name}: {reason}") from None
         self.connection.read_only = not database.write
@@ -81,8 +82,15 @@ class PostgreSQL:
                 self.connection.commit()
             else:
                 self.connection.rollback()
+            self.discard()
         except psycopg.Error as reason:
             raise self.failed(reason) from None
+
+    def discard(self) -> None:
+        """Forget the session's state; close a connection that cannot. Raises psycopg.Error."""
+        # Not by a cursor: that would begin a transaction, in which DISCARD ALL is refused
+        if self.connection.pgconn.exec_(b"DISCARD ALL").status != psycopg.pq.ExecStatus.COMMAND_OK:
+            self.connection.close()
 
     def cancel(self) -> None:
         try:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -542,3 +543,34 @@ def test_the_browsers_forms_change_rows(server: PostgreSQL, browsed: Connection)
         assert run(writes, "SELECT id FROM goods WHERE name = 'new'") == []
     finally:
         writes.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "trace"),
+    [
+        ("SELECT pg_advisory_lock(7)::text", "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"),
+        ("PREPARE mine AS SELECT 1", "SELECT count(*) FROM pg_prepared_statements"),
+        ("LISTEN told", "SELECT count(*) FROM pg_listening_channels()"),
+        (
+            "SELECT set_config('my.secret', 'x', false)",
+            "SELECT count(*) WHERE current_setting('my.secret', true) <> ''",
+        ),
+        ("SET statement_timeout = 1", "SELECT count(*) WHERE current_setting('statement_timeout') <> '0'"),
+        (
+            "DECLARE kept CURSOR WITH HOLD FOR SELECT 1",
+            "SELECT count(*) FROM pg_cursors WHERE name = 'kept'",
+        ),
+        ("SET ROLE pg_monitor", "SELECT count(*) WHERE current_user <> session_user"),
+    ],
+)
+@pytest.mark.parametrize("write", [False, True])
+def test_nothing_of_a_statement_stays_in_the_session(
+    server: PostgreSQL, statement: str, trace: str, write: bool
+) -> None:
+    connection = connect(Database("pg", "postgresql", server.place, write))
+    try:
+        with suppress(DatabaseError):  # refused at once: as good
+            run(connection, statement)
+        assert run(connection, trace) == [(0,)]
+    finally:
+        connection.close()
