@@ -6,8 +6,8 @@ declare is an error, with its line.
 The sandbox keeps a template from Python: no attribute that begins with an underscore, no change of what it gets.
 That does not bound its time. A budget does: loops and calls look at the clock. A template that takes longer than
 SECONDS, or makes more than MAX_BYTES, ends with an error. One operation that makes a huge text (`"x" * 10 ** 9`) is
-refused, and so is one that grows a text step by step. A template's author still uses the server's processor, as the
-author of a CGI program does.
+refused, and so is one that grows a text step by step. A list counts with all that it holds (weighed()).
+A template's author still uses the server's processor, as the author of a CGI program does.
 
 A template may extend `ewe`, the layout below, or a file beside it that begins with an underscore:
 {% extends "_layout.sql.html" %}. No client can fetch such a file.
@@ -20,7 +20,8 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +30,7 @@ import jinja2.debug
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import htmlsafe_json_dumps
+from jinja2.utils import Namespace, htmlsafe_json_dumps
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
@@ -41,12 +42,13 @@ codecs.lookup("unicode-escape")
 SECONDS = 2.0  # that a template may take
 MAX_BYTES = 8 << 20  # characters that a page may have
 MAX_REPEATED = 1 << 20  # of the result of one operation
-EVERY = 64  # rounds between two looks at the clock
+MAX_ITEMS = 1 << 22  # what one list may hold, with all that its parts hold, and each text by its length
+MAX_HELD = 1 << 24  # of all lists of a page together
 PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that make a text or a list of any length out of a little, and what needs a look at its arguments as well
 ENDLESS = (
     "center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint", "sum", "join", "replace",
-    "forceescape",
+    "forceescape", "urlize",
 )  # fmt: skip
 # Methods of a text that make none that is longer
 METHODS = frozenset({
@@ -55,6 +57,7 @@ METHODS = frozenset({
     "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
     "startswith", "strip", "swapcase", "title", "upper",
 })  # fmt: skip
+CONTAINERS = list, tuple, dict, set, frozenset
 Load = Callable[[str], tuple[str, Callable[[], bool]]]
 
 STYLE = """
@@ -170,6 +173,7 @@ class Environment(ImmutableSandboxedEnvironment):
             "replace": replaced,
             "sum": total,
             "tojson": limited(lambda value: htmlsafe_json_dumps(value)),
+            "ewe_weighed": weighed,
         }
         del self.globals["lipsum"]
 
@@ -179,13 +183,14 @@ class Environment(ImmutableSandboxedEnvironment):
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = nodes.Filter(loop.iter, "ewe_rounds", [], [], None, None, lineno=loop.lineno)
         Concatenations().visit(tree)
+        Containers().visit(tree)
         return tree
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
         spend()
         if isinstance(getattr(__obj, "__self__", None), str) and __obj.__name__ not in METHODS:
             raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
-        return super().call(__context, __obj, *args, **kwargs)
+        return weighed(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> None:
         """Leave a text's format() as it is: METHODS does not have it, since it can pad to any length."""
@@ -194,6 +199,8 @@ class Environment(ImmutableSandboxedEnvironment):
         """Refuse an operation that makes a huge text, list or number."""
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"the operator {operator} is not offered here")
+        if operator == "*" and any(isinstance(each, list | tuple) for each in (left, right)):
+            raise SecurityError("lists are not repeated here")
         if operator in "*+":
             sizes = [len(each) if isinstance(each, str | list | tuple) else 0 for each in (left, right)]
             numbers = [abs(each) if isinstance(each, int) else 1 for each in (left, right)]
@@ -201,26 +208,68 @@ class Environment(ImmutableSandboxedEnvironment):
                 raise SecurityError("a text that is too long")
             if max(numbers) >= 1 << 4096:
                 raise SecurityError("a number that is too large")
-        return super().call_binop(context, operator, left, right)
+        return weighed(super().call_binop(context, operator, left, right))
 
 
 def limited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that takes no text longer than MAX_REPEATED, so that none grows without a limit."""
+    """Return a filter that takes no text longer than MAX_REPEATED, and returns no list that is too large.
+
+    A filter that yields its items one by one, such as map, looks at the clock at each.
+    """
     place = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if len(args) > place and isinstance(args[place], str) and len(args[place]) > MAX_REPEATED:
             raise SecurityError("a text that is too long")
-        return function(*args, **kwargs)
+        spend()
+        result = function(*args, **kwargs)
+        return rounds(result) if isinstance(result, Generator) else weighed(result)
 
     return checked
 
 
+def weighed(value: Any) -> Any:
+    """Return a value; refuse a list, tuple or dictionary that is too large. Raises SecurityError, TooMuch.
+
+    A list whose parts are one list, and so on, is small in memory and endless as a text. What counts is therefore
+    its size as a text. Everything that makes a list in a template calls this, so none is too large to be walked.
+    """
+    if not isinstance(value, CONTAINERS):
+        return value
+    spend()
+    count, waiting = 0, [value]
+    while waiting:
+        for each in parts_of(waiting.pop()):
+            count += 1
+            if isinstance(each, str):
+                count += len(each)
+            elif isinstance(each, CONTAINERS):
+                waiting.append(each)
+            elif isinstance(each, Namespace):
+                raise SecurityError("a list holds no namespace here")
+            if count > MAX_ITEMS:
+                raise SecurityError("a list that is too large")
+    budget.held = getattr(budget, "held", 0) + count
+    if budget.held > MAX_HELD:
+        raise TooMuch(f"the lists of the page hold more than {MAX_HELD} items and characters")
+    return value
+
+
+def parts_of(container: Any) -> Iterable[Any]:
+    """Return what a container holds."""
+    return chain.from_iterable(container.items()) if isinstance(container, Mapping) else container
+
+
 def inserted(value: Any) -> Any:
-    """Return what is inserted for a value, nothing for NULL. Raises TooMuch if the page gets too long."""
+    """Return what is inserted for a value, nothing for NULL. Raises TooMuch if the page gets too long.
+
+    A namespace is refused: its parts may be namespaces, which are nowhere weighed.
+    """
     if value is None:
         return ""
+    if isinstance(value, Namespace):
+        raise SecurityError("a namespace is not shown")
     if isinstance(value, str):
         budget.size = getattr(budget, "size", 0) + len(value)
         if budget.size > MAX_BYTES:
@@ -263,6 +312,18 @@ class Concatenations(NodeTransformer):
         return nodes.Filter(parts, "ewe_concat", [], [], None, None, lineno=node.lineno)
 
 
+class Containers(NodeTransformer):
+    """Weighs each list, tuple and dictionary that a template writes."""
+
+    def weigh(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        if getattr(node, "ctx", "load") != "load":
+            return node  # the names of {% for a, b in ... %}
+        return nodes.Filter(node, "ewe_weighed", [], [], None, None, lineno=node.lineno)
+
+    visit_List = visit_Tuple = visit_Dict = weigh
+
+
 class Loader(jinja2.BaseLoader):
     """Finds the layout `ewe`, and files that begin with an underscore."""
 
@@ -295,10 +356,9 @@ def spend() -> None:
 
 
 def rounds(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield the items of a loop, and look at the clock now and then. Raises TooMuch."""
-    for number, item in enumerate(items):
-        if number % EVERY == 0:
-            spend()
+    """Yield the items of a loop, and look at the clock at each. Raises TooMuch."""
+    for item in items:
+        spend()
         yield item
 
 
@@ -320,6 +380,7 @@ class Template:
         template = self.template
         budget.ends = time.monotonic() + SECONDS
         budget.size = 0
+        budget.held = 0
         pieces: list[str] = []
         size = 0
         try:

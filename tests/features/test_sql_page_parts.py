@@ -352,6 +352,41 @@ def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) 
             render(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ [[1] * 10000] * 3000 }}",
+        "{{ ([[1] * 10000] * 3000)|tojson }}",
+        "{{ ((['ab'] * 1000000)|map('urlize')|list)|length }}",
+        "{{ (range(99999)|map('string')|map('upper')|list + range(99999)|list)|map('urlize')|list|length }}",
+        *(
+            f"{{% set n = namespace(a=[1], b=(1,), c={{}}) %}}{{% for i in range(30) %}}{grow}{{% endfor %}}{use}"
+            for grow, use in (
+                ("{% set n.a = [n.a, n.a] %}", "{{ n.a }}"),
+                ("{% set n.a = [n.a, n.a] %}{% set n.c = [n.c, n.c] %}", "{{ n.a == n.c }}"),
+                ("{% set n.b = (n.b, n.b) %}", "{{ n.b|string|length }}"),
+                ("{% set n.c = {1: n.c, 2: n.c} %}", "{{ n.c|tojson }}"),
+                ("{% set n.c = dict(a=n.c, b=n.c) %}", "{{ n.c ~ '' }}"),
+                ("{% set n.a = n.a + n.a %}", "{{ n.a }}"),
+                ("{% set n.a = [n.a]|map('list')|list + [n.a] %}", "{{ n.a }}"),
+            )
+        ),
+        "{% set a = range(99999)|list %}{% set m = namespace(a=[]) %}"
+        "{% for i in range(99999) %}{% set m.a = m.a + [a] %}{% endfor %}",
+        "{% set n = namespace() %}{% set m = namespace(a=n, b=n) %}{{ m }}",
+    ],
+)
+def test_lists_in_lists_are_bounded_by_all_that_they_hold(text: str) -> None:
+    with pytest.raises(PageError) as error:
+        render(text)
+    assert "MemoryError" not in str(error.value)
+
+
+def test_lists_of_a_usual_size_go_through() -> None:
+    text = "{% for a, b in [(1, [2, 3]), (4, [5])] %}{{ a }}{{ b|join(',') }};{% endfor %}{{ {'a': [1]}|tojson }}"
+    assert render(text) == '12,3;45;{"a": [1]}'
+
+
 def test_the_plain_page_has_a_form_and_every_result() -> None:
     declarations = parse(PAGE.partition("---")[0])
     page = Page(declarations, "/books.sql.html", {"q": NASTY}, templates.STYLE)
