@@ -15,8 +15,15 @@ position. follow says which positions may come after which, and in how many ways
 A pattern is explosive if, for one text, two different walks lead from a position back to itself (exponential degree
 of ambiguity: Weber and Seidl 1991). walks_twice() searches for both walks at once, as pairs of positions.
 
-What it does not see: back references, and polynomial time, as of ^/.*/.*/.*x$. ewe.sites.location bounds the length
-of a path that is matched, which keeps these in bounds.
+The other patterns take polynomial time, but of which degree? Loops that one text can pass in several ways multiply:
+^/.*/.*/.*x$ has three, and takes time by the third power of the length. For 1,000 characters that is half a second;
+with a fourth loop it would be minutes. longest_chain() counts them. A second loop counts if some text leads from the
+first loop back to it, from the second back to it, and also from the first to the second: then each of many places of
+a longer text may be the one where the walk changes over. The loops of ^/([^/]*)/([^/]*)$ have no such text, because
+[^/] does not match the slash between them. A pattern that may begin anywhere has one loop more, in front.
+ewe.sites.location bounds the length of a path that is matched.
+
+What it does not see: back references.
 """
 
 from __future__ import annotations
@@ -29,6 +36,7 @@ ALPHABET = frozenset(range(0x180))  # of characters; what is true of these is ta
 MAX_POSITIONS = 1000  # of a pattern; a larger one is not examined
 MAX_PAIRS = 100_000  # that are examined
 COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
+MAX_LOOPS = 3  # that one text may pass in several ways
 
 
 class TooLarge(Exception):
@@ -59,13 +67,26 @@ def added(one: dict[int, int], two: dict[int, int], times: int = 1) -> dict[int,
 
 
 def is_explosive(pattern: str) -> bool:
-    """Return whether a pattern takes exponential time for some texts. Raises re.error."""
+    """Return whether a pattern takes exponential time for some texts, or more than cubic time. Raises re.error."""
+    parsed = _parser.parse(pattern)
     automaton = Automaton()
     try:
-        automaton.sequence(_parser.parse(pattern))
-        return automaton.walks_twice()
+        whole = automaton.sequence(parsed)
+        if automaton.explodes or automaton.walks_twice():
+            return True
+        if not begins_at_once(parsed):  # re.search() tries every place
+            anywhere = automaton.position(ALPHABET)
+            automaton.lead(anywhere.last, anywhere.first)
+            automaton.lead(anywhere.last, whole.first)
+        return automaton.longest_chain() + automaton.inside > MAX_LOOPS
     except TooLarge:
         return False
+
+
+def begins_at_once(parsed: Any) -> bool:
+    r"""Return whether a pattern matches at the beginning of a text only: its first item is ^ or \A."""
+    first = next(iter(parsed), None)
+    return first is not None and str(first[0]) == "AT" and "BEGINNING" in str(first[1])
 
 
 class Automaton:
@@ -74,6 +95,8 @@ class Automaton:
     def __init__(self) -> None:
         self.characters: list[frozenset[int]] = []
         self.follow: list[dict[int, int]] = []
+        self.explodes = False  # a part that is examined alone takes exponential time
+        self.inside = 0  # loops of an assertion or an atomic group, which is matched at each place of the loops around
 
     # From the parsed pattern to positions
 
@@ -98,14 +121,23 @@ class Automaton:
             inner = Automaton()
             items = argument if operation == "ATOMIC_GROUP" else argument[2]
             found = inner.sequence(items)
+            self.include(inner)
             empty = found.empty > 0 or (operation == "POSSESSIVE_REPEAT" and argument[0] == 0)
             return self.position(frozenset().union(*inner.characters))._replace(empty=int(empty))
         if operation in ("ASSERT", "ASSERT_NOT"):
-            self.sequence(argument[1])  # on its own: nothing leads to it or from it
+            inner = Automaton()
+            inner.sequence(argument[1])
+            self.include(inner)
             return NOTHING
         if operation in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
             return self.position(characters_of(operation, argument))
         return NOTHING
+
+    def include(self, inner: Automaton) -> None:
+        """Take over what is true of a part into which re does not go back, once the part has matched."""
+        self.explodes = self.explodes or inner.explodes or inner.walks_twice()
+        if not self.explodes:
+            self.inside = max(self.inside, inner.longest_chain() + inner.inside)
 
     def position(self, characters: frozenset[int]) -> Part:
         """Add a position."""
@@ -141,6 +173,14 @@ class Automaton:
     def repeated(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> Part:
         """Add a repetition, written out as far as its bounds are small."""
         whole = NOTHING
+        if int(most) > COPIES:
+            alone = Automaton()
+            turn = alone.sequence(items)
+            if not turn.first:  # (?:(?=a){0,9}){30} has 10^30 ways to match nothing
+                self.explodes = True
+            if least == most:  # (a|aa){30} has 2^30 ways, and no loop
+                alone.lead(turn.last, turn.first)
+                self.explodes = self.explodes or alone.explodes or alone.walks_twice()
         for _ in range(min(int(least), COPIES)):
             whole = self.joined(whole, self.sequence(items))
         if least == most and not whole.empty:
@@ -186,6 +226,70 @@ class Automaton:
                             left -= 1
                 if left < 0:
                     raise TooLarge
+        return False
+
+    def longest_chain(self) -> int:
+        """Return how many loops one text can pass in several ways: time grows by this power of its length.
+
+        walks_twice() must have said no.
+        """
+        reach = [self.reached_from(position) for position in range(len(self.follow))]
+        loops = {
+            frozenset(each for each in reached if start in reach[each])
+            for start, reached in enumerate(reach)
+            if start in reached
+        }
+        masks = [sum(1 << each for each in characters) for characters in self.characters]
+        left = [MAX_PAIRS]
+        longest: dict[frozenset[int], int] = {}
+        # A loop is reached from more positions than the loops before it
+        for loop in sorted(loops, key=lambda each: len(reach[min(each)])):
+            later = [other for other in longest if min(other) in reach[min(loop)]]
+            later.sort(key=lambda each: -longest[each])
+            longest[loop] = 1
+            for other in later:
+                if longest[other] < longest[loop]:
+                    break
+                if self.may_change_over(loop, other, reach, masks, left):
+                    longest[loop] = longest[other] + 1
+        return max(longest.values(), default=0)
+
+    def may_change_over(
+        self,
+        loop: frozenset[int],
+        other: frozenset[int],
+        reach: list[set[int]],
+        masks: list[int],
+        left: list[int],
+    ) -> bool:
+        """Return whether one text leads from a position p back to p, from p to q, and from q back to q.
+
+        loop, other: where p and q are. left: how many triples of positions may still be examined; then TooLarge.
+        """
+        aim = min(other)
+        between = {each for each in reach[min(loop)] if each in other or aim in reach[each]}
+        for p in loop:
+            for q in other:
+                seen = {(p, p, q)}
+                waiting = [(p, p, q)]
+                while waiting:
+                    one, two, three = waiting.pop()
+                    for next_one in self.follow[one].keys() & loop:
+                        for next_three in self.follow[three].keys() & other:
+                            common = masks[next_one] & masks[next_three]
+                            if not common:
+                                continue
+                            for next_two in self.follow[two].keys() & between:
+                                triple = (next_one, next_two, next_three)
+                                if not common & masks[next_two] or triple in seen:
+                                    continue
+                                if triple == (p, q, q):
+                                    return True
+                                seen.add(triple)
+                                waiting.append(triple)
+                                left[0] -= 1
+                    if left[0] < 0:
+                        raise TooLarge
         return False
 
     def reached_from(self, position: int) -> set[int]:

@@ -190,7 +190,7 @@ def _pattern(raw: object) -> str:
     if explosive:
         raise ValueError(
             "not a safe one, since a path could stop the server: it repeats what can match one text in two ways, as"
-            " (a+)+ and (.*/)* do; write [^/] for . or leave out one of the repetitions"
+            " (a+)+ and (.*/)* do, or has a fourth .*; write [^/] for . or leave out one of the repetitions"
         )
     return raw
 

@@ -24,18 +24,32 @@ from ewe.streams.blocking import run
 EXPLOSIVE = (
     r"^/(a+)+$", r"^/(a*)*$", r"^/(a|a)*$", r"^/(a|b|ab)*$", r"^/(\w+\s?)*$", r"^/(.*/)*x$", r"^/([\w-]+-?)*$",
     r"^/(x+x+)+y", r"^/(?:(?:ab)+c?)+$", r"^/(x(a*)?)*$", r"(?=(a+)+b)x", r"(?:a?){30}a{30}", r"^/(a{1,10}){1,10}$",
-    r"^/([a-z]+|[0-9]+)*$", r"(.|\n)*x",
+    r"^/([a-z]+|[0-9]+)*$", r"(.|\n)*x", r"^/(a+){30}!$", r"^/(a|aa){30}!$",
+    r"^/(?>(a+)+b)", r"^/(?:(a+)+b)*+x", r"^/(?:(?=a){0,9}){30}x", r"^/((?=/\w)*?|^){30}x$",
+)
+TOO_MANY_LOOPS = (
+    r"^/(.*)-(.*)-(.*)-(.*)$", r"^/(.*)/(.*)/(.*)/(.*)\.html$", r"(.*)/(.*)/(.*)x$", r"^/.*a.*b.*c.*d$", r"^/(a*){4}!$",
+    r"^/\w*\d*\w*[a-z0-9]*!$", r"^/(a.*)?(b.*)?(c.*)?(d.*)?x$", r"^/(.*/)?([^/]*/)*([^?]*/)?(\w*/)*x$",
+    r"^/(?!.*a.*b)(.*)/(.*)x$", r"^/(?>.*a.*b.*c.*d)",
 )  # fmt: skip
 HARMLESS = (
     r"^/user/(\d+)$", r"\.php$", r"^/(.*)/(.*)/(.*)\.php$", r"^/~(\w+)/slides/(.*)$", r"^/(\w+/)+$", r"^/[\w-]*$",
     r"^/([^/]+/)*[^/]+$", r"^/([^/]*/)*x$", r"(\d{1,3}\.){3}\d{1,3}", r"(?>a+)+b", r"(?:a++)+b", r"^(/[^/]+)+/?$",
     r"^/(?:jpg|jpeg|png)$", r"(\w+\.)*\w+@(\w+\.)+\w+", r"(?P<y>\d{4})/(?P=y)", r"^/(%[0-9a-f]{2}|[^%])*$",
-    r"^/(?:a{1000}){1000}", r"^/(?:en|de)?/?(?:index|start)?(?:\.html)?$", r"^(?:/[^/]+){5,}$", "(x)(?(1)a|b)",
+    r"^/(?:a{1000}){1000}", r"^/([^/]*)/([^/]*)/([^/]*)/([^/]*)/([^/]*)$", r"^/([^-]*)-([^-]*)-([^-]*)-([^-]*)$",
+    r"^/(\d+)/(\d+)/(\d+)/(\d+)/(\w+)-(\w+)\.html$", r"/([^/]+)/([^/]+)/([^/]+)/([^/]+)$", r"^/(\w+)-(.*)/(.*)x$",
+    r"^/(?:[^/]+/){5}x$", r"^/(?!.*\.php$)(.*)$", r"^/(?:en|de)?/?(?:index|start)?(?:\.html)?$", r"^(?:/[^/]+){5,}$", "(x)(?(1)a|b)",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern", EXPLOSIVE)
 def test_explosive_patterns(pattern: str) -> None:
+    assert is_explosive(pattern)
+
+
+@pytest.mark.parametrize("pattern", TOO_MANY_LOOPS)
+def test_a_text_passes_at_most_three_loops_in_several_ways(pattern: str) -> None:
+    """With a fourth loop a path of 1,024 characters takes minutes."""
     assert is_explosive(pattern)
 
 
