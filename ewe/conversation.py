@@ -202,8 +202,11 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
 
 
 def remember(site: Site, head: bytes, request: Request) -> None:
-    """Remember what a head means. Two exchanges may then share the Request, which is never changed."""
-    if len(head) <= MAX_REMEMBERED:
+    """Remember what a head means. Two exchanges may then share the Request, which is never changed.
+
+    An https URL is not remembered: whether it is refused depends on the connection.
+    """
+    if len(head) <= MAX_REMEMBERED and request.target[:6].lower() != "https:":
         if len(site.heads) >= MAX_HEADS:
             site.heads.clear()
         site.heads[head] = request

@@ -17,10 +17,10 @@ of ambiguity: Weber and Seidl 1991). walks_twice() searches for both walks at on
 
 The other patterns take polynomial time, but of which degree? Loops that one text can pass in several ways multiply:
 ^/.*/.*/.*x$ has three, and takes time by the third power of the length. For 1,000 characters that is half a second;
-with a fourth loop it would be minutes. longest_chain() counts them. A second loop counts if some text leads from the
-first loop back to it, from the second back to it, and also from the first to the second: then each of many places of
-a longer text may be the one where the walk changes over. The loops of ^/([^/]*)/([^/]*)$ have no such text, because
-[^/] does not match the slash between them. A pattern that may begin anywhere has one loop more, in front.
+with a fourth loop it would be minutes. longest_chain() counts them. A second loop counts if some text leads from
+the first loop back to it, from the second back to it, and also from the first to the second: then each of many
+places of a longer text may be the one where the walk changes over. The loops of ^/([^/]*)/([^/]*)$ have no such
+text, because [^/] does not match the slash between them. A pattern that may begin anywhere has one loop more, in front.
 ewe.sites.location bounds the length of a path that is matched.
 
 What it does not see: back references.
@@ -96,7 +96,8 @@ class Automaton:
         self.characters: list[frozenset[int]] = []
         self.follow: list[dict[int, int]] = []
         self.explodes = False  # a part that is examined alone takes exponential time
-        self.inside = 0  # loops of an assertion or an atomic group, which is matched at each place of the loops around
+        # Loops of an assertion or an atomic group, which is matched at each place of the loops around it
+        self.inside = 0
 
     # From the parsed pattern to positions
 

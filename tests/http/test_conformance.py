@@ -15,11 +15,13 @@ from support.server import Start, write_program
 from support.wire import read_response, request_of
 
 from ewe.config.settings import Config
+from ewe.conversation import converse
 from ewe.http.dates import parse_date
 from ewe.http.limits import Limits
 from ewe.http.parser import check_partial_head
 from ewe.http.status import HTTPError
 from ewe.site import Site
+from ewe.streams.blocking import run
 from ewe.streams.tls import SecureStream
 
 NOW = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT")
@@ -92,6 +94,17 @@ def test_an_https_url_needs_a_secured_connection(site: Site, target: str) -> Non
     assert (answer.status, answer.fields["connection"]) == (421, "close")
     assert stream.lingered
     assert SecureStream.scheme == "https"  # what lets it pass there
+
+
+def test_an_https_url_is_refused_also_after_it_was_served_over_tls(site: Site) -> None:
+    """ewe remembers what a head means, for all connections of the process."""
+    data = request_of("GET https://other/file.txt")
+    secured = MemoryStream([data])
+    secured.scheme = "https"
+    run(converse(secured, site))
+    plain = MemoryStream([data])
+    run(converse(plain, site))
+    assert [each.status for stream in (secured, plain) for each in answers(stream.output())] == [200, 421]
 
 
 def test_an_http_url_is_served(site: Site) -> None:
