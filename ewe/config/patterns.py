@@ -20,8 +20,8 @@ The other patterns take polynomial time, but of which degree? Loops that one tex
 with a fourth loop it would be minutes. longest_chain() counts them. A second loop counts if some text leads from
 the first loop back to it, from the second back to it, and also from the first to the second: then each of many
 places of a longer text may be the one where the walk changes over. The loops of ^/([^/]*)/([^/]*)$ have no such
-text, because [^/] does not match the slash between them. A pattern that may begin anywhere has one loop more, in front.
-ewe.sites.location bounds the length of a path that is matched.
+text, because [^/] does not match the slash between them. A pattern that may begin anywhere has one loop more, in
+front. ewe.sites.location bounds the length of a path that is matched.
 
 What it does not see: back references.
 """
