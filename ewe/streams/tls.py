@@ -68,12 +68,33 @@ def server_context(certificate: str | None, key: str | None) -> ssl.SSLContext:
         return context
     try:
         context.load_cert_chain(certificate, key, password=no_password)
-    except FileNotFoundError:
-        missing = certificate if not os.path.exists(certificate) else key
-        raise BadCertificate(f"{missing!r} is not there (tls-cert, tls-key)") from None
     except (OSError, ValueError) as reason:
-        raise BadCertificate(f"{certificate!r}, {key!r}: {reason} (tls-cert, tls-key)") from None
+        fault = fault_of_files(certificate, key or certificate) or f"{certificate!r}, {key!r}: {reason}"
+        raise BadCertificate(f"{fault} (tls-cert, tls-key)") from None
     return context
+
+
+def fault_of_files(certificate: str, key: str) -> str:
+    """Return which of the two PEM files OpenSSL cannot use, and why; "" if both look right.
+
+    OpenSSL itself says "PEM lib" of a file in another format, and does not name a file that is missing.
+    """
+    for path, label, kind, command in (
+        (certificate, b"CERTIFICATE-----", "certificate", "x509"),
+        (key, b"PRIVATE KEY-----", "private key", "pkey"),
+    ):
+        try:
+            with open(path, "rb") as file:
+                text = file.read(MAX_PEM_BYTES)
+        except FileNotFoundError:
+            return f"{path!r} is not there"
+        except OSError as reason:
+            return f"{path!r} cannot be read: {reason.strerror}"
+        if label not in text:
+            # DER begins with a SEQUENCE (X.690 section 8.9).
+            advice = f"; openssl {command} -inform der -in FILE -out FILE.pem converts it" * (text[:1] == b"0")
+            return f"{path!r} holds no {kind} in PEM format{advice}"
+    return ""
 
 
 def by_name(

@@ -264,19 +264,38 @@ def test_self_signed(start: Start) -> None:
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("what", ["missing", "no certificate", "wrong key"])
-def test_a_bad_certificate_is_one_line(tmp_path: Path, authority: Authority, what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("missing", "cert.pem' is not there"),
+        ("no certificate", "cert.pem' holds no certificate in PEM format ("),
+        ("der", "openssl x509 -inform der"),
+        ("no key", "key.pem' holds no private key in PEM format ("),
+        ("no key file", "key.pem' is not there"),
+        ("a directory", "cert.pem' cannot be read: Is a directory"),
+        ("wrong key", "MISMATCH"),
+    ],
+)
+def test_a_bad_certificate_is_one_line(tmp_path: Path, authority: Authority, what: str, said: str) -> None:
     (tmp_path / "htdocs").mkdir()
-    other = Authority(tmp_path / "htdocs")
-    if what == "missing":
+    if what in ("missing", "a directory"):
         authority.certificate.unlink()
+    if what == "a directory":
+        authority.certificate.mkdir()
     elif what == "no certificate":
         authority.certificate.write_text("hello")
-    else:
-        authority.key.write_bytes(other.key.read_bytes())
+    elif what == "der":
+        authority.certificate.write_bytes(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
+    elif what == "no key":
+        authority.key.write_text("hello")
+    elif what == "no key file":
+        authority.key.unlink()
+    elif what == "wrong key":
+        authority.key.write_bytes(Authority(tmp_path / "htdocs").key.read_bytes())
     done = subprocess.run(
         [sys.executable, "-m", "ewe", "0", *authority.options],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=20,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("ewe: ") and "tls-cert" in done.stderr and done.stderr.count("\n") == 1
+    assert said in done.stderr
