@@ -42,6 +42,7 @@ PIECE = 64 * 1024  # bytes encrypted at once
 RECORD = 16 * 1024  # bytes decrypted at once, about what a record holds
 # Bytes of records without data that a client may send in a row; an honest client sends next to none.
 MAX_SILENT = 4 * RECORD
+MAX_PEM_BYTES = 1024 * 1024  # of a certificate or key file that OpenSSL refused; read to say why
 ADVICE = b"This port speaks HTTPS: use https://...\r\n"
 NOT_TLS = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
