@@ -107,7 +107,7 @@ class Fork(Processor):
             self.clients[accepted.client[0]] += 1
         accepted.socket.close()
         if self.stopping:  # the signal came between accept and fork
-            self.tell(signal.SIGTERM)
+            self.tell(signal.SIGTERM if self.finishing else signal.SIGHUP)
 
     def be_child(self, accepted: Accepted) -> None:
         """Hold one conversation, in the child, with none of the parent's descriptors left open."""

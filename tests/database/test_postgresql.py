@@ -96,7 +96,7 @@ class PostgreSQL:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSQL]:
-    needs.require("psycopg")
+    needs.require("psycopg", "PostgreSQL")
     with tempfile.TemporaryDirectory(prefix="ewe-pg-") as name:
         Path(name).chmod(0o755)
         made = PostgreSQL(Path(name))

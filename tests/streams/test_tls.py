@@ -106,8 +106,12 @@ def test_versions_alpn_and_resumption(start: Start, model: str, authority: Autho
     old = authority.client()
     old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     old.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        authority.connect(server, old)
+    block_mode = authority.client()
+    block_mode.maximum_version = ssl.TLSVersion.TLSv1_2
+    block_mode.set_ciphers("ECDHE+AES:!AESGCM:!AESCCM")
+    for refused in (old, block_mode):
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            authority.connect(server, refused)
 
 
 @pytest.mark.parametrize("name", ["fork", "thread", "pool", "asyncio", "asyncio --loop asyncio"])
@@ -267,12 +271,12 @@ def test_self_signed(start: Start) -> None:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("missing", "cert.pem' is not there"),
-        ("no certificate", "cert.pem' holds no certificate in PEM format ("),
+        ("missing", "server.pem' is not there"),
+        ("no certificate", "server.pem' holds no certificate in PEM format ("),
         ("der", "openssl x509 -inform der"),
-        ("no key", "key.pem' holds no private key in PEM format ("),
-        ("no key file", "key.pem' is not there"),
-        ("a directory", "cert.pem' cannot be read: Is a directory"),
+        ("no key", "server.key' holds no private key in PEM format ("),
+        ("no key file", "server.key' is not there"),
+        ("a directory", "server.pem' cannot be read: Is a directory"),
         ("wrong key", "MISMATCH"),
     ],
 )

@@ -171,7 +171,7 @@ def pass_on(lines, help_out):
 def start_helper(help_out):
     """Fork the helper."""
     pid, ours = start(help_out)
-    os.dup2(ours, HELPER, inheritable=False)
+    protocol.put(ours, HELPER)
     os.close(ours)
     helpers.add(pid)
 
@@ -189,7 +189,7 @@ def start(be):
     if pid:
         os.close(its)
         return pid, ours
-    os.dup2(its, CONTROL, inheritable=False)
+    protocol.put(its, CONTROL)
     os.closerange(FIRST_FREE, 1 << 20)
     library.prctl(SUBREAPER, 1, 0, 0, 0)
     library.prctl(DEATH_SIGNAL, KILL, 0, 0, 0)

@@ -20,9 +20,17 @@ def settle():
     """Move our descriptors to where no script looks for them, and let no program inherit them."""
     nothing = os.open("/dev/null", os.O_RDWR)
     for number, source in ((NOTHING, nothing), (DATA, 0), (ERRORS, 2), (HELPER, nothing)):
-        os.dup2(source, number, inheritable=False)
+        put(source, number)
     os.set_inheritable(CONTROL, False)
     os.closerange(FIRST_FREE, 1 << 20)
+
+
+def put(source, number):
+    """Make a descriptor available under a number that no program inherits."""
+    if source == number:  # dup3(2) refuses it, and Python 3.15 calls dup3
+        os.set_inheritable(number, False)
+    else:
+        os.dup2(source, number, inheritable=False)
 
 
 def set_blocking():
