@@ -224,6 +224,7 @@ def test_packs(tmp_path: Path, platform: str, name: str, way: str) -> None:
             assert archive.getinfo("run_autograder").external_attr >> 16 & 0o111
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.starts_processes
 def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
     assert course("pack", "pool", str(tmp_path / "p"), "--for", "autolab", "--language", "c") == 0
@@ -261,6 +262,7 @@ def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
     assert "a mark of my own" not in done.stdout
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.starts_processes
 def test_gradescope_runs_no_makefile_of_a_submission(tmp_path: Path) -> None:
     """make reads a GNUmakefile before the Makefile; run_autograder runs as root in the platform's image."""

@@ -222,6 +222,7 @@ def test_two_graders_at_once_use_the_same_port_where_networks_are_private() -> N
     assert [grader.returncode for grader in graders] == [0, 0], shown
 
 
+@pytest.mark.needs("a private network")
 @pytest.mark.starts_processes
 def test_a_busy_machine_changes_no_mark() -> None:
     """Progress is proved, not timed. The long form: `ewe-grade --repeat 200` beside the same load."""

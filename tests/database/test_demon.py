@@ -161,12 +161,14 @@ def test_a_change_is_kept_whole_or_not_at_all(shared: Demon) -> None:
     assert [row["id"] for row in rows] == [1, 7]
 
 
+@pytest.mark.needs("root")
 def test_a_database_is_for_its_users(shared: Demon) -> None:
     assert may_nobody_use(shared, "log") == "yes"
     for database in ("shop", "staff", "unknown", ""):  # "": the status
         assert may_nobody_use(shared, database) == "FORBIDDEN"
 
 
+@pytest.mark.needs("root")
 def test_accounts_are_looked_up_when_the_settings_are_read(demon: Demon) -> None:
     demon.databases["log"] = [f"users = ['{ME}', 'nobody-at-all']"]
     demon.start()

@@ -164,6 +164,7 @@ def test_frames_that_are_cut_joined_and_broken(demon: Demons, transport: str) ->
     assert answers(demon, transport)
 
 
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("transport", ["fifo", "mq"])
 def test_the_owner_of_the_pipes_and_of_the_queue_is_the_account(demon: Demons, transport: str) -> None:
     code = (
