@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import resource
 import signal
@@ -34,7 +33,7 @@ from ewe.database.protocol import (
 )
 
 starts = pytest.mark.starts_processes
-root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another account connects")
+root = pytest.mark.needs("root")  # another account connects
 BEGUN = struct.pack(">I", 1 << 20) + bytes(4000)  # of a request of 1 MB, and never whole
 CODE = """
 import sys, ewe.database.demon, ewe.database.gateways, ewe.database.cli

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -192,13 +192,8 @@ def test_no_accounts_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     assert x_c2.check(Table("X-C2", cells=[cell])).word == "not testable"
 
 
-def if_root(test: Callable[..., None]) -> Callable[..., None]:
-    possible = not accounts.impossible()
-    return test if possible else pytest.mark.skip(accounts.impossible())(test)
-
-
 @pytest.mark.starts_processes
-@if_root
+@pytest.mark.needs("root")
 def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> None:
     ask = "import pwd; print(pwd.getpwuid(61001).pw_name)"
     with accounts.accounts(tmp_path, 2) as (users, prefix):
@@ -214,7 +209,7 @@ def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> N
 
 
 @pytest.mark.starts_processes
-@if_root
+@pytest.mark.needs("root")
 def test_engines_are_evicted_where_users_outnumber_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(x_c2, "REQUESTS", (30, 30))
     with quick_lab() as lab, accounts.accounts(lab.directory, 3) as (users, prefix):

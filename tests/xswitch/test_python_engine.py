@@ -275,7 +275,12 @@ NEAR = {  # files beside the script
         ),
         ("import sys\nprint(len(sys.modules) > 20)\nsys.modules.clear()", "True"),
         ("import sys\nprint(sys.stdin.name, sys.stdout.mode, sys.stderr.buffer.name)", "<stdin> w <stderr>"),
-        ("print(__annotations__, __loader__.get_source('__main__')[:5])", "{} print"),
+        ("print(__loader__.get_source('__main__')[:5])", "print"),
+        (
+            "print('__annotations__' in globals())",
+            str(sys.version_info < (3, 14)),
+        ),  # made when asked: PEP 649
+        ("a: int\nimport sys\nprint(sys.modules['__main__'].__annotations__)", "{'a': <class 'int'>}"),
         ("import sys\nprint('kept')\ndel sys.stdout, sys.stderr", "kept"),
         ("import ctypes\nctypes.CDLL(None).printf(b'from C')", "from C"),
         (
@@ -326,7 +331,7 @@ NEAR = {  # files beside the script
             "print(type(l.getLogger('c')).__name__)",
             "Logger L",
         ),
-        ("import warnings as w\nprint(w.showwarning.__module__)\nw.showwarning = lambda *_: 0", "warnings"),
+        ("import warnings as w\nprint(w.showwarning.__name__)\nw.showwarning = lambda *_: 0", "showwarning"),
         (
             "import os, signal as s\ns.pthread_sigmask(s.SIG_BLOCK, [s.SIGUSR1])\n"
             "os.kill(os.getpid(), s.SIGUSR1)\nprint(len(s.sigpending()))",
@@ -339,13 +344,14 @@ NEAR = {  # files beside the script
         ),
         ("import multiprocessing as m\nm.set_start_method('fork')\nprint(m.get_start_method())", "fork"),
         pytest.param(
-            "import multiprocessing as m\ndef work(q): q.put(m.current_process().name)\nq = m.Queue()\n"
+            "import multiprocessing\nm = multiprocessing.get_context('fork')\n"  # the default until Python 3.13
+            "def work(q): q.put(multiprocessing.current_process().name)\nq = m.Queue()\n"
             "p = m.Process(target=work, args=(q,)); p.start()\nprint(q.get(timeout=5))\np.join()",
             "Process-1",
             marks=pytest.mark.needs("/dev/shm"),
         ),
         (
-            "import multiprocessing as m, time\n"
+            "import multiprocessing, time\nm = multiprocessing.get_context('fork')\n"
             "p = m.Process(target=time.sleep, args=(60,), daemon=True); p.start()\nprint(1)",
             "1",
         ),
