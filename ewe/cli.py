@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, HelpFormatter
+from ewe.config.command_parser import CommandParser, HelpFormatter, enough_read
 from ewe.config.messages import ConfigError, nearest, one_line, quoted
 from ewe.config.setting_types import BOOL
 from ewe.config.settings import SETTINGS, Config, Setting, groups
@@ -43,6 +43,7 @@ class SiteError(Exception):
     """A directory of the site is missing. The text is one line."""
 
 
+@enough_read(0)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with its arguments (by default the process's own) and return its exit code."""
     try:
@@ -51,9 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(2, error)
     except SystemExit as done:  # argparse has answered --help or --version
         return int(done.code or 0)
-    except BrokenPipeError:  # `ewe --help | head`: the reader has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
     except KeyboardInterrupt:  # before the server has installed its signal handlers
         return 0
 

@@ -3,18 +3,27 @@
 argparse changes from version to version. Since 3.13 it shows a value once for an option with two names. Since 3.14
 it colors help on a terminal, and wherever FORCE_COLOR is set. The message about a word that is none of the choices
 has been worded in four ways. Here ewe decides instead.
+
+A command's output may have no reader any more (`ewe-lab list | head`). What Python holds back in its buffer is
+written at the end of the process, too late for an `except`: the last line would be a complaint of Python's.
+enough_read() writes it before.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from functools import wraps
 
 from ewe.config.messages import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from collections.abc import Callable
+    from typing import Any, NoReturn, ParamSpec
+
+    P = ParamSpec("P")
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -38,6 +47,10 @@ class CommandParser(argparse.ArgumentParser):
         options.setdefault("formatter_class", HelpFormatter)
         super().__init__(**options)
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        flush()  # what --help and --version have said
+        super().exit(status, message)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
@@ -46,3 +59,36 @@ class CommandParser(argparse.ArgumentParser):
             known = [str(choice) for choice in action.choices]
             told = f"there is no {value!r}{nearest(str(value), known) or '; there are ' + ', '.join(known)}"
             raise argparse.ArgumentError(action if action.option_strings else None, told)
+
+
+def enough_read(status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Return a decorator for a command's main(): what to do when nobody reads its output any more.
+
+    status: the exit status then, 0 if a part of the output is of use, else 1.
+    """
+
+    def decorated(main: Callable[P, int]) -> Callable[P, int]:
+        @wraps(main)
+        def run(*args: P.args, **kwargs: P.kwargs) -> int:
+            try:
+                done = main(*args, **kwargs)
+            except BrokenPipeError:
+                flush()
+                return status
+            return done if flush() else status
+
+        return run
+
+    return decorated
+
+
+def flush() -> bool:
+    """Write what standard output holds back. Where nobody reads it, lead it to /dev/null and return False."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return False
+    return True

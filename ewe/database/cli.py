@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser
+from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import toml
 from ewe.database.protocol import LAYOUTS, ClientRequest, DatabaseError
@@ -37,6 +37,7 @@ class Parser(CommandParser):
         raise UsageError(message)
 
 
+@enough_read(1)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -52,9 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(done.code or 0)
     except KeyboardInterrupt:
         return 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it flushes
-        return 1
 
 
 def fail(code: int, error: Exception) -> int:

@@ -8,7 +8,6 @@ and `--help` are fast and work without the packages of the extra `lab`.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser
+from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.messages import nearest
 from ewe.config.setting_types import WAIT, duration
 from ewe.lab.bench.interrupts import INTERRUPTED
@@ -39,6 +38,7 @@ class LabParser(CommandParser):
         raise CommandError(message)
 
 
+@enough_read(0)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with its arguments (by default the process's own) and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -57,9 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.status
     except SystemExit as done:  # argparse has answered --help or --version
         return int(done.code or 0)
-    except BrokenPipeError:  # `ewe-lab list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
     except KeyboardInterrupt:  # before any server was started
         return INTERRUPTED
 

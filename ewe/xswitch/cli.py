@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser
+from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import read_table
@@ -40,6 +40,7 @@ class Parser(CommandParser):
         raise UsageError(message)
 
 
+@enough_read(1)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)

@@ -406,13 +406,39 @@ COMMAND = [
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("option", ["--help", "--version", "--print-config", "--check-config"])
 def test_who_asked_may_have_read_enough(option: str) -> None:
+    assert without_a_reader([*COMMAND, option]) == (0, b"")
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("module", "arguments", "status"),
+    [
+        ("ewe.cli", "--print-config", 0),
+        ("ewe.xswitch.cli", "--print-config", 1),
+        ("ewe.classroom.grader.cli", "--list", 1),
+        ("ewe.classroom.course.cli", "list", 1),
+        ("ewe.classroom.explorer.cli", "--help", 0),
+        ("ewe.lab.cli", "list", 0),
+        *[(f"ewe.{room}.cli", "--version", 0) for room in ("xswitch", "lab", "database", "classroom.grader")],
+    ],
+)
+def test_no_command_complains_when_nobody_reads_it(module: str, arguments: str, status: int) -> None:
+    code = f"import sys; from {module} import main; sys.exit(main())"
+    assert without_a_reader([sys.executable, "-c", code, *arguments.split()]) == (status, b"")
+
+
+def without_a_reader(command: list[str]) -> tuple[int, bytes]:
+    """Run a command whose output nobody reads; return its exit status, and what it says on standard error."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     read, write = os.pipe()
     os.close(read)
     try:
-        run = subprocess.run([*COMMAND, option], stdout=write, stderr=subprocess.PIPE, check=False)
+        run = subprocess.run(
+            command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment, timeout=60
+        )
     finally:
         os.close(write)
-    assert (run.returncode, run.stderr) == (0, b"")
+    return run.returncode, run.stderr
 
 
 # The site.

@@ -63,8 +63,11 @@ def test_the_end_of_time_and_what_was_there_before() -> None:
     asyncio.run(go())
 
 
-def test_a_signal_ends_what_the_main_thread_waits_for(thread: LoopThread) -> None:
+def test_a_signal_ends_what_the_main_thread_waits_for(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stop while an application starts: the handler raises the flag, and the start is given up."""
+    monkeypatch.setattr(loops, "LOOK_S", 0.5)  # the signal may come just before the wait begins
     flag, cancelled = Flag(), threading.Event()
 
     async def never() -> None:

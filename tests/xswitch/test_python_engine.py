@@ -347,7 +347,7 @@ NEAR = {  # files beside the script
             "import multiprocessing\nm = multiprocessing.get_context('fork')\n"  # the default until Python 3.13
             "def work(q): q.put(multiprocessing.current_process().name)\nq = m.Queue()\n"
             "p = m.Process(target=work, args=(q,)); p.start()\nprint(q.get(timeout=5))\np.join()",
-            "Process-1",
+            "ForkProcess-1",
             marks=pytest.mark.needs("/dev/shm"),
         ),
         (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ewe import __version__
 from ewe.classroom.course import labs
 from ewe.classroom.seeds import Seed
-from ewe.config.command_parser import CommandParser
+from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.messages import ConfigError, one_line
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Parser(CommandParser):
         raise ConfigError(message)
 
 
+@enough_read(1)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     try:

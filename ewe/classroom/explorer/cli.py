@@ -20,7 +20,7 @@ from ewe.classroom.explorer.harness import Model
 from ewe.classroom.explorer.program import Program, scenarios
 from ewe.classroom.explorer.report import Exploration, explore, read_schedule, replay
 from ewe.classroom.explorer.scheduler import SAMPLES, Options, ProgramError, Schedule
-from ewe.config.command_parser import CommandParser, HelpFormatter
+from ewe.config.command_parser import CommandParser, HelpFormatter, enough_read
 from ewe.config.messages import nearest
 
 INTERRUPTED = 130
@@ -51,6 +51,7 @@ class Parser(CommandParser):
         raise UsageError(f"{message}; see ewe-explore --help")
 
 
+@enough_read(1)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with its arguments (by default the process's own), and return its exit status."""
     if argv is None and os.environ.get(HASHES) != "0":
@@ -62,9 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, ProgramError) as error:
         print(f"ewe-explore: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `ewe-explore count | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
     except KeyboardInterrupt:
         print("\newe-explore: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -38,7 +38,7 @@ from ewe.classroom.grader.speed import SPEED
 from ewe.classroom.grader.submission import Submission
 from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
 from ewe.classroom.seeds import Seed
-from ewe.config.command_parser import CommandParser
+from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.messages import ConfigError, nearest, one_line
 from ewe.scratch import Scratch
 
@@ -125,6 +125,7 @@ def parser() -> Parser:
     return made
 
 
+@enough_read(1)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     try:
@@ -137,9 +138,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("ewe-grade: interrupted; the checks that did not run count as not run", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains when it flushes
-        return 1
 
 
 def run(options: argparse.Namespace) -> int:
