@@ -1,9 +1,8 @@
 """The access log and the error log.
 
-Each line is one write(2) to a descriptor opened with O_APPEND, so lines of several processes never mix. A log
-that cannot be written never stops the server: if the disk is full, or the reader of a pipe has ended, the line is
-lost, and the error log counts lost lines. Control characters are escaped (\\x1b, \\n), so that no client can forge
-a line.
+Each line is one write(2), so lines of several processes never mix. A log that cannot be written never stops the
+server: the line is lost, and counted (ewe.log_files). Control characters are escaped (\\x1b, \\n), so that no
+client can forge a line.
 
 Each process has one pair of logs, `errors` and `access`. open_logs() opens them once.
 
@@ -22,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from ewe.http.dates import MONTHS
 from ewe.http.messages import Request, Response
 from ewe.http.virtual_hosts import Host, VirtualHosts
+from ewe.log_files import PIPE_BUF, LogFile, has_room
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 UNPRINTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
 UNPRINTABLE_IN_MESSAGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Linux writes up to this many bytes to a pipe in one piece or not at all: pipe(7)
-PIPE_BUF = 4096
+NONE: Mapping[str, int] = {}
 SHORT = 120  # characters of a client's value in a JSON line that must fit; JSON writes one as six at most (\u00e9)
 
 
@@ -42,92 +41,37 @@ def escape_one(match: re.Match[str]) -> str:
     return "\\" + match[0] if match[0] in '"\\' else f"\\x{code - 0xDC00 if code > 0xD800 else code:02x}"
 
 
-class LogFile:
-    """A file that lines are appended to. path: its name, "-" for a standard stream, "off" for none."""
-
-    def __init__(self, path: str, standard: int) -> None:
-        """Open path, and create it if it does not exist. Raises OSError."""
-        self.path = path
-        self.standard = standard
-        self.lost = 0
-        self.descriptor = -1
-        self.may_block = False
-        self.open()
-
-    def open(self) -> None:
-        """Open the file, or open it again after it was renamed (USR1).
-
-        Raises OSError; the old file then stays in use.
-        """
-        if self.path == "off":
-            return
-        if self.path == "-":
-            self.descriptor = self.standard
-        else:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-            fresh = os.open(self.path, flags, 0o640)
-            if self.descriptor >= 0:
-                os.dup2(fresh, self.descriptor, inheritable=False)
-                os.close(fresh)
-            else:
-                self.descriptor = fresh
-        try:
-            self.may_block = not os.path.isfile(f"/proc/self/fd/{self.descriptor}")
-        except OSError:
-            self.may_block = True
-
-    def take_over(self, old: LogFile) -> None:
-        """Use the descriptor of an old log from now on: a thread may be writing to that number."""
-        if old.descriptor > 2 and self.descriptor > 2:
-            os.dup2(self.descriptor, old.descriptor, inheritable=False)
-            os.close(self.descriptor)
-            self.descriptor = old.descriptor
-
-    def close(self) -> None:
-        """Close a log that was opened for nothing."""
-        if self.descriptor > 2:
-            os.close(self.descriptor)
-
-    def write(self, line: str) -> None:
-        """Write one line, which ends in a line feed. Never raises, and never waits for a slow reader of a pipe."""
-        data = line.encode("utf-8", "backslashreplace")
-        try:
-            if self.may_block:
-                data = data if len(data) <= PIPE_BUF else data[: PIPE_BUF - 1] + b"\n"
-                if not has_room(self.descriptor):
-                    self.lost += 1
-                    return
-            if os.write(self.descriptor, data) == len(data):
-                return
-        except OSError:
-            pass
-        self.lost += 1
-
-
-def has_room(descriptor: int) -> bool:
-    """Return whether a line can be written to this pipe or terminal without waiting."""
-    from select import POLLOUT, poll
-
-    poller = poll()
-    poller.register(descriptor, POLLOUT)
-    return bool(poller.poll(0))
-
-
 class ErrorLog:
     """Messages for the administrator: error, warning, info, debug. Messages above the level are dropped."""
 
-    def __init__(self, path: str = "-", level: str = "info") -> None:
-        """Open path ("-" is standard error). Raises OSError."""
-        self.file = LogFile(path, 2)
+    def __init__(self, path: str = "-", level: str = "info", before: Mapping[str, int] = NONE) -> None:
+        """Open path ("-" is standard error, "off" nothing). before: as for LogFile. Raises OSError."""
+        self.file = LogFile(path, 2, before)
         self.level = LEVELS[level]
 
     def write(self, level: str, message: str) -> None:
         """Write one line: time, pid, level, message."""
         if LEVELS[level] > self.level or self.file.descriptor < 0:
             return
+        self.file.write(self.line(level, message))
+
+    def line(self, level: str, message: str) -> str:
+        """Return a message as a line."""
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         text = escaped(message, UNPRINTABLE_IN_MESSAGE)
-        self.file.write(f"{now} [{os.getpid()}] {level}: {text}\n")
+        return f"{now} [{os.getpid()}] {level}: {text}\n"
+
+    def tell(self, message: str) -> None:
+        """Write that lines of a log are lost: here, or on standard error if this log cannot be written either."""
+        if self.file.descriptor < 0:
+            return
+        line = self.line("error", message)
+        if not self.file.try_to_write(line) and self.file.descriptor != 2:
+            try:
+                if has_room(2):
+                    os.write(2, line.encode("utf-8", "backslashreplace"))
+            except OSError:
+                pass  # nothing is left that could be written
 
     def error(self, message: str) -> None:
         """Write that something failed which the administrator must repair."""
@@ -244,14 +188,23 @@ DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")
 class AccessLog:
     """One line for each request, written after the response: in a format of Apache's letters, as JSON, or short."""
 
-    def __init__(self, path: str = "off", form: str = "combined", notes: Mapping[str, str] = NOTES) -> None:
-        """Open path ("-" is standard output, "off" nothing). Raises OSError, ValueError for a bad format."""
+    def __init__(
+        self,
+        path: str = "off",
+        form: str = "combined",
+        notes: Mapping[str, str] = NOTES,
+        before: Mapping[str, int] = NONE,
+    ) -> None:
+        """Open path ("-" is standard output, "off" nothing). before: as for LogFile.
+
+        Raises OSError, ValueError for a bad format.
+        """
         self.notes = dict(notes)
         self.form = form
         if form == "auto":
             self.form = "short" if path == "-" and os.isatty(1) else "combined"
         self.compile()
-        self.file = LogFile(path, 1)
+        self.file = LogFile(path, 1, before)
         self.files = [self.file]
         self.enabled = self.file.descriptor >= 0
 
@@ -296,14 +249,16 @@ class AccessLog:
 class SiteLogs(AccessLog):
     """The access logs of several sites: each exchange is written to its site's. Sites may share a log."""
 
-    def __init__(self, sites: Sequence[tuple[Host, str, str]], notes: Mapping[str, str]) -> None:
+    def __init__(
+        self, sites: Sequence[tuple[Host, str, str]], notes: Mapping[str, str], before: Mapping[str, int]
+    ) -> None:
         """Open the log of each site: (what it answers for, path, format). Raises OSError, ValueError."""
         logs: dict[tuple[str, str], AccessLog] = {}
         self.notes = dict(notes)
         try:
             for _, path, form in sites:
                 if (path, form) not in logs:
-                    logs[path, form] = AccessLog(path, form, notes)
+                    logs[path, form] = AccessLog(path, form, notes, before)
         except (OSError, ValueError):
             for log in logs.values():
                 log.file.close()
@@ -426,13 +381,14 @@ def open_logs(
     Raises OSError, or ValueError for a bad format.
     """
     global errors, access
-    own = ErrorLog(logfile, loglevel)
+    before = {file.path: file.descriptor for file in (errors.file, *access.files)}
+    own = ErrorLog(logfile, loglevel, before)
     other: AccessLog
     try:
         if sites:
-            other = SiteLogs(sites, access.notes)
+            other = SiteLogs(sites, access.notes, before)
         else:
-            other = AccessLog(access_log, log_format, access.notes)
+            other = AccessLog(access_log, log_format, access.notes, before)
     except (OSError, ValueError):
         own.file.close()
         raise
@@ -440,10 +396,13 @@ def open_logs(
     if len(access.files) == len(other.files) == 1:
         other.file.take_over(access.file)
     else:  # a log that is no longer written stays open: a thread may still be writing to its number
-        before = {file.path: file for file in access.files}
+        old = {file.path: file for file in access.files}
         for file in other.files:
-            if file.path in before:
-                file.take_over(before[file.path])
+            if file.path in old:
+                file.take_over(old[file.path])
+    for file in (own.file, *other.files):
+        if file.descriptor >= 0:
+            file.losses.share()
     errors, access = own, other
 
 
@@ -457,8 +416,26 @@ def reopen_logs() -> None:
 
 
 def report_losses() -> None:
-    """Write to the error log how many lines were lost."""
+    """Write to the error log how many lines were lost since the last report."""
     for log in (errors.file, *access.files):
-        if log.lost:
-            lost, log.lost = log.lost, 0
-            errors.warning(f"log {log.path}: {lost} lines could not be written")
+        log.report()
+
+
+def lost_lines() -> int:
+    """Return how many lines of the logs all processes of the server have lost since its start."""
+    return sum(log.losses.total.value() for log in (errors.file, *access.files))
+
+
+def tell(message: str) -> None:
+    """Write a message about a log where it can be written."""
+    errors.tell(message)
+
+
+def be_forked() -> None:
+    """In a new process: look whether others have lost lines. What this one writes may show that this is over."""
+    for log in (errors.file, *access.files):
+        log.careful = log.careful or log.losses.is_open()
+
+
+LogFile.tell = staticmethod(tell)
+os.register_at_fork(after_in_child=be_forked)

@@ -9,6 +9,7 @@ import gc
 import os
 from dataclasses import replace
 
+from ewe import logger
 from ewe.config.messages import ConfigError
 from ewe.database import layouts, sqlite  # noqa: F401  while the directory of ewe can still be read
 from ewe.database.demon import Demon
@@ -45,6 +46,9 @@ def serve(file: str, listening: int, output: int) -> None:
     for number, old in enumerate((listening, output, output)):
         os.dup2(old, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    logger.errors.file.descriptor = (
+        -1
+    )  # closed with the others: a message of our log must not go to that number
 
     def read() -> Settings:
         return replace(load(file), listen=("fd://0",))

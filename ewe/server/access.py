@@ -73,6 +73,35 @@ def python_doubts() -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def log_doubts(config: Config, rotates_as_root: bool = False) -> list[str]:
+    """Return a warning for each log that this process could not open again after a rotation (USR1).
+
+    rotates_as_root: a process that stays root (of X-Switch) creates the new files, before the workers open them.
+    """
+    files = [("logfile", config.logfile)]
+    files += [("access-log", own.access_log) for own in config.each_site()]
+    lines = []
+    for setting, path in files:
+        directory = os.path.dirname(os.path.abspath(path))
+        if path in ("-", "off") or (os.path.exists(path) and not os.path.isfile(path)):
+            continue
+        if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=True):
+            lines.append(
+                f"{account()} may not write {path}, so USR1 cannot open it again: change its owner ({setting})"
+            )
+        elif not rotates_as_root and not may_make_files(directory):
+            lines.append(
+                f"{account()} may not make files in {directory}, so a rotation of {path} must make the new file"
+                f" (logrotate: create), or change the owner of the directory ({setting})"
+            )
+    return list(dict.fromkeys(lines))
+
+
+def may_make_files(directory: str) -> bool:
+    """Return whether this process may create files in a directory; True if it is not there."""
+    return not os.path.isdir(directory) or os.access(directory, os.W_OK | os.X_OK, effective_ids=True)
+
+
 def program_doubts(config: Config) -> Iterator[str]:
     """Yield a line for each program of a cgi-path that this process could not start, and why."""
     for path in dict.fromkeys(own.cgi_path for own in config.each_site()):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.config.setting_types import parse_database
 from ewe.processors.base import find
-from ewe.server.access import asked_as, doubts, program_doubts, python_doubts
+from ewe.server.access import asked_as, doubts, log_doubts, program_doubts, python_doubts
 from ewe.server.demon_program import missing_databases, needs_demon
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
@@ -86,8 +86,9 @@ def account_of_workers(config: Config) -> str | None:
 
 def doubts_of_workers(config: Config) -> list[str]:
     """Return what the account of this process may not read, or cannot start, in a line each."""
-    lines = [*doubts(config), *python_doubts()]
-    if not find(config.concurrency).needs_xswitch:  # it starts programs as their owners
+    has_xswitch = find(config.concurrency).needs_xswitch
+    lines = [*doubts(config), *python_doubts(), *log_doubts(config, rotates_as_root=has_xswitch)]
+    if not has_xswitch:  # it starts programs as their owners
         lines += program_doubts(config)
     return list(dict.fromkeys(lines))
 

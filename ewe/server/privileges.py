@@ -43,3 +43,14 @@ def look_up(user: str | None, group: str | None) -> tuple[pwd.struct_passwd | No
     except KeyError:
         raise StartError(f"there is no group {group!r}; name one of /etc/group (group)") from None
     return account, number
+
+
+def owner_of(user: str | None, group: str | None) -> tuple[int, int] | None:
+    """Return (uid, gid) of the account that become() will take; None if it changes nothing. Raises StartError.
+
+    uid is -1 if only the group changes, as os.chown() wants it.
+    """
+    if os.geteuid() != 0 or (user is None and group is None):
+        return None
+    account, number = look_up(user, group)
+    return account.pw_uid if account is not None else -1, number

@@ -25,10 +25,11 @@ from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.base import FEATURES
 from ewe.gateway.claims import is_in
+from ewe.log_files import Owner
 from ewe.processors.base import UnknownModel, find
 from ewe.server import systemd
-from ewe.server.access import asked_as, doubts
-from ewe.server.privileges import become
+from ewe.server.access import asked_as, doubts, log_doubts
+from ewe.server.privileges import become, owner_of
 from ewe.server.processor_factory import ProcessorFactory
 from ewe.server.supervisor import Supervisor
 from ewe.server.worker import Worker
@@ -77,6 +78,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """
     if find(config.concurrency).needs_xswitch and config.xswitch is None:
         return serve_with_xswitch(config, reread)
+    Owner.account = owner_of(config.user, config.group)
     with started_programs(config, config.user) as programs:
         if programs is not None:
             config, reread = with_programs(programs, config, reread)
@@ -92,7 +94,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
             load_all()
         become(config.user, config.group)
         warn_of_root(config, sockets)
-        for doubt in doubts(config):
+        for doubt in (*doubts(config), *log_doubts(config)):
             logger.errors.warning(doubt)
         warn_of_sources(config)
         warn_of_settings(config)
@@ -104,6 +106,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
     from ewe.server.xswitch_process import XSwitchProcess
 
     xswitch_process = XSwitchProcess(config)
+    Owner.account = owner_of(xswitch_process.user, config.group)
     if xswitch_process.user:
         load_all()
     try:
@@ -119,7 +122,11 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
             )
             with opened(factory) as sockets:
                 start_programs(factory)
-                for doubt in asked_as(xswitch_process.user, config.group, lambda: doubts(config)):
+                for doubt in asked_as(
+                    xswitch_process.user,
+                    config.group,
+                    lambda: [*doubts(config), *log_doubts(config, rotates_as_root=True)],
+                ):
                     logger.errors.warning(doubt)
                 return run(factory, sockets)
     finally:

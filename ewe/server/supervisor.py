@@ -126,6 +126,7 @@ class Supervisor:
                 self.status = CUT
                 self.deadline += LAST_MOMENT
         ignore_stops()
+        logger.report_losses()  # of a worker that was killed
         return self.status
 
     # Signals
@@ -168,7 +169,10 @@ class Supervisor:
                 for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
                     os.kill(pid, number)
             else:
-                logger.errors.error(f"status: supervisor of {self.count} workers: {sorted(self.workers)}")
+                logger.errors.error(
+                    f"status: supervisor of {self.count} workers: {sorted(self.workers)},"
+                    f" {logger.lost_lines()} log lines lost"
+                )
             self.tell(number)
         elif number == signal.SIGHUP:
             self.reload()

@@ -190,7 +190,8 @@ class Worker:
         say = logger.errors.error  # No error, but the administrator asked: this level is always written.
         say(
             f"status: {processor.name}, worker {self.name}, up {time.monotonic() - self.began:.0f} s,"
-            f" {len(streams)} connections ({idle} idle), {programs} programs, {requests} requests"
+            f" {len(streams)} connections ({idle} idle), {programs} programs, {requests} requests,"
+            f" {logger.lost_lines()} log lines lost"
         )
         for thread, top in sys._current_frames().items():
             say(f"status: thread {thread}")

@@ -22,6 +22,7 @@ ROOMS = (
     "features",
     "gateway",
     "http",
+    "log_files",
     "logger",
     "processors",
     "server",

@@ -42,8 +42,9 @@ BESIDE = ("ewe.xswitch", "ewe.lab", "ewe.classroom")  # they have rules of their
 
 SOCKETS = {"_socket", "asyncio", "select", "selectors", "socket", "socketserver", "uvloop"}
 THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
-# The logger polls its own descriptors, so that no reader of a log can hold the server.
+# The logs are polled before they are written, so that none of their readers can hold the server.
 ROOMS_WITH_SOCKETS = {
+    "ewe.log_files",
     "ewe.logger",
     "ewe.streams",
     "ewe.gateway",

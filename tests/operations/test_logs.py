@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -17,6 +18,8 @@ import pytest
 from support.proc import children, open_files
 from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_all, read_response, reset
+
+from ewe.log_files import LogFile
 
 COMBINED = re.compile(
     r'127\.0\.0\.1 - - \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\] "([^"\\]|\\.)*" \d{3} (\d+|-)'
@@ -45,6 +48,11 @@ def lines(file: Path, count: int) -> list[str]:
     assert len(read()) == count, read()
     wait_until(lambda: file.read_bytes().endswith(b"\n"), 20, "the last line does not end")
     return read()
+
+
+def told_losses(text: str) -> int:
+    """Return how many lost lines an error log tells of."""
+    return sum(map(int, re.findall(r"log \S+: (\d+) lines? could not be written", text)))
 
 
 def has_old_log(pid: int) -> bool:
@@ -194,7 +202,8 @@ def test_json_through_a_pipe_stays_json(start: Start, tmp_path: Path) -> None:
             sock.sendall(GET % (b"", b""))
             assert read_response(sock)[0] == 200
         assert server.stop() == 0
-        assert re.search(r"log \S+/pipe: \d+ lines could not be written", server.log())
+        assert "/pipe cannot be written: its reader does not keep up; its lines are lost" in server.log()
+        assert told_losses(server.log()) > 1
     finally:
         if reader >= 0:
             os.close(reader)
@@ -225,7 +234,12 @@ def test_a_standard_output_that_nobody_reads(tmp_path: Path) -> None:
             assert process.wait(10) == 0
             whole = process.stdout.read().splitlines()
             assert 10 < len(whole) < 200 and all(COMBINED.fullmatch(line) for line in whole)
-            assert f"log -: {200 - len(whole)} lines could not be written" in process.stderr.read()
+            said = process.stderr.read()
+            assert (
+                "log - cannot be written: its reader does not keep up; its lines are lost until it can"
+                in said
+            )
+            assert told_losses(said) == 200 - len(whole)
         finally:
             process.kill()
 
@@ -276,7 +290,78 @@ def test_logs_that_cannot_be_written(start: Start, model_or_loop: str) -> None:
     assert get(server) == 200
     server.process.send_signal(signal.SIGUSR1)
     assert get(server) == 200
+    # Neither log can be written, and still the administrator hears of it, while the server runs
+    said = server.wait_for_log("log /dev/full cannot be written: No space left on device")
+    assert "could not be written" not in said
     assert server.stop() == 0
+    assert told_losses(server.log()) >= 22
+
+
+def limit_files(server: Server, limit: int) -> None:
+    """Let no file of the server grow beyond `limit` bytes, as on a disk that is full by then."""
+    for pid in server.processes():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk_is_told_while_the_server_runs(start: Start, variant: str, tmp_path: Path) -> None:
+    """At once, with the reason; counted in the status; no line is torn; and it is told when the log goes on."""
+    line = '127.0.0.1 - - [20/Nov/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "-" 1 pool 0\n'
+    (tmp_path / "access.log").write_text(line * 6000)  # longer than what goes to standard error
+    server = start(variant, "--idle", "0.1s", constants={"ewe.log_files.REPORT_S": 0.3})
+    query = b"?" + b"q" * 3000
+    assert get(server, query) == 200
+    before = lines(server.access_file, 6001)
+    wait_until(lambda: variant != "fork" or not children(server.pid), 20)
+    limit_files(server, server.access_file.stat().st_size + 1000)
+    assert get(server, query) == 200
+    server.wait_for_log(f"log {server.access_file} cannot be written: the disk is full; its lines are lost")
+    for _ in range(5):
+        assert get(server, query) == 200
+    assert lines(server.access_file, 6001) == before  # the part of a line that had room is cut off again
+
+    def status() -> bool:
+        server.process.send_signal(signal.SIGUSR2)
+        time.sleep(0.1)
+        return ", 6 log lines lost" in server.log()
+
+    wait_until(status, 20, server.log)
+    limit_files(server, resource.RLIM_INFINITY)
+
+    def goes_on() -> bool:
+        assert get(server, b"?after") == 200
+        return "it can be written again" in server.log()
+
+    wait_until(goes_on, 20, server.log)
+    assert told_losses(server.log()) == 6, server.log()
+    text = server.access_file.read_text()
+    assert all(COMBINED.fullmatch(line) for line in text.splitlines()) and "?after" in text
+    assert server.stop() == 0
+    assert told_losses(server.log()) == 6, server.log()
+
+
+def test_a_torn_line_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the part that was written cannot be cut off again, the next line begins on a new line."""
+    said: list[str] = []
+    monkeypatch.setattr(LogFile, "tell", said.append)
+    monkeypatch.setattr(os, "ftruncate", lambda *_: os.close(-1))
+    log = LogFile(str(tmp_path / "log"), 1)
+    log.write("first\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        log.write("second\n")
+        log.write("third\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.write("fourth\n")
+    log.write("fifth\n")
+    log.report()
+    log.close()
+    assert (tmp_path / "log").read_text() == "first\nseco\nfourth\nfifth\n"
+    assert [text.replace(str(tmp_path), "") for text in said] == [
+        "log /log cannot be written: the disk is full; its lines are lost until it can",
+        "log /log: 2 lines could not be written",
+    ]
 
 
 def test_lines_do_not_mix(server: Server) -> None:

@@ -19,8 +19,10 @@ import httpx
 import pytest
 from support import web
 from support.proc import children
-from support.server import ROOT, Server, Start, run_command, wait_until, write_program
+from support.server import MODELS, ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_response
+
+from ewe.log_files import changeable
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
@@ -265,6 +267,105 @@ def test_becoming_another_user(start: Start, model: str, tmp_path: Path) -> None
     uid, groups = web.get(server.url + "cgi-bin/who").text.splitlines()
     assert int(uid) == nobody.pw_uid
     assert {int(group) for group in groups.split()} == set(os.getgrouplist("nobody", nobody.pw_gid))
+
+
+def open_to_all(tmp_path: Path) -> None:
+    """Let every account enter pytest's directories, which are for their owner alone."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if any(part.startswith("pytest-of-") for part in directory.parts):
+            directory.chmod(0o755)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("name", [*MODELS, "asyncio --workers 2", "xswitch"], ids=lambda name: name)
+def test_logs_that_root_has_made(start: Start, name: str, tmp_path: Path) -> None:
+    """New logs in a directory of root's: the account that serves can be reloaded and its logs rotated."""
+    open_to_all(tmp_path)
+    (tmp_path / "logs").mkdir()
+    access, errors = tmp_path / "logs" / "access", tmp_path / "logs" / "errors"
+    (tmp_path / "ewe.toml").write_text("indexes = true\n")
+    options = ("--config", str(tmp_path / "ewe.toml"), "--user", "nobody", "--logfile", str(errors))
+    server = start(name, *options, "--access-log", str(access))
+    nobody = pwd.getpwnam("nobody")
+    for log in (access, errors):
+        status = log.stat()
+        assert (status.st_uid, status.st_gid) == (nobody.pw_uid, nobody.pw_gid)
+        assert status.st_mode & 0o777 == 0o640
+    assert ("may not make files in" in errors.read_text()) is (name != "xswitch")
+    (server.root / "list").mkdir()
+    assert web.get(server.url + "list/").status_code == 200
+    (tmp_path / "ewe.toml").write_text("indexes = false\n")
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: web.get(server.url + "list/").status_code == 403, 20, errors.read_text)
+    for log in (access, errors):
+        log.rename(f"{log}.1")
+        if name != "xswitch":  # as logrotate's `create 0640 nobody nogroup` does; X-Switch's parent is root
+            log.touch(0o640)
+            shutil.chown(log, nobody.pw_uid, nobody.pw_gid)
+    server.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: access.exists() and errors.exists(), 20)
+
+    def is_logged() -> bool:
+        assert web.get(server.url + "?after").status_code == 200
+        return "GET /?after" in access.read_text()
+
+    wait_until(is_logged, 20, lambda: Path(f"{errors}.1").read_text())
+    assert access.stat().st_uid == errors.stat().st_uid == nobody.pw_uid
+    assert "Permission denied" not in Path(f"{errors}.1").read_text() + errors.read_text()
+
+
+@pytest.mark.needs("root")
+def test_logs_that_stay_roots(start: Start, tmp_path: Path) -> None:
+    """Others could have changed where the new file is, or it was root's before: it is said, and HUP works."""
+    open_to_all(tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs").chmod(0o777)
+    access, errors = tmp_path / "logs" / "access", tmp_path / "errors"
+    errors.touch(0o600)
+    (tmp_path / "ewe.toml").write_text("indexes = true\n")
+    options = ("--config", str(tmp_path / "ewe.toml"), "--user", "nobody", "--logfile", str(errors))
+    server = start("pool", *options, "--access-log", str(access))
+    assert access.stat().st_uid == errors.stat().st_uid == 0
+    said = errors.read_text()
+    assert f"user nobody may not write {access}, so USR1 cannot open it again" in said
+    assert f"user nobody may not write {errors}, so USR1 cannot open it again" in said
+    done = run_command(tmp_path, *options, "--access-log", str(access), "--port", "0", "--check-config")
+    assert done.returncode == 0 and f"user nobody may not write {access}" in done.stderr, done.stderr
+    (server.root / "list").mkdir()
+    assert web.get(server.url + "list/").status_code == 200
+    (tmp_path / "ewe.toml").write_text("indexes = false\n")
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: web.get(server.url + "list/").status_code == 403, 20, errors.read_text)
+    assert web.get(server.url + "?later").status_code == 200
+    wait_until(lambda: "?later" in access.read_text(), 20)
+    errors.rename(tmp_path / "errors.1")
+    server.process.send_signal(signal.SIGUSR1)
+    old = tmp_path / "errors.1"
+    wait_until(lambda: f"log {errors}: Permission denied; the old file stays in use" in old.read_text(), 20)
+
+
+@pytest.mark.needs("root")
+def test_where_a_log_may_be_given_away(tmp_path: Path) -> None:
+    """Not below a directory, or a symbolic link, that another account can replace."""
+    open_to_all(tmp_path)
+    for name in ("own", "of/nobody", "of/games", "wide", "sticky/own", "links"):
+        (tmp_path / name).mkdir(parents=True)
+    nobody, games = pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("games").pw_uid
+    os.chown(tmp_path / "of" / "nobody", nobody, -1)
+    os.chown(tmp_path / "of" / "games", games, -1)
+    (tmp_path / "of" / "games" / "inner").mkdir()
+    (tmp_path / "of" / "games" / "link").symlink_to(tmp_path / "own")
+    (tmp_path / "links" / "own").symlink_to("../own")
+    (tmp_path / "links" / "hop").symlink_to(tmp_path / "of" / "games" / "link")
+    (tmp_path / "links" / "loop").symlink_to("loop")
+    (tmp_path / "wide").chmod(0o777)
+    (tmp_path / "sticky").chmod(0o1777)
+    for name, found in {
+        "own": "", "own/../own": "", "of/nobody": "", "sticky/own": "", "links/own": "",
+        "of/games": "of/games", "of/games/inner": "of/games", "of/games/link": "of/games", "links/hop": "of/games",
+        "wide": "wide", "links/loop": "links",
+    }.items():  # fmt: skip
+        assert changeable(f"{tmp_path}/{name}", nobody) == (f"{tmp_path}/{found}" if found else ""), name
 
 
 @pytest.mark.needs("root")

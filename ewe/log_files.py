@@ -1,0 +1,336 @@
+"""The files of the logs: how they are opened and written, who owns them, and the count of lost lines.
+
+Each line is one write(2) to a descriptor opened with O_APPEND, so lines of several processes never mix.
+
+**Whose file it is.** Started as root with `user`, ewe opens its logs as root and then gives up root. A log that it
+has created must belong to the account: otherwise neither a reload (HUP) nor a rotation (USR1) could open it again.
+Each new file is therefore given to OWNER. A file that already exists keeps its owner.
+
+**Lost lines.** A log that cannot be written never stops the server: if the disk is full, or the reader of a pipe is
+slow, the line is lost. The administrator must hear of it within seconds, so the first loss is reported at once, in
+the error log or, if that cannot be written either, on standard error. Later reports come every REPORT_S at most:
+
+    a line is lost ──▶ "cannot be written: No space left on device"   Losses.last is set
+         │
+         ▼  every REPORT_S while lines are lost
+    "812 lines could not be written: No space left on device"
+         │
+         ▼  a line is written, REPORT_S after the last report at the earliest
+    "96 lines could not be written; it can be written again"          Losses.last is 0.0 again
+
+All processes of the server share the counters (Losses), which are made before fork(2). A process that has lost no
+line pays nothing for all of this: write() looks at `careful`, as it would have to for a pipe.
+
+A full disk may take the first half of a line. The half is cut off again. Where that is impossible, a line feed
+ends it before the next line.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from mmap import PAGESIZE, mmap
+
+# Linux writes up to this many bytes to a pipe in one piece or not at all: pipe(7)
+PIPE_BUF = 4096
+REPORT_S = 5.0  # seconds between two reports of lost lines
+MAX_LINKS = 40  # symbolic links on the way to a directory, as in Linux
+SLOW, FULL = "its reader does not keep up", "the disk is full"
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class Owner:
+    """The account that new logs are given to, as (uid, gid); None: they stay the creator's."""
+
+    account: tuple[int, int] | None = None
+
+
+class Counter:
+    """A counter for all processes, once it is shared. Each call is one step, also in a signal handler."""
+
+    def __init__(self) -> None:
+        self.own = 0
+        self.descriptor = -1
+
+    def share(self) -> None:
+        """Count for the processes that are forked from now on, too: by an eventfd(2), where the system has them."""
+        try:
+            self.descriptor = os.eventfd(self.own, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except (
+            AttributeError,
+            OSError,
+        ):  # not Linux, or no descriptor is left: each process counts for itself
+            return
+        # Not at the exit: a process that has closed all descriptors may use the number for another file.
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
+
+    def add(self, count: int) -> None:
+        """Add to the counter."""
+        if self.descriptor < 0:
+            self.own += count
+        elif count:
+            os.eventfd_write(self.descriptor, count)
+
+    def take(self) -> int:
+        """Return the count, and begin at 0 again."""
+        if self.descriptor < 0:
+            count, self.own = self.own, 0
+            return count
+        try:
+            return os.eventfd_read(self.descriptor)
+        except BlockingIOError:
+            return 0
+
+    def value(self) -> int:
+        """Return the count."""
+        count = self.take()
+        self.add(count)
+        return count
+
+
+class Losses:
+    """The lost lines of one log. unreported: since the last report. total: since the start.
+
+    last: one number, when a loss was last reported, on time.monotonic(); 0.0 while no line is lost.
+    """
+
+    def __init__(self) -> None:
+        self.unreported = Counter()
+        self.total = Counter()
+        self.last = memoryview(bytearray(8)).cast("d")
+        self.shared = False
+
+    def share(self) -> None:
+        """Count for the processes that are forked from now on, too."""
+        if not self.shared:
+            self.shared = True
+            self.unreported.share()
+            self.total.share()
+            last = memoryview(mmap(-1, PAGESIZE)).cast("d")
+            last[0] = self.last[0]
+            self.last = last
+
+    def is_open(self) -> bool:
+        """Return whether lines were lost, and no line has been written since."""
+        return self.last[0] > 0.0
+
+
+class LogFile:
+    """A file that lines are appended to. path: its name, "-" for a standard stream, "off" for none.
+
+    careful: whether a write has more to look at than its result: the file is no regular one, or lines were lost.
+    """
+
+    tell: Callable[[str], None]  # writes a message about a log: ewe.logger sets it
+
+    def __init__(self, path: str, standard: int, before: Mapping[str, int] | None = None) -> None:
+        """Open path, and create it if it does not exist. Raises OSError.
+
+        before: the descriptors of the logs that are open, by their paths. One of them is used again if this process
+        may no longer open its file.
+        """
+        self.path = path
+        self.standard = standard
+        self.losses = Losses()
+        self.descriptor = -1
+        self.may_block = self.careful = self.torn = False
+        self.open((before or {}).get(path, -1))
+
+    def open(self, before: int = -1) -> None:
+        """Open the file, or open it again after it was renamed (USR1). before: a descriptor of this log.
+
+        Raises OSError; the old file then stays in use.
+        """
+        if self.path == "off":
+            return
+        if self.path == "-":
+            self.descriptor = self.standard
+        else:
+            fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else before)
+            if self.descriptor >= 0:
+                os.dup2(fresh, self.descriptor, inheritable=False)
+                os.close(fresh)
+            else:
+                self.descriptor = fresh
+        try:
+            self.may_block = not stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+        except OSError:
+            self.may_block = True
+        self.careful = self.may_block or self.losses.is_open()
+
+    def take_over(self, old: LogFile) -> None:
+        """Use the descriptor and the counters of an old log from now on: a thread may be writing to that number."""
+        if old.path != self.path:
+            old.report()
+        self.losses = old.losses
+        self.careful = self.may_block or self.losses.is_open()
+        if old.descriptor > 2 and self.descriptor > 2:
+            os.dup2(self.descriptor, old.descriptor, inheritable=False)
+            os.close(self.descriptor)
+            self.descriptor = old.descriptor
+
+    def close(self) -> None:
+        """Close a log that was opened for nothing."""
+        if self.descriptor > 2:
+            os.close(self.descriptor)
+
+    def write(self, line: str) -> None:
+        """Write one line, which ends in a line feed. Never raises, and never waits for a slow reader of a pipe."""
+        data = line.encode("utf-8", "backslashreplace")
+        if not self.careful:
+            try:
+                written = os.write(self.descriptor, data)
+            except OSError as error:
+                self.lose(error.strerror or str(error))
+                return
+            if written < len(data):
+                self.take_back(written)
+                self.lose(FULL)
+        elif failure := self.failure(data):
+            self.lose(failure)
+        elif self.losses.is_open():
+            self.recover()
+        else:  # another process has reported that the log can be written again
+            self.careful = self.may_block
+
+    def try_to_write(self, line: str) -> bool:
+        """Write one line, and return whether it was written. It is not counted as lost."""
+        return not self.failure(line.encode("utf-8", "backslashreplace"))
+
+    def failure(self, data: bytes) -> str:
+        """Write one line; return why it could not be written, or ""."""
+        if self.torn:
+            data = b"\n" + data
+        try:
+            if self.may_block:
+                data = data if len(data) <= PIPE_BUF else data[: PIPE_BUF - 1] + b"\n"
+                if not has_room(self.descriptor):
+                    return SLOW
+            written = os.write(self.descriptor, data)
+        except BlockingIOError:
+            return SLOW
+        except OSError as error:
+            return error.strerror or str(error)
+        if written < len(data):
+            self.take_back(written)
+            return FULL
+        self.torn = False
+        return ""
+
+    def take_back(self, count: int) -> None:
+        """Cut off the bytes of a line that could only be written in part."""
+        if not count:
+            return
+        try:
+            # Another process cannot have written behind them: there was no room.
+            os.ftruncate(self.descriptor, os.fstat(self.descriptor).st_size - count)
+        except OSError:  # no regular file, or one that can only grow (chattr +a)
+            self.torn = True
+
+    def lose(self, reason: str) -> None:
+        """Count a lost line, and report it unless lost lines were reported just now."""
+        self.careful = True
+        losses = self.losses
+        losses.unreported.add(1)
+        losses.total.add(1)
+        now = time.monotonic()
+        if not losses.is_open():
+            losses.last[0] = now
+            self.tell(f"log {self.path} cannot be written: {reason}; its lines are lost until it can")
+        elif now - losses.last[0] >= REPORT_S:
+            losses.last[0] = now
+            self.report(f": {reason}")
+
+    def recover(self) -> None:
+        """Report that the log can be written again; not before REPORT_S, since lines may be lost by turns."""
+        if time.monotonic() - self.losses.last[0] >= REPORT_S:
+            self.losses.last[0] = 0.0
+            self.careful = self.may_block
+            self.report("; it can be written again")
+
+    def report(self, more: str = "") -> None:
+        """Report how many lines were lost since the last report, if any."""
+        if count := self.losses.unreported.take():
+            lines = "1 line" if count == 1 else f"{count} lines"
+            self.tell(f"log {self.path}: {lines} could not be written{more}")
+
+
+def append_to(path: str, before: int) -> int:
+    """Return a new descriptor of a log, to append to; a file that is created is given to OWNER. Raises OSError.
+
+    before: the descriptor under which this log is open, or -1. A copy of it is the result if this process may not
+    open the file, and no other file has taken its name.
+    """
+    try:
+        try:
+            made = os.open(path, FLAGS | os.O_EXCL, 0o640)
+        except FileExistsError:
+            return os.open(path, FLAGS, 0o640)
+    except PermissionError:
+        if before < 0 or not is_same(path, before):
+            raise
+        return os.dup(before)
+    give_away(made, path)
+    return made
+
+
+def is_same(path: str, descriptor: int) -> bool:
+    """Return whether a path still names an open file, as far as this process may look. Raises OSError."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True
+
+
+def give_away(made: int, path: str) -> None:
+    """Give a log that root has just created to OWNER, unless other accounts can choose where it is."""
+    if Owner.account is None or os.geteuid() != 0:
+        return
+    try:
+        if not changeable(os.path.join(os.getcwd(), os.path.dirname(path)), Owner.account[0]):
+            os.fchown(made, *Owner.account)
+    except OSError:
+        pass  # a file system without owners; ewe.server.access warns of a log that the account may not write
+
+
+def changeable(directory: str, account: int = 0) -> str:
+    """Return the first directory on the way to an absolute path that others can change, "" if there is none.
+
+    Others are all users but root and `account`, a uid; the account may own the last directory alone. Somebody else
+    could put a symbolic link in the place of a directory, and so have root create files below /etc. In a directory
+    with the sticky bit (/tmp) nobody can replace what is root's. Raises OSError.
+    """
+    at, rest, links = "/", directory.split("/"), 0
+    while True:
+        rest = [name for name in rest if name not in ("", ".")]
+        status = os.stat(at)
+        its_own = status.st_uid == 0 or (not rest and status.st_uid == account)
+        if not its_own or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
+            return at
+        if not rest:
+            return ""
+        name = rest.pop(0)
+        if name == "..":
+            at = os.path.dirname(at)
+        elif os.path.islink(entry := os.path.join(at, name)):
+            target = os.readlink(entry)
+            rest = target.split("/") + rest
+            at = "/" if target.startswith("/") else at
+            if (links := links + 1) > MAX_LINKS:
+                return at
+        else:
+            at = entry
+
+
+def has_room(descriptor: int) -> bool:
+    """Return whether a line can be written to this pipe or terminal without waiting."""
+    from select import POLLOUT, poll
+
+    poller = poll()
+    poller.register(descriptor, POLLOUT)
+    return bool(poller.poll(0))
