@@ -280,7 +280,7 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
         response = error_page(error.status, error.cause, error.fields)
     except (Timeout, Disconnected):
         if logger.access.enabled:
-            log(stream, request, CLIENT_LEFT, 0, began)
+            log(stream, request, CLIENT_LEFT, 0, began, "X")
         raise
     except OSError as reason:
         if reason.errno in EXHAUSTED:

@@ -113,7 +113,7 @@ FORMATS = {
 class Exchange:
     """The data of one line of the access log."""
 
-    __slots__ = ("client", "micros", "request", "response", "sent", "server")
+    __slots__ = ("client", "ending", "micros", "request", "response", "sent", "server")
 
     def __init__(
         self,
@@ -123,12 +123,14 @@ class Exchange:
         response: Response,
         sent: int,
         micros: int,
+        ending: str,
     ) -> None:
         self.client = client
         self.server = server  # address and port that listen
         self.request = request
         self.response = response
         self.sent = sent  # bytes of the body
+        self.ending = ending  # as Apache's %X: X cut short, + the connection is kept, - it is not
         self.micros = micros  # microseconds from the request's head to the end of the response
 
 
@@ -180,6 +182,7 @@ OF_EXCHANGE: dict[str, Getter] = {
     "T": lambda exchange: exchange.micros // 1_000_000,
     "p": lambda exchange: exchange.server[1],
     "P": lambda exchange: os.getpid(),
+    "X": lambda exchange: exchange.ending,
 }
 NOTES = {"model": "-", "worker": "0"}  # for %{model}n and %{worker}n, until they are known
 DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")
@@ -225,7 +228,8 @@ class AccessLog:
             from ewe.short_line import short_line
 
             line, status = escaped(exchange.request.line), exchange.response.status
-            self.file.write(short_line(line, exchange.client, status, exchange.sent, exchange.micros))
+            cut = exchange.ending == "X"
+            self.file.write(short_line(line, exchange.client, status, exchange.sent, exchange.micros, cut))
             return
         if self.form == "json":
             line = json_line(exchange, self.notes)
@@ -352,6 +356,7 @@ def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = N
                 "protocol": request.protocol,
                 "status": response.status,
                 "bytes": exchange.sent,
+                "complete": exchange.ending != "X",
                 "micros": exchange.micros,
                 "referer": cut(request.values.get("referer")),
                 "agent": cut(request.values.get("user-agent")),

@@ -32,7 +32,7 @@ from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page
 from ewe.http.messages import NOT_NOTED, Region, Request, Response, Source, with_variables
 from ewe.http.status import BODILESS, HTTPError
-from ewe.streams.base import Disconnected, Stream
+from ewe.streams.base import Disconnected, Stream, Timeout
 
 
 class Date:
@@ -73,6 +73,7 @@ async def send_response(
         head = response.encoded()
     body = response.body
     sent = 0
+    cut = ""
     try:
         if type(body) is bytes:
             end = end_of_head(request, keep_alive)
@@ -93,12 +94,27 @@ async def send_response(
             finally:
                 sent = writer.sent
                 await response.close()
+    except BaseException as reason:
+        if response.status != 101:  # either side may end a tunnel whenever it likes
+            cut = f"cut after {sent} bytes: {why_cut(stream, reason)}"
+        raise
     finally:
-        if response.cause:
-            report(stream, request, response)
+        if response.cause or cut:
+            report(stream, request, response, response.cause or cut)
         if logger.access.enabled:
-            log(stream, request, response, sent, began)
+            log(stream, request, response, sent, began, "X" if cut else "+" if keep_alive else "-")
     return keep_alive
+
+
+def why_cut(stream: Stream, reason: BaseException) -> str:
+    """Return in words why a response was cut short."""
+    if stream.aborted:
+        return "the server stops"
+    if isinstance(reason, Timeout):
+        return "the client reads too slowly (write-timeout, min-rate)"
+    if isinstance(reason, Disconnected):
+        return str(reason) or "the client has left"
+    return "a fault"
 
 
 def fault(stream: Stream, request: Request) -> Response:
@@ -107,10 +123,10 @@ def fault(stream: Stream, request: Request) -> Response:
     return error_page(500, "a fault of the server")
 
 
-def log(stream: Stream, request: Request, response: Response, sent: int, began: float) -> None:
+def log(stream: Stream, request: Request, response: Response, sent: int, began: float, ending: str) -> None:
     """Write an exchange's line of the access log.
 
-    began: on time.perf_counter(), when the first bytes of the request had arrived and the response before it was
+    ending: for %X, "X" if the response was cut short, "+" if the connection is kept, "-" if not. began: on time.perf_counter(), when the first bytes of the request had arrived and the response before it was
     sent. The logged time ends here, and includes the sending.
     """
     micros = int((time.perf_counter() - began) * 1e6)
@@ -119,12 +135,14 @@ def log(stream: Stream, request: Request, response: Response, sent: int, began: 
         request = with_variables(request, {b"REMOTE_USER": stream.user.encode()})
         request.noted = NOT_NOTED
         stream.user = ""
-    logger.access.write(logger.Exchange(stream.client[0], stream.server, request, response, sent, micros))
+    logger.access.write(
+        logger.Exchange(stream.client[0], stream.server, request, response, sent, micros, ending)
+    )
 
 
-def report(stream: Stream, request: Request, response: Response) -> None:
+def report(stream: Stream, request: Request, response: Response, cause: str) -> None:
     """Write to the error log why a client did not get what it wanted."""
-    message = f"{stream.client[0]} {request.line[:200]!r}: {response.status}, {response.cause}"
+    message = f"{stream.client[0]} {request.line[:200]!r}: {response.status}, {cause}"
     if response.status >= 500:
         logger.errors.warning(message)
     elif response.status == 404:
@@ -136,9 +154,8 @@ def report(stream: Stream, request: Request, response: Response) -> None:
 class ResponseWriter:
     """Sends one response whose body is a tuple or a Source.
 
-    sent: bytes of the body so far, for the access log (of a raw response: with its head). A piece or a file counts
-    once all of it is sent: a file that is broken off counts 0. ends_with_close: only the close of the connection
-    tells the client where the body ends.
+    sent: bytes of the body so far, for the access log (of a raw response: with its head). A piece in memory counts
+    once all of it is sent. ends_with_close: only the close of the connection tells the client where the body ends.
     """
 
     def __init__(self, stream: Stream, request: Request, response: Response, keep_alive: bool) -> None:
@@ -182,8 +199,10 @@ class ResponseWriter:
                 await self.stream.send(head, piece)
                 self.sent += len(piece)
             else:
-                await self.stream.send_file(piece.file, piece.offset, piece.count, head)
-                self.sent += piece.count
+                try:
+                    await self.stream.send_file(piece.file, piece.offset, piece.count, head)
+                finally:
+                    self.sent += piece.count - self.stream.unsent
             head = b""
         if head:
             await self.stream.send(head)

@@ -2,6 +2,7 @@
 
     12:03:01  200    1.4 KB   0.8 ms  GET /index.html
     12:03:04  404     612 B   0.3 ms  GET /no-such-file  192.168.1.7
+    12:03:09  200     1.2 MB    2.5 s  GET /film.mp4  (cut short)
 
 Status first, then how much was sent and how long it took, each with its unit; the path last, since it may be long;
 the client only if it is another computer. A terminal shows the status in color, unless NO_COLOR is set
@@ -17,14 +18,16 @@ import time
 COLORS = {2: "32", 3: "36", 4: "33", 5: "31"}  # of a status by its first digit: green, cyan, yellow, red
 
 
-def short_line(line: str, client: str, status: int, sent: int, micros: int) -> str:
+def short_line(line: str, client: str, status: int, sent: int, micros: int, cut: bool) -> str:
     """Return the line of one exchange, with its line feed.
 
     line: the request line, escaped. sent: bytes of the body. micros: from the request's head to the response's end.
+    cut: whether the response was cut short.
     """
     shown = f"\x1b[{COLORS.get(status // 100, '0')}m{status}\x1b[0m" if in_color() else str(status)
     request = line.removesuffix(" HTTP/1.1").removesuffix(" HTTP/1.0")
     other = "" if is_here(client) else f"  {client}"
+    other += "  (cut short)" if cut else ""
     return f"{time.strftime('%H:%M:%S')}  {shown}  {size(sent):>8}  {duration(micros):>7}  {request}{other}\n"
 
 

@@ -177,7 +177,8 @@ class Stream:
     process retires, gets new settings, or stops. finishing: no exchange after the one in progress; an idle
     connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
     aborted: abort() was called. variables: CGI's variables of this connection, remembered by ewe.features.libcgi.
-    user: who sent the request in progress, for the access log; "" unless a guard has asked for a name.
+    user: who sent the request in progress, for the access log; "" unless a guard has asked for a name. unsent: how
+    many bytes of its file the last send_file() has not sent; above 0 if it was broken off.
 
     Behind a proxy (ewe.gateway.proxies) `client`, `server` and `scheme` are what the proxy says of the request in
     progress. peer: then the address that has connected. connected: what the connection says of the three by itself.
@@ -188,6 +189,7 @@ class Stream:
     connected: Connected | None = None
     variables = b""
     user = ""
+    unsent = 0
     # What a responder is told of the connection, for the next time; before it the protocol's codec
     asked: tuple[object, bytes] = (None, b"")
 

@@ -155,6 +155,7 @@ class BlockingStream(Stream):
             pace.check(sent)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        self.unsent = count
         try:
             if head:
                 self.socket.sendall(head, CORK if count else 0)
@@ -171,6 +172,8 @@ class BlockingStream(Stream):
             raise Timeout from None
         except OSError:
             raise Disconnected from None
+        finally:
+            self.unsent = count
 
     async def linger(self) -> None:
         try:

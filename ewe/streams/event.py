@@ -286,6 +286,7 @@ class EventStream(Stream):
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send with sendfile(2), past the transport, on a duplicate of its descriptor, which the loop can watch."""
+        self.unsent = count
         if self.lost:
             raise Disconnected
         if head:
@@ -316,6 +317,7 @@ class EventStream(Stream):
                 if count:
                     await self.room(target)
         finally:
+            self.unsent = count
             os.close(target)
         await self.share(max(sent, 0))
 
@@ -328,6 +330,7 @@ class EventStream(Stream):
             await self.send(data)
             offset += len(data)
             count -= len(data)
+            self.unsent = count
 
     async def drained(self) -> None:
         """Wait until the transport's buffer is empty, so that bytes written past the transport come after it."""

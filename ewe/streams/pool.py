@@ -176,6 +176,7 @@ class PoolStream(BlockingStream):
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         if not self.parks_always:
             return await super().send_file(file, offset, count, head)
+        self.unsent = count
         if head:
             await self.send(head)
         pace = MinRate(self.timeouts)
@@ -191,6 +192,7 @@ class PoolStream(BlockingStream):
                 raise Disconnected("the file has become shorter")
             offset += sent
             count -= sent
+            self.unsent = count
             pace.check(sent)
             await self.share(sent)
 

@@ -292,6 +292,7 @@ class SecureStream(Stream):
             raise Disconnected(str(reason.reason)) from None
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        self.unsent = count
         if head:
             await self.send(head)
         while count:
@@ -301,6 +302,7 @@ class SecureStream(Stream):
             await self.send(data)
             offset += len(data)
             count -= len(data)
+            self.unsent = count
 
     async def share(self, size: int) -> None:
         await self.below.share(size)

@@ -159,8 +159,8 @@ def test_json(start: Start, model_or_loop: str) -> None:
     assert first.pop("worker").isdigit()
     assert first == {
         "client": "127.0.0.1", "user": None, "method": "GET", "target": "/?q", "protocol": "HTTP/1.1",
-        "status": 200, "bytes": (server.root / "index.html").stat().st_size, "referer": None, "agent": None,
-        "host": "ewe", "model": model_or_loop.split()[0],
+        "status": 200, "complete": True, "bytes": (server.root / "index.html").stat().st_size,
+        "referer": None, "agent": None, "host": "ewe", "model": model_or_loop.split()[0],
     }  # fmt: skip
     assert found[1]["agent"] == '"x"\\ \xe9\x9b' and found[1]["referer"] == "http://a/"
     assert found[2]["agent"] == "\\" * 9000
@@ -410,6 +410,55 @@ def test_clients_that_leave_before_their_answer(start: Start, model_or_loop: str
     for who in ("resets", "closes"):
         [line] = [line for line in found if who in line]
         assert line.startswith("127.0.0.1 ") and f'"GET /cgi-bin/slow?{who} HTTP/1.1" 499 - ' in line
+
+
+def test_downloads_that_are_cut_short(start: Start, variant: str) -> None:
+    """The log has the bytes that were sent, and tells them from a whole download; the error log says why."""
+    server = start(variant, "--log-format", "%U %s %B %X", "--write-timeout", "0.5s", "--min-rate", "0")
+    size = 1 << 28
+    with (server.root / "big").open("wb") as file:
+        file.truncate(size)
+    write_program(server.cgi / "short", "#!/bin/sh\nprintf 'Content-Length: 100\\n\\nonly this'\n")
+    with server.connect() as sock:
+        sock.sendall(GET % (b"", b""))
+        assert read_response(sock)[0] == 200
+    with server.connect() as sock:
+        sock.sendall(GET % (b"big?leaves", b""))
+        assert len(sock.recv(5000, socket.MSG_WAITALL)) == 5000
+        reset(sock)
+    lines(server.access_file, 2)
+    with server.connect() as sock:
+        sock.sendall(GET % (b"big?does-not-read", b""))
+        lines(server.access_file, 3)
+    with server.connect() as sock:
+        sock.sendall(GET % (b"cgi-bin/short", b""))
+        read_all(sock)
+    assert get(server) == 200
+    first, left, slow, short, last = (line.split(" ") for line in lines(server.access_file, 5))
+    assert (first[1:], last[1:]) == (["200", "41", "+"], ["200", "41", "-"])
+    assert short == ["/cgi-bin/short", "200", "9", "X"]
+    for fields, reason in ((left, "the client has left"), (slow, "the client reads too slowly")):
+        path, status, sent, ending = fields
+        assert (path, status, ending) == ("/big", "200", "X") and 0 < int(sent) < size
+        assert f": 200, cut after {sent} bytes: {reason}" in server.log()
+
+
+@pytest.mark.parametrize("form", ["short", "json"])
+def test_a_cut_download_in_other_formats(start: Start, form: str) -> None:
+    server = start("thread", "--log-format", form)
+    with (server.root / "big").open("wb") as file:
+        file.truncate(1 << 28)
+    with server.connect() as sock:
+        sock.sendall(GET % (b"big", b""))
+        assert len(sock.recv(5000, socket.MSG_WAITALL)) == 5000
+        reset(sock)
+    assert get(server) == 200
+    cut, whole = lines(server.access_file, 2)
+    if form == "short":
+        assert cut.endswith("GET /big  (cut short)") and whole.endswith("GET /")
+    else:
+        assert json.loads(cut)["complete"] is False and 0 < json.loads(cut)["bytes"] < 1 << 28
+        assert json.loads(whole)["complete"] is True
 
 
 def test_a_client_that_has_left_when_it_is_accepted(start: Start, model_or_loop: str) -> None:

@@ -41,7 +41,9 @@ def test_durations(micros: int, shown: str) -> None:
 
 def test_clients_are_named_if_they_are_other_computers() -> None:
     for client, end in (("127.0.0.1", "/x"), ("::1", "/x"), ("192.0.2.7", "/x  192.0.2.7")):
-        assert short_line.short_line("GET /x HTTP/1.1", client, 200, 1, 1).rstrip().endswith("GET " + end)
+        assert (
+            short_line.short_line("GET /x HTTP/1.1", client, 200, 1, 1, False).rstrip().endswith("GET " + end)
+        )
 
 
 @pytest.mark.starts_processes
