@@ -126,7 +126,8 @@ def fault(stream: Stream, request: Request) -> Response:
 def log(stream: Stream, request: Request, response: Response, sent: int, began: float, ending: str) -> None:
     """Write an exchange's line of the access log.
 
-    ending: for %X, "X" if the response was cut short, "+" if the connection is kept, "-" if not. began: on time.perf_counter(), when the first bytes of the request had arrived and the response before it was
+    ending: for %X, "X" if the response was cut short, "+" if the connection is kept, "-" if not.
+    began: on time.perf_counter(), when the first bytes of the request had arrived and the response before it was
     sent. The logged time ends here, and includes the sending.
     """
     micros = int((time.perf_counter() - began) * 1e6)

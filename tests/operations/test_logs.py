@@ -412,6 +412,14 @@ def test_clients_that_leave_before_their_answer(start: Start, model_or_loop: str
         assert line.startswith("127.0.0.1 ") and f'"GET /cgi-bin/slow?{who} HTTP/1.1" 499 - ' in line
 
 
+def leave_within_body(sock: socket.socket) -> None:
+    """Read the head of a long response and some of its body, then reset the connection."""
+    count = 0
+    while count < 5000:
+        count += len(sock.recv(5000))
+    reset(sock)
+
+
 def test_downloads_that_are_cut_short(start: Start, variant: str) -> None:
     """The log has the bytes that were sent, and tells them from a whole download; the error log says why."""
     server = start(variant, "--log-format", "%U %s %B %X", "--write-timeout", "0.5s", "--min-rate", "0")
@@ -424,8 +432,7 @@ def test_downloads_that_are_cut_short(start: Start, variant: str) -> None:
         assert read_response(sock)[0] == 200
     with server.connect() as sock:
         sock.sendall(GET % (b"big?leaves", b""))
-        assert len(sock.recv(5000, socket.MSG_WAITALL)) == 5000
-        reset(sock)
+        leave_within_body(sock)
     lines(server.access_file, 2)
     with server.connect() as sock:
         sock.sendall(GET % (b"big?does-not-read", b""))
@@ -450,8 +457,7 @@ def test_a_cut_download_in_other_formats(start: Start, form: str) -> None:
         file.truncate(1 << 28)
     with server.connect() as sock:
         sock.sendall(GET % (b"big", b""))
-        assert len(sock.recv(5000, socket.MSG_WAITALL)) == 5000
-        reset(sock)
+        leave_within_body(sock)
     assert get(server) == 200
     cut, whole = lines(server.access_file, 2)
     if form == "short":
