@@ -21,6 +21,9 @@ the error log or, if that cannot be written either, on standard error. Later rep
 All processes of the server share the counters (Losses), which are made before fork(2). A process that has lost no
 line pays nothing for all of this: write() looks at `careful`, as it would have to for a pipe.
 
+**Other logs.** The log daemon of the system takes each line as one datagram (Syslog). If standard error leads to
+systemd's journal, each message begins with its priority (in_journal).
+
 A full disk may take the first half of a line. The half is cut off again. Where that is impossible, a line feed
 ends it before the next line.
 """
@@ -28,6 +31,8 @@ ends it before the next line.
 from __future__ import annotations
 
 import os
+import re
+import socket
 import stat
 import time
 import weakref
@@ -39,6 +44,15 @@ PIPE_BUF = 4096
 REPORT_S = 5.0  # seconds between two reports of lost lines
 MAX_LINKS = 40  # symbolic links on the way to a directory, as in Linux
 SLOW, FULL = "its reader does not keep up", "the disk is full"
+# Severities, RFC 5424 section 6.2.1, by the levels of the error log; a line of the access log is an "info"
+SEVERITIES = {"error": 3, "warning": 4, "info": 6, "debug": 7}
+FACILITIES = {
+    "user": 1, "mail": 2, "daemon": 3, "auth": 4, "lpr": 6, "news": 7, "uucp": 8, "cron": 9, "authpriv": 10,
+    "ftp": 11,
+    **{f"local{number}": 16 + number for number in range(8)},
+}  # fmt: skip
+SYSLOG = re.compile(r"syslog:([a-z0-9]*)(?:@(/.+))?")
+DEV_LOG = "/dev/log"
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -122,9 +136,11 @@ class LogFile:
     """A file that lines are appended to. path: its name, "-" for a standard stream, "off" for none.
 
     careful: whether a write has more to look at than its result: the file is no regular one, or lines were lost.
+    has_clock: whether what reads the lines adds the time.
     """
 
     tell: Callable[[str], None]  # writes a message about a log: ewe.logger sets it
+    has_clock = False
 
     def __init__(self, path: str, standard: int, before: Mapping[str, int] | None = None) -> None:
         """Open path, and create it if it does not exist. Raises OSError.
@@ -148,6 +164,7 @@ class LogFile:
             return
         if self.path == "-":
             self.descriptor = self.standard
+            self.has_clock = self.standard == 2 and in_journal()
         else:
             fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else before)
             if self.descriptor >= 0:
@@ -156,7 +173,7 @@ class LogFile:
             else:
                 self.descriptor = fresh
         try:
-            self.may_block = not stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+            self.may_block = self.has_clock or not stat.S_ISREG(os.fstat(self.descriptor).st_mode)
         except OSError:
             self.may_block = True
         self.careful = self.may_block or self.losses.is_open()
@@ -167,7 +184,7 @@ class LogFile:
             old.report()
         self.losses = old.losses
         self.careful = self.may_block or self.losses.is_open()
-        if old.descriptor > 2 and self.descriptor > 2:
+        if old.descriptor > 2 and self.descriptor > 2 and not isinstance(old, Syslog):
             os.dup2(self.descriptor, old.descriptor, inheritable=False)
             os.close(self.descriptor)
             self.descriptor = old.descriptor
@@ -177,7 +194,7 @@ class LogFile:
         if self.descriptor > 2:
             os.close(self.descriptor)
 
-    def write(self, line: str) -> None:
+    def write(self, line: str, level: str = "info") -> None:
         """Write one line, which ends in a line feed. Never raises, and never waits for a slow reader of a pipe."""
         data = line.encode("utf-8", "backslashreplace")
         if not self.careful:
@@ -189,19 +206,21 @@ class LogFile:
             if written < len(data):
                 self.take_back(written)
                 self.lose(FULL)
-        elif failure := self.failure(data):
+        elif failure := self.failure(data, level):
             self.lose(failure)
         elif self.losses.is_open():
             self.recover()
         else:  # another process has reported that the log can be written again
             self.careful = self.may_block
 
-    def try_to_write(self, line: str) -> bool:
+    def try_to_write(self, line: str, level: str) -> bool:
         """Write one line, and return whether it was written. It is not counted as lost."""
-        return not self.failure(line.encode("utf-8", "backslashreplace"))
+        return not self.failure(line.encode("utf-8", "backslashreplace"), level)
 
-    def failure(self, data: bytes) -> str:
+    def failure(self, data: bytes, level: str) -> str:
         """Write one line; return why it could not be written, or ""."""
+        if self.has_clock:
+            data = b"<%d>%b" % (SEVERITIES[level], data)
         if self.torn:
             data = b"\n" + data
         try:
@@ -256,6 +275,88 @@ class LogFile:
         if count := self.losses.unreported.take():
             lines = "1 line" if count == 1 else f"{count} lines"
             self.tell(f"log {self.path}: {lines} could not be written{more}")
+
+
+class Syslog(LogFile):
+    """A log that is sent to the system's log daemon, a datagram for each line. path: as for parse_syslog().
+
+    A message is that of syslog(3): <PRIORITY>TAG[PID]: TEXT, in the form of RFC 3164. The daemon adds the time. The
+    library's own syslog() is not used, because it waits for a daemon that does not read.
+
+    Each datagram is sent to the daemon's address, so that a daemon that was started again gets those that follow.
+    """
+
+    has_clock = True
+
+    def open(self, before: int = -1) -> None:
+        """Open a socket, and look whether there is a daemon. Does nothing if the socket is open. Raises OSError."""
+        if self.descriptor >= 0:
+            return
+        facility, self.address = parse_syslog(self.path)
+        self.priority = 8 * facility
+        self.may_block = self.careful = True
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+                probe.connect(self.address)
+        except OSError as error:
+            self.socket.close()
+            reason = f"no log daemon at {self.address}: {error.strerror or error}"
+            raise OSError(error.errno, reason, self.path) from None
+        self.descriptor = self.socket.fileno()
+
+    def take_over(self, old: LogFile) -> None:
+        """Use the counters of an old log from now on. A thread that writes to it still keeps it open."""
+        if old.path != self.path:
+            old.report()
+        self.losses = old.losses
+
+    def close(self) -> None:
+        """Close a log that was opened for nothing."""
+        self.socket.close()
+
+    def failure(self, data: bytes, level: str) -> str:
+        """Send one line; return why it could not be sent, or ""."""
+        head = b"<%d>ewe[%d]: " % (self.priority + SEVERITIES[level], os.getpid())
+        try:
+            self.socket.sendto(head + data.rstrip(b"\n")[:PIPE_BUF], self.address)
+        except BlockingIOError:
+            return SLOW
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+
+def open_log(path: str, standard: int, before: Mapping[str, int] | None = None) -> LogFile:
+    """Return the log that a path names, open. before: as for LogFile. Raises OSError."""
+    return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, before)
+
+
+def names_file(path: str) -> bool:
+    """Return whether the path of a log names a file."""
+    return path not in ("-", "off") and not path.startswith("syslog:")
+
+
+def parse_syslog(path: str) -> tuple[int, str]:
+    """Return the number of the facility and the socket's path of syslog:[FACILITY][@PATH]. Raises ValueError.
+
+    >>> parse_syslog("syslog:local3")
+    (19, '/dev/log')
+    """
+    match = SYSLOG.fullmatch(path)
+    if match is None or (match[1] or "daemon") not in FACILITIES:
+        raise ValueError(path)
+    return FACILITIES[match[1] or "daemon"], match[2] or DEV_LOG
+
+
+def in_journal() -> bool:
+    """Return whether standard error leads to systemd's journal: systemd.exec(5), JOURNAL_STREAM."""
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 def append_to(path: str, before: int) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ewe.http.dates import MONTHS
 from ewe.http.messages import Request, Response
 from ewe.http.virtual_hosts import Host, VirtualHosts
-from ewe.log_files import PIPE_BUF, LogFile, has_room
+from ewe.log_files import PIPE_BUF, LogFile, has_room, open_log
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 UNPRINTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
@@ -46,27 +46,28 @@ class ErrorLog:
 
     def __init__(self, path: str = "-", level: str = "info", before: Mapping[str, int] = NONE) -> None:
         """Open path ("-" is standard error, "off" nothing). before: as for LogFile. Raises OSError."""
-        self.file = LogFile(path, 2, before)
+        self.file = open_log(path, 2, before)
         self.level = LEVELS[level]
 
     def write(self, level: str, message: str) -> None:
         """Write one line: time, pid, level, message."""
         if LEVELS[level] > self.level or self.file.descriptor < 0:
             return
-        self.file.write(self.line(level, message))
+        self.file.write(self.line(level, message), level)
 
     def line(self, level: str, message: str) -> str:
-        """Return a message as a line."""
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        """Return a message as a line. The journal and a log daemon add time and process."""
         text = escaped(message, UNPRINTABLE_IN_MESSAGE)
-        return f"{now} [{os.getpid()}] {level}: {text}\n"
+        if self.file.has_clock:
+            return f"{level}: {text}\n"
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {level}: {text}\n"
 
     def tell(self, message: str) -> None:
         """Write that lines of a log are lost: here, or on standard error if this log cannot be written either."""
         if self.file.descriptor < 0:
             return
         line = self.line("error", message)
-        if not self.file.try_to_write(line) and self.file.descriptor != 2:
+        if not self.file.try_to_write(line, "error") and self.file.descriptor != 2:
             try:
                 if has_room(2):
                     os.write(2, line.encode("utf-8", "backslashreplace"))
@@ -207,7 +208,7 @@ class AccessLog:
         if form == "auto":
             self.form = "short" if path == "-" and os.isatty(1) else "combined"
         self.compile()
-        self.file = LogFile(path, 1, before)
+        self.file = open_log(path, 1, before)
         self.files = [self.file]
         self.enabled = self.file.descriptor >= 0
 

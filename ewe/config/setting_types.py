@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from ewe.log_files import parse_syslog
+
 T = TypeVar("T")
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
@@ -136,6 +138,12 @@ def _text(raw: object) -> str:
 
 def _path(raw: object) -> str:
     return _text(os.fspath(raw) if isinstance(raw, os.PathLike) else raw)
+
+
+def _log(raw: object) -> str:
+    if (path := _path(raw)).startswith("syslog:"):
+        parse_syslog(path)
+    return path
 
 
 def _file_name(raw: object) -> str:
@@ -498,6 +506,7 @@ FILE_NAME = Kind("NAME", "the name of a file", _file_name)
 FILE_NAMES = Kind("NAME", "the name of a file, or several with commas", _file_names, ", ".join)
 COOKIE = Kind("NAME", "the name of a cookie: letters, digits, _ . -", _cookie)
 PATH = Kind("PATH", "a path", _path)
+LOG = Kind("PATH", "a path, or syslog:[FACILITY][@PATH] such as syslog: or syslog:local3", _log)
 TEXT = Kind("TEXT", "a text in one line", _text)
 PROXIES = Kind("PATH=URL", "a path, = and http://HOST:PORT or unix:PATH", _proxies, ", ".join)
 UPGRADES = Kind("PROTOCOL", "the name of a protocol other than h2c, such as websocket", _upgrades, ", ".join)

@@ -30,6 +30,7 @@ from ewe.config.setting_types import (
     FILE_NAMES,
     HOST,
     LANGUAGES,
+    LOG,
     MEDIA_TYPES,
     MODEL,
     MOUNTS,
@@ -314,10 +315,11 @@ class Config:
                       group="tls", names=("keyfile",))
     tls_timeout = Setting(10.0, WAIT, "how long a TLS handshake may take", group="tls")
 
-    logfile = Setting("-", PATH, "the error log; -: standard error", group="logs")
+    logfile = Setting("-", LOG, "the error log; -: standard error; syslog: the system's log daemon", group="logs")
     loglevel = Setting("info", choice("error", "warning", "info", "debug", numbered=True), "the least"
                        " important messages that the error log holds", group="logs", names=("log-level",))
-    access_log = Setting("-", PATH, "the access log; -: standard output; off: none", group="logs")
+    access_log = Setting("-", LOG, "the access log; -: standard output; off: none; syslog: the system's log daemon",
+                         group="logs")
     log_format = Setting("auto", TEXT, "the format of a line of the access log: short, combined, common, json, or"
                          " Apache's letters; auto: short on a terminal, else combined", group="logs")
     # fmt: on

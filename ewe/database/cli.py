@@ -19,6 +19,7 @@ from ewe.config.tables import toml
 from ewe.database.protocol import LAYOUTS, ClientRequest, DatabaseError
 from ewe.database.settings import ADDRESSES, DATABASE, GENERAL, Settings, load, unknown
 from ewe.database.transports import ADDRESS, parse_transport
+from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(prog="ewe-dbd", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="settings (TOML); HUP reads them again")
     parser.add_argument("--listen", metavar="ADDRESS", action="append", help=ADDRESS)
-    parser.add_argument("--log", metavar="FILE", default="-", help="the log [-: standard error]")
+    parser.add_argument(
+        "--log", metavar="FILE", default="-", help="the log [-: standard error; syslog: the log daemon]"
+    )
     parser.add_argument("--log-level", metavar="LEVEL", choices=LEVELS, default="info", help="[info]")
     parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
     parser.add_argument("--print-config", action="store_true", help="print every setting, and end")
@@ -104,9 +107,13 @@ def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level
     if not settings.databases:
         raise UsageError("no database: add a table [databases.NAME] with a place to the settings (--config)")
     try:
-        log = ErrorLog(log_file if log_file in ("-", "off") else os.path.abspath(log_file), level)
+        log = ErrorLog(os.path.abspath(log_file) if names_file(log_file) else log_file, level)
     except OSError as reason:
         raise ConfigError(f"--log {log_file}: {reason.strerror}") from None
+    except ValueError:
+        raise ConfigError(
+            f"--log {log_file}: expected syslog: or syslog:FACILITY, such as syslog:local3"
+        ) from None
     try:
         demon = Demon(settings, read, log)
     except StartError as error:

@@ -19,6 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe.gateway.scripts import account, closed_directory, fault_of
+from ewe.log_files import names_file, open_log
 from ewe.server.privileges import become
 
 if TYPE_CHECKING:
@@ -82,8 +83,15 @@ def log_doubts(config: Config, rotates_as_root: bool = False) -> list[str]:
     files += [("access-log", own.access_log) for own in config.each_site()]
     lines = []
     for setting, path in files:
+        if path.startswith("syslog:"):
+            try:
+                open_log(path, 2).close()
+            except PermissionError as error:
+                lines.append(f"{account()}: {error.strerror} ({setting})")
+            except OSError:
+                pass  # the start has failed, and --check-config says why
         directory = os.path.dirname(os.path.abspath(path))
-        if path in ("-", "off") or (os.path.exists(path) and not os.path.isfile(path)):
+        if not names_file(path) or (os.path.exists(path) and not os.path.isfile(path)):
             continue
         if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=True):
             lines.append(

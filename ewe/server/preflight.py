@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.setting_types import parse_database
+from ewe.log_files import open_log
 from ewe.processors.base import find
 from ewe.server.access import asked_as, doubts, log_doubts, program_doubts, python_doubts
 from ewe.server.demon_program import missing_databases, needs_demon
@@ -117,7 +118,12 @@ def failing_files(config: Config) -> Iterator[str]:
     files = [("logfile", config.logfile), ("pid-file", config.pid_file or "-")]
     files += [("access-log", path) for path in dict.fromkeys(own.access_log for own in config.each_site())]
     for setting, path in files:
-        if path not in ("-", "off") and (reason := unwritable(path)):
+        if path.startswith("syslog:") and setting != "pid-file":
+            try:
+                open_log(path, 2).close()
+            except OSError as error:
+                yield f"{path!r}: {error.strerror} ({setting})"
+        elif path not in ("-", "off") and (reason := unwritable(path)):
             yield f"{path!r} {reason} ({setting})"
 
 

@@ -17,6 +17,7 @@ from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import read_table
+from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
 from ewe.xswitch.settings import DEFAULTS, GENERAL, Settings, load, origins_in
 
@@ -95,7 +96,10 @@ def parser_of_run() -> Parser:
         "--parent", metavar="PID", type=int, default=0, help="stop when this process has ended"
     )
     parser.add_argument(
-        "--log", metavar="FILE", default="-", help="the log [-: standard error]; USR1 opens it again"
+        "--log",
+        metavar="FILE",
+        default="-",
+        help="the log [-: standard error; syslog: the log daemon]; USR1 opens it again",
     )
     parser.add_argument(
         "--log-level",
@@ -168,7 +172,9 @@ def check_settings(command: Command) -> int:
         if note:
             print(f"ewe-xswitch: note: {note} (listen)", file=sys.stderr)
     log = command.options.log
-    if log != "-" and not os.access(os.path.dirname(os.path.abspath(log)), os.W_OK):
+    if log.startswith("syslog:"):
+        log_of(command).file.close()
+    elif log != "-" and not os.access(os.path.dirname(os.path.abspath(log)), os.W_OK):
         raise ConfigError(f"--log {log}: its directory is not there, or may not be written")
     for doubt in command.settings.doubts():
         print(f"ewe-xswitch: {doubt}", file=sys.stderr)
@@ -184,17 +190,30 @@ def serve(command: Command) -> int:
     if not command.settings.listen:
         raise UsageError("nothing to listen on: say --listen unix:PATH or --listen HOST:PORT")
     options = command.options
-    log_file = options.log if options.log in ("-", "off") else os.path.abspath(options.log)
+    log_file = os.path.abspath(options.log) if names_file(options.log) else options.log
     try:
         log_here(log_file)
     except OSError as reason:
         raise ConfigError(f"--log {options.log}: {reason.strerror}") from None
-    log = ErrorLog("off" if log_file == "off" else "-", options.log_level)
+    log = log_of(command)
     descriptors.allow_all()
     try:
         return Supervisor(command.settings, command.read, log, options.parent, log_file).run()
     except StartError as error:
         return fail(1, error)
+
+
+def log_of(command: Command) -> ErrorLog:
+    """Return the log: of a file, standard error leads there. Raises ConfigError."""
+    path = command.options.log
+    try:
+        return ErrorLog("-" if names_file(path) else path, command.options.log_level)
+    except OSError as reason:
+        raise ConfigError(f"--log {path}: {reason.strerror}") from None
+    except ValueError:
+        raise ConfigError(
+            f"--log {path}: expected syslog: or syslog:FACILITY, such as syslog:local3"
+        ) from None
 
 
 def defaults(said: Sequence[str]) -> Settings:

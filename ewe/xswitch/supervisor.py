@@ -42,6 +42,7 @@ from dataclasses import replace
 
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import parse_address
+from ewe.log_files import names_file
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import ENGINES
@@ -294,7 +295,7 @@ class Supervisor:
             self.log.error(f"log {self.log_file}: {reason.strerror}; the old file stays in use")
             return
         try:
-            if self.log_file not in ("-", "off"):
+            if names_file(self.log_file):
                 channel.send(self.to_suexecme, {"log": True}, [2])
         except OSError as reason:
             self.log.error(f"suexecme keeps the old log until its next start: {reason.strerror}")
@@ -378,9 +379,9 @@ class Supervisor:
 def log_here(path: str) -> None:
     """Have standard error lead to a file, so that every message is in the log. Raises OSError.
 
-    Nothing is changed for "-" and "off".
+    Nothing is changed for a log that is no file: "-", "off" and "syslog:".
     """
-    if path not in ("-", "off"):
+    if names_file(path):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
         os.dup2(file, 2)
         os.close(file)

@@ -388,6 +388,7 @@ XSWITCH_MAY_IMPORT = {
     "ewe.gateway.records",
     "ewe.libcgi",
     "ewe.http",
+    "ewe.log_files",
     "ewe.logger",
     "ewe.streams.descriptors",
     "ewe.streams.listener",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -362,6 +363,110 @@ def test_a_torn_line_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "log /log cannot be written: the disk is full; its lines are lost until it can",
         "log /log: 2 lines could not be written",
     ]
+
+
+def log_daemon(path: Path) -> socket.socket:
+    """Return the socket of a log daemon."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listening.bind(str(path))
+    listening.settimeout(60)
+    return listening
+
+
+def test_syslog(start: Start, model_or_loop: str, tmp_path: Path) -> None:
+    """Each line is a datagram with its priority; a daemon that is started again, and one that is slow, are no harm."""
+    path = tmp_path / "log"
+    with log_daemon(path) as daemon:
+        access, errors = f"syslog:local3@{path}", f"syslog:@{path}"
+        server = start(model_or_loop, "--access-log", access, "--logfile", errors, "--log-format", "%r %s")
+        write_program(server.cgi / "fails", "#!/bin/sh\nexit 1\n")
+        assert get(server, b"?first") == 200
+        assert re.fullmatch(rb"<158>ewe\[\d+\]: GET /\?first HTTP/1\.1 200", daemon.recv(5000))
+        assert get(server, b"cgi-bin/fails") == 502
+        found = sorted(daemon.recv(5000) for _ in range(2))
+        assert re.fullmatch(rb"<158>ewe\[\d+\]: GET /cgi-bin/fails HTTP/1\.1 502", found[0])
+        assert re.fullmatch(rb"<28>ewe\[\d+\]: warning: 127\.0\.0\.1 .* 502, .*", found[1])
+        assert get(server, b"?" + b"q" * 6000) == 200
+        assert 4096 < len(daemon.recv(50000)) < 4120
+    path.unlink()
+    assert get(server, b"?lost") == 200
+    server.wait_for_log(f"log {access} cannot be written: No such file or directory; its lines are lost")
+    with log_daemon(path) as daemon:
+        for _ in range(600):  # more than the daemon's queue takes
+            with suppress(TimeoutError):
+                assert get(server, b"?later") == 200
+            if "its reader does not keep up" in server.log():
+                break
+        assert b"GET /?later" in daemon.recv(5000)
+        server.process.send_signal(signal.SIGUSR1)  # nothing is to be opened again
+        server.process.send_signal(signal.SIGHUP)
+    assert server.stop() == 0
+    assert not server.access_file.exists()
+
+
+def test_a_change_between_syslog_and_a_file(start: Start, model: str, tmp_path: Path) -> None:
+    """HUP may change where the lines go, to and fro."""
+    path, settings, file = tmp_path / "log", tmp_path / "ewe.toml", tmp_path / "file"
+    with log_daemon(path) as daemon:
+        options = ("--config", str(settings))
+        settings.write_text(f'log-format = "%q"\naccess-log = "{file}"\n')
+        server = start(model, *options, env=None)
+        assert get(server, b"?file") == 200
+        lines(file, 1)
+        for count in (1, 2):
+            settings.write_text(f'log-format = "%q"\naccess-log = "syslog:@{path}"\n')
+            reload(server, 2 * count - 1)
+            assert get(server, b"?daemon") == 200
+            assert daemon.recv(5000).endswith(b": ?daemon")
+            settings.write_text(f'log-format = "%q"\naccess-log = "{file}"\n')
+            reload(server, 2 * count)
+            assert get(server, b"?file") == 200
+            lines(file, 1 + count)
+    assert "Traceback" not in server.log()
+
+
+def reload(server: Server, count: int) -> None:
+    """Have the server read its configuration for the count-th time, and wait until new connections follow it."""
+    before = set(children(server.pid))
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: server.log().count("configuration was read again") >= count, 20, server.log)
+    wait_until(lambda: not before & set(children(server.pid)), 20, server.log)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("setting", ["--access-log", "--logfile"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("syslog:@/nowhere/log", "no log daemon at /nowhere/log: No such file or directory"),
+        ("syslog:nothing", "expected a path, or syslog:[FACILITY][@PATH] such as syslog: or syslog:local3"),
+        ("syslog:@relative", "expected a path, or syslog:"),
+    ],
+)
+def test_a_log_daemon_that_is_not_there(tmp_path: Path, setting: str, path: str, said: str) -> None:
+    """One line, at the start and from --check-config."""
+    (tmp_path / "htdocs").mkdir()
+    for more in ((), ("--check-config",)):
+        ended = run_command(tmp_path, "-t", "--port", "0", setting, path, *more)
+        assert ended.returncode in (1, 2) and ended.stderr.count("\n") == 1, ended.stderr
+        assert said in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize("model", ["thread", "asyncio --workers 2"])
+def test_priorities_for_the_journal(start: Start, model: str, tmp_path: Path) -> None:
+    """If standard error is the journal's, messages begin with their priority, and have no time."""
+    (tmp_path / "stderr.0").touch()
+    for number, journal in enumerate(("stderr.0", "htdocs")):
+        status = (tmp_path / journal).stat()
+        server = start(model, env={"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
+        write_program(server.cgi / "fails", "#!/bin/sh\nprintf '<0>oops\\n' >&2; exit 1\n")
+        assert get(server, b"cgi-bin/fails") == 502
+        text = server.wait_for_log(": 502, ")
+        if number == 0:
+            assert re.search(r"^<4>warning: 127\.0\.0\.1 .*: 502, ", text, re.MULTILINE), text
+            assert not re.search(r"^<[^4]>", text, re.MULTILINE)
+        else:
+            assert re.search(r"^\d{4}-\d\d-\d\d .* warning: .*: 502, ", text, re.MULTILINE), text
 
 
 def test_lines_do_not_mix(server: Server) -> None:

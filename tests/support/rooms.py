@@ -22,7 +22,7 @@ FLOORS = {
     "ewe.short_line": 1,
     "ewe.svg": 1,
     "ewe.libcgi": 1,
-    "ewe.log_files": 1,
+    "ewe.log_files": 0,
     "ewe.logger": 2,
     "ewe.streams": 3,
     "ewe.sqlpages": 5,
