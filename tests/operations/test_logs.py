@@ -374,7 +374,7 @@ def log_daemon(path: Path) -> socket.socket:
 
 
 def test_syslog(start: Start, model_or_loop: str, tmp_path: Path) -> None:
-    """Each line is a datagram with its priority; a daemon that is started again, and one that is slow, are no harm."""
+    """Each line is a datagram with its priority. No daemon, a new one and a slow one do no harm."""
     path = tmp_path / "log"
     with log_daemon(path) as daemon:
         access, errors = f"syslog:local3@{path}", f"syslog:@{path}"
@@ -409,16 +409,16 @@ def test_a_change_between_syslog_and_a_file(start: Start, model: str, tmp_path: 
     path, settings, file = tmp_path / "log", tmp_path / "ewe.toml", tmp_path / "file"
     with log_daemon(path) as daemon:
         options = ("--config", str(settings))
-        settings.write_text(f'log-format = "%q"\naccess-log = "{file}"\n')
-        server = start(model, *options, env=None)
+        settings.write_text(f'log-format = "%q"\n[[site]]\naccess-log = "{file}"\n')
+        server = start(model, *options)
         assert get(server, b"?file") == 200
         lines(file, 1)
         for count in (1, 2):
-            settings.write_text(f'log-format = "%q"\naccess-log = "syslog:@{path}"\n')
+            settings.write_text(f'log-format = "%q"\n[[site]]\naccess-log = "syslog:@{path}"\n')
             reload(server, 2 * count - 1)
             assert get(server, b"?daemon") == 200
             assert daemon.recv(5000).endswith(b": ?daemon")
-            settings.write_text(f'log-format = "%q"\naccess-log = "{file}"\n')
+            settings.write_text(f'log-format = "%q"\n[[site]]\naccess-log = "{file}"\n')
             reload(server, 2 * count)
             assert get(server, b"?file") == 200
             lines(file, 1 + count)
