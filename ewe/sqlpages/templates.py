@@ -6,7 +6,9 @@ declare is an error, with its line.
 The sandbox keeps a template from Python: no attribute that begins with an underscore, no change of what it gets.
 That does not bound its time. A budget does: loops and calls look at the clock. A template that takes longer than
 SECONDS, or makes more than MAX_BYTES, ends with an error. One operation that makes a huge text (`"x" * 10 ** 9`) is
-refused, and so is one that grows a text step by step. A list counts with all that it holds (weighed()).
+refused, and so is one that grows a text step by step. A list counts with all that it holds (weighed()), and so
+does each long text. To compile a template takes about 10 µs for each character, and nothing can end it halfway:
+what bounds it is the length of the source.
 A template's author still uses the server's processor, as the author of a CGI program does.
 
 A template may extend `ewe`, the layout below, or a file beside it that begins with an underscore:
@@ -39,11 +41,13 @@ from ewe.sqlpages.declarations import PageError
 # jinja2 loads these when it first needs them: once root is given up, Python's directories may not be readable
 codecs.lookup("unicode-escape")
 
+MAX_SOURCE = 32_768  # characters of a template: compiled in a third of a second at most
 SECONDS = 2.0  # that a template may take
 MAX_BYTES = 8 << 20  # characters that a page may have
 MAX_REPEATED = 1 << 20  # of the result of one operation
 MAX_ITEMS = 1 << 22  # what one list may hold, with all that its parts hold, and each text by its length
-MAX_HELD = 1 << 24  # of all lists of a page together
+MAX_HELD = 1 << 24  # of all lists and long texts that a page makes
+SHORT = 4096  # characters of a text that does not count
 PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that make a text or a list of any length out of a little, and what needs a look at its arguments as well
 ENDLESS = (
@@ -230,11 +234,13 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def weighed(value: Any) -> Any:
-    """Return a value; refuse a list, tuple or dictionary that is too large. Raises SecurityError, TooMuch.
+    """Return a value; refuse a list, tuple, dictionary or text that is too large. Raises SecurityError, TooMuch.
 
     A list whose parts are one list, and so on, is small in memory and endless as a text. What counts is therefore
     its size as a text. Everything that makes a list in a template calls this, so none is too large to be walked.
     """
+    if isinstance(value, str) and len(value) > SHORT:
+        hold(len(value))
     if not isinstance(value, CONTAINERS):
         return value
     spend()
@@ -250,10 +256,15 @@ def weighed(value: Any) -> Any:
                 raise SecurityError("a list holds no namespace here")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
+    hold(count)
+    return value
+
+
+def hold(count: int) -> None:
+    """Count the items and characters of a list or text that a page has made. Raises TooMuch."""
     budget.held = getattr(budget, "held", 0) + count
     if budget.held > MAX_HELD:
-        raise TooMuch(f"the lists of the page hold more than {MAX_HELD} items and characters")
-    return value
+        raise TooMuch(f"the lists and texts of the page hold more than {MAX_HELD} items and characters")
 
 
 def parts_of(container: Any) -> Iterable[Any]:
@@ -280,8 +291,11 @@ def inserted(value: Any) -> Any:
 def concatenated(parts: list[Any]) -> str:
     """Return what a ~ b ~ c is: texts in a row, escaped if one of them is HTML."""
     texts = ["" if part is None else part if isinstance(part, str) else str(part) for part in parts]
-    if sum(map(len, texts)) > MAX_REPEATED:
+    length = sum(map(len, texts))
+    if length > MAX_REPEATED:
         raise SecurityError("a text that is too long")
+    if length > SHORT:
+        hold(length)
     return Markup("").join(texts) if any(isinstance(each, Markup) for each in texts) else "".join(texts)
 
 
@@ -296,7 +310,8 @@ def replaced(value: Any, old: str, new: str) -> str:
     text: str = value if isinstance(value, str) else str(value)
     if not old or len(text) + text.count(old) * len(new) > MAX_REPEATED:
         raise SecurityError("a text that is too long")
-    return text.replace(old, new)
+    made: str = weighed(text.replace(old, new))
+    return made
 
 
 def total(values: Iterable[Any], start: float = 0) -> Any:
@@ -341,8 +356,17 @@ class Loader(jinja2.BaseLoader):
             except FileNotFoundError:
                 pass
             else:
+                spend()
+                check_length(text, template)
                 return text, template, is_same
         raise jinja2.TemplateNotFound(template)
+
+
+def check_length(source: str, name: str = "") -> None:
+    """Raise TemplateSyntaxError for a source that takes too long to compile."""
+    if len(source) > MAX_SOURCE:
+        line = source.count("\n", 0, MAX_SOURCE) + 1
+        raise jinja2.TemplateSyntaxError(f"longer than {MAX_SOURCE} characters", line, name or None)
 
 
 # When the template that this thread renders now must be at its end. A template never pauses, so there is one.
@@ -369,6 +393,7 @@ class Template:
         """text: None for the plain page. offset: lines of the file before the template. Raises PageError."""
         self.offset = offset
         try:
+            check_length(text or "")
             self.template = environment.from_string(PLAIN if text is None else text)
         except jinja2.TemplateSyntaxError as error:
             raise PageError(error.lineno + offset, f"template: {error.message}") from None

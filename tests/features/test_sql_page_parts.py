@@ -343,6 +343,34 @@ def test_a_template_cannot_grow_without_a_limit(text: str) -> None:
     assert "MemoryError" not in str(error.value)
 
 
+def test_a_template_is_compiled_in_bounded_time() -> None:
+    longest = "{{ 1 }}" * (templates.MAX_SOURCE // 7)
+    assert render(longest) == "1" * (templates.MAX_SOURCE // 7)
+    with pytest.raises(PageError) as error:
+        render("\n\n" + longest + "1234567")
+    assert str(error.value).endswith("template: longer than 32768 characters") and error.value.line == 13
+    files = {"_long.sql.html": "\n" * 9 + longest + "1234567"}
+    for word in ("include", "extends", "import"):
+        with pytest.raises(PageError, match=r"_long\.sql\.html, line 10: longer than 32768 characters"):
+            use = f'{{% {word} "_long.sql.html" {"as a " if word == "import" else ""}%}}'
+            Template(Environment(lambda name: (files[name], lambda: True)), use, 0).render({})
+
+
+def test_compiling_what_a_template_includes_counts_as_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "SECONDS", 0.05)
+    part = "{{ a.b(c)[d] }}" * ((templates.MAX_SOURCE - 100) // 15)
+    loaded: list[str] = []
+
+    def load(name: str) -> tuple[str, Any]:
+        loaded.append(name)
+        return "{% if 0 %}" + part + "{% endif %}" if name != "_x.sql.html" else part, lambda: True
+
+    text = "".join(f'{{% include "_{number}.sql.html" %}}' for number in range(40))
+    with pytest.raises(PageError, match=r"longer than 0\.05 s"):
+        Template(Environment(load), text, 0).render({})
+    assert len(loaded) < 5
+
+
 def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "SECONDS", 0.05)
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -374,6 +402,18 @@ def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) 
         "{% set a = range(99999)|list %}{% set m = namespace(a=[]) %}"
         "{% for i in range(99999) %}{% set m.a = m.a + [a] %}{% endfor %}",
         "{% set n = namespace() %}{% set m = namespace(a=n, b=n) %}{{ m }}",
+        # Texts that are nowhere in a list, and as long as one text may be
+        *(
+            f"{{% set n = namespace() %}}{{% set x = 'x' * 1000000 %}}{''.join(holds)}"
+            for holds in (
+                [f"{{% set n.a{number} = x ~ {number} %}}" for number in range(90)],
+                [f"{{% set n.a{number} = x|upper %}}" for number in range(90)],
+                [f"{{% set n.a{number} = x.replace('a', 'b') %}}" for number in range(90)],
+                [f"{{% set n.a{number} = x.title() %}}" for number in range(90)],
+                [f"{{% set n.a{number} = x|replace('x', 'y') %}}" for number in range(90)],
+                [f"{{% set n.a{number} = x * 1 %}}" for number in range(90)],
+            )
+        ),
     ],
 )
 def test_lists_in_lists_are_bounded_by_all_that_they_hold(text: str) -> None:
