@@ -1436,7 +1436,7 @@ def test_a_dropped_call_that_has_not_begun_is_never_made(calls: Calls) -> None:
     dropped.dropped = True
     go_on.set()
     wait_until(lambda: events == ["abandoned"], 20, lambda: f"{events}")
-    assert all(call.value for call in blocking)
+    wait_until(lambda: all(call.value for call in blocking), 20)
 
 
 def test_a_stop_waits_for_calls_and_cleans_up_after_those_that_were_dropped(calls: Calls) -> None:
