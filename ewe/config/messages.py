@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class ConfigError(ValueError):
@@ -33,3 +35,13 @@ def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
 
     near = difflib.get_close_matches(name, list(names), 1, likeness)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def docs_page(name: str) -> str:
+    """Return the path of a page of docs/: in the clone that runs, or where pip has installed it."""
+    clone = Path(__file__).resolve().parents[2]
+    prefix = os.path.normpath(clone / "../../..")  # of prefix/lib/python3.11/site-packages
+    for page in (clone / "docs" / name, Path(prefix, "share/doc/ewe", name)):
+        if page.is_file():
+            return str(page.relative_to(clone) if clone == Path.cwd() else page)
+    return f"docs/{name} of ewe's source"

@@ -17,6 +17,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+from ewe.config.messages import docs_page
 from ewe.gateway.asgi import FAULT, Application, Call, Head
 from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 MAX_KNOWN = 1024  # requests whose part of the scope is remembered
 JOINED = 64 * 1024  # bytes of small pieces that go out together
 
-REMEDY = "run it in a server that has (uvicorn, daphne), behind --proxy (docs/proxy.md)"
+REMEDY = f"run it in a server that has (uvicorn, daphne), behind --proxy ({docs_page('proxy.md')})"
 
 
 def asks_for_websocket(request: Request) -> bool:

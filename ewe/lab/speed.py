@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe.config.command_parser import CommandParser
+from ewe.config.messages import docs_page
 from ewe.config.settings import Config
 from ewe.lab import options as types
 from ewe.lab.bench.experiment import Contender, Load
@@ -362,7 +363,7 @@ def arguments() -> CommandParser:
     """Return the parser of the command line."""
     parser = CommandParser(
         prog="python -m ewe.lab.speed",
-        description="Compare ewe's models with nginx. docs/speed.md explains it.",
+        description=f"Compare ewe's models with nginx. {docs_page('speed.md')} explains it.",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="1 KB with keep-alive and without a log only: about a minute")

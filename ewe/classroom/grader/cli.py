@@ -39,14 +39,14 @@ from ewe.classroom.grader.submission import Submission
 from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
 from ewe.classroom.seeds import Seed
 from ewe.config.command_parser import CommandParser, enough_read
-from ewe.config.messages import ConfigError, nearest, one_line
+from ewe.config.messages import ConfigError, docs_page, nearest, one_line
 from ewe.scratch import Scratch
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
 DESCRIPTION = """Grade a web server: prove by schedules how many clients it serves at a time, and look for leaks,
-zombies and busy waiting. The server may be in any language; docs/grading.md says what it must do."""
+zombies and busy waiting. The server may be in any language; {page} says what it must do."""
 LEFT_OUT_SHOWN = 5  # names of files in one line
 MARKS = {PASSED: ("ok", "32"), FAILED: ("FAILED", "31"), ERROR: ("error", "33"), NOT_RUN: ("not run", "33")}
 
@@ -57,7 +57,9 @@ class Parser(CommandParser):
 
 
 def parser() -> Parser:
-    made = Parser(prog="ewe-grade", description=DESCRIPTION, allow_abbrev=False)
+    made = Parser(
+        prog="ewe-grade", description=DESCRIPTION.format(page=docs_page("grading.md")), allow_abbrev=False
+    )
     made.add_argument(
         "path", nargs="?", metavar="PATH",
         help="a model of ewe (a Python file), or a program that is run as PATH PORT ROOT WORKERS",
