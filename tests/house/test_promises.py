@@ -1,0 +1,182 @@
+"""A change of the design must not cost: calls for each request, imports at the start, rooms that know a feature."""
+
+from __future__ import annotations
+
+import ast
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from support.wire import read_response
+
+import ewe
+from ewe import logger
+from ewe.config.settings import Config
+from ewe.conversation import converse
+from ewe.site import Site
+from ewe.streams.blocking import BlockingStream, run, set_timeouts
+
+SOURCE = Path(ewe.__file__).parent
+REQUEST = b"GET /page.txt HTTP/1.1\r\nHost: a\r\n\r\n"
+
+# Rooms that the server reaches by one table only, one day: today these files import them by name. A row may go, and
+# a name in a row; none may come.
+KNOWN = {
+    "cli.py": {"libcgi", "xswitch"},
+    "gateway/database.py": {"database"},
+    "gateway/libcgi_shim.py": {"libcgi"},
+    "server/preflight.py": {"database", "features.libcgi"},
+    "server/processor_factory.py": {"features.libcgi"},
+    "site.py": {
+        *(
+            "features.asgi",
+            "features.authorizers",
+            "features.browser",
+            "features.cgi",
+            "features.compression",
+        ),
+        *("features.content_cache", "features.encoded_slashes", "features.fastcgi", "features.files"),
+        *("features.libcgi", "features.libcgi_process", "features.libcgi_status", "features.markdown_pages"),
+        *("features.pages", "features.proxy", "features.sql_pages", "features.users", "features.wsgi"),
+        "features.xswitch",
+    },
+    "sites/build.py": {
+        *("features.asgi", "features.cgi", "features.content_cache", "features.fastcgi", "features.files"),
+        *(
+            "features.libcgi",
+            "features.libcgi_process",
+            "features.pages",
+            "features.proxy",
+            "features.static",
+        ),
+        *("features.webdav", "features.wsgi"),
+    },
+    "sites/explain.py": {"features.encoded_slashes", "features.languages", "features.static"},
+    "sites/homes.py": {"features.guards", "features.static", "features.users"},
+    "sites/leads.py": {"features.static"},
+    "sites/part.py": {"features.users", "features.xswitch"},
+    "sites/virtual.py": {"features.compression", "features.encoded_slashes", "features.proxy"},
+}
+APART = ("xswitch", "libcgi", "database", "sqlpages", "classroom", "lab")
+
+# A server of one process that serves files has no use for these.
+HEAVY = {
+    *(
+        "asyncio",
+        "ssl",
+        "json",
+        "email",
+        "logging",
+        "http",
+        "urllib",
+        "inspect",
+        "hashlib",
+        "multiprocessing",
+    ),
+    *("uvloop", "jinja2", "ctypes", "concurrent", "sqlite3", "tomllib", "unittest", "typing_extensions"),
+}
+
+
+class Calls:
+    """The functions of ewe that one thread calls while it is profiled: file and name, in order."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str]] = []
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(SOURCE):
+            self.made.append((file.relative_to(SOURCE).as_posix(), frame.f_code.co_qualname))
+
+
+def calls_of_a_request(config: Config, request: bytes) -> list[tuple[str, str]]:
+    """Return the calls for the fourth of equal requests on one connection."""
+    client, server = socket.socketpair()
+    calls = Calls()
+    stream = BlockingStream(server, ("127.0.0.1", 1), ("127.0.0.1", 2), config)
+    set_timeouts(server, 1, 20)
+    site = Site(config)
+
+    def talk() -> None:
+        sys.setprofile(calls)
+        run(converse(stream, site))
+
+    thread = threading.Thread(target=talk, daemon=True)
+    thread.start()
+    for _ in range(5):
+        client.sendall(request)
+        assert read_response(client)[0] == 200
+    client.close()
+    thread.join(30)
+    stream.close()
+    starts = [number for number, (_, name) in enumerate(calls.made) if name == "recall"]
+    return calls.made[starts[3] : starts[4]]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Give a function that opens the access log; at the end both logs are as before."""
+    yield lambda access: logger.open_logs("off", "warning", access, "common")
+    logger.open_logs("off", "warning", "off", "common")
+
+
+@pytest.mark.parametrize("logged, most_calls, most_files", [(False, 11, 6), (True, 21, 7)])
+def test_a_warm_request_for_a_file_makes_few_calls(
+    logs: Callable[[str], None], tmp_path: Path, logged: bool, most_calls: int, most_files: int
+) -> None:
+    """Conversation, site, static files, message, writer and stream; then the log, with a call for each field."""
+    (tmp_path / "page.txt").write_text("wool" * 250)
+    logs(str(tmp_path / "log") if logged else "off")
+    made = calls_of_a_request(Config(documentroot=str(tmp_path)), REQUEST)
+    assert len(made) <= most_calls, made
+    assert len({file for file, _ in made}) <= most_files, made
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Return the modules of ewe that a file imports, at any point."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ewe":
+            for name in node.names:
+                yield f"{node.module}.{name.name}".removeprefix("ewe.")
+
+
+def test_the_rooms_that_know_a_feature_become_fewer() -> None:
+    found: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        name = path.relative_to(SOURCE).as_posix()
+        if name.split("/")[0] in ("features", *APART):
+            continue
+        for module in imports(path):
+            room, *rest = module.split(".")
+            if room in APART:
+                found.setdefault(name, set()).add(room)
+            elif room == "features" and rest[0] not in ("base", "Feature"):
+                found.setdefault(name, set()).add(f"features.{rest[0]}")
+    new = {name: features - KNOWN.get(name, set()) for name, features in found.items()}
+    assert not {name: features for name, features in new.items() if features}, "one more file names a feature"
+    gone = {name: features - found.get(name, set()) for name, features in KNOWN.items()}
+    assert not {name: features for name, features in gone.items() if features}, "take these out of KNOWN"
+
+
+@pytest.mark.starts_processes
+def test_a_bare_server_imports_little(tmp_path: Path) -> None:
+    """Each module that is loaded before a fork is memory that each child may copy."""
+    program = (
+        "import sys\n"
+        "from ewe.processors.serial import Serial\n"
+        "Serial.serve = lambda self, listener: (print(*sys.modules), self.finish())\n"
+        "from ewe.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    command = [sys.executable, "-c", program, "-n", "0", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    loaded = {name.split(".")[0] for name in ran.stdout.split()}
+    assert "ewe" in loaded
+    assert not loaded & HEAVY, sorted(loaded & HEAVY)
