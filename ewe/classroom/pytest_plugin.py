@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ewe.config.messages import docs_page
-
 if TYPE_CHECKING:
     from ewe.classroom.grader.apart import Grader
     from ewe.classroom.grader.verdicts import Verdict
@@ -29,7 +27,7 @@ OPTIONS = (
         "--ewe",
         "ewe_path",
         "PATH",
-        f"grade a server: a model of ewe, or a program (see {docs_page('grading.md')})",
+        "grade a server: a model of ewe, or a program (`ewe-grade --help` names the page about both)",
     ),
     ("--ewe-command", "ewe_command", "TEXT", "grade what this starts: './server {port} {root} {workers}'"),
     ("--ewe-lab", "ewe_lab", "NAME", "the lab, or a grading.toml [thread]"),
