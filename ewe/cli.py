@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 
 from ewe import __version__
 from ewe.config.command_parser import CommandParser, HelpFormatter, enough_read
+from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, nearest, one_line, quoted
 from ewe.config.setting_types import BOOL
 from ewe.config.settings import SETTINGS, Config, Setting, groups
@@ -32,11 +33,6 @@ LISTS = tuple(setting.key for setting in SETTINGS.values() if isinstance(setting
 
 LONGEST_DEFAULT = 50  # characters in the help; --print-config shows all
 DIRECTORY = "the directory of the command line"  # the origin of its document root
-
-NOT_HERE = (
-    "this Python has no epoll(7), which Linux has: run a clone of ewe in a Linux container, "
-    'docker run --rm -it -p 4000:4000 -v "$PWD":/ewe -w /ewe python:3 python3 -m ewe --host 0.0.0.0 4000'
-)
 
 
 class SiteError(Exception):
@@ -60,10 +56,6 @@ def _run(argv: list[str]) -> int:
     options = _parse(argv)
     if options.build_libcgi:
         return _build_libcgi()
-    from ewe.streams.poller import has_epoll
-
-    if not has_epoll():
-        return _fail(1, OSError(NOT_HERE))
     config = _configure(options)
     if options.print_config:
         return _print(as_toml(config))
@@ -120,6 +112,8 @@ def _explain(config: Config, question: str) -> int:
 
 def _build_libcgi() -> int:
     """Build LibCGI's shim, and the host that X-Switch runs, unless they are built."""
+    if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
+        return _fail(1, OSError(reason))
     from ewe.libcgi.build import BuildError, build
     from ewe.xswitch.tools import libcgi
 

@@ -34,6 +34,7 @@ import os
 import re
 import socket
 import stat
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -42,6 +43,7 @@ from mmap import PAGESIZE, mmap
 # Linux writes up to this many bytes to a pipe in one piece or not at all: pipe(7)
 PIPE_BUF = 4096
 REPORT_S = 5.0  # seconds between two reports of lost lines
+EVENTFD_FLAGS: int = getattr(os, "EFD_CLOEXEC", 0) | getattr(os, "EFD_NONBLOCK", 0)
 MAX_LINKS = 40  # symbolic links on the way to a directory, as in Linux
 SLOW, FULL = "its reader does not keep up", "the disk is full"
 # Severities, RFC 5424 section 6.2.1, by the levels of the error log; a line of the access log is an "info"
@@ -71,12 +73,11 @@ class Counter:
 
     def share(self) -> None:
         """Count for the processes that are forked from now on, too: by an eventfd(2), where the system has them."""
+        if not hasattr(os, "eventfd"):
+            return  # each process counts for itself
         try:
-            self.descriptor = os.eventfd(self.own, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        except (
-            AttributeError,
-            OSError,
-        ):  # not Linux, or no descriptor is left: each process counts for itself
+            self.descriptor = os.eventfd(self.own, EVENTFD_FLAGS)
+        except OSError:  # no descriptor is left: as above
             return
         # Not at the exit: a process that has closed all descriptors may use the number for another file.
         weakref.finalize(self, os.close, self.descriptor).atexit = False
@@ -86,7 +87,7 @@ class Counter:
         if self.descriptor < 0:
             self.own += count
         elif count:
-            os.eventfd_write(self.descriptor, count)
+            os.write(self.descriptor, count.to_bytes(8, sys.byteorder))
 
     def take(self) -> int:
         """Return the count, and begin at 0 again."""
@@ -94,7 +95,7 @@ class Counter:
             count, self.own = self.own, 0
             return count
         try:
-            return os.eventfd_read(self.descriptor)
+            return int.from_bytes(os.read(self.descriptor, 8), sys.byteorder)
         except BlockingIOError:
             return 0
 

@@ -10,6 +10,7 @@ from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.setting_types import parse_application, parse_database, parse_mount, parse_responder
 from ewe.features.files import static_files
 from ewe.gateway.claims import Claims, is_in, with_languages
+from ewe.gateway.true_names import real_path
 from ewe.http.error_pages import error_page
 from ewe.http.limits import Limits
 from ewe.http.messages import Request, Response
@@ -236,7 +237,7 @@ class Site:
     def claims(self, switch: XSwitch | None) -> Claims:
         """Return which files of the document root are programs and therefore never sent."""
         config = self.config
-        root = os.path.realpath(config.documentroot)
+        root = real_path(config.documentroot)
         extensions: list[str] = []
         directories: list[str] = []
         programs = os.path.realpath(config.cgi_path)

@@ -146,15 +146,15 @@ def tmp_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fork_servers() -> Iterator[Callable[[str], ForkServer]]:
+def fork_servers() -> Iterator[Callable[..., ForkServer]]:
     """What starts servers fast: a fork server for asyncio and one for the other models, made when first needed."""
-    made: dict[bool, ForkServer] = {}
+    made: dict[tuple[bool, bool], ForkServer] = {}
 
-    def of_model(model: str) -> ForkServer:
-        heavy = model.startswith(("asyncio", "xswitch"))
-        if heavy not in made:
-            made[heavy] = ForkServer(heavy)
-        return made[heavy]
+    def of_model(model: str, elsewhere: bool = False) -> ForkServer:
+        key = model.startswith(("asyncio", "xswitch")), elsewhere
+        if key not in made:
+            made[key] = ForkServer(*key)
+        return made[key]
 
     yield of_model
     for server in made.values():
@@ -162,7 +162,7 @@ def fork_servers() -> Iterator[Callable[[str], ForkServer]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, fork_servers: Callable[[str], ForkServer]) -> Iterator[Starter]:
+def start(tmp_path: Path, fork_servers: Callable[..., ForkServer]) -> Iterator[Starter]:
     """Return a function that starts ewe: start("thread", "--grace", "1s") -> Server. See Starter.
 
     When the test ends every server is stopped, and must have left no process behind.
@@ -176,7 +176,7 @@ def start(tmp_path: Path, fork_servers: Callable[[str], ForkServer]) -> Iterator
 def shared_server(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    fork_servers: Callable[[str], ForkServer],
+    fork_servers: Callable[..., ForkServer],
 ) -> Iterator[Server]:
     """A server of each variant in turn, with default settings, for all tests of a file that leave it as it was.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ewe import __version__
 from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import toml
 from ewe.database.protocol import LAYOUTS, ClientRequest, DatabaseError
@@ -94,6 +96,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.check_config:
         print(f"configuration ok ({file or 'no file'})")
         return 0
+    if reason := needs_linux("the database demon", shlex.join(["ewe-dbd", *arguments])):
+        return fail(1, OSError(reason))
     return serve(settings, read, options.log, options.log_level)
 
 

@@ -16,6 +16,7 @@ import stat
 import time
 
 from ewe.config.defaults import PRIVATE_DIRECTORIES
+from ewe.gateway.true_names import LOOK, true_name
 from ewe.http.error_pages import html_escape
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -28,7 +29,6 @@ MAX_NAMES = 50_000  # to read more would take too long, even without examining t
 COLUMNS = {"name": ("Name", "asc"), "size": ("Size", "desc"), "date": ("Modified", "desc")}
 DIGITS = re.compile("([0-9]+)")
 NUMBER = re.compile("[1-9][0-9]{0,5}")
-OPEN = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC
 WEIGHT = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")  # RFC 9110 section 12.4.2
 # Control characters in a name are shown as ␀ ␁ ␂ … Characters that end a line or change the direction of writing
 # are shown as �, so that "evil\u202etxt.exe" does not look like the name of a text file.
@@ -107,16 +107,17 @@ class Entry:
         self.modified = about.st_mtime_ns // 10**9
 
 
-def listing(request: Request, path: str, descriptor: int, root: str = "") -> Response:
+def listing(request: Request, path: str, descriptor: int, root: str = "", place: str = "") -> Response:
     """Return the listing of an open directory. path: ends in a slash. Raises HTTPError.
 
-    root: the document root; links that lead out of it are not listed. "": all links are listed.
+    root: the document root; links that lead out of it are not listed. "": all links are listed. place: the
+    directory's path in the file system.
     """
     said = parameters(request.query)
     names = names_in(descriptor, path)
     part = Part(names, said.get("page", "")) if len(names) > MAX_SORTED else None
     sort, order = wanted(said) if part is None else ("", "")
-    entries = read(descriptor, names if part is None else part.names, root)
+    entries = read(descriptor, names if part is None else part.names, root, place)
     if part is None:
         arranged(entries, sort, order)
     fields = FIELDS if part is None else (*FIELDS, ("Link", part.links()))
@@ -200,14 +201,17 @@ def names_in(descriptor: int, path: str) -> list[str]:
     return [name for name in names if not name.startswith(".") and name.upper() not in PRIVATE_DIRECTORIES]
 
 
-def read(descriptor: int, names: list[str], root: str) -> list[Entry]:
-    """Return an Entry for each of these names in a directory that may be listed, in their order."""
+def read(descriptor: int, names: list[str], root: str, place: str) -> list[Entry]:
+    """Return an Entry for each of these names in a directory that may be listed, in their order.
+
+    root, place: as listing().
+    """
     entries = []
     for name in names:
         try:
             about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if stat.S_ISLNK(about.st_mode):
-                if root and leads_out(name, descriptor, root):
+                if root and leads_out(name, descriptor, root, place):
                     continue
                 about = os.stat(name, dir_fd=descriptor)
         except OSError:  # removed meanwhile, a broken link, a directory that may not be searched
@@ -217,14 +221,14 @@ def read(descriptor: int, names: list[str], root: str) -> list[Entry]:
     return entries
 
 
-def leads_out(name: str, descriptor: int, root: str) -> bool:
-    """Return whether a link in a directory leads out of root. Raises OSError.
+def leads_out(name: str, descriptor: int, root: str, place: str) -> bool:
+    """Return whether a link in a directory leads out of root. place: of the directory. Raises OSError.
 
     The kernel resolves a link ten times as fast as os.path.realpath().
     """
-    opened = os.open(name, OPEN, dir_fd=descriptor)
+    opened = os.open(name, LOOK, dir_fd=descriptor)
     try:
-        return not (os.readlink(f"/proc/self/fd/{opened}") + "/").startswith(root.rstrip("/") + "/")
+        return not (true_name(opened, os.path.join(place, name)) + "/").startswith(root.rstrip("/") + "/")
     finally:
         os.close(opened)
 

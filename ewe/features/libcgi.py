@@ -12,6 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from ewe.config.linux import needs_linux
 from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
@@ -177,6 +178,8 @@ def obstacle(config: Config) -> str:
     """Return why no library could be called with these settings, in one line; "" if nothing stands in the way."""
     if not holds_libraries(config.libcgi_path):
         return ""
+    if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
+        return f"{reason} (libcgi-path)"
     from ewe.gateway.libcgi import AS_ROOT
     from ewe.gateway.libcgi_shim import NOT_BUILT
     from ewe.libcgi.build import shim

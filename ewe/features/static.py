@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe.gateway.claims import Claims, is_sql_page
+from ewe.gateway.true_names import real_path, true_name
 from ewe.http import conditional, ranges
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page, html_escape
@@ -115,7 +116,7 @@ class Static:
         root: instead of config.documentroot, without symbolic links. prefix: the beginning of its URLs, such as
         `/~alice`. claims: which files are programs. owner: the user id whose files may be sent; None: all.
         """
-        self.root = root or os.path.realpath(config.documentroot)
+        self.root = root or real_path(config.documentroot)
         self.below = self.root.rstrip("/") + "/"  # how the name of every file below the root begins
         self.prefix = prefix
         self.skip = len(prefix)
@@ -215,7 +216,10 @@ class Static:
 
     def check(self, descriptor: int, name: str, for_program: bool) -> None:
         """Raise HTTPError if a file lies outside the root, is a program, or belongs to another user."""
-        real = true_name(descriptor, name)
+        try:
+            real = true_name(descriptor, name)
+        except OSError as reason:
+            raise HTTPError(404, f"{name}: {reason.strerror}") from None
         inside = real == self.root or real.startswith(self.below)
         if not inside and not self.follows:
             raise HTTPError(404, f"{name} leads out of the document root (symlinks = inside)")
@@ -249,7 +253,7 @@ class Static:
             return error_page(412, "a listing has no entity tag")
         from ewe.features.indexes import listing
 
-        return listing(request, path, descriptor, "" if self.follows else self.root)
+        return listing(request, path, descriptor, "" if self.follows else self.root, self.name(path))
 
     # File to response
 
@@ -378,14 +382,6 @@ def _gone() -> frozenset[int]:
 
 
 GONE = _gone()  # errors of open() that also mean: there is no such file
-
-
-def true_name(descriptor: int, name: str) -> str:
-    """Return the path, without symbolic links, of an open file. Without /proc, the name is resolved again."""
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
-    except OSError:
-        return os.path.realpath(name)
 
 
 def hidden(path: str) -> bool:

@@ -26,6 +26,7 @@ from ewe import logger
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
 from ewe.gateway.scripts import closed_door, script_of
+from ewe.gateway.true_names import LOOK, true_name
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
@@ -145,12 +146,12 @@ class Users:
             number = f"uid {mine} is below {self.config.min_uid} (min-uid)"
             raise Doubt(f"user {account.pw_name} is the system's: {number}")
         try:
-            descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(root, LOOK | os.O_DIRECTORY)
         except PermissionError:
             raise Doubt(closed_door(os.path.dirname(root))) from None
         try:
             about = os.fstat(descriptor)
-            real = os.readlink(f"/proc/self/fd/{descriptor}")
+            real = true_name(descriptor, root)
         finally:
             os.close(descriptor)
         if not os.path.samestat(os.lstat(real), about):

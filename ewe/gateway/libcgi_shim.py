@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ewe import logger
+from ewe.config.linux import needs_linux
 from ewe.libcgi import build
 
 BUFFER = 256 * 1024  # bytes of output that stay in memory
@@ -79,6 +80,8 @@ class Shim:
 
     def __init__(self) -> None:
         """Load the shim. Raises NotBuilt."""
+        if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
+            raise NotBuilt(reason)
         try:
             path = build.preloaded or build.shim()
         except OSError:  # this process may not read ewe's directory

@@ -3,7 +3,7 @@
     start() ─▶ spawn.py (vfork) ──▶ program, leader of a process group
                                        │ standard output ──▶ receive(): the response's body
                                        │ standard error  ──▶ the error log, line by line
-                                       └ pidfd           ──▶ "the program has exited"
+                                       └ pidfd           ──▶ "the program has exited" (exits.py)
     all three are waited for at once, with the poller of the client's stream
 
 A Program is the source of its response (GatewaySource): the conversation reads from it directly.
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway.cgi import GatewaySource
+from ewe.gateway.exits import watched_exit
 from ewe.gateway.scripts import fault_of
 from ewe.http.status import HTTPError
 
@@ -84,7 +85,7 @@ def start(
         pid = spawn(command, environment, directory, (stdin, its_output, its_error))
         try:
             program = Program(io, pid, output, error, script, timeout)
-        except OSError:  # there is no descriptor left for the pidfd
+        except (OSError, RuntimeError):  # there is no descriptor left for the pidfd, or no thread instead
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -139,7 +140,8 @@ class Program(GatewaySource):
         silent. Raises OSError if no descriptor is left.
         """
         super().__init__(script.name)
-        self.exited = os.pidfd_open(pid)
+        self.exit = watched_exit(pid)
+        self.exited = self.exit.descriptor
         self.owned = io.programs
         self.poller = io.poller()
         self.pid = pid
@@ -259,24 +261,17 @@ class Program(GatewaySource):
         """Kill what is left of the group, read the exit status, close the pipes; return the status."""
         self.over = True
         self.signal(signal.SIGKILL)
-        self.status = status = exit_status(self.pid)
+        self.status = status = self.exit.status()
         for _ in range(LAST_ERRORS):
             if not (self.error_open and self.read_errors()):
                 break
         self.errors.end()
-        for descriptor in (self.exited, self.output, self.error):
+        self.exit.close()
+        for descriptor in (self.output, self.error):
             os.close(descriptor)
         running.discard(self)
         self.owned.discard(self)
         return status
-
-
-def exit_status(pid: int) -> int:
-    """Wait for a child process, and return its exit status; -N: signal N has ended it."""
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # a waitpid(-1) elsewhere in this process was first
-        return 0
 
 
 def kill_all() -> int:

@@ -37,6 +37,8 @@ from hashlib import blake2b
 from mmap import mmap
 from struct import Struct
 
+from ewe.gateway.spool import memory_file
+
 SLOT = Struct("=16sd")  # digest of the key, time on time.monotonic()
 WAYS = 8  # slots of a bucket
 BUCKET = WAYS * SLOT.size
@@ -50,7 +52,7 @@ class SharedTable:
         """Make an empty table. Raises OSError."""
         self.buckets = buckets
         self.secret = os.urandom(32)
-        self.file = os.memfd_create("ewe-guards")
+        self.file = memory_file("ewe-guards")
         weakref.finalize(self, os.close, self.file)
         os.ftruncate(self.file, buckets * BUCKET)
         self.memory = mmap(self.file, buckets * BUCKET)

@@ -58,7 +58,7 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
     descriptor = -1
     length = 0
     try:
-        descriptor = memory_file() if in_memory else temporary_file()
+        descriptor = memory_file("ewe-body") if in_memory else temporary_file()
         while piece := await body.receive():
             length += len(piece)
             if in_memory and length > memory:
@@ -75,9 +75,9 @@ async def spooled(body: BodyReader, memory: int) -> Spooled:
         raise
 
 
-def memory_file() -> int:
-    """Return the descriptor of a new file in memory."""
-    return os.memfd_create("ewe-body") if hasattr(os, "memfd_create") else temporary_file()
+def memory_file(name: str) -> int:
+    """Return the descriptor of a new file in memory; on the disk, where the system has none. Raises OSError."""
+    return os.memfd_create(name) if hasattr(os, "memfd_create") else temporary_file()
 
 
 def temporary_file() -> int:

@@ -24,7 +24,7 @@ from ewe.streams.poller import Poller
 
 # Seconds between two tries while a Unix socket's backlog is full. No event tells when it has room again.
 CROWDED = 0.05
-KIND = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+KIND = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 class Place:
@@ -56,6 +56,8 @@ class Place:
         """Return a connection, made within `seconds`. Raises OSError, Timeout, Disconnected."""
         sock = SocketType(self.family, KIND)
         try:
+            if KIND == socket.SOCK_STREAM:
+                sock.setblocking(False)
             # A Unix socket connects at once, or its backlog is full.
             if number := sock.connect_ex(self.target):
                 await self.connected(sock, number, poller, seconds)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ewe import __version__
 from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.linux import needs_linux
 from ewe.config.messages import nearest
 from ewe.config.setting_types import WAIT, duration
 from ewe.lab.bench.interrupts import INTERRUPTED
@@ -172,8 +173,15 @@ def add_run(actions: argparse._SubParsersAction[LabParser]) -> None:
 # What it does
 
 
+def in_container(words: Sequence[str]) -> str:
+    """Return the command that measures in a container of ewe's Dockerfile, whose image lacks the extra `lab`."""
+    return f'bash -c "pip install {" ".join(NEEDS)} && {shlex.join(["ewe-lab", *words])}"'
+
+
 def need_extra() -> None:
-    """Check that the packages of the extra `lab` are installed. Raises CommandError."""
+    """Check that this is Linux, and that the packages of the extra `lab` are installed. Raises CommandError."""
+    if reason := needs_linux("measuring", in_container(sys.argv[1:])):
+        raise CommandError(reason, 1)
     if lacking := [name for name in NEEDS if find_spec(name) is None]:
         raise CommandError(f"{' and '.join(lacking)} missing: {INSTALL}", 1)
 

@@ -47,12 +47,12 @@ import time
 from _thread import start_new_thread
 from collections.abc import Coroutine
 from queue import SimpleQueue
-from select import EPOLLIN, EPOLLONESHOT, EPOLLOUT
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
 from ewe.processors.base import Processor
 from ewe.streams.base import Stream, Timeout, Wait, Want
+from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLOUT
 from ewe.streams.listener import ACCEPTS
 from ewe.streams.pool import PoolStream
 

@@ -20,6 +20,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
+from ewe.config.linux import needs_linux
 from ewe.config.messages import quoted
 from ewe.config.setting_types import parse_database
 from ewe.server.kept_programs import Forked, Program, Running
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
 
 DEMON = "ewe.database.inherited"
+HERE = "ewe --host 0.0.0.0 4000"  # what a container runs instead
 
 
 class DemonProgram(Program):
@@ -78,8 +80,10 @@ def write_settings(config: Config, path: str) -> None:
 
 
 def missing_databases(config: Config) -> list[str]:
-    """Return a line for each database that cannot be there: no such file, or no driver."""
+    """Return a line for each database that cannot be there: no Linux, no such file, or no driver."""
     lines = []
+    if needs_demon(config) and (reason := needs_linux("the database demon (database)", HERE)):
+        return [reason]
     for each in config.database if needs_demon(config) else ():
         name, driver, place = parse_database(each)
         if driver != "sqlite":

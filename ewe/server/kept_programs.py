@@ -124,7 +124,10 @@ class Forked:
 
 def prepare() -> None:
     """In the new process: get TERM when the manager dies; take no signal as ignored or blocked from it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    except AttributeError:
+        pass  # Linux alone has prctl(2): elsewhere a program outlives a manager that was killed
     for number in (
         signal.SIGINT,
         signal.SIGTERM,

@@ -19,7 +19,7 @@ from ewe.server.access import asked_as, doubts, log_doubts, program_doubts, pyth
 from ewe.server.demon_program import missing_databases, needs_demon
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import check_isolation, check_users, words_of
+from ewe.server.processor_factory import check_isolation, check_users, no_xswitch, words_of
 from ewe.server.run import addresses_of, apache_rules
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
@@ -32,6 +32,8 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     """Return the failures that would prevent a start, and notes: a line each, with the setting's name."""
     failures: list[str] = [*failing_files(config), *missing_programs(config)]
     notes: list[str] = []
+    if reason := no_xswitch(config):
+        failures.append(reason)
     missing = missing_databases(config)
     failures += missing
     if needs_demon(config) and not missing:

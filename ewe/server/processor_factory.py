@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_address
 from ewe.processors.base import Processor, find
 from ewe.server import systemd
@@ -187,6 +188,13 @@ def check_isolation(config: Config) -> None:
             "LibCGI libraries in separate processes (libcgi-isolation) need X-Switch: start the xswitch model (-x),"
             " or name the address of an X-Switch (--xswitch)"
         )
+
+
+def no_xswitch(config: Config) -> str:
+    """Return why this system cannot run the X-Switch that the configuration asks for, "" if it can."""
+    if config.xswitch is not None or not find(config.concurrency).needs_xswitch:
+        return ""
+    return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000")
 
 
 def limit_to_descriptors(processor: Processor) -> None:

@@ -45,6 +45,7 @@ from ewe.gateway.programs import ErrorLog
 from ewe.server.demon_program import DemonProgram, missing_databases, needs_demon, write_settings
 from ewe.server.kept_programs import Command, Program, missing_programs
 from ewe.server.privileges import become
+from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class Manager:
 
     def run(self) -> None:
         """Run until the server has ended, then end all processes."""
-        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        reader, writer = nonblocking_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.signal(signal.SIGHUP, self.on_reload)

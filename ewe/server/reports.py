@@ -16,6 +16,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
+from ewe.streams.descriptors import nonblocking_pipe
+
 LONGEST = 2000  # bytes of a line; PIPE_BUF is at least 4096 on Linux
 
 
@@ -23,7 +25,7 @@ class Reports:
     """The pipe. The supervisor makes it; a worker inherits it, writes its report and closes it."""
 
     def __init__(self) -> None:
-        self.reader, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.reader, self.writer = nonblocking_pipe()
         os.set_blocking(self.writer, True)
         self.unread = b""
 

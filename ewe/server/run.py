@@ -30,7 +30,7 @@ from ewe.processors.base import UnknownModel, find
 from ewe.server import systemd
 from ewe.server.access import asked_as, doubts, log_doubts
 from ewe.server.privileges import become, owner_of
-from ewe.server.processor_factory import ProcessorFactory
+from ewe.server.processor_factory import ProcessorFactory, no_xswitch
 from ewe.server.supervisor import Supervisor
 from ewe.server.worker import Worker
 from ewe.streams import descriptors
@@ -103,6 +103,8 @@ def serve_alone(factory: ProcessorFactory) -> int:
 
 def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> int:
     """Serve, and run an X-Switch beside the workers. It starts programs as their owners, so it keeps root."""
+    if reason := no_xswitch(config):
+        raise StartError(reason)
     from ewe.server.xswitch_process import XSwitchProcess
 
     xswitch_process = XSwitchProcess(config)

@@ -39,6 +39,7 @@ from ewe.server import systemd
 from ewe.server.privileges import become
 from ewe.server.reports import Reports
 from ewe.server.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, UNUSABLE, Worker, ignore_stops
+from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Supervisor:
         """
         # The kernel closes our end when this process dies, for any reason. Workers that notice it finish.
         self.lifeline, self.held = os.pipe()
-        self.wake, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake, self.wake_writer = nonblocking_pipe()
         os.set_blocking(self.wake, True)
         for number in (*STOPS, *ORDERS):
             signal.signal(number, self.note)

@@ -35,6 +35,7 @@ from ewe.features.guards.auth import Auth
 from ewe.features.guards.headers import Headers
 from ewe.features.guards.htpasswd import Bounds
 from ewe.features.static import identity
+from ewe.gateway.true_names import name_of
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -223,7 +224,7 @@ class Homes:
             descriptor = opened(os.path.join(home.static.root, name), name, home.static.owner)
         except OSError as reason:
             raise ConfigError(f"{label} {name}: {reason.strerror}") from None
-        path = f"/proc/self/fd/{descriptor}"  # the file that was checked, not what has its name later
+        path = name_of(descriptor)  # the file that was checked, not what has its name later
         try:
             made = Auth.from_table({**raw, "file": path}, label, PASSWORDS)
         except ConfigError as reason:

@@ -12,9 +12,10 @@ import re
 import stat
 from typing import TYPE_CHECKING, Protocol
 
-from ewe.features.static import Static, redirect, true_name
+from ewe.features.static import Static, redirect
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.scripts import Script, leading_parts
+from ewe.gateway.true_names import LOOK, true_name
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -232,7 +233,7 @@ class Alias:
 
 def true_path(path: str) -> tuple[str, bool]:
     """Return a path without symbolic links, and whether it is a directory. Raises OSError."""
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    descriptor = os.open(path, LOOK)
     try:
         return true_name(descriptor, path), stat.S_ISDIR(os.fstat(descriptor).st_mode)
     finally:

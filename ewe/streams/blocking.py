@@ -23,7 +23,6 @@ Read next: streams/pool.py, which waits only where that costs no thread.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Coroutine
@@ -40,6 +39,7 @@ from ewe.streams.base import (
     Timeouts,
     reset_at_close,
 )
+from ewe.streams.descriptors import Waker, send_region
 from ewe.streams.poller import BlockingPoller
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class BlockingStream(Stream):
             target = self.socket.fileno()
             pace = MinRate(self.timeouts)
             while count:
-                sent = os.sendfile(target, file, offset, min(count, SENDFILE))
+                sent = send_region(target, file, offset, min(count, SENDFILE))
                 if sent == 0:
                     raise Disconnected("the file has become shorter")
                 offset += sent
@@ -231,20 +231,20 @@ class BlockingStream(Stream):
 
 
 class BlockingBell:
-    """Wait with poll(2) for an eventfd(2), and for the client's end. Raises OSError if no descriptor is left."""
+    """Wait with poll(2) for a Waker, and for the client's end. Raises OSError if no descriptor is left."""
 
     def __init__(self, poller: Poller) -> None:
         self.poller = poller
-        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.waker = Waker()
 
     def ring(self) -> None:
-        os.eventfd_write(self.descriptor, 1)
+        self.waker.wake()
 
     async def heard(self, seconds: float) -> bool:
-        return bool(await self.poller.wait([self.descriptor], time.monotonic(), seconds))
+        return bool(await self.poller.wait([self.waker.reader], time.monotonic(), seconds))
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        self.waker.close()
 
 
 def set_timeouts(sock: socket.socket, receive: float | None, send: float | None) -> None:

@@ -57,6 +57,7 @@ from ewe.streams.base import (
     reset_at_close,
 )
 from ewe.streams.calls import Call, CallThreads
+from ewe.streams.descriptors import send_region
 from ewe.streams.poller import HALF_CLOSED, EventPoller
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class EventStream(Stream):
         try:
             while count:
                 try:
-                    sent = os.sendfile(target, file, offset, min(count, SENDFILE))
+                    sent = send_region(target, file, offset, min(count, SENDFILE))
                 except BlockingIOError:
                     sent = -1
                 except OSError:

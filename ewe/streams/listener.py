@@ -3,12 +3,16 @@
     addresses ── open_sockets() ─▶ sockets ── Listener(sockets), one per process ─▶ Accepted, Accepted, ...
 
 The sockets are opened once, before the server drops its privileges and forks workers. Each process that accepts
-has its own Listener over the shared sockets: an epoll(7) descriptor and a wake pipe. The epoll watches
+has its own Listener over the shared sockets: a set of descriptors (an epoll(7), or what stands for it:
+descriptor_set.py) and a wake pipe. The set has
 
 - the listening sockets, with EPOLLEXCLUSIVE, so that one process wakes for a connection and not all;
 - the wake pipe: a signal handler, or another thread, writes a byte to end the wait;
 - the lifeline: a pipe that the supervisor holds open. It reaches its end when the supervisor dies, however it dies;
 - what a model adds with watch(): the pool's parked connections.
+
+On Linux an accepted socket blocks, and has the time limits of the listening socket. Elsewhere it does not block if
+the listening socket does not, and whether it has its time limits is each system's decision; take() sets both there.
 
 What can go wrong: at the ceiling a model stops watching the sockets, and new connections wait in the kernel's
 backlog. Without a free descriptor accept(2) fails while the connection stays at the head of the backlog, so that
@@ -21,31 +25,32 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 import socket
 import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from select import EPOLLIN, epoll
 from typing import Any
 
 from ewe import logger
 from ewe.config.setting_types import parse_address
-from ewe.streams.blocking import SLICE, set_timeouts
-from ewe.streams.descriptors import EXHAUSTED
+from ewe.streams.blocking import SLICE, TIMEVAL, set_timeouts
+from ewe.streams.descriptor_set import EPOLLEXCLUSIVE, EPOLLIN, descriptor_set
+from ewe.streams.descriptors import EXHAUSTED, nonblocking_pipe
 
 # For asyncio's servers of Unix sockets. Python 3.13 would remove the socket's path with the server, but other
 # workers may still need the path, and the server's user may not be allowed to look for it.
 KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-MAX_UNIX_PATH = 107  # bytes, unix(7)
+MAX_UNIX_PATH = (
+    107 if sys.platform == "linux" else 103
+)  # bytes, unix(7); the smaller one is that of BSD and macOS
 ACCEPTS = 16  # connections that are accepted at once, before the open connections have their turn
 PAUSE = 0.1  # seconds without accepting when the system has no descriptor or memory left
 COMPLAIN = 10.0  # seconds between two lines of the log about that
-
-
-EPOLLEXCLUSIVE = getattr(select, "EPOLLEXCLUSIVE", 0)  # one process wakes, not all; PyPy does not define it
+# Whether Python accepts with accept4(2): the new socket then blocks, although the listening socket does not. Systems
+# that have this call have the constant, too.
+ACCEPTED_BLOCK = hasattr(socket, "SOCK_NONBLOCK")
 
 
 class Forks:
@@ -230,17 +235,17 @@ class Listener:
         self.open()
 
     def open(self) -> None:
-        """Open the epoll descriptor and the wake pipe; each process that accepts needs its own."""
+        """Open the set of descriptors and the wake pipe; each process that accepts needs its own."""
         self.forks = Forks.count
-        self.epoll = epoll()
-        self.wake_reader, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.epoll.register(self.wake_reader, EPOLLIN)
+        self.watched = descriptor_set()
+        self.wake_reader, self.wake_writer = nonblocking_pipe()
+        self.watched.register(self.wake_reader, EPOLLIN)
         if self.lifeline >= 0:
-            self.epoll.register(self.lifeline, EPOLLIN)
+            self.watched.register(self.lifeline, EPOLLIN)
         self.accepting = False
 
     def open_in_child(self) -> None:
-        """Replace the parent's epoll descriptor and wake pipe by our own; signals end the waits of this process."""
+        """Replace the parent's set and wake pipe by our own; signals end the waits of this process."""
         self.close_waiting()
         self.open()
         try:
@@ -281,7 +286,7 @@ class Listener:
         self.watch_sockets(most > 0 and not self.closed)
         accepted: list[Accepted] = []
         others: list[int] = []
-        for number, _ in self.epoll.poll(seconds):
+        for number, _ in self.watched.poll(seconds):
             if number in self.sockets:
                 self.take(number, most, accepted)
             elif number == self.wake_reader:
@@ -299,7 +304,7 @@ class Listener:
     def leave_lifeline(self) -> None:
         """Stop watching the lifeline: its end would end each further wait at once, and a drain would spin."""
         try:
-            self.epoll.unregister(self.lifeline)
+            self.watched.unregister(self.lifeline)
         except FileNotFoundError:
             pass  # another thread has done it
 
@@ -308,11 +313,11 @@ class Listener:
 
         again: the descriptor was watched before, with EPOLLONESHOT, and is still known. Raises OSError.
         """
-        (self.epoll.modify if again else self.epoll.register)(descriptor, events)
+        (self.watched.modify if again else self.watched.register)(descriptor, events)
 
     def unwatch(self, descriptor: int) -> None:
         """Forget a watched descriptor. Raises OSError."""
-        self.epoll.unregister(descriptor)
+        self.watched.unregister(descriptor)
 
     def watch_sockets(self, wanted: bool) -> None:
         """Watch the listening sockets, or stop watching: connections then wait in the backlog."""
@@ -321,9 +326,9 @@ class Listener:
             for number in self.sockets:
                 try:
                     if wanted:
-                        self.epoll.register(number, EPOLLIN | EPOLLEXCLUSIVE)
+                        self.watched.register(number, EPOLLIN | EPOLLEXCLUSIVE)
                     else:
-                        self.epoll.unregister(number)
+                        self.watched.unregister(number)
                 except (FileExistsError, FileNotFoundError):
                     pass  # another thread has done it
 
@@ -340,6 +345,8 @@ class Listener:
                     self.accept_from = time.monotonic() + PAUSE
                     self.complain(reason)
                 return
+            if not ACCEPTED_BLOCK:
+                adopt_settings(sock, listening)
             if listening.family == socket.AF_UNIX:
                 client = ("unix:", 0)
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[number]))
@@ -373,12 +380,27 @@ class Listener:
         self.close_waiting()
 
     def close_waiting(self) -> None:
-        """Close this process's copies of the epoll descriptor and the wake pipe; the parent's stay open."""
+        """Close this process's copies of the set and the wake pipe; the parent's stay open."""
         reader, writer = self.wake_reader, self.wake_writer
         self.wake_reader = self.wake_writer = -1  # first: a signal handler may call wake() at any point
         os.close(reader)
         os.close(writer)
-        self.epoll.close()
+        self.watched.close()
+
+
+def adopt_settings(sock: socket.socket, listening: socket.socket) -> None:
+    """Have an accepted socket block, with the options that its listening socket was given for it."""
+    sock.setblocking(True)
+    if listening.family == socket.AF_UNIX:
+        return
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            sock.setsockopt(
+                socket.SOL_SOCKET, option, listening.getsockopt(socket.SOL_SOCKET, option, TIMEVAL.size)
+            )
+    except OSError:
+        pass  # the client has left already; its conversation finds out
 
 
 def server_name(sock: socket.socket) -> tuple[str, int]:

@@ -13,7 +13,7 @@ Which loop, and what a meeting costs, is the model's decision:
   the loop's callbacks do, and call() is a call. From Python 3.12 on, the application starts in place, and an answer
   that never waits costs no round of the loop. Python 3.11 starts every Task in the loop's next round.
 - **serial, fork, prefork, thread, pool**: one loop for each process, in a separate thread (LoopThread). The
-  conversation waits in poll(2) for an eventfd and for its client's end; two changes of thread for each answer.
+  conversation waits in poll(2) for a Waker and for its client's end; two changes of thread for each answer.
 
 Why one loop for a process, and not one for each thread? What an application opens when it starts (a pool of
 database connections, a queue, a background task) belongs to the loop on which it was opened, and all requests use
@@ -43,6 +43,7 @@ from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
 from ewe.streams.base import Disconnected, Stream, Timeout, Want
+from ewe.streams.descriptors import Waker
 from ewe.streams.event import EventStream
 from ewe.streams.flag import Flag
 from ewe.streams.poller import HALF_CLOSED, EventPoller, Poller
@@ -132,8 +133,8 @@ class ThreadMeeting:
 
     __slots__ = ("bell", "items", "loop", "open", "poller")
 
-    # Eventfds of meetings that have ended. One that rings late only makes take() look once more.
-    bells: deque[int] = deque()
+    # Those of meetings that have ended. One that rings late only makes take() look once more.
+    bells: deque[Waker] = deque()
 
     def __init__(self, poller: Poller, loop: asyncio.AbstractEventLoop) -> None:
         self.poller = poller
@@ -143,23 +144,20 @@ class ThreadMeeting:
         try:
             self.bell = self.bells.pop()
         except IndexError:
-            self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.bell = Waker()
 
     def post(self, item: Any) -> None:
         self.items.append(item)
         if self.open:
-            os.eventfd_write(self.bell, 1)
+            self.bell.wake()
 
     post_soon = post
 
     async def take(self, seconds: float) -> Any:
         while not self.items:
-            if not await self.poller.wait((self.bell,), time.monotonic(), seconds):
+            if not await self.poller.wait((self.bell.reader,), time.monotonic(), seconds):
                 raise Timeout
-            try:
-                os.eventfd_read(self.bell)
-            except BlockingIOError:
-                pass
+            self.bell.clear()
         return self.items.popleft()
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:

@@ -27,21 +27,19 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Callable, Sequence
-from select import (
+from select import POLLIN, POLLOUT, poll
+from typing import TYPE_CHECKING
+
+from ewe.streams.base import Disconnected, Timeout, Wait, Want
+from ewe.streams.descriptor_set import (
+    ENDED,
     EPOLLIN,
     EPOLLONESHOT,
     EPOLLOUT,
     EPOLLRDHUP,
-    POLLERR,
-    POLLHUP,
-    POLLIN,
-    POLLOUT,
-    POLLRDHUP,
-    poll,
+    GONE,
+    look_at,
 )
-from typing import TYPE_CHECKING
-
-from ewe.streams.base import Disconnected, Timeout, Wait, Want
 from ewe.streams.poller import HALF_CLOSED, BlockingPoller
 
 if TYPE_CHECKING:
@@ -127,12 +125,11 @@ class PoolPoller(BlockingPoller):
 
     def look_at_client(self) -> None:
         """Find out whether the client has left, or has closed its sending side. Raises Disconnected."""
-        if self.client.fileno() < 0:
+        client = self.client.fileno()
+        if client < 0:
             raise Disconnected
-        watched = poll()
-        watched.register(self.client, POLLRDHUP)
-        for _, events in watched.poll(0):
-            if events & (POLLHUP | POLLERR):
-                raise Disconnected
-            if self.client_ended_at is None:
-                self.client_ended_at = time.monotonic()
+        side = look_at(client, self.client_ended_at is not None)
+        if side == GONE:
+            raise Disconnected
+        if side == ENDED and self.client_ended_at is None:
+            self.client_ended_at = time.monotonic()

@@ -31,6 +31,17 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from ewe.streams.base import Disconnected, Timeout, Want
+from ewe.streams.descriptor_set import (
+    CLOSING,
+    ENDED,
+    EPOLLIN,
+    GONE,
+    HAS_EPOLL,
+    OPEN,
+    SENDS,
+    descriptor_set,
+    side_after,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,13 +51,6 @@ if TYPE_CHECKING:
 # Seconds that a program may stay silent once the client has closed its sending side. The event loop checks this
 # once in as many seconds, so there it may be twice as long.
 HALF_CLOSED = 2.0
-
-
-def has_epoll() -> bool:
-    """Return whether this Python offers epoll(7), with which every model accepts connections."""
-    import select
-
-    return hasattr(select, "epoll")
 
 
 class Poller(Protocol):
@@ -114,7 +118,7 @@ class BlockingPoller:
         client = self.client.fileno()
         if client < 0:
             raise Disconnected
-        watched.register(client, select.POLLRDHUP if self.client_ended_at is None else 0)
+        watched.register(client, CLOSING if self.client_ended_at is None else 0)
         now = time.monotonic()
         expires = now + seconds
         while True:
@@ -122,13 +126,17 @@ class BlockingPoller:
             until = expires if gone_at is None else min(expires, gone_at)
             events = dict(watched.poll(max(until - now, 0) * 1000))
             about_client = events.pop(client, 0)
+            side = (
+                side_after(client, about_client, self.client_ended_at is not None) if about_client else OPEN
+            )
             now = time.monotonic()
-            if about_client & (select.POLLHUP | select.POLLERR) or (gone_at is not None and now >= gone_at):
+            if side == GONE or (gone_at is not None and now >= gone_at):
                 raise Disconnected
             if events:
                 return list(events)
-            if about_client:  # the client closed its sending side: it may have left, or may still read
+            if side == ENDED:  # it may have left, or may still read
                 self.client_ended_at = now
+            if side in (ENDED, SENDS):
                 watched.modify(client, 0)
             elif now >= expires:
                 return []
@@ -153,42 +161,63 @@ class BlockingPoller:
 
 
 class Watcher:
-    """The descriptors that an event loop watches also between two waits, in one epoll(7) that the loop watches.
+    """The descriptors that an event loop watches also between two waits.
 
-    To add one to the loop itself and to remove it costs uvloop seven system calls; here it costs two. waiting: the
-    stream whose conversation waits for a descriptor, None while none does.
+    waiting: the stream whose conversation waits for a descriptor, None while none does.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        from select import EPOLLIN, epoll
-
-        self.epoll = epoll()
-        self.events = EPOLLIN
+        self.loop = loop
         self.waiting: dict[int, EventStream | None] = {}
-        loop.add_reader(self.epoll.fileno(), self.ready)
 
     def watch(self, descriptor: int) -> None:
         """Begin to watch: whether the descriptor can be read, or its other end has closed it."""
-        self.epoll.register(descriptor, self.events)
+        self.loop.add_reader(descriptor, self.ready, descriptor)
 
-    def ready(self) -> None:
-        """Wake the conversations whose descriptors can be read."""
-        for descriptor, _ in self.epoll.poll(0):
-            stream = self.waiting.get(descriptor)
-            if stream is not None:
-                if stream.want is Want.PROGRAM or stream.want is Want.EITHER:
-                    stream.step()
-            else:  # the loop would call again and again for bytes that no conversation reads
-                self.forget(descriptor)
+    def ready(self, descriptor: int) -> None:
+        """Wake the conversation whose descriptor can be read."""
+        stream = self.waiting.get(descriptor)
+        if stream is not None:
+            if stream.want is Want.PROGRAM or stream.want is Want.EITHER:
+                stream.step()
+        else:  # the loop would call again and again for bytes that no conversation reads
+            self.forget(descriptor)
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor; it is about to be closed."""
         if descriptor in self.waiting:
             del self.waiting[descriptor]
             try:
-                self.epoll.unregister(descriptor)
+                self.unwatch(descriptor)
             except OSError:
                 pass  # the garbage collector has just closed the socket, and the kernel has forgotten it
+
+    def unwatch(self, descriptor: int) -> None:
+        """Take a descriptor from what is watched. Raises OSError if the kernel does not know it."""
+        self.loop.remove_reader(descriptor)
+
+
+class EpollWatcher(Watcher):
+    """A Watcher with one epoll(7), which the loop watches.
+
+    To add a descriptor to the loop itself and to remove it costs uvloop seven system calls; here it costs two.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.epoll = descriptor_set()
+        loop.add_reader(self.epoll.fileno(), self.ready_ones)
+
+    def watch(self, descriptor: int) -> None:
+        self.epoll.register(descriptor, EPOLLIN)
+
+    def ready_ones(self) -> None:
+        """Wake the conversations whose descriptors can be read."""
+        for descriptor, _ in self.epoll.poll(0):
+            self.ready(descriptor)
+
+    def unwatch(self, descriptor: int) -> None:
+        self.epoll.unregister(descriptor)
 
 
 # One for each loop that needs one; it ends with its loop.
@@ -291,7 +320,7 @@ class EventPoller:
         loop = self.stream.loop
         watcher = WATCHERS.get(loop)
         if watcher is None:
-            watcher = WATCHERS[loop] = Watcher(loop)
+            watcher = WATCHERS[loop] = (EpollWatcher if HAS_EPOLL else Watcher)(loop)
         self.stream.watcher = watcher
         return watcher
 

@@ -25,11 +25,10 @@ Read next: processors/pool.py.
 from __future__ import annotations
 
 import math
-import os
 import socket
 import time
 from collections.abc import Callable
-from select import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, POLLERR, POLLHUP, POLLIN, poll
+from select import POLLIN, poll
 from typing import TYPE_CHECKING
 
 from ewe.streams.base import (
@@ -45,6 +44,8 @@ from ewe.streams.base import (
     Want,
 )
 from ewe.streams.blocking import BlockingStream
+from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, GONE, look_at
+from ewe.streams.descriptors import send_region
 from ewe.streams.parking import ParkedPoll, PoolPoller
 from ewe.streams.poller import HALF_CLOSED
 
@@ -182,7 +183,7 @@ class PoolStream(BlockingStream):
         pace = MinRate(self.timeouts)
         while count:
             try:
-                sent = os.sendfile(self.socket.fileno(), file, offset, min(count, SENDFILE))
+                sent = send_region(self.socket.fileno(), file, offset, min(count, SENDFILE))
             except BlockingIOError:
                 await self.room(pace)
                 continue
@@ -231,9 +232,7 @@ class PoolBell:
 
     def look_at_client(self) -> None:
         """Find out what the client did: it has left, or closed its sending side. Raises Disconnected."""
-        watched = poll()
-        watched.register(self.stream.socket, 0)
-        if any(events & (POLLHUP | POLLERR) for _, events in watched.poll(0)):
+        if look_at(self.stream.socket.fileno(), self.client_ended_at is not None) == GONE:
             raise Disconnected
         self.client_ended_at = time.monotonic()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from ewe import __version__
 from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.defaults import XSWITCH_STATUS_PATH
+from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, one_line
 from ewe.config.tables import read_table
 from ewe.log_files import names_file
@@ -73,6 +75,8 @@ def run(arguments: Sequence[str]) -> int:
         return print_settings(command)
     if options.check_config:
         return check_settings(command)
+    if reason := needs_linux("X-Switch", shlex.join(["ewe-xswitch", *arguments])):
+        return fail(1, OSError(reason))
     return serve(command)
 
 

@@ -11,7 +11,8 @@ process, and it runs the same `main()` as the command.
     Forked.poll()       ── order ───▶  waitpid(WNOHANG)     ◀── its end ──
 
 There are two fork servers: one has imported asyncio, uvloop and ssl. The other has not, because each child of
-the models that fork pays for every module that its parent has loaded.
+the models that fork pays for every module that its parent has loaded. Two more are made if a test asks for a server
+as on another system than Linux (other_system.py).
 
 What differs from a new process is what a test must not look at in such a server: its command line in /proc, the
 modules that it has not imported, its memory. Tests of these, and tests that give the server an environment,
@@ -85,15 +86,16 @@ class Forked:
 class ForkServer:
     """A fork server, seen from the tests. Closing it ends it and all that it has started.
 
-    heavy: import asyncio, uvloop and ssl too.
+    heavy: import asyncio, uvloop and ssl too. elsewhere: hide what Linux alone has (other_system.py).
     """
 
-    def __init__(self, heavy: bool) -> None:
+    def __init__(self, heavy: bool, elsewhere: bool = False) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.one_at_a_time = threading.Lock()
+        kinds = [name for name, wanted in (("heavy", heavy), ("elsewhere", elsewhere)) if wanted]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *(["heavy"] if heavy else [])],
+                [sys.executable, __file__, str(theirs.fileno()), *kinds],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -202,6 +204,9 @@ def become(what: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    if "elsewhere" in sys.argv:
+        sys.path.insert(1, str(Path(__file__).parent))
+        importlib.import_module("other_system").hide()
     preload("heavy" in sys.argv)
     gc.collect()
     # A child that ends collects all garbage several times. It would look at each object of its parent, and with

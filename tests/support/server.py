@@ -112,7 +112,7 @@ class Server:
 class Starter:
     """Starts servers that serve `directory`/htdocs and `directory`/cgi-bin, and stops them all at the end."""
 
-    def __init__(self, directory: Path, fork_servers: Callable[[str], ForkServer]) -> None:
+    def __init__(self, directory: Path, fork_servers: Callable[..., ForkServer]) -> None:
         self.directory = directory
         self.fork_servers = fork_servers
         self.servers: list[Server] = []
@@ -126,13 +126,15 @@ class Starter:
         *options: str,
         env: dict[str, str] | None = None,
         constants: dict[str, float] | None = None,
+        elsewhere: bool = False,
     ) -> Server:
         """Start ewe and return once it listens.
 
         The model may bring options of its own ("pool --parking never"). The server is forked from one that has
         imported ewe (support/fork_server.py); with `env`, even an empty one, it is the command itself in a new
         Python. constants: what the forked server has for constants of ewe, {"ewe.gateway.programs.EXIT": 0.3}:
-        only for tests that wait for that time to pass, and in which nothing has to be done within it.
+        only for tests that wait for that time to pass, and in which nothing has to be done within it. elsewhere:
+        the forked server has nothing that Linux alone has (support/other_system.py).
         """
         log = self.directory / f"stderr.{len(self.servers)}"
         arguments = [
@@ -144,9 +146,9 @@ class Starter:
         process: Forked | subprocess.Popen[bytes]
         with log.open("wb") as output:
             if env is None:
-                process = self.fork_servers(model).start(arguments, self.directory, log, constants or {})
+                process = self.fork_servers(model, elsewhere).start(arguments, self.directory, log, constants or {})
             else:
-                assert not constants
+                assert not constants and not elsewhere
                 process = subprocess.Popen(
                     [sys.executable, "-m", "ewe", *arguments],
                     stdin=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from ewe import __version__
 from ewe.classroom.course import labs
 from ewe.classroom.seeds import Seed
 from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, one_line
 
 if TYPE_CHECKING:
@@ -213,6 +214,8 @@ def measure(options: argparse.Namespace) -> int:
     from ewe.classroom.grader.kinds import NAMES, SERVER, kind
     from ewe.classroom.grader.subject import BadSubject, NotStarted
 
+    if lacking := needs_linux("measuring a server", shlex.join(["ewe-course", *sys.argv[1:]])):
+        raise ConfigError(lacking)
     lab = labs.lab(options.lab)
     if (options.path is None) == (options.command is None):
         raise ConfigError("which server? Name a file, or say --command './server {port} {root} {workers}'")

@@ -39,6 +39,7 @@ from ewe.classroom.grader.submission import Submission
 from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
 from ewe.classroom.seeds import Seed
 from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, docs_page, nearest, one_line
 from ewe.scratch import Scratch
 
@@ -150,6 +151,9 @@ def run(options: argparse.Namespace) -> int:
     if options.explain is not None:
         return explain(options.explain)
     check_usage(options)
+    if reason := needs_linux("the grader", shlex.join(["ewe-grade", *sys.argv[1:]])):
+        print(f"ewe-grade: {one_line(reason)}", file=sys.stderr)
+        return 1
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
     lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
     if options.replay and lab.subject != SERVER:

@@ -181,7 +181,8 @@ class Htpasswd:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
-            data = file.read(self.bounds.size + 1)
+            # Not read(): on macOS a path of /dev/fd shares the position of the file that it names.
+            data = os.pread(file.fileno(), self.bounds.size + 1, 0)
         if len(data) > self.bounds.size:
             raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
         return identity(about), data

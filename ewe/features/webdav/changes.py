@@ -14,8 +14,11 @@ from collections.abc import Iterator
 
 from ewe.features.webdav.tree import DIRECTORY, Place, Tree
 from ewe.features.webdav.upload import NewFile, check_conditions, hidden_name
+from ewe.gateway.spool import write
+from ewe.gateway.true_names import LOOK
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.streams.descriptors import COPY, NO_SENDFILE
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 100_000
@@ -76,7 +79,7 @@ def reachable(tree: Tree, member: Member, path: str, real: str) -> bool:
     """Return whether clients can reach a member. path, real: of the directory in which the walk began."""
     if not (member.is_directory or member.is_file):
         return False
-    descriptor = os.open(member.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=member.directory)
+    descriptor = os.open(member.name, LOOK | os.O_NOFOLLOW, dir_fd=member.directory)
     try:
         return tree.shows(f"{path}/{member.names}", f"{real}/{member.names}", member.name, descriptor)
     finally:
@@ -231,7 +234,7 @@ def set_aside(tree: Tree, place: Place) -> str:
 def check_target(tree: Tree, source: Place, place: Place) -> None:
     """Raise HTTPError(403) if what is at the source would be a program or another location's at another place."""
     tree.check_path(place.path, is_directory=source.is_directory)
-    descriptor = source.open(os.O_PATH)
+    descriptor = source.open(LOOK)
     try:
         tree.check(place.real, descriptor)
     finally:
@@ -284,8 +287,7 @@ def copy_file(directory: int, name: str, target: int, target_name: str) -> None:
         try:
             copy = NewFile(parent)
             try:
-                while os.sendfile(copy.descriptor, source, None, CHUNK):
-                    pass
+                copy_bytes(source, copy.descriptor)
                 os.rename(copy.link(), last, src_dir_fd=parent, dst_dir_fd=parent)
                 copy.name = ""
             finally:
@@ -294,6 +296,19 @@ def copy_file(directory: int, name: str, target: int, target_name: str) -> None:
             os.close(parent)
     finally:
         os.close(source)
+
+
+def copy_bytes(source: int, target: int) -> None:
+    """Copy a file to an empty file, in the kernel where sendfile(2) writes to files. Raises OSError."""
+    offset = 0
+    try:
+        while sent := os.sendfile(target, source, offset, CHUNK):
+            offset += sent
+    except OSError as reason:
+        if offset or reason.errno not in NO_SENDFILE:
+            raise
+        while data := os.read(source, COPY):
+            write(target, data)
 
 
 def discard(parent: int, name: str) -> None:

@@ -28,6 +28,7 @@ from ewe.features.webdav import changes, properties
 from ewe.features.webdav.properties import Wanted
 from ewe.features.webdav.tree import Place, Tree, refusal
 from ewe.features.webdav.upload import put
+from ewe.gateway.true_names import LOOK
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.http.target import parse_target
@@ -199,7 +200,7 @@ class Members(Source):
         """Return the element of one member, "" for one that clients do not see."""
         path, real = f"{self.path}/{name}", f"{self.real.rstrip('/')}/{name}"
         try:
-            descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory)
+            descriptor = os.open(name, LOOK | os.O_NOFOLLOW, dir_fd=self.directory)
         except OSError:
             return ""  # it was deleted meanwhile
         try:

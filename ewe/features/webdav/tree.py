@@ -34,6 +34,7 @@ from contextlib import contextmanager
 from ewe.features.languages import answered_by
 from ewe.features.static import hidden
 from ewe.gateway.claims import Claims, is_sql_page
+from ewe.gateway.true_names import LOOK
 from ewe.http.status import HTTPError
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -209,7 +210,7 @@ class Tree:
         Where nothing is yet, something new is checked: a file, which takes the path without a slash at its end.
         """
         self.check_path(place.path, is_directory=place.is_directory)
-        descriptor = place.open(os.O_PATH) if place.about is not None else os.dup(place.parent)
+        descriptor = place.open(LOOK) if place.about is not None else os.dup(place.parent)
         try:
             self.check(place.real, descriptor)
         finally:

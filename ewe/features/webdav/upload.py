@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-NO_NAME = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
+TMPFILE: int = getattr(os, "O_TMPFILE", 0)  # 0: this system has no files without a name
+NO_NAME = TMPFILE | os.O_WRONLY | os.O_CLOEXEC
 NOT_A_FILE = ("Allow", "OPTIONS, PROPFIND, PROPPATCH, COPY, MOVE, DELETE")
 
 
@@ -49,14 +50,16 @@ class NewFile:
         """Make the file. directory: a descriptor, open as long as this object is in use. Raises OSError."""
         self.directory = directory
         self.name = ""
-        try:
-            self.descriptor = os.open(".", NO_NAME, 0o666, dir_fd=directory)
-        except OSError as reason:
-            if reason.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-                raise
-            name = hidden_name()
-            self.descriptor = os.open(name, NEW, 0o666, dir_fd=directory)
-            self.name = name
+        if TMPFILE:
+            try:
+                self.descriptor = os.open(".", NO_NAME, 0o666, dir_fd=directory)
+                return
+            except OSError as reason:
+                if reason.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                    raise
+        name = hidden_name()
+        self.descriptor = os.open(name, NEW, 0o666, dir_fd=directory)
+        self.name = name
 
     def link(self) -> str:
         """Return a hidden name of the file, which it gets now if it has none. Raises OSError."""

@@ -1,0 +1,91 @@
+"""Exits: a descriptor that can be read once a program has exited. A poller waits for it as for a pipe.
+
+    Linux       pidfd_open(2)                 the kernel has such a descriptor
+    elsewhere   a pipe, and one more thread   the thread waits for the program, and then closes the pipe
+
+The number of a process that has exited stays its own until somebody reads its exit status. Until then a signal
+cannot reach another process. The thread therefore only looks, by waitid(2) with WNOWAIT. Python offers waitid() on
+macOS from 3.13 on. Before, the thread must read the status itself: from the exit until status() is called, another
+process group could get the number. The kernel gives numbers out in turn, so that all others come first.
+
+Read next: programs.py.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock, start_new_thread
+
+
+class PidfdExit:
+    """The exit of a child process, on Linux. descriptor: can be read once it has exited."""
+
+    __slots__ = ("descriptor", "pid")
+
+    def __init__(self, pid: int, descriptor: int) -> None:
+        self.pid = pid
+        self.descriptor = descriptor
+
+    def status(self) -> int:
+        """Wait for the process, and return its exit status; -N: signal N has ended it."""
+        return exit_status(self.pid)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+
+class ThreadExit:
+    """The exit of a child process, for which a thread waits. descriptor: can be read once it has exited."""
+
+    __slots__ = ("descriptor", "ended", "found", "pid", "writer")
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError if no descriptor is left, RuntimeError if no thread is."""
+        self.pid = pid
+        self.found: int | None = None  # the exit status, if the thread has read it
+        self.ended = allocate_lock()  # held until the thread ends
+        self.ended.acquire()
+        self.descriptor, self.writer = os.pipe()
+        try:
+            start_new_thread(self.wait, ())
+        except RuntimeError:
+            os.close(self.writer)
+            os.close(self.descriptor)
+            raise
+
+    def wait(self) -> None:
+        """Wait for the exit, in the thread."""
+        if hasattr(os, "waitid"):
+            try:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                pass  # status() was first
+        else:
+            self.found = exit_status(self.pid)
+        os.close(self.writer)
+        self.ended.release()
+
+    def status(self) -> int:
+        """Wait for the process, and return its exit status; -N: signal N has ended it."""
+        if hasattr(os, "waitid"):
+            return exit_status(self.pid)
+        with self.ended:
+            return self.found or 0
+
+    def close(self) -> None:
+        """Close the descriptor; the thread closes the other end of its pipe."""
+        os.close(self.descriptor)
+
+
+def watched_exit(pid: int) -> PidfdExit | ThreadExit:
+    """Return the exit of a child process. Raises OSError if no descriptor is left, RuntimeError if no thread is."""
+    return PidfdExit(pid, os.pidfd_open(pid)) if hasattr(os, "pidfd_open") else ThreadExit(pid)
+
+
+def exit_status(pid: int) -> int:
+    """Wait for a child process, and return its exit status; -N: signal N has ended it."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # a waitpid(-1) elsewhere in this process was first
+        return 0
