@@ -8,12 +8,16 @@ cannot reach another process. The thread therefore only looks, by waitid(2) with
 macOS from 3.13 on. Before, the thread must read the status itself: from the exit until status() is called, another
 process group could get the number. The kernel gives numbers out in turn, so that all others come first.
 
+What can go wrong: the system gives a signal of the process to the waiting thread. Python handles it in the main
+thread, which may sleep in poll(2) and would not wake. The thread therefore blocks all signals.
+
 Read next: programs.py.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from _thread import allocate_lock, start_new_thread
 
 
@@ -47,12 +51,15 @@ class ThreadExit:
         self.ended = allocate_lock()  # held until the thread ends
         self.ended.acquire()
         self.descriptor, self.writer = os.pipe()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             start_new_thread(self.wait, ())
         except RuntimeError:
             os.close(self.writer)
             os.close(self.descriptor)
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self) -> None:
         """Wait for the exit, in the thread."""

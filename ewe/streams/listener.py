@@ -48,8 +48,8 @@ MAX_UNIX_PATH = (
 ACCEPTS = 16  # connections that are accepted at once, before the open connections have their turn
 PAUSE = 0.1  # seconds without accepting when the system has no descriptor or memory left
 COMPLAIN = 10.0  # seconds between two lines of the log about that
-# Whether Python accepts with accept4(2): the new socket then blocks, although the listening socket does not. Systems
-# that have this call have the constant, too.
+# Whether Python accepts with accept4(2): the new socket then blocks, although the listening socket does not.
+# Systems that have this call have the constant, too.
 ACCEPTED_BLOCK = hasattr(socket, "SOCK_NONBLOCK")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support import web
 
 from ewe import __version__, cli
 from ewe.config.settings import SETTINGS, Config
@@ -559,16 +560,52 @@ def test_an_application_at_the_root_needs_no_document_root(
     assert not os.path.exists(config.documentroot) and capsys.readouterr().err == ""
 
 
+LINUX_ALONE = [
+    ("ewe.cli", ["-x", "0"], "X-Switch (-x)"),
+    ("ewe.cli", ["-t", "--database", "shop=sqlite:"], "the database demon (database)"),
+    ("ewe.cli", ["--build-libcgi"], "LibCGI"),
+    ("ewe.cli", ["--check-config", "-x"], "X-Switch (-x)"),
+    ("ewe.xswitch.cli", ["--listen", "127.0.0.1:0"], "X-Switch"),
+    ("ewe.database.cli", ["--listen", "unix:nowhere"], "the database demon"),
+    ("ewe.classroom.grader.cli", ["server.py"], "the grader"),
+    ("ewe.classroom.course.cli", ["measure", "pool", "server.py"], "measuring a server"),
+    ("ewe.lab.cli", ["compare", "-t"], "measuring"),
+]
+
+
 @pytest.mark.starts_processes
-def test_a_python_without_epoll() -> None:
-    """As on other systems than Linux: one line, which says what to do."""
-    command = "import select, sys; del select.epoll; from ewe.cli import main; sys.exit(main(sys.argv[1:]))"
-    said = subprocess.run([sys.executable, "-c", command, "8080"], capture_output=True, text=True, cwd=ROOT)
-    assert said.returncode == 1 and said.stderr.count("\n") == 1 and "container" in said.stderr
-    help_ = subprocess.run(
-        [sys.executable, "-c", command, "--help"], capture_output=True, text=True, cwd=ROOT
+@pytest.mark.parametrize(("module", "arguments", "what"), LINUX_ALONE)
+def test_what_needs_linux_says_so(tmp_path: Path, module: str, arguments: list[str], what: str) -> None:
+    """One line, and in it the commands that build the container and run the same in it."""
+    command = (
+        "import sys; sys.platform = 'darwin'; from ewe.config import linux\n"
+        f"from {module} import main; sys.exit(main(sys.argv[1:]))"
     )
-    assert help_.returncode == 0 and "usage" in help_.stdout.lower()
+    said = subprocess.run(
+        [sys.executable, "-c", command, *arguments],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert said.returncode in (1, 2), said
+    assert said.stderr.count("\n") == 1 and f"{what} needs Linux: run it in a container" in said.stderr
+    assert f"docker build -t ewe {ROOT} && docker run --rm -it --init -v" in said.stderr
+
+
+@pytest.mark.starts_processes
+def test_the_command_on_another_system(tmp_path: Path) -> None:
+    """A Python without all that Linux alone has: the command starts, serves and stops."""
+    (tmp_path / "index.html").write_text("welcome")
+    command = "from support.other_system import hide; hide(); from ewe.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, "-t", "--port", "0", "."],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests"}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", line := process.stderr.readline())
+        assert found, line + process.stderr.read()
+        assert web.get(found[0]).text == "welcome"
+        process.terminate()
+    assert process.returncode == 0
 
 
 @pytest.mark.starts_processes

@@ -28,8 +28,8 @@ MISSING = {
     os: (
         "pidfd_open", "eventfd", "eventfd_read", "eventfd_write", "memfd_create", "pipe2", "waitid", "splice",
         "copy_file_range", "sched_getaffinity", "sched_setaffinity", "sched_setscheduler", "setresuid", "setresgid",
-        "getresuid", "getresgid", "posix_fallocate", "posix_fadvise", "getrandom", "getxattr", "setxattr", "listxattr",
-        "removexattr", "unshare", "setns",
+        "getresuid", "getresgid", "posix_fallocate", "posix_fadvise", "getrandom", "getxattr", "setxattr",
+        "listxattr", "removexattr", "unshare", "setns",
     ),
     socket: (
         "SOCK_NONBLOCK", "SOCK_CLOEXEC", "MSG_MORE", "MSG_CMSG_CLOEXEC", "MSG_ERRQUEUE", "SO_PEERCRED", "TCP_CORK",
@@ -37,7 +37,18 @@ MISSING = {
     ),
 }  # fmt: skip
 BEGINNINGS = {
-    os: ("O_PATH", "O_TMPFILE", "O_DIRECT", "O_NOATIME", "EFD_", "MFD_", "SCHED_", "XATTR_", "CLONE_", "SPLICE_"),
+    os: (
+        "O_PATH",
+        "O_TMPFILE",
+        "O_DIRECT",
+        "O_NOATIME",
+        "EFD_",
+        "MFD_",
+        "SCHED_",
+        "XATTR_",
+        "CLONE_",
+        "SPLICE_",
+    ),
     select: ("epoll", "EPOLL", "POLLRDHUP"),
 }
 KEPT = {"O_DIRECTORY"}

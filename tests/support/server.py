@@ -26,6 +26,8 @@ from support.wire import read_all
 ROOT = Path(__file__).resolve().parents[2]
 # What a client meets whose server has closed the connection with a reset: the last, at shutdown(2)
 LOST = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
+# Every forked server of this run is one as on another system than Linux (support/other_system.py).
+ELSEWHERE = bool(os.environ.get("EWE_TEST_ELSEWHERE"))
 BUSY = 4  # times as long as on an idle machine that an event may take
 MODELS = ("serial", "fork", "prefork", "thread", "pool", "asyncio")
 # As MODELS, and what a model can be set to besides.
@@ -126,7 +128,7 @@ class Starter:
         *options: str,
         env: dict[str, str] | None = None,
         constants: dict[str, float] | None = None,
-        elsewhere: bool = False,
+        elsewhere: bool = ELSEWHERE,
     ) -> Server:
         """Start ewe and return once it listens.
 
@@ -146,9 +148,11 @@ class Starter:
         process: Forked | subprocess.Popen[bytes]
         with log.open("wb") as output:
             if env is None:
-                process = self.fork_servers(model, elsewhere).start(arguments, self.directory, log, constants or {})
+                process = self.fork_servers(model, elsewhere).start(
+                    arguments, self.directory, log, constants or {}
+                )
             else:
-                assert not constants and not elsewhere
+                assert not constants
                 process = subprocess.Popen(
                     [sys.executable, "-m", "ewe", *arguments],
                     stdin=subprocess.DEVNULL,
