@@ -196,6 +196,11 @@ class Watcher:
         """Take a descriptor from what is watched. Raises OSError if the kernel does not know it."""
         self.loop.remove_reader(descriptor)
 
+    def watch_again(self, descriptor: int) -> None:
+        """Watch a known descriptor after another reader took its place: a loop has one for each descriptor."""
+        if descriptor in self.waiting:
+            self.watch(descriptor)
+
 
 class EpollWatcher(Watcher):
     """A Watcher with one epoll(7), which the loop watches.
@@ -263,6 +268,8 @@ class EventPoller:
         finally:
             for descriptor in descriptors:
                 loop.remove_reader(descriptor)
+                if not HAS_EPOLL and (watcher := stream.watcher or WATCHERS.get(loop)) is not None:
+                    watcher.watch_again(descriptor)
             if writable >= 0:
                 loop.remove_writer(writable)
         return ready

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from support.wire import read_all, read_exactly, read_response, request_of, rese
 from test_same_bytes import EXCHANGES, but_for_dates, cut, make_files
 
 from ewe.config.settings import Config
+from ewe.gateway import records
 from ewe.site import Site
 
 pytestmark = pytest.mark.starts_processes  # by the fixture `server`, which is not that of conftest.py
@@ -247,3 +249,34 @@ def test_files_are_written(start: Start, tmp_path: Path) -> None:
         assert client.request("COPY", "/one", headers={"Destination": "/two"}).status_code == 201
         assert client.get("/two").content == LARGE
     assert sorted(path.name for path in server.root.iterdir() if path.name[0] == ".") == []
+
+
+@pytest.mark.parametrize("model", ["pool", "asyncio", "asyncio --loop asyncio"])
+def test_a_kept_connection_to_a_responder(start: Start, model: str) -> None:
+    """The event loop waits for one socket in two ways: while a body goes out, and for an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=respond_late, args=(listening,), daemon=True)
+        thread.start()
+        where = f"/app=127.0.0.1:{listening.getsockname()[1]}"
+        server = start(model, "--fastcgi", where, "--fastcgi-keep", elsewhere=True)
+        with server.connect() as sock:
+            for size in (10, len(LARGE), 10):
+                sock.sendall(request_of("POST /app/x", f"Content-Length: {size}", body=LARGE[:size]))
+                assert read_response(sock)[2] == b"%d" % size
+        server.stop()
+        thread.join(30)
+
+
+def respond_late(listening: socket.socket) -> None:
+    """Answer the requests of one connection of FastCGI with the length of their bodies, after some time."""
+    sock, _ = listening.accept()
+    responder, size = records.Responder(), 0
+    with sock:
+        while data := sock.recv(65536):
+            time.sleep(0.01)  # the server has to wait for room
+            for event in responder.feed(data):
+                if isinstance(event, records.Input) and event.data:
+                    size += len(event.data)
+                elif isinstance(event, records.Input):
+                    sock.sendall(responder.output(b"Content-Type: a/b\n\n%d" % size) + responder.end())
+                    size = 0
