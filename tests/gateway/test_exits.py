@@ -92,5 +92,6 @@ def test_the_thread_takes_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = exits.watched_exit(begun("true"))
     watched.status()
     watched.close()
+    wait_until(lambda: blocked, 30)
     assert {signal.SIGTERM, signal.SIGALRM, signal.SIGHUP} <= blocked[0]
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
