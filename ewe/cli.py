@@ -105,7 +105,9 @@ def _explain(config: Config, question: str) -> int:
         config = choose_site(config)
         addresses = (parse_address(each) for each in addresses_of(config))
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
-        return _print("\n".join(explain(make_site(with_xswitch(config)), question, server)) + "\n")
+        return _print(
+            "\n".join(explain(make_site(with_xswitch(config), imports=False), question, server)) + "\n"
+        )
     except (ValueError, SiteError) as error:
         return _fail(1, error)
 

@@ -20,9 +20,11 @@ from ewe.registry import directories_of
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.asgi import ASGI
     from ewe.features.authorizers import Authorizers
     from ewe.features.base import Feature
     from ewe.features.compression import Compression
+    from ewe.features.wsgi import WSGI
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.asgi import Application
     from ewe.gateway.content_cache import ContentCache
@@ -48,14 +50,17 @@ class Site:
         holds_idle: bool = False,
         many_calls: bool = False,
         many_processes: bool = False,
+        imports: bool = True,
     ) -> None:
         """holds_idle: an idle connection occupies a worker, so it is kept for a shorter time.
 
         many_calls, many_processes: several threads of a process, or several processes, call an application at once.
+        imports: import the applications now. If not, import_applications() does it in each worker.
         """
         self.config = config
         self.many_calls = many_calls
         self.many_processes = many_processes
+        self.imports = imports
         self.persistent = config.persistent
         # Heads seen before. ewe.conversation fills it; it is the site's because the limits are.
         self.heads: dict[bytes, Request] = {}
@@ -89,7 +94,8 @@ class Site:
             switch = XSwitch(config, self.limits)
         claims = self.claims(switch)
         self.static = static_files(config, claims=claims)
-        self.applications: list[Application] = []  # those of ASGI, which are started before the first request
+        self.wsgi: list[WSGI] = []
+        self.asgi: list[ASGI] = []
         self.mounts = list(self.features(switch, claims))
         self.content_cache = self.cache_of(config)
         if self.content_cache is not None:
@@ -224,15 +230,46 @@ class Site:
                 )
         for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
             if kind == "wsgi":
-                from ewe.features.wsgi import WSGI
-
-                yield path, WSGI(config, path, name, threads=self.many_calls, processes=self.many_processes)
+                yield path, self.wsgi_application(config, path, name)
             else:
-                from ewe.features.asgi import ASGI
+                yield path, self.asgi_application(config, path, name)
 
-                asgi = ASGI(config, path, name)
-                self.applications.append(asgi.application)
-                yield path, asgi
+    def wsgi_application(self, config: Config, path: str, name: str) -> WSGI:
+        """Return the feature of a WSGI application. Raises ValueError if it is imported now, and cannot be."""
+        from ewe.features.wsgi import WSGI
+
+        found = WSGI(config, path, name, threads=self.many_calls, processes=self.many_processes)
+        self.wsgi.append(found)
+        if self.imports:
+            found.load()
+        return found
+
+    def asgi_application(self, config: Config, path: str, name: str) -> ASGI:
+        """Return the feature of an ASGI application. Raises ValueError if it is imported now, and cannot be."""
+        from ewe.features.asgi import ASGI
+
+        found = ASGI(config, path, name)
+        self.asgi.append(found)
+        if self.imports:
+            found.load()
+        return found
+
+    def import_applications(self) -> None:
+        """Import the applications, in a worker that has just started. Raises ValueError, in one line."""
+        for wsgi in self.wsgi:
+            wsgi.load()
+        for asgi in self.asgi:
+            asgi.load()
+
+    @property
+    def applications(self) -> list[Application]:
+        """The applications of ASGI, which are started before the first request."""
+        return [each.application for each in self.asgi]
+
+    @property
+    def application_names(self) -> list[str]:
+        """The names of all applications, each once: module:app."""
+        return list(dict.fromkeys([*(each.name for each in self.wsgi), *(each.name for each in self.asgi)]))
 
     def claims(self, switch: XSwitch | None) -> Claims:
         """Return which files of the document root are programs and therefore never sent."""

@@ -51,13 +51,19 @@ def asks_for_websocket(request: Request) -> bool:
 class ASGI:
     """Answers below one path with an application."""
 
-    def __init__(self, config: Config, path: str, text: str) -> None:
-        """Import the application that `text` names: module:app. Raises ValueError, in one line."""
-        self.application = Application.of(text, load_application(text, "asgi"), config.program_timeout)
+    def __init__(self, config: Config, path: str, name: str) -> None:
+        """name: module:app, which load() imports."""
+        self.name = name
+        self.application: Application
         self.config = config
         self.root_path = path.rstrip("/")
         # Equal requests without a body share one Request, and so one part of the scope.
         self.known: dict[Request, dict[str, Any]] = {}
+
+    def load(self) -> None:
+        """Import the application, before the first request. Raises ValueError, in one line."""
+        program = load_application(self.name, "asgi")
+        self.application = Application.of(self.name, program, self.config.program_timeout)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the application sends, below its path. Raises HTTPError, Disconnected."""

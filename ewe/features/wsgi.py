@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.spool import spooled
-from ewe.gateway.wsgi import SMALL, Errors, Invocation, add_request, constants
+from ewe.gateway.wsgi import SMALL, Application, Errors, Invocation, add_request, constants
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import BodyReader, Request, Response, Source
 from ewe.http.status import HTTPError
@@ -35,18 +35,21 @@ class WSGI:
     def __init__(
         self, config: Config, path: str, name: str, *, threads: bool = False, processes: bool = False
     ) -> None:
-        """Import the application that `name` says: module:app.
+        """name: module:app, which load() imports.
 
         threads, processes: several threads of this process, or several processes, may call it at the same time.
-        Raises ValueError, in one line, if it cannot be imported.
         """
         self.name = name
         self.path = path.rstrip("/")
-        self.application = load_application(name, "wsgi")
+        self.application: Application
         self.constants = constants(self.path, threads, processes)
         self.spool = config.spool
         self.timeout = config.program_timeout
         self.development = config.development
+
+    def load(self) -> None:
+        """Import the application, before the first request. Raises ValueError, in one line."""
+        self.application = load_application(self.name, "wsgi")
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the application returns; None outside of its path.

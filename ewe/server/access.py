@@ -72,6 +72,16 @@ def python_doubts() -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def closed_python(user: str | None, group: str | None) -> list[str]:
+    """Return python_doubts() of the account that root will become; [] if the workers keep this process's rights.
+
+    Raises StartError if there is no such account.
+    """
+    if os.geteuid() != 0 or (user is None and group is None):
+        return []
+    return asked_as(user, group, python_doubts)
+
+
 def log_doubts(config: Config, rotates_as_root: bool = False) -> list[str]:
     """Return a warning for each log that this process could not open again after a rotation (USR1).
 

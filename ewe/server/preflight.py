@@ -15,7 +15,7 @@ from ewe import logger
 from ewe.config.setting_types import parse_database
 from ewe.log_files import open_log
 from ewe.processors.base import find
-from ewe.server.access import asked_as, doubts, log_doubts, program_doubts, python_doubts
+from ewe.server.access import asked_as, closed_python, doubts, log_doubts, program_doubts, python_doubts
 from ewe.server.demon_program import missing_databases, needs_demon
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
@@ -26,6 +26,7 @@ from ewe.streams.listener import StartError, try_address
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.site import Site
 
 
 def examine(config: Config) -> tuple[list[str], list[str]]:
@@ -54,8 +55,9 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
             check_isolation(config)
     except StartError as reason:
         failures.append(str(reason))
+    site = None
     try:
-        make_site(with_xswitch(config))
+        site = make_site(with_xswitch(config), imports=False)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     notes += apache_rules(config)
@@ -66,7 +68,13 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
             notes.append(hindrance)
     try:
         look_up(config.user, config.group)
-        notes += asked_as(account_of_workers(config), config.group, lambda: doubts_of_workers(config))
+        account, group = account_of_workers(config), config.group
+        if site is not None:
+            if closed_python(account, group):  # root imports the applications then
+                failures += unimportable(site)
+            else:
+                failures += asked_as(account, group, lambda: unimportable(site))
+        notes += asked_as(account, group, lambda: doubts_of_workers(config))
     except StartError as reason:
         failures.append(str(reason))
     setting = "bind" if config.bind else "host, port"
@@ -94,6 +102,15 @@ def doubts_of_workers(config: Config) -> list[str]:
     if not has_xswitch:  # it starts programs as their owners
         lines += program_doubts(config)
     return list(dict.fromkeys(lines))
+
+
+def unimportable(site: Site) -> list[str]:
+    """Return why this process cannot import the applications of a site, in one line at most."""
+    try:
+        site.import_applications()
+    except ValueError as reason:
+        return [str(reason)]
+    return []
 
 
 def with_xswitch(config: Config) -> Config:

@@ -1,7 +1,8 @@
 """The processor factory: a configuration, its model and its site, from which processors are made. HUP renews it.
 
-The site is built once, before workers are forked, so that they share what it has loaded. With `reload` each worker
-builds its own, because only a process that has not loaded a module yet loads its new version.
+The site is built once, before workers are forked, so that they share what it has loaded. But only a process that
+has not loaded a module yet loads its new version. Each worker therefore imports the applications by itself, and a
+server that has some has a supervisor (ewe.server.applications). With `reload` each worker builds the whole site.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_address
 from ewe.processors.base import Processor, find
 from ewe.server import systemd
+from ewe.server.access import closed_python
 from ewe.sites import make_site
 from ewe.streams import descriptors
 from ewe.streams.listener import StartError
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 RESERVE = 64  # descriptors that are not for connections
 # Settings that only a restart can change; those of the second line only if there is a single process.
 FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config",
-         "reload", "fastcgi_start")  # fmt: skip
-FIXED_IN_ONE = ("workers", "poolthreads", "parking", "loop", "connections", "call_threads")
+         "reload", "fastcgi_start", "workers")  # fmt: skip
+FIXED_IN_ONE = ("poolthreads", "parking", "loop", "connections", "call_threads")
 
 
 class ProcessorFactory:
@@ -47,18 +49,38 @@ class ProcessorFactory:
         self.programs = programs
         self.xswitch_process = xswitch_process
         self.model = find(config.concurrency)
+        self.supervised = True  # which is not known yet; nothing is imported until it is
+        self.closed: list[str] = []  # what of Python the workers may not read
         self.take(config)
         self.workers = (config.workers or self.model.workers) if self.model.supervised else 1
         in_processes = self.model.supervised and self.model.many_processes
         self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
         # A library can end its process. The fork model calls it in a child of the server.
         self.supervised |= config.concurrency != "fork" and calls_libraries(config)
+        self.serves_in_one = not self.supervised  # as far as clients can tell
+        if self.applications:
+            account = xswitch_process.user if xswitch_process is not None else config.user
+            self.closed = closed_python(account, config.group)
+            if self.closed:
+                self.import_now()  # as root, which the workers are not
+            else:
+                self.supervised = True  # only a new process imports a new version
 
     def copy(self) -> ProcessorFactory:
         """Return a copy, to go back to if new workers fail."""
         other = object.__new__(ProcessorFactory)
         other.__dict__.update(self.__dict__)
         return other
+
+    @property
+    def applications(self) -> list[str]:
+        """The applications that each worker imports; [] with `reload`, since each worker then loads all."""
+        return [] if self.config.reload or self.closed else self.site.application_names
+
+    @property
+    def imports_in_workers(self) -> bool:
+        """Whether a worker has to import before it serves, and may fail."""
+        return self.config.reload or bool(self.applications)
 
     def take(self, config: Config) -> None:
         """Open the logs and build the site of a configuration. Raises StartError, and then nothing has changed."""
@@ -75,28 +97,42 @@ class ProcessorFactory:
         except ValueError as reason:
             raise StartError(str(reason)) from None
         if not config.reload:
-            self.site = self.site_of(config)
+            self.site = self.site_of(config, imports=bool(self.closed) or not self.supervised)
         self.config, self.words = config, words
 
-    def site_of(self, config: Config) -> Site:
-        """Return the site of a configuration. Raises StartError."""
+    def site_of(self, config: Config, *, imports: bool) -> Site:
+        """Return the site of a configuration. imports: with its applications. Raises StartError."""
         try:
             return make_site(
                 config,
                 holds_idle=self.model.idle_holds(config),
                 many_calls=self.model.calls_at_once(config),
                 many_processes=self.model.processes_at_once(config),
+                imports=imports,
             )
         except ValueError as reason:  # a certificate, a feature, an application
             raise StartError(str(reason)) from None
 
-    def load(self) -> None:
-        """Build the site in this worker, from modules as they are now (reload). Raises StartError, UnknownModel."""
-        from ewe.server.sources import forget
+    def import_now(self) -> None:
+        """Import the applications in this process. Raises StartError."""
+        try:
+            self.site.import_applications()
+        except ValueError as reason:
+            raise StartError(str(reason)) from None
 
-        forget()
-        self.model = find(self.config.concurrency)
-        self.site = self.site_of(self.config)
+    def load(self) -> None:
+        """Import in this worker what its parent has not, as the files are now. Raises StartError, UnknownModel."""
+        from ewe.server.applications import prepare_imports
+
+        prepare_imports()
+        if self.config.reload:
+            from ewe.server.sources import forget
+
+            forget()
+            self.model = find(self.config.concurrency)
+            self.site = self.site_of(self.config, imports=True)
+            return
+        self.import_now()
 
     def restored(self, old: ProcessorFactory) -> None:
         """Go back to what the factory was before renew(): `old` is a copy of it."""
@@ -128,6 +164,27 @@ class ProcessorFactory:
         if self.programs is not None:
             self.programs.restart(self.config)
         return True
+
+    def report_applications(self) -> None:
+        """Log which applications were imported again after HUP, and which were not, and why."""
+        if self.config.reload or not (names := self.site.application_names):
+            return
+        if self.closed:
+            why = self.closed[0]
+        elif not self.supervised:
+            why = "this server was started without one"
+        else:
+            from ewe.server.applications import outdated
+
+            old = outdated(names)
+            if fresh := [name for name in names if name not in old]:
+                logger.errors.info(
+                    f"the new workers serve; applications were imported again: {', '.join(fresh)}"
+                )
+            why = "a feature or a model of the same package was imported at the start (mount, model)"
+            names = old
+        if names:
+            logger.errors.warning(f"a new version of {', '.join(names)} needs a restart: {why}")
 
     def with_fixed(self, fresh: Config) -> Config:
         """Return a fresh configuration with the old values of settings that only a restart can change."""

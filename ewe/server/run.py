@@ -59,7 +59,7 @@ LATER = (
     "ewe.config.site_lines", "ewe.config.site_tables", "ewe.gateway.affinity", "ewe.gateway.responder",
     "ewe.gateway.uwsgi", "ewe.http.media_types",
     "ewe.http.virtual_hosts", "ewe.libcgi.build", "ewe.sites.error_pages", "ewe.sites.homes", "ewe.sites.virtual",
-    "ewe.server.sources", "ewe.server.trace", "ewe.streams.loops", "ewe.streams.tls",
+    "ewe.server.applications", "ewe.server.sources", "ewe.server.trace", "ewe.streams.loops", "ewe.streams.tls",
     "ewe.gateway.proxies", "ewe.gateway.proxy_protocol",
     "ewe.short_line", "ipaddress",
     # Codecs, which Python imports when a text is first encoded: idna is for socket.getaddrinfo()
@@ -168,13 +168,17 @@ def start_programs(factory: ProcessorFactory) -> None:
 
 
 def load_all() -> None:
-    """Load now what is loaded late, LibCGI's shim too: without root, these directories may not be readable."""
+    """Load now what is loaded late, LibCGI's shim too: without root, these directories may not be readable.
+
+    Applications are not among it: the workers import them, as the account.
+    """
     for name in LATER:
         importlib.import_module(name)
     for name in IF_INSTALLED:
         with suppress(ImportError):
             importlib.import_module(name)
     importlib.import_module("ewe.libcgi.build").preload()
+    importlib.import_module("ewe.server.sources").foreign_directories()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ Read next: ewe/server/supervisor.py, which starts new workers.
 
 from __future__ import annotations
 
+import functools
 import os
 import site
 import sys
@@ -142,16 +143,20 @@ def is_left_out(directory: str) -> bool:
     return name in NEVER or name.startswith(".") or os.path.exists(os.path.join(directory, "pyvenv.cfg"))
 
 
-def foreign_directories() -> list[str]:
-    """Return where Python's library, installed packages and ewe lie."""
+@functools.cache
+def foreign_directories() -> tuple[str, ...]:
+    """Return where Python's library, installed packages and ewe lie.
+
+    The first call imports modules of Python's, so it is made before root is given up (ewe.server.run.load_all).
+    """
     found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(ewe.__file__)]
-    return [os.path.realpath(path) + "/" for path in found]
+    return tuple(os.path.realpath(path) + "/" for path in found)
 
 
 def loaded() -> dict[str, str]:
     """Return the modules of the program itself that this process has loaded: name -> file."""
-    foreign = tuple(foreign_directories())
+    foreign = foreign_directories()
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -38,7 +38,17 @@ from ewe.processors.base import UnknownModel
 from ewe.server import systemd
 from ewe.server.privileges import become
 from ewe.server.reports import Reports
-from ewe.server.worker import CUT, FAILED, LAST_MOMENT, STOPPED, STOPS, UNUSABLE, Worker, ignore_stops
+from ewe.server.worker import (
+    CUT,
+    FAILED,
+    LAST_MOMENT,
+    ONLY_MANY,
+    STOPPED,
+    STOPS,
+    UNUSABLE,
+    Worker,
+    ignore_stops,
+)
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
 
@@ -77,6 +87,8 @@ class Supervisor:
         self.stopping = False
         self.xswitch_told = False
         self.first: set[int] = set()  # the workers that the server began with
+        self.awaited: set[int] = set()  # those of them that have to report before the server is ready
+        self.unusable = ""  # why one of them cannot serve
         self.reports = Reports()
         self.coming: set[int] = set()  # workers of a change that have not reported yet
         self.new: set[int] = set()  # all workers of that change
@@ -93,7 +105,8 @@ class Supervisor:
     def run(self, ready: Callable[[], None]) -> int:
         """Start the workers, and replace those that die, until a stop; return the exit status.
 
-        ready: called once the workers are started.
+        ready: called once the workers are started; if they import applications, once they serve. Raises StartError
+        if one of them cannot.
         """
         # The kernel closes our end when this process dies, for any reason. Workers that notice it finish.
         self.lifeline, self.held = os.pipe()
@@ -110,8 +123,13 @@ class Supervisor:
         for place in range(self.count):
             self.start(place)
         self.first = set(self.workers)
-        ready()
+        if self.factory.imports_in_workers:
+            self.awaited = {pid for pid, (place, _) in self.workers.items() if place != COMPANION}
+        is_ready = False
         while self.workers or not self.stopping:
+            if not is_ready and not self.awaited and not self.stopping:
+                is_ready = True
+                ready()
             self.wait()
             for noted in self.take_noted():
                 self.act(noted)
@@ -128,6 +146,8 @@ class Supervisor:
                 self.deadline += LAST_MOMENT
         ignore_stops()
         logger.report_losses()  # of a worker that was killed
+        if self.unusable:
+            raise StartError(self.unusable)
         return self.status
 
     # Signals
@@ -210,6 +230,9 @@ class Supervisor:
         """Add a worker, or retire the last one; at least one stays."""
         if self.stopping or self.count + difference < 1:
             return
+        if self.factory.serves_in_one:
+            logger.errors.warning(ONLY_MANY)
+            return
         self.count += difference
         logger.errors.info(f"{self.count} workers from now on")
         if difference > 0:
@@ -254,8 +277,9 @@ class Supervisor:
                 self.sources.add(text)
             elif word == "failed":
                 self.failures[pid] = text
-            elif word == "ready" and pid in self.coming:
+            elif word == "ready":
                 self.coming.discard(pid)
+                self.awaited.discard(pid)
 
     def settle(self) -> None:
         """Retire the old workers: all new ones serve."""
@@ -268,6 +292,7 @@ class Supervisor:
                 self.hurry[pid] = time.monotonic() + HURRY
         if self.sources is not None:
             logger.errors.info("the new workers serve")
+        self.factory.report_applications()
 
     def give_up(self, reason: str) -> None:
         """Go on with the old workers: a new one cannot serve."""
@@ -365,7 +390,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if self.factory.xswitch_process:
             become(self.factory.xswitch_process.user, self.factory.config.group)
-        if self.sources is not None and (failure := self.load_program()):
+        if self.factory.imports_in_workers and (failure := self.load_program()):
             self.report(failure)
             return UNUSABLE
         return Worker(self.factory, self.sockets, str(place + 1), self.lifeline, self.report).run()
@@ -375,7 +400,7 @@ class Supervisor:
         self.reports.send(failure, sources_of_this_process() if self.sources is not None else ())
 
     def load_program(self) -> str:
-        """Load the program's modules as they are now, in this worker; return why they cannot be loaded, or ""."""
+        """Import applications as they are now, in this worker; return why they cannot be imported, or ""."""
         # A module may take long, or never end: signals end this process meanwhile, since nothing is served yet.
         for number in (*STOPS, signal.SIGHUP):
             signal.signal(number, lambda *_: os._exit(STOPPED))
@@ -408,6 +433,7 @@ class Supervisor:
             self.hurry.pop(pid, None)
             code = os.waitstatus_to_exitcode(raw)
             failure = self.failures.pop(pid, "")
+            self.awaited.discard(pid)
             if code < 0:
                 orphans.end(self.workers)
             if self.stopping:
@@ -422,13 +448,13 @@ class Supervisor:
                 self.old.discard(pid)  # a new worker is coming in its place
             elif place != LEAVING:
                 self.new.discard(pid)
+                if pid in self.first and code == UNUSABLE:
+                    self.unusable = failure or f"worker {place + 1} cannot serve"
+                    self.stop(signal.SIGTERM)
+                    continue
                 if failure:
                     logger.errors.error(failure)
-                if pid in self.first and code == UNUSABLE:
-                    self.status = FAILED
-                    self.stop(signal.SIGTERM)
-                else:
-                    self.replace(place, pid, code, time.monotonic() - born < YOUNG)
+                self.replace(place, pid, code, time.monotonic() - born < YOUNG)
 
     def replace(self, place: int, pid: int, code: int, was_young: bool) -> None:
         """Plan a new worker for the place of one that ended. If workers die young there, wait longer each time."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 STOPPED, FAILED, CUT = 0, 1, 4  # exit statuses: stopped as asked; a fault of ewe; requests were cut
 UNUSABLE = 3  # of a worker alone: it has reported why it cannot serve
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (workers)"
 LAST_MOMENT = 2.0  # seconds between abort() and the end of a process that hangs
 
 
@@ -172,13 +173,12 @@ class Worker:
         elif self.factory.renew():
             logger.access.name_worker(self.processor.name, self.name)
             self.processor.adopt(self.factory.site, self.factory.config)
+            self.factory.report_applications()
 
     def on_count(self, number: int, frame: object) -> None:
         """TTIN, TTOU: only a supervisor can change the number of workers."""
         if not self.supervised:
-            logger.errors.warning(
-                "TTIN and TTOU change the number of workers, where there are many (workers)"
-            )
+            logger.errors.warning(ONLY_MANY)
 
     def on_status(self, number: int, frame: object) -> None:
         """USR2: write status and stacks to the error log."""

@@ -386,12 +386,5 @@ class Builder:
         prefix = self.location.prefix or "/"
         self.site.together.append(Claims("/", sources=directories_of(name)))
         if kind == "wsgi":
-            from ewe.features.wsgi import WSGI
-
-            threads = self.site.many_calls
-            return WSGI(self.config, prefix, name, threads=threads, processes=self.site.many_processes)
-        from ewe.features.asgi import ASGI
-
-        asgi = ASGI(self.config, prefix, name)
-        self.site.applications.append(asgi.application)
-        return asgi
+            return self.site.wsgi_application(self.config, prefix, name)
+        return self.site.asgi_application(self.config, prefix, name)

@@ -244,7 +244,8 @@ class Sites(Site):
         self.config = config
         self.hosts = hosts
         self.sites = sites
-        self.applications = [each for site in sites for each in site.applications]
+        self.wsgi = [each for site in sites for each in site.wsgi]
+        self.asgi = [each for site in sites for each in site.asgi]
         self.limits.encoded_slashes = any(site.limits.encoded_slashes for site in sites)
         if self.limits.encoded_slashes:
             from ewe.features.encoded_slashes import site_with_encoded_slashes
