@@ -82,9 +82,14 @@ def in_words(reason: BaseException) -> str:
 
 
 def place(reason: BaseException) -> str:
-    """Return the line that raised an exception, in words; "" if the line is of the import system or of ewe."""
+    """Return the line that raised an exception, in words; "" if the line is of the import system or of ewe.
+
+    The line of a syntax error is not that of the module which imports the faulty one.
+    """
     import traceback
 
+    if isinstance(reason, SyntaxError) and reason.filename:
+        return f", in {reason.filename} line {reason.lineno}"
     last = traceback.extract_tb(reason.__traceback__)[-1]
     ours = last.filename.startswith("<frozen") or last.filename == __file__
     return "" if ours else f", in {last.filename} line {last.lineno}"

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from glob import glob
 from importlib.util import find_spec
@@ -96,6 +97,22 @@ def pseudo_terminal() -> bool:
     return True
 
 
+@cache
+def open_python() -> str:
+    """Return a Python that every account may read, this one if it is such; "" if there is none."""
+    script = "import sys, wave; sys.exit(sys.version_info < (3, 11))"
+    for path in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
+        with suppress(OSError):
+            if (
+                os.geteuid() == 0
+                and not subprocess.run(
+                    [path, "-c", script], user="nobody", group=65534, stderr=subprocess.DEVNULL, check=False
+                ).returncode
+            ):
+                return path
+    return ""
+
+
 RESOURCES = {
     # Compilers and interpreters
     "gcc": Resource(compiles("stdio.h"), "gcc libc6-dev"),
@@ -173,6 +190,9 @@ RESOURCES = {
     ),
     # What no package of Debian brings
     "root": Resource(lambda: os.geteuid() == 0, instead="run the tests as root"),
+    "a Python for every account": Resource(
+        lambda: bool(open_python()), instead="install Python 3.11 or newer outside of root's home"
+    ),
     "ip": Resource(programs("ip"), "iproute2"),
     "a private network": Resource(private_network, instead="run the tests as root"),
     "Linux": Resource(lambda: sys.platform == "linux", instead="use a container (docs/teaching.md)"),

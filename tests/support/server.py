@@ -129,12 +129,13 @@ class Starter:
         env: dict[str, str] | None = None,
         constants: dict[str, float] | None = None,
         elsewhere: bool = ELSEWHERE,
+        python: str = sys.executable,
     ) -> Server:
         """Start ewe and return once it listens.
 
         The model may bring options of its own ("pool --parking never"). The server is forked from one that has
         imported ewe (support/fork_server.py); with `env`, even an empty one, it is the command itself in a new
-        Python. constants: what the forked server has for constants of ewe, {"ewe.gateway.programs.EXIT": 0.3}:
+        process of `python`. constants: what the forked server has for constants of ewe, {"ewe.gateway.programs.EXIT": 0.3}:
         only for tests that wait for that time to pass, and in which nothing has to be done within it. elsewhere:
         the forked server has nothing that Linux alone has (support/other_system.py).
         """
@@ -154,7 +155,7 @@ class Starter:
             else:
                 assert not constants
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "ewe", *arguments],
+                    [python, "-m", "ewe", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -193,11 +194,15 @@ class Starter:
 
 
 def run_command(
-    directory: Path, *arguments: str, module: str = "ewe", seconds: float = 30
+    directory: Path,
+    *arguments: str,
+    module: str = "ewe",
+    seconds: float = 30,
+    python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory to its end: a start that fails, or a question."""
     return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        [python, "-m", module, *arguments],
         cwd=directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
