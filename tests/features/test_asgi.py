@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import web
+from support.proc import children
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 
@@ -299,19 +300,22 @@ def test_lifespan_under_fork(bare: Callable[..., Server], notes: Callable[[], li
     assert up.replace("up", "down") == down and up_again.startswith("up ") and up_again != up
 
 
+@pytest.mark.parametrize("model", ["asyncio", "thread"])
 def test_the_settings_are_read_again(
-    bare: Callable[..., Server], notes: Callable[[], list[str]], tmp_path: Path
+    bare: Callable[..., Server], notes: Callable[[], list[str]], tmp_path: Path, model: str
 ) -> None:
+    """HUP starts a new worker, in which the application begins; the old one stops it."""
     (tmp_path / "ewe.toml").write_text("idle = 9\n")
-    for model in ("asyncio", "thread"):
-        (tmp_path / "notes").unlink(missing_ok=True)
-        server = bare(model, "--config", str(tmp_path / "ewe.toml"))
-        assert b"True 1 1" in server.ask(get("state"))
-        server.process.send_signal(signal.SIGHUP)
-        server.wait_for_log("the configuration was read again")
-        assert b"True 2 1" in server.ask(get("state")), "the application goes on"
-        assert server.stop() == 0
-        assert [line.split()[0] for line in notes()] == ["up", "down"]
+    server = bare(model, "--config", str(tmp_path / "ewe.toml"))
+    [before] = children(server.pid)
+    assert b"True 1 1" in server.ask(get("state")) and b"True 2 1" in server.ask(get("state"))
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for_log("applications were imported again: asgi_apps:bare")
+    wait_until(lambda: before not in children(server.pid), 30, server.log)
+    [after] = children(server.pid)
+    assert b"True 1 1" in server.ask(get("state"))
+    assert server.stop() == 0
+    assert sorted(notes()) == sorted(f"{word} {pid}" for word in ("up", "down") for pid in (before, after))
 
 
 def run(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
