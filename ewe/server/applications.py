@@ -57,6 +57,7 @@ def outdated(names: Iterable[str]) -> list[str]:
 
 def prepare_imports() -> None:
     """Have this process, a new worker, import applications as their files are now."""
+    foreign_directories()  # its first call imports modules, which must not lead to finder() and back
     sys.path_hooks.insert(0, finder)
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.gateway import orphans
 from ewe.processors.base import UnknownModel
+from ewe.registry import in_words
 from ewe.server import systemd
 from ewe.server.privileges import become
 from ewe.server.reports import Reports
@@ -409,6 +410,8 @@ class Supervisor:
             self.factory.load()
         except (StartError, UnknownModel) as reason:
             return str(reason)
+        except Exception as reason:
+            return f"a worker cannot import: {in_words(reason)}"
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})
         return ""
