@@ -135,9 +135,10 @@ class Starter:
 
         The model may bring options of its own ("pool --parking never"). The server is forked from one that has
         imported ewe (support/fork_server.py); with `env`, even an empty one, it is the command itself in a new
-        process of `python`. constants: what the forked server has for constants of ewe, {"ewe.gateway.programs.EXIT": 0.3}:
-        only for tests that wait for that time to pass, and in which nothing has to be done within it. elsewhere:
-        the forked server has nothing that Linux alone has (support/other_system.py).
+        process of `python`. constants: what the forked server has for constants of ewe,
+        {"ewe.gateway.programs.EXIT": 0.3}: only for tests that wait for that time to pass, and in which nothing
+        has to be done within it. elsewhere: the forked server has nothing that Linux alone has
+        (support/other_system.py).
         """
         log = self.directory / f"stderr.{len(self.servers)}"
         arguments = [
