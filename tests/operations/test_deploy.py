@@ -15,6 +15,8 @@ from support.resources import open_python
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until
 from support.wire import read_response
 
+from ewe.server.worker import CUT
+
 WSGI = """\
 from shop.pages import words
 
@@ -269,9 +271,8 @@ def test_many_hups_while_an_application_is_imported(start: Start, tmp_path: Path
     for number in range(20):
         read = server.log().count("configuration was read again")
         server.process.send_signal(signal.SIGHUP)
-        if (
-            number % 2
-        ):  # some together, and some one after the other, each while the last one's workers import
+        # Some come together, and some one after the other, each while the last one's workers import.
+        if number % 2:
             wait_until(lambda: server.log().count("configuration was read again") > read, 30, server.log)  # noqa: B023
             assert answer(server) == "one"
     server.wait_for_log(DEPLOYED)
@@ -290,7 +291,9 @@ def test_a_stop_during_a_deploy(start: Start, tmp_path: Path, number: int) -> No
     server.process.send_signal(signal.SIGHUP)
     wait_until((tmp_path / "begun").exists, 30, server.log)
     assert answer(server) == "one"
-    assert server.stop(number) == 0, server.log()
+    status = server.stop(number)
+    # QUIT cuts also the connection of that answer, if the server has not seen its end yet.
+    assert status == 0 or (number == signal.SIGQUIT and status == CUT), server.log()
     assert DEPLOYED not in server.log()
 
 
