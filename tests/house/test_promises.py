@@ -49,7 +49,7 @@ KNOWN = {
         "features.xswitch",
     },
     "sites/build.py": {
-        *("features.asgi", "features.cgi", "features.content_cache", "features.fastcgi", "features.files"),
+        *("features.cgi", "features.content_cache", "features.fastcgi", "features.files"),
         *(
             "features.libcgi",
             "features.libcgi_process",
@@ -57,7 +57,7 @@ KNOWN = {
             "features.proxy",
             "features.static",
         ),
-        *("features.webdav", "features.wsgi"),
+        *("features.webdav"),
     },
     "sites/explain.py": {"features.encoded_slashes", "features.languages", "features.static"},
     "sites/homes.py": {"features.guards", "features.static", "features.users"},
