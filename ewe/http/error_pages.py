@@ -36,7 +36,7 @@ TEXTS = {
     414: "The address is longer than this server takes.",
     416: "The file does not have that part.",
     417: "This server does not know what the request expects.",
-    421: "This address is served over a secured connection only.",
+    421: "The server does not answer for this address on such a connection. A secured one may help.",
     429: "Too many requests came from your address. Please wait a little, then try again.",
     431: "The request's header is larger than this server takes.",
     500: "Something went wrong here. The server's log tells its administrator why.",

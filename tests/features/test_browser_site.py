@@ -80,6 +80,9 @@ def test_under_every_model(start: Start, demon: Demon, model: str) -> None:
     url = server.url + BASE
     with web.Client() as client:
         assert client.get(url[:-1]).headers["location"] == f"/{BASE}"
+        rebound = client.get(url + "log/", headers={"Host": "evil.example:4000"})
+        assert rebound.status_code == 421 and "goods" not in rebound.text
+        assert client.post(url + "shop/goods/insert", headers={"Host": "evil.example"}).status_code == 421
         assert client.get(url + "log").headers["location"] == f"/{BASE}log/"
         everything = client.get(url)
         assert everything.status_code == 200 and '"/-/databases/log/"' in everything.text, server.log()

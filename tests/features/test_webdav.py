@@ -262,7 +262,7 @@ def partial(server: Server, dav: Path) -> None:
     (dav / "whole").write_text("whole")
     for path in ("whole", "begun"):
         with socket.create_connection(("127.0.0.1", server.port), 20) as sock:
-            head = f"PUT /dav/{path} HTTP/1.1\r\nHost: ewe\r\nContent-Length: 100000\r\n\r\n"
+            head = f"PUT /dav/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
             sock.sendall(head.encode() + b"x" * 50_000)
     wait_until(lambda: server.access_file.read_text().count('"PUT /dav/whole HTTP/1.1" 4') == 1, 20)
     wait_until(lambda: server.access_file.read_text().count('"PUT /dav/begun HTTP/1.1" 4') == 1, 20)
