@@ -99,6 +99,55 @@ class Remembered:
         self.checked = checked
 
 
+class Unlisted(Response):
+    """A directory whose listing is still to be made, which may take several calls that block.
+
+    path: ends in a slash. descriptor: of the open directory. root: as for ewe.features.indexes.
+    """
+
+    __slots__ = ("descriptor", "path", "root")
+
+    def __init__(self, path: str, descriptor: int, root: str) -> None:
+        super().__init__(200, release=self.let_go)
+        self.path = path
+        self.descriptor = descriptor
+        self.root = root
+
+    def let_go(self) -> None:
+        """Close the directory, once."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    async def listed(self, request: Request, io: Stream) -> Response:
+        """Return the listing. Raises HTTPError, Disconnected."""
+        from ewe.features.indexes import FEW, first_names, listing
+
+        has_many = False
+        try:
+            names = first_names(self.descriptor)
+            has_many = len(names) > FEW
+            if not has_many:
+                return listing(request, self.path, self.descriptor, self.root, names)
+        finally:
+            if not has_many:
+                self.let_go()
+        try:
+            return await io.call(self.make, request, abandoned=self.let_go)
+        except RuntimeError:  # there is no thread for the call, so nothing else closes the directory
+            self.let_go()
+            raise
+
+    def make(self, request: Request) -> Response:
+        """Return the listing of a directory with many names. May block."""
+        from ewe.features.indexes import listing
+
+        try:
+            return listing(request, self.path, self.descriptor, self.root)
+        finally:
+            self.let_go()
+
+
 class Static:
     """Serve the files below a directory."""
 
@@ -141,7 +190,10 @@ class Static:
                 return known.file.response
         if request.method not in ("GET", "HEAD"):
             return self.other_method(request)
-        return self.serve(request, request.path)
+        response = self.serve(request, request.path)
+        if type(response) is Unlisted:
+            return await response.listed(request, io)
+        return response
 
     def other_method(self, request: Request) -> Response:
         """Answer OPTIONS, refuse the rest: 405, or 501 for an unknown method (RFC 9110 section 9.1)."""
@@ -182,7 +234,8 @@ class Static:
         try:
             about = os.fstat(descriptor)
             if stat.S_ISDIR(about.st_mode):
-                return self.directory(request, path, descriptor)
+                response = self.directory(request, path, descriptor)
+                return response
             if not stat.S_ISREG(about.st_mode):
                 raise HTTPError(404, "neither a file nor a directory")
             response = self.file(request, path, descriptor, about)
@@ -245,11 +298,7 @@ class Static:
                     return response
         if not self.indexes:
             raise HTTPError(403, f"{path} has no {' or '.join(self.index)}, and indexes is off")
-        if conditional.tags(request.values.get("if-match")) not in (None, ["*"]):
-            return error_page(412, "a listing has no entity tag")
-        from ewe.features.indexes import listing
-
-        return listing(request, path, descriptor, "" if self.follows else self.root)
+        return Unlisted(path, descriptor, "" if self.follows else self.root)
 
     # File to response
 

@@ -7,9 +7,9 @@ a name decides where it leads, and may change that at any moment:
     2. the stranger's name server now says: evil.example is 127.0.0.1
     3. the page asks for http://evil.example:4000/-/databases/, and the browser connects to ewe on this machine
 
-The browser takes the answer for one of evil.example's, and hands it to the page. No password, address or Origin tells
-this request from the visitor's own. Its Host field does: it has the stranger's name. Pages that reveal or change
-something without asking for a password therefore answer a connection over loopback only if Host is
+The browser takes the answer for one of evil.example's, and hands it to the page. No password, address or Origin
+tells this request from the visitor's own. Its Host field does: it has the stranger's name. Pages that reveal or
+change something without asking for a password therefore answer a connection over loopback only if Host is
 
 - an IP address: a browser connects to an address without asking a name server;
 - localhost or a name below it, which browsers do not look up either (RFC 6761 section 6.3);

@@ -150,7 +150,7 @@ class Browser:
             return Response(status, FIELDS, body, cause=cause)
         etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         fields = (*FIELDS, ("ETag", etag))
-        if request.conditional and outcome(request, etag, 0) == 304:
+        if request.conditional and outcome(request, etag, None) == 304:
             return Response(304, fields)
         return Response(200, fields, body)
 
