@@ -66,7 +66,7 @@ h1, p, th a, td a, td + td { margin: 0; padding: var(--pad) }
 h1 { font-size: 1.4rem; font-weight: 400; line-height: 1.35; overflow-wrap: anywhere }
 a { color: var(--accent); text-decoration: none }
 a:not([href]) { color: inherit }
-a[href]:hover { text-decoration: underline; text-underline-offset: .15em }
+a[href]:hover, main p a { text-decoration: underline; text-underline-offset: .15em }
 [aria-sort], [aria-current] { font-weight: 650 }
 [aria-current] { color: var(--ink) }
 table { width: 100%; margin: .4rem 0; border-spacing: 0 }
@@ -98,13 +98,15 @@ PAGE = """<!DOCTYPE html>
 <title>Index of {title}</title>
 <style>{style}</style>
 <nav aria-label="Path"><h1>{crumbs}</h1></nav>
-{pages}<table>
+<main>
+{above}<table>
 <thead><tr>{heads}
 <tbody>
 {rows}
 </table>
 <p>{summary}
-{pages}</html>
+{below}</main>
+</html>
 """
 
 
@@ -181,15 +183,15 @@ class Part:
         """Return the Link field (RFC 8288), which leads programs to the other pages."""
         return ", ".join(f'<?page={number}>; rel="{relation}"' for relation, number in self.neighbours())
 
-    def navigation(self) -> str:
-        """Return the links to the other pages."""
+    def navigation(self, label: str) -> str:
+        """Return the links to the other pages. label: of the landmark, which no other on the page has."""
         labels = {"prev": "← Previous page", "next": "Next page →"}
         links = {
             relation: f'<a href="?page={number}" rel="{relation}">{labels[relation]}</a>'
             for relation, number in self.neighbours()
         }
         parts = (links.get("prev"), f"Page {self.number} of {self.last}", links.get("next"))
-        return f'<nav aria-label="Pages"><p>{" · ".join(filter(None, parts))}</nav>\n'
+        return f'<nav aria-label="{label}"><p>{" · ".join(filter(None, parts))}</nav>\n'
 
     def summary(self) -> str:
         """Return a sentence on the contents of the directory."""
@@ -322,7 +324,8 @@ def as_page(
         heads="".join(head(column, sort, order) for column in COLUMNS),
         rows="\n".join(rows),
         summary=part.summary() if part is not None else summary,
-        pages=part.navigation() if part is not None else "",
+        above=part.navigation("Pages") if part is not None else "",
+        below=part.navigation("Pages, below the names") if part is not None else "",
     )
 
 

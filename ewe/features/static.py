@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from ewe.gateway.claims import Claims, is_sql_page
 from ewe.http import conditional, ranges
 from ewe.http.dates import http_date
-from ewe.http.error_pages import error_page, html_escape
+from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.media_types import content_type
 from ewe.http.messages import METHODS, CachedFile, FileResponse, Region, Request, Response
 from ewe.http.negotiation import preferred_coding
@@ -467,5 +467,5 @@ def read(descriptor: int, size: int) -> bytes | None:
 
 def redirect(target: str) -> Response:
     """Return the 301 to another place."""
-    page = f'<!DOCTYPE html>\n<title>Moved</title>\n<p>It is <a href="{html_escape(target)}">here</a>.\n'
-    return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page.encode())
+    page = link_page("Moved", f'It is <a href="{html_escape(target)}">here</a>.')
+    return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page)
