@@ -11,7 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from ewe.gateway.own_names import is_own, refusal
+from ewe.gateway.own_names import foreign
 from ewe.http.messages import Request, Response
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class LibCGIStatus:
         """Answer a loopback address; None for all others, for whom there is no such page."""
         if request.path != PATH or not is_loopback(io.client[0]):
             return None
-        if not is_own(request.host, self.hosts):
-            return refusal(request.host)
+        if (refused := foreign(request, self.hosts)) is not None:
+            return refused
         entries = {} if not self.feature.loaded else self.feature.loaded[0][0].entries.copy()
         rows = [describe(file, entries[file]) for file in sorted(entries)]
         if "json" in (request.query or ""):

@@ -44,11 +44,18 @@ def misdirected(request: Request, io: Stream, names: Collection[str]) -> Respons
     server = io.server if io.connected is None else io.connected.server
     if not is_local(server[0]) or (io.peer or io.client)[0] == UNIX_CLIENT:
         return None
-    return None if is_own(request.host, names) else refusal(request.host)
+    return foreign(request, names)
 
 
-def refusal(host: str) -> Response:
-    """Return the 421 for a Host that is no name of this server."""
+def foreign(request: Request, names: Collection[str]) -> Response | None:
+    """Return the 421 for a request whose Host is no name of this server, None for any other request.
+
+    The field itself counts. A script of a page can set X-Forwarded-Host, as a trusted proxy on this machine would,
+    but no script can set Host.
+    """
+    host = request.values.get("host", "")
+    if is_own(host, names):
+        return None
     cause = (
         f"Host {host[:80]!r} is no name of this server, so a page of another site may have sent the visitor (DNS"
         " rebinding): ask for localhost, or write the name into the names of a [[site]]"

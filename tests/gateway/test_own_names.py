@@ -41,8 +41,7 @@ def test_names_of_others(host: str) -> None:
 
 def asked(host: str, server: str, client: str = "127.0.0.1", connected: str = "", peer: str = "") -> int:
     """The status for a request to a server at an address, 0 if it may be answered."""
-    request = Request("GET", "/", (1, 1))
-    request.host = host
+    request = Request("GET", "/", (1, 1), (("host", host),))
     stream = Stream((client, 1), (server, 80), None)  # type: ignore[arg-type]
     if connected:
         stream.connected = Connected((peer, 1), (connected, 80), "http", trusted=True)
@@ -108,3 +107,20 @@ def test_the_page_of_x_switch(start: Start) -> None:
         server = start("thread", "--xswitch", behind.address, "--xswitch-status")
         assert status(server, "xswitch-status", "localhost") == 200
         assert status(server, "xswitch-status", "evil.example") == 421
+
+
+def test_a_page_can_forge_what_a_proxy_would_say(start: Start, tmp_path: Path) -> None:
+    """Its scripts may set X-Forwarded-Host, but not Host. A proxy may keep its own Host and name another."""
+    (tmp_path / "htdocs" / "dav").mkdir()
+    (tmp_path / "ewe.toml").write_text(
+        'trusted-proxies = "127.0.0.1"\n[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n'
+    )
+    server = start("thread", "--config", str(tmp_path / "ewe.toml"))
+    with web.Client() as client:
+        for host, said, expected in (
+            ("evil.example", "localhost", 421),
+            ("evil.example", "127.0.0.1", 421),
+            ("127.0.0.1:4000", "public.example", 404),
+        ):
+            fields = {"Host": host, "X-Forwarded-Host": said, "X-Forwarded-For": "192.0.2.7"}
+            assert client.get(server.url + "dav/a.txt", headers=fields).status_code == expected, (host, said)
