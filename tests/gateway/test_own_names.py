@@ -99,6 +99,8 @@ def test_a_location_with_webdav_without_a_log_in(start: Start, tmp_path: Path) -
     assert status(server, "dav/a.txt", "evil.example", "OPTIONS") == 421
     assert not list((tmp_path / "htdocs" / "dav").iterdir())
     assert status(server, "locked/a.txt", "evil.example") == 401
+    with web.Client(auth=("ada", "test")) as client:
+        assert client.get(server.url + "locked/a.txt", headers={"Host": "evil.example"}).status_code == 404
     assert "421" in server.log() and "names of a [[site]]" in server.log()
 
 
