@@ -6,7 +6,8 @@ begin with a dot, broken links, sockets, devices.
 The cost is bounded to about 50 ms. Up to MAX_SORTED names are examined and can be sorted by any column. A longer
 directory is listed in the order of its names, PAGE_NAMES on a page, and only the names of this page are examined.
 An event loop would serve no other client meanwhile. A directory with more than FEW names is therefore listed by the
-stream's call() (ewe.features.static), beside an event loop in another thread.
+stream's call() (ewe.features.static), beside an event loop in another thread, and one such directory after the
+other (ewe.gateway.turns).
 
 **A validator.** A listing has an entity tag, so that a client that asks again gets 304 (RFC 9110 section 13). The
 date of the directory would not do: it changes when a name comes or goes, but not when a file grows, and the page
@@ -25,6 +26,7 @@ import time
 from itertools import islice
 
 from ewe.config.defaults import PRIVATE_DIRECTORIES
+from ewe.gateway.turns import Turns
 from ewe.http.conditional import outcome
 from ewe.http.error_pages import error_page, html_escape
 from ewe.http.messages import Request, Response
@@ -35,6 +37,7 @@ MAX_SORTED = 2_000
 PAGE_NAMES = 1_000
 MAX_NAMES = 50_000  # to read more would take too long, even without examining them
 FEW = 200  # names that are listed at once, in about 3 ms
+TURNS = Turns()
 RUN = 1_000  # names that are sorted by one call: no other thread runs meanwhile
 # Each column: its label, and the order in which the first click sorts it
 COLUMNS = {"name": ("Name", "asc"), "size": ("Size", "desc"), "date": ("Modified", "desc")}

@@ -100,52 +100,53 @@ class Remembered:
 
 
 class Unlisted(Response):
-    """A directory whose listing is still to be made, which may take several calls that block.
+    """A directory whose listing is still to be made, which may take long.
 
-    path: ends in a slash. descriptor: of the open directory. root: as for ewe.features.indexes.
+    path: ends in a slash. descriptor: of the open directory.
     """
 
-    __slots__ = ("descriptor", "path", "root")
+    __slots__ = ("descriptor", "path", "static")
 
-    def __init__(self, path: str, descriptor: int, root: str) -> None:
-        super().__init__(200, release=self.let_go)
+    def __init__(self, static: Static, path: str, descriptor: int) -> None:
+        super().__init__(200, release=lambda: os.close(descriptor))
+        self.static = static
         self.path = path
         self.descriptor = descriptor
-        self.root = root
-
-    def let_go(self) -> None:
-        """Close the directory, once."""
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
 
     async def listed(self, request: Request, io: Stream) -> Response:
-        """Return the listing. Raises HTTPError, Disconnected."""
-        from ewe.features.indexes import FEW, first_names, listing
+        """Return the listing, and close the directory. Raises HTTPError, Disconnected."""
+        from ewe.features.indexes import FEW, first_names
 
-        has_many = False
         try:
             names = first_names(self.descriptor)
-            has_many = len(names) > FEW
-            if not has_many:
-                return listing(request, self.path, self.descriptor, self.root, names)
+            if len(names) <= FEW:
+                return self.list(request, self.descriptor, names)
         finally:
-            if not has_many:
-                self.let_go()
-        try:
-            return await io.call(self.make, request, abandoned=self.let_go)
-        except RuntimeError:  # there is no thread for the call, so nothing else closes the directory
-            self.let_go()
-            raise
+            os.close(self.descriptor)
+        return await io.call(self.make, request)
 
     def make(self, request: Request) -> Response:
-        """Return the listing of a directory with many names. May block."""
+        """Return the listing of a directory with many names. May block. Raises HTTPError."""
+        from ewe.features.indexes import TURNS
+
+        with TURNS.taken():
+            # Opened only now: many that wait for their turn would hold all descriptors.
+            descriptor = self.static.open(self.static.name(self.path))
+            if descriptor is None:
+                raise HTTPError(404, "the directory was removed meanwhile")
+            try:
+                if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                    raise HTTPError(404, "the directory was replaced by a file meanwhile")
+                return self.list(request, descriptor)
+            finally:
+                os.close(descriptor)
+
+    def list(self, request: Request, descriptor: int, names: list[str] | None = None) -> Response:
+        """Return the listing of an open directory. names: as for ewe.features.indexes. Raises HTTPError."""
         from ewe.features.indexes import listing
 
-        try:
-            return listing(request, self.path, self.descriptor, self.root)
-        finally:
-            self.let_go()
+        root = "" if self.static.follows else self.static.root
+        return listing(request, self.path, descriptor, root, names)
 
 
 class Static:
@@ -298,7 +299,7 @@ class Static:
                     return response
         if not self.indexes:
             raise HTTPError(403, f"{path} has no {' or '.join(self.index)}, and indexes is off")
-        return Unlisted(path, descriptor, "" if self.follows else self.root)
+        return Unlisted(self, path, descriptor)
 
     # File to response
 

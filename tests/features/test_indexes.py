@@ -663,7 +663,7 @@ def test_a_listing_is_validated(start: Start, model: str, count: int) -> None:
 
 
 class Calling(Stream):
-    """A stream that notes its calls."""
+    """A stream that notes its calls, and which files are open when one begins: it may have to wait for a thread."""
 
     def __init__(self) -> None:
         super().__init__(("", 0), ("", 0), None)  # type: ignore[arg-type]
@@ -671,6 +671,7 @@ class Calling(Stream):
 
     async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         self.calls += 1
+        self.open = [*open_files(os.getpid()).values()]
         return function(*arguments)
 
 
@@ -686,6 +687,31 @@ def test_a_directory_with_many_names_is_listed_by_a_call(tmp_path: Path) -> None
         response = run(static.respond(request, io))
         assert response is not None and isinstance(response.body, bytes)
         assert io.calls == calls and len(Page(response.body.decode()).names) == count
+        if calls:
+            assert str(tmp_path / "d") not in io.open
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize("then", ["nothing", "a file", "a link out of the root"])
+def test_a_directory_that_is_exchanged_before_its_turn(tmp_path: Path, then: str) -> None:
+    root = tmp_path / "root"
+    (root / "d").mkdir(parents=True)
+    make(root / "d", *(str(number) for number in range(indexes.FEW + 1)))
+
+    class Late(Calling):
+        async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+            (root / "d").rename(tmp_path / "moved")
+            if then == "a file":
+                (root / "d").write_text("x")
+            elif then != "nothing":
+                (root / "d").symlink_to(tmp_path / "moved")
+            return function(*arguments)
+
+    request = Request("GET", "/d/", (1, 1), path="/d/")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(HTTPError) as refused:
+        run(Static(Config(symlinks="inside"), str(root)).respond(request, Late()))
+    assert refused.value.status == 404
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
