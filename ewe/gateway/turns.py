@@ -6,7 +6,8 @@ system call. If the 16 take turns, the event loop waits for one. They are done n
 any case.
 
 What can go wrong: the thread whose turn it is may hang, in a network file system for example. The others wait for
-PATIENCE seconds and then go on without it. A process that was forked while another thread had the turn does the same.
+PATIENCE seconds and then go on without it. A process that was forked while another thread had the turn does the
+same.
 """
 
 from __future__ import annotations
