@@ -63,7 +63,7 @@ class ErrorLog:
         return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {level}: {text}\n"
 
     def tell(self, message: str) -> None:
-        """Write that lines of a log are lost: here, or on standard error if this log cannot be written either."""
+        """Write what must be told although logs may be full: here, or on standard error if this log is, too."""
         if self.file.descriptor < 0:
             return
         line = self.line("error", message)

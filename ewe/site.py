@@ -207,7 +207,7 @@ class Site:
             if config.libcgi_status:
                 from ewe.features.libcgi_status import LibCGIStatus
 
-                yield "/libcgi-status", LibCGIStatus(libcgi)
+                yield "/libcgi-status", LibCGIStatus(libcgi, config.names)
             yield "/libcgi-bin/", libcgi
         elif switch is not None:
             from ewe.features.libcgi_process import LibCGIProcess

@@ -326,6 +326,7 @@ class Config:
 
     file: str | None = None  # the settings file that was read
     sites: tuple[SiteTable, ...] = ()  # its tables [[site]]
+    names: tuple[str, ...] = ()  # of all sites, in the configuration of each
 
     def __init__(self, **values: object) -> None:
         self._origins: dict[str, str] = {}
@@ -375,8 +376,9 @@ class Config:
     def each_site(self) -> list[Self]:
         """Return the configuration of each [[site]]; this one alone, if there are none."""
         found = [self.taking(table.given) for table in self.sites]
+        names = tuple(name for table in self.sites for name in table.names)
         for config in found:
-            config.__dict__["sites"] = ()
+            config.__dict__.update(sites=(), names=names)
         return found or [self]
 
     def missing_root(self) -> str | None:

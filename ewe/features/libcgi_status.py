@@ -11,9 +11,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from ewe.gateway.own_names import foreign
 from ewe.http.messages import Request, Response
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ewe.features.libcgi import LibCGI
     from ewe.gateway.libcgi import Entry
     from ewe.streams.base import Stream
@@ -25,13 +28,17 @@ COLUMNS = ("library", "state", "calls", "inside", "mean_us", "longest_us", "thre
 class LibCGIStatus:
     """Answers with the libraries of this process, as text or (?json) as JSON."""
 
-    def __init__(self, feature: LibCGI) -> None:
+    def __init__(self, feature: LibCGI, hosts: Collection[str] = ()) -> None:
+        """hosts: the names of the server's sites."""
         self.feature = feature
+        self.hosts = hosts
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer a loopback address; None for all others, for whom there is no such page."""
         if request.path != PATH or not is_loopback(io.client[0]):
             return None
+        if (refused := foreign(request, self.hosts)) is not None:
+            return refused
         entries = {} if not self.feature.loaded else self.feature.loaded[0][0].entries.copy()
         rows = [describe(file, entries[file]) for file in sorted(entries)]
         if "json" in (request.query or ""):

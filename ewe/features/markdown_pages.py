@@ -30,26 +30,34 @@ EXTENSIONS = ["fenced_code", "sane_lists", "tables", "toc"]
 HEADING = re.compile(r"<h[1-6][^>]*>(.*?)</h[1-6]>", re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
 PAGE = """<!DOCTYPE html>
-<html>
+<html lang="{language}">
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-:root {{ color-scheme: light dark }}
+:root {{ color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --line: #d3d8cb;
+  --accent: #1d6b45 }}
+@media (prefers-color-scheme: dark) {{ :root {{ --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4; --line: #3a443f;
+  --accent: #86d3a8 }} }}
+html {{ background: var(--paper); color: var(--ink) }}
+a {{ color: var(--accent) }}
 body {{ max-width: 42rem; margin: 2rem auto; padding: 0 1rem; font: 1.05rem/1.55 system-ui, sans-serif }}
 h1, h2, h3 {{ line-height: 1.2 }}
-pre, code {{ font: .92em/1.45 ui-monospace, monospace; background: #8881; border-radius: .25rem }}
+pre, code {{ font: .92em/1.45 ui-monospace, monospace; background: var(--panel); border-radius: .25rem }}
 code {{ padding: .1em .3em }}
 pre {{ padding: .8rem 1rem; overflow-x: auto }}
 pre code {{ padding: 0; background: none }}
 table {{ display: block; overflow-x: auto; border-collapse: collapse }}
-th, td {{ padding: .35rem .7rem; border-bottom: 1px solid #8885; text-align: left; vertical-align: top }}
+th, td {{ padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top }}
 img {{ max-width: 100% }}
-blockquote {{ margin-left: 0; padding-left: 1rem; border-left: .25rem solid #8885 }}
-footer {{ margin-top: 3rem; font-size: .85rem; opacity: .7 }}
+blockquote {{ margin-left: 0; padding-left: 1rem; border-left: .25rem solid var(--line) }}
+footer {{ margin-top: 3rem; font-size: .85rem }}
 </style>
+<main>
 {body}
-<footer><a href="?source">The Markdown source</a></footer>
+</main>
+<footer lang="en"><a href="?source">The Markdown source</a></footer>
+</html>
 """
 
 
@@ -66,6 +74,7 @@ class MarkdownPages:
             ) from None
         self.convert = markdown.markdown
         self.static = static
+        self.languages = config.languages
         self.kept: dict[tuple[str, tuple[int, ...]], tuple[File, bytes]] = {}
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -106,6 +115,16 @@ class MarkdownPages:
     def page(self, source: bytes, name: str) -> bytes:
         """Return the page of a Markdown text. name: its title, if the text has no heading."""
         body = self.convert(source.decode("utf-8", "replace"), extensions=EXTENSIONS)
+        body = body.replace("<pre>", '<pre tabindex="0">')  # to scroll long lines with the keyboard
         heading = HEADING.search(body)
         title = TAG.sub("", heading[1]) if heading else html_escape(name)
-        return PAGE.format(title=title, body=body).encode()
+        return PAGE.format(title=title, body=body, language=self.language_of(name)).encode()
+
+    def language_of(self, name: str) -> str:
+        """Return the language of a file: the one in its name (page.de.md), or the site's first one, or English.
+
+        A page must name its language, so that a screen reader pronounces it. ewe does not guess from the text.
+        """
+        suffixes = {part.lower() for part in name.split(".")[1:]}
+        named = [each for each in self.languages if each.lower() in suffixes]
+        return (*named, *self.languages, "en")[0]

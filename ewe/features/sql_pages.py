@@ -33,7 +33,7 @@ from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.static import FRESH, SETTLED, Static, hidden, identity
 from ewe.gateway.connections import RETRY
 from ewe.http.conditional import tags
-from ewe.http.error_pages import error_page, html_escape
+from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.messages import METHODS, Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
@@ -478,15 +478,13 @@ def with_tag(request: Request, data: bytes) -> Response:
 
 def see_other(target: str) -> Response:
     """Return the 303 to a page."""
-    page = (
-        f'<!DOCTYPE html>\n<title>Done</title>\n<p>It is done: <a href="{html_escape(target)}">go on</a>.\n'
-    )
+    page = link_page("Done", f'It is done: <a href="{html_escape(target)}">go on</a>.')
     fields = (
         ("Location", target),
         ("Content-Type", "text/html; charset=utf-8"),
         ("Cache-Control", "no-store"),
     )
-    return Response(303, fields, page.encode())
+    return Response(303, fields, page)
 
 
 def failed_page(status: int, cause: str, text: str, fields: tuple[tuple[str, str], ...] = ()) -> Response:

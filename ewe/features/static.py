@@ -24,7 +24,7 @@ from ewe.gateway.claims import Claims, is_sql_page
 from ewe.gateway.true_names import real_path, true_name
 from ewe.http import conditional, ranges
 from ewe.http.dates import http_date
-from ewe.http.error_pages import error_page, html_escape
+from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.media_types import content_type
 from ewe.http.messages import METHODS, CachedFile, FileResponse, Region, Request, Response
 from ewe.http.negotiation import preferred_coding
@@ -100,6 +100,56 @@ class Remembered:
         self.checked = checked
 
 
+class Unlisted(Response):
+    """A directory whose listing is still to be made, which may take long.
+
+    path: ends in a slash. descriptor: of the open directory.
+    """
+
+    __slots__ = ("descriptor", "path", "static")
+
+    def __init__(self, static: Static, path: str, descriptor: int) -> None:
+        super().__init__(200, release=lambda: os.close(descriptor))
+        self.static = static
+        self.path = path
+        self.descriptor = descriptor
+
+    async def listed(self, request: Request, io: Stream) -> Response:
+        """Return the listing, and close the directory. Raises HTTPError, Disconnected."""
+        from ewe.features.indexes import FEW, first_names
+
+        try:
+            names = first_names(self.descriptor)
+            if len(names) <= FEW:
+                return self.list(request, self.descriptor, names)
+        finally:
+            os.close(self.descriptor)
+        return await io.call(self.make, request)
+
+    def make(self, request: Request) -> Response:
+        """Return the listing of a directory with many names. May block. Raises HTTPError."""
+        from ewe.features.indexes import TURNS
+
+        with TURNS.taken():
+            # Opened only now: many that wait for their turn would hold all descriptors.
+            descriptor = self.static.open(self.static.name(self.path))
+            if descriptor is None:
+                raise HTTPError(404, "the directory was removed meanwhile")
+            try:
+                if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                    raise HTTPError(404, "the directory was replaced by a file meanwhile")
+                return self.list(request, descriptor)
+            finally:
+                os.close(descriptor)
+
+    def list(self, request: Request, descriptor: int, names: list[str] | None = None) -> Response:
+        """Return the listing of an open directory. names: as for ewe.features.indexes. Raises HTTPError."""
+        from ewe.features.indexes import listing
+
+        root = "" if self.static.follows else self.static.root
+        return listing(request, self.path, descriptor, root, self.static.name(self.path), names)
+
+
 class Static:
     """Serve the files below a directory."""
 
@@ -142,7 +192,10 @@ class Static:
                 return known.file.response
         if request.method not in ("GET", "HEAD"):
             return self.other_method(request)
-        return self.serve(request, request.path)
+        response = self.serve(request, request.path)
+        if type(response) is Unlisted:
+            return await response.listed(request, io)
+        return response
 
     def other_method(self, request: Request) -> Response:
         """Answer OPTIONS, refuse the rest: 405, or 501 for an unknown method (RFC 9110 section 9.1)."""
@@ -183,7 +236,8 @@ class Static:
         try:
             about = os.fstat(descriptor)
             if stat.S_ISDIR(about.st_mode):
-                return self.directory(request, path, descriptor)
+                response = self.directory(request, path, descriptor)
+                return response
             if not stat.S_ISREG(about.st_mode):
                 raise HTTPError(404, "neither a file nor a directory")
             response = self.file(request, path, descriptor, about)
@@ -249,11 +303,7 @@ class Static:
                     return response
         if not self.indexes:
             raise HTTPError(403, f"{path} has no {' or '.join(self.index)}, and indexes is off")
-        if conditional.tags(request.values.get("if-match")) not in (None, ["*"]):
-            return error_page(412, "a listing has no entity tag")
-        from ewe.features.indexes import listing
-
-        return listing(request, path, descriptor, "" if self.follows else self.root, self.name(path))
+        return Unlisted(self, path, descriptor)
 
     # File to response
 
@@ -414,5 +464,5 @@ def read(descriptor: int, size: int) -> bytes | None:
 
 def redirect(target: str) -> Response:
     """Return the 301 to another place."""
-    page = f'<!DOCTYPE html>\n<title>Moved</title>\n<p>It is <a href="{html_escape(target)}">here</a>.\n'
-    return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page.encode())
+    page = link_page("Moved", f'It is <a href="{html_escape(target)}">here</a>.')
+    return Response(301, (("Location", target), ("Content-Type", "text/html; charset=utf-8")), page)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
+from ewe.config.setting_types import is_local
 from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
+from ewe.gateway.own_names import foreign
 from ewe.gateway.responder import ResponderSource, parameters
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY, Spooled, spooled
@@ -45,6 +47,8 @@ class XSwitch:
         """Answer for /xswitch-status: X-Switch shows it to this machine only."""
         if request.path != XSWITCH_STATUS_PATH:
             return None
+        if is_local(io.client[0]) and (refused := foreign(request, self.config.names)) is not None:
+            return refused
         body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
         try:
             return await self.answer(request, io, Script("", XSWITCH_STATUS_PATH, ""), body, "")

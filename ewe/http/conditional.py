@@ -24,25 +24,32 @@ def tags(value: str | None) -> list[str] | None:
     return TAG.findall(value) if TAGS.fullmatch(value) else []
 
 
-def outcome(request: Request, etag: str, modified: float) -> int | None:
+def outcome(request: Request, etag: str, modified: float | None) -> int | None:
     """Return 304 or 412, or None to go on: section 13.2.2, steps 1 to 4. For GET and HEAD of an existing file.
 
-    etag: strong, with its quotes. modified: whole seconds since 1970.
+    etag: strong, with its quotes. modified: whole seconds since 1970; None for a page without a date, for which the
+    two conditions with dates are ignored (sections 13.1.3 and 13.1.4).
     """
     get = request.values.get
     matching = tags(get("if-match"))
     if matching is not None:
         if matching != ["*"] and etag not in matching:  # strong comparison: a weak tag never equals
             return 412
-    elif (since := parse_date(get("if-unmodified-since") or "")) is not None and modified > since:
+    elif modified is not None and is_later(modified, get("if-unmodified-since")):
         return 412
     differing = tags(get("if-none-match"))
     if differing is not None:
         if differing == ["*"] or etag in (tag.removeprefix("W/") for tag in differing):  # weak comparison
             return 304
-    elif (since := parse_date(get("if-modified-since") or "")) is not None and modified <= since:
+    elif modified is not None and is_later(modified, get("if-modified-since")) is False:
         return 304
     return None
+
+
+def is_later(modified: float, date: str | None) -> bool | None:
+    """Return whether a time is later than a date field; None without the field, or if it has no date."""
+    since = parse_date(date or "")
+    return None if since is None else modified > since
 
 
 def range_applies(request: Request, etag: str, modified: float, now: float) -> bool:

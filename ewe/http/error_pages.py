@@ -17,8 +17,10 @@ PAGE = """<!DOCTYPE html>
 body {{ font: 1.1rem/1.5 system-ui, sans-serif; max-width: 34rem; margin: 15vh auto; padding: 0 1rem }}
 h1 {{ font-size: 1.5rem }} h1 span {{ opacity: .55; font-weight: 400 }}
 </style>
+<main>
 <h1><span>{status}</span> {reason}</h1>
 <p>{text}
+</main>
 </html>
 """
 
@@ -36,7 +38,7 @@ TEXTS = {
     414: "The address is longer than this server takes.",
     416: "The file does not have that part.",
     417: "This server does not know what the request expects.",
-    421: "This address is served over a secured connection only.",
+    421: "The server does not answer for this address on such a connection. A secured one may help.",
     429: "Too many requests came from your address. Please wait a little, then try again.",
     431: "The request's header is larger than this server takes.",
     500: "Something went wrong here. The server's log tells its administrator why.",
@@ -72,8 +74,14 @@ def fault_page(traceback: str) -> Response:
     """Return the page of a 500 with a traceback, for the developer of an application alone."""
     page = error_page(500, "").body
     assert isinstance(page, bytes)
-    shown = f"<pre>{html_escape(traceback)}</pre>\n</html>\n".encode("utf-8", "replace")
-    return Response(500, PAGE_FIELDS, page.replace(b"</html>\n", shown))
+    # It can be scrolled with the keyboard where a line is long.
+    shown = f'<pre tabindex="0">{html_escape(traceback)}</pre>\n</main>\n'.encode("utf-8", "replace")
+    return Response(500, PAGE_FIELDS, page.replace(b"</main>\n", shown))
+
+
+def link_page(title: str, text: str) -> bytes:
+    """Return the page for a client that does not follow a redirect. text: HTML."""
+    return f'<!DOCTYPE html>\n<html lang="en">\n<title>{title}</title>\n<main><p>{text}</main>\n</html>\n'.encode()
 
 
 def html_escape(text: str) -> str:

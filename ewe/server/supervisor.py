@@ -191,7 +191,7 @@ class Supervisor:
                 for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
                     os.kill(pid, number)
             else:
-                logger.errors.error(
+                logger.errors.tell(
                     f"status: supervisor of {self.count} workers: {sorted(self.workers)},"
                     f" {logger.lost_lines()} log lines lost"
                 )

@@ -187,7 +187,7 @@ class Worker:
         idle = sum(stream.idle for stream in streams)
         programs = sum(len(stream.programs) for stream in streams)
         requests = processor.served + sum(stream.requests for stream in streams)
-        say = logger.errors.error  # No error, but the administrator asked: this level is always written.
+        say = logger.errors.tell  # No error, but the administrator asked, perhaps because the log is full.
         say(
             f"status: {processor.name}, worker {self.name}, up {time.monotonic() - self.began:.0f} s,"
             f" {len(streams)} connections ({idle} idle), {programs} programs, {requests} requests,"

@@ -252,6 +252,7 @@ class Builder:
             {name for config in configs for name in config.defaultindex}.union(
                 *(each.values.get("index", ()) for each in tables)
             ),
+            "auth" in self.location.decides,
         )
         return Asked(feature, f"webdav, {'clients may write' if options['write'] else 'read only'}")
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import struct
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,14 +19,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support import web
-from support.server import Start
+from support.proc import open_files
+from support.server import MODELS, Start, wait_until
 
+from ewe.config.settings import Config
 from ewe.features import indexes
+from ewe.features.static import Static
 from ewe.http.limits import Limits
 from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
+from ewe.streams.base import Stream
+from ewe.streams.blocking import run
 
 ODD = [
     b"<script>alert(1)<", b"a&amp;b", b"\"double\" 'single'", b"100%", b"%41", b"%2e%2e", b"what?sort=size",
@@ -515,7 +521,7 @@ def test_imports_are_few() -> None:
     """A forked child imports the module each time it lists a directory."""
     source = Path(indexes.__file__).read_text()
     found = re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE)
-    assert set(found) == {"__future__", "os", "re", "stat", "time", "ewe"}
+    assert set(found) == {"__future__", "itertools", "os", "re", "stat", "time", "ewe"}
 
 
 # Over the wire
@@ -567,3 +573,165 @@ def test_every_link_of_a_page_works(start: Start) -> None:
         if not row[0].endswith("/"):
             sizes.append(len(answer.partition(b"\r\n\r\n")[2]))
     assert sorted(sizes) == list(range(len(ODD)))
+
+
+# The entity tag
+
+
+def tag(root: Path, query: str | None = None, accept: str | None = None, path: str = "/d/") -> str:
+    return respond(root, query, accept, path).get("etag") or ""
+
+
+def test_the_tag_is_of_all_that_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "a", "b", "c/", size=3)
+    seen = [tag(tmp_path)]
+    assert re.fullmatch(r'"[0-9a-f]+-3"', seen[0]) and tag(tmp_path) == seen[0]
+    before = os.stat(tmp_path).st_mtime_ns, os.stat(tmp_path / "a").st_mtime
+    with (tmp_path / "a").open("ab") as file:
+        file.write(b"x")
+    os.utime(tmp_path / "a", (0, before[1]))
+    assert os.stat(tmp_path).st_mtime_ns == before[0]  # the date of the directory tells nothing of it
+    seen.append(tag(tmp_path))
+    os.utime(tmp_path / "a", (0, 1))
+    seen.append(tag(tmp_path))
+    (tmp_path / "b").rename(tmp_path / "B")
+    seen.append(tag(tmp_path))
+    (tmp_path / "B").unlink()
+    (tmp_path / "B").mkdir()
+    seen.append(tag(tmp_path))
+    seen += [tag(tmp_path, "order=desc"), tag(tmp_path, "sort=size"), tag(tmp_path, path="/e/")]
+    seen += [tag(tmp_path, accept="application/json")]
+    (tmp_path / "c").rmdir()
+    seen.append(tag(tmp_path))
+    monkeypatch.setattr(indexes, "MAX_SORTED", 1)
+    monkeypatch.setattr(indexes, "PAGE_NAMES", 1)
+    seen += [tag(tmp_path), tag(tmp_path, "page=2")]
+    assert len(set(seen)) == len(seen), seen
+
+
+@given(st.lists(names, unique=True, max_size=4), st.lists(names, unique=True, max_size=4))
+def test_two_lists_have_two_tags(one: list[str], other: list[str]) -> None:
+    about: Any = SimpleNamespace(st_mode=0o100644, st_size=1, st_mtime_ns=0)
+    tags = [indexes.tag_of([indexes.Entry(name, about) for name in found], "") for found in (one, other)]
+    assert (tags[0] == tags[1]) is (one == other)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("count", [3, indexes.FEW + 5])
+def test_a_listing_is_validated(start: Start, model: str, count: int) -> None:
+    server = start(model, "--compress", "all", "--compress-codings", "gzip")
+    (server.root / "d").mkdir()
+    make(server.root / "d", *(f"{number}.txt" for number in range(count)), size=3)
+    url = server.url + "d/"
+    plain = {"Accept-Encoding": "identity"}
+    with web.Client(headers=plain) as client:
+        page = client.get(url)
+        etag = page.headers["etag"]
+        assert etag.startswith('"') and len(Page(page.text).names) == count
+        head = client.head(url)
+        assert head.headers["etag"] == etag
+        assert head.headers["content-length"] == page.headers["content-length"]
+        for method in ("GET", "HEAD"):
+            for sent in (etag, f'"other", W/{etag}', "*"):
+                again = client.request(method, url, headers={"If-None-Match": sent})
+                assert (again.status_code, again.content) == (304, b"")
+                assert again.headers["etag"] == etag and "Accept" in again.headers["vary"]
+                assert again.headers["cache-control"] == "no-cache" and "content-type" not in again.headers
+        assert client.get(url, headers={"If-None-Match": '"other"'}).status_code == 200
+        assert client.get(url, headers={"If-Match": etag}).status_code == 200
+        assert client.get(url, headers={"If-Match": '"other"'}).status_code == 412
+        old = {"If-Modified-Since": "Fri, 01 Jan 2999 00:00:00 GMT"}  # a listing has no date
+        assert client.get(url, headers=old).status_code == 200
+        assert (
+            client.get(url, headers={"If-Unmodified-Since": "Thu, 01 Jan 1970 00:00:01 GMT"}).status_code
+            == 200
+        )
+        json_tag = client.get(url, headers={"Accept": "application/json"}).headers["etag"]
+        assert json_tag != etag
+        gzipped = client.get(url, headers={"Accept-Encoding": "gzip"})
+        assert gzipped.text == page.text
+        coded = {"Accept-Encoding": "gzip", "If-None-Match": gzipped.headers["etag"]}
+        assert client.get(url, headers=coded).status_code == 304
+        with (server.root / "d" / "1.txt").open("ab") as file:
+            file.write(b"more")
+        changed = client.get(url, headers={"If-None-Match": etag})
+        assert changed.status_code == 200 and changed.headers["etag"] != etag
+        assert client.get(url, headers=coded).status_code == 200
+
+
+# Many names
+
+
+class Calling(Stream):
+    """A stream that notes its calls, and which files are open when one begins: it may have to wait for a thread."""
+
+    def __init__(self) -> None:
+        super().__init__(("", 0), ("", 0), None)  # type: ignore[arg-type]
+        self.calls = 0
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        self.calls += 1
+        self.open = [*open_files(os.getpid()).values()]
+        return function(*arguments)
+
+
+def test_a_directory_with_many_names_is_listed_by_a_call(tmp_path: Path) -> None:
+    """Beside an event loop it is made in another thread, so that other clients are answered meanwhile."""
+    (tmp_path / "d").mkdir()
+    static = Static(Config(), str(tmp_path))
+    request = Request("GET", "/d/", (1, 1), path="/d/")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for count, calls in ((indexes.FEW, 0), (indexes.FEW + 1, 1)):
+        make(tmp_path / "d", *(str(number) for number in range(count)))
+        io = Calling()
+        response = run(static.respond(request, io))
+        assert response is not None and isinstance(response.body, bytes)
+        assert io.calls == calls and len(Page(response.body.decode()).names) == count
+        if calls:
+            assert str(tmp_path / "d") not in io.open
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize("then", ["nothing", "a file", "a link out of the root"])
+def test_a_directory_that_is_exchanged_before_its_turn(tmp_path: Path, then: str) -> None:
+    root = tmp_path / "root"
+    (root / "d").mkdir(parents=True)
+    make(root / "d", *(str(number) for number in range(indexes.FEW + 1)))
+
+    class Late(Calling):
+        async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+            (root / "d").rename(tmp_path / "moved")
+            if then == "a file":
+                (root / "d").write_text("x")
+            elif then != "nothing":
+                (root / "d").symlink_to(tmp_path / "moved")
+            return function(*arguments)
+
+    request = Request("GET", "/d/", (1, 1), path="/d/")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(HTTPError) as refused:
+        run(Static(Config(symlinks="inside"), str(root)).respond(request, Late()))
+    assert refused.value.status == 404
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_the_order_of_many_names(tmp_path: Path) -> None:
+    found = [f"{'aB'[number % 2]}{number * 7919 % 5000}" for number in range(5000)]
+    expected = sorted(found, key=str.casefold)
+    assert indexes.Part([*found], "").names == expected[: indexes.PAGE_NAMES]
+    assert indexes.Part([*found], "5").names == expected[-indexes.PAGE_NAMES :]
+
+
+def test_clients_who_leave_meanwhile_leave_no_descriptor(start: Start, way_to_wait: str) -> None:
+    server = start(way_to_wait)
+    (server.root / "d").mkdir()
+    make(server.root / "d", *(f"{number}" for number in range(3 * indexes.FEW)))
+    assert len(Page(web.get(server.url + "d/").text).names) == 3 * indexes.FEW
+    for _ in range(20):
+        with server.connect() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.sendall(b"GET /d/ HTTP/1.1\r\nHost: ewe\r\n\r\n")
+    listed = str(server.root / "d")
+    wait_until(lambda: listed not in open_files(server.pid).values(), 30)
+    assert web.get(server.url + "d/").status_code == 200
+    assert "Traceback" not in server.log()

@@ -262,7 +262,7 @@ def partial(server: Server, dav: Path) -> None:
     (dav / "whole").write_text("whole")
     for path in ("whole", "begun"):
         with socket.create_connection(("127.0.0.1", server.port), 20) as sock:
-            head = f"PUT /dav/{path} HTTP/1.1\r\nHost: ewe\r\nContent-Length: 100000\r\n\r\n"
+            head = f"PUT /dav/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
             sock.sendall(head.encode() + b"x" * 50_000)
     wait_until(lambda: server.access_file.read_text().count('"PUT /dav/whole HTTP/1.1" 4') == 1, 20)
     wait_until(lambda: server.access_file.read_text().count('"PUT /dav/begun HTTP/1.1" 4') == 1, 20)
@@ -407,6 +407,93 @@ def test_names_of_a_mac(start: Start, tmp_path: Path) -> None:
             assert client.ask("MOVE", "/dav/note.txt", headers={"Destination": f"/dav/{name}"}) == 403
         assert client.names("/dav/") == ["/dav/", "/dav/note.txt"]
     assert sorted(os.listdir(directory)) == ["._there", "note.txt"]
+
+
+ALL = b'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="DAV:"><D:allprop/></D:propfind>'
+QUOTA = (
+    b'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="DAV:"><D:prop><D:getlastmodified/>'
+    b"<D:getcontentlength/><D:creationdate/><D:resourcetype/><D:quota-available-bytes/><D:quota-used-bytes/></D:prop>"
+    b"</D:propfind>"
+)
+LOCK = (
+    b'<?xml version="1.0" encoding="utf-8"?><D:lockinfo xmlns:D="DAV:"><D:lockscope><D:exclusive/></D:lockscope>'
+    b"<D:locktype><D:write/></D:locktype><D:owner><D:href>ada</D:href></D:owner></D:lockinfo>"
+)
+WIN32 = (
+    b'<?xml version="1.0" encoding="utf-8"?><D:propertyupdate xmlns:D="DAV:" xmlns:Z="urn:schemas-microsoft-com:">'
+    b"<D:set><D:prop><Z:Win32LastModifiedTime>Wed, 25 Nov 2026 10:00:00 GMT</Z:Win32LastModifiedTime>"
+    b"<Z:Win32FileAttributes>00000020</Z:Win32FileAttributes></D:prop></D:set></D:propertyupdate>"
+)
+PLAIN = {"Depth": "0"}
+MEMBERS = {"Depth": "1"}
+TIMEOUT = {"Depth": "0", "Timeout": "Second-600"}
+FINDER = [  # mount, look, copy a file into it, rename it, delete it
+    ("OPTIONS", "", b"", {}, 204),
+    ("PROPFIND", "", QUOTA, PLAIN, 207),
+    ("PROPFIND", "", QUOTA, MEMBERS, 207),
+    ("PROPFIND", "._.", ALL, PLAIN, 404),
+    ("PROPFIND", ".DS_Store", ALL, PLAIN, 404),
+    ("GET", ".DS_Store", b"", {}, 404),
+    ("PROPFIND", ".metadata_never_index", ALL, PLAIN, 404),
+    ("PROPFIND", "n.txt", ALL, PLAIN, 404),
+    ("PROPFIND", "._n.txt", ALL, PLAIN, 404),
+    ("PUT", "n.txt", b"", {}, 201),
+    ("LOCK", "n.txt", LOCK, TIMEOUT, 405),
+    ("PUT", "n.txt", b"text", {}, 204),
+    ("PUT", "._n.txt", b"\0\5\x16\7", {}, 403),
+    ("LOCK", "._n.txt", LOCK, TIMEOUT, 405),
+    ("PUT", ".DS_Store", b"x" * 6148, {}, 403),
+    ("PROPFIND", "n.txt", ALL, PLAIN, 207),
+    ("UNLOCK", "n.txt", b"", {"Lock-Token": "<opaquelocktoken:1>"}, 405),
+    ("MOVE", "n.txt", b"", {"Destination": "/dav/m.txt"}, 201),
+    ("MOVE", "._n.txt", b"", {"Destination": "/dav/._m.txt"}, 404),
+    ("GET", "m.txt", b"", {}, 200),
+    ("DELETE", "._m.txt", b"", {}, 404),
+    ("DELETE", "m.txt", b"", {}, 204),
+]
+WINDOWS = [  # connect a drive, look, copy a file onto it, make a directory, rename it, delete both
+    ("OPTIONS", "", b"", {"translate": "f"}, 204),
+    ("PROPFIND", "", b"", PLAIN, 207),
+    ("PROPFIND", "", b"", MEMBERS, 207),
+    ("PROPFIND", "desktop.ini", b"", PLAIN, 404),
+    ("PROPFIND", "n.txt", b"", PLAIN, 404),
+    ("PUT", "n.txt", b"", {}, 201),
+    ("LOCK", "n.txt", LOCK, TIMEOUT, 405),
+    ("PROPPATCH", "n.txt", WIN32, {}, 207),
+    ("HEAD", "n.txt", b"", {}, 200),
+    ("PUT", "n.txt", b"text", {}, 204),
+    ("PROPPATCH", "n.txt", WIN32, {}, 207),
+    ("GET", "n.txt", b"", {"translate": "f"}, 200),
+    ("PROPFIND", "New%20folder", b"", PLAIN, 404),
+    ("MKCOL", "New%20folder", b"", {}, 201),
+    ("MOVE", "New%20folder", b"", {"Destination": "/dav/b", "Overwrite": "F"}, 201),
+    ("PROPFIND", "b", b"", MEMBERS, 207),
+    ("DELETE", "b", b"", {}, 204),
+    ("DELETE", "n.txt", b"", {}, 204),
+]
+
+
+@pytest.mark.parametrize("sequence", [FINDER, WINDOWS], ids=["finder", "windows"])
+def test_what_file_managers_send(start: Start, tmp_path: Path, sequence: list[Any]) -> None:
+    """One kept connection, as file managers have it: a refusal ends neither the connection nor what follows."""
+    (tmp_path / "ewe.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n')
+    directory = tmp_path / "htdocs" / "dav"
+    directory.mkdir(parents=True)
+    server = start("thread", "--config", str(tmp_path / "ewe.toml"))
+    with Client(base_url=server.url) as client:
+        ports = set()
+        for method, name, body, fields, expected in sequence:
+            answer = client.request(method, f"/dav/{name}", content=body, headers=fields)
+            assert answer.status_code == expected, (method, name)
+            if method == "OPTIONS":
+                assert answer.headers["dav"] == "1" and "LOCK" not in answer.headers["allow"]
+            if method == "GET" and expected == 200:
+                assert answer.text == "text"
+            if expected == 405:
+                assert "PUT" in answer.headers["allow"]
+            ports.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
+    assert len(ports) == 1
+    assert not list(directory.iterdir())
 
 
 def test_a_file_that_comes_while_its_directory_is_deleted(

@@ -171,6 +171,7 @@ def test_the_status_page(started: Callable[..., Server], model: str) -> None:
         for _ in range(2):
             client.get("libcgi-bin/other.so?abort")
         assert client.get("libcgi-bin/other.so?-").status_code == 503
+        assert client.get("libcgi-status", headers={"Host": "evil.example"}).status_code == 421
         text = client.get("libcgi-status").text
         assert "kept out for" in text and "does.so" in text and str(status["pid"]) in text
 

@@ -294,6 +294,8 @@ def test_logs_that_cannot_be_written(start: Start, model_or_loop: str) -> None:
     # Neither log can be written, and still the administrator hears of it, while the server runs
     said = server.wait_for_log("log /dev/full cannot be written: No space left on device")
     assert "could not be written" not in said
+    server.process.send_signal(signal.SIGUSR2)
+    server.wait_for_log(" log lines lost")  # the status was asked for, so it does not go to the full log
     assert server.stop() == 0
     assert told_losses(server.log()) >= 22
 

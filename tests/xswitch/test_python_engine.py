@@ -762,6 +762,36 @@ sys.excepthook = tell
     assert python.ask(mute)[1:] == (b"", 1)
 
 
+def test_a_module_of_a_virtual_environment_that_the_first_line_names(python: Driver, tmp_path: Path) -> None:
+    """The engine's Python runs the script. If the script lacks a module, its author is told why, and what to do."""
+    interpreter = tmp_path / "venv" / "bin" / "python"
+    (tmp_path / "venv").mkdir()
+    missing = "import a_module_that_nobody_has\n"
+
+    def told(name: str, line: str, code: str = missing) -> str:
+        answer = python.ask(script(tmp_path / name, f"{line}\n{code}"))
+        assert answer.status == (1 if code else 0) and answer.output == b""
+        return answer.errors.decode()
+
+    assert told("no.py", f"#!{interpreter}").endswith(
+        "'a_module_that_nobody_has'\n"
+    )  # no environment is there
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("")
+    traceback, _, advice = told("yes.py", f"#!{interpreter} -u").rpartition("'a_module_that_nobody_has'\n")
+    assert traceback and advice.count("\n") == 1
+    assert advice.startswith(f"{tmp_path}/yes.py: its first line names {interpreter}, and ")
+    assert f"name {interpreter} as the command of an engine (tables [engines]" in advice
+    for name, line, code in (
+        ("env.py", "#!/usr/bin/env python3", missing),
+        ("none.py", "", missing),
+        ("own.py", f"#!{sys.prefix}/bin/python3", missing),
+        ("short.py", "#!", missing),
+        ("other.py", f"#!{interpreter}", "1/0"),
+        ("good.py", f"#!{interpreter}", ""),
+    ):
+        assert "its first line" not in told(name, line, code), name
+
+
 def test_libraries_for_cgi_work(python: Driver, tmp_path: Path) -> None:
     cookies = script(tmp_path / "cookies.py", """import os, sys, urllib.parse
 from http.cookies import SimpleCookie

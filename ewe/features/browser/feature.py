@@ -1,7 +1,8 @@
 """The feature: which page a path names, what must be asked for it, and the status when something fails.
 
-Who may see it: every client that reaches the server. ewe listens on loopback unless told otherwise. A database that
-browser-hidden names does not exist here.
+Who may see it: every client that reaches the server. ewe listens on loopback unless told otherwise, and there it
+refuses what a page of another site has sent a visitor for (ewe.gateway.own_names). A database that browser-hidden
+names does not exist here.
 
 A form changes only tables that browser-edit names, and only if the demon lets ewe change the database. A form on
 another site must not be able to send one in a visitor's name: browsers say where a form comes from, in
@@ -24,6 +25,7 @@ from ewe.features.browser.schema import Schema, Table, quote
 from ewe.features.browser.statements import Statement
 from ewe.features.browser.urls import BadRequest, View
 from ewe.gateway.connections import RETRY
+from ewe.gateway.own_names import misdirected
 from ewe.http.conditional import outcome
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -71,6 +73,7 @@ class Browser:
 
     def __init__(self, config: Config, databases: Databases) -> None:
         self.base = (config.browser or "").rstrip("/") + "/"
+        self.hosts = config.names
         self.names = [name for name in databases.names if name not in config.browser_hidden]
         self.editable = {parse_table(each) for each in config.browser_edit}
         self.editor = config.browser_sql
@@ -85,6 +88,8 @@ class Browser:
         path = request.path
         if not path.startswith(self.base):
             return moved(self.base) if path == self.base[:-1] else None
+        if (refused := misdirected(request, io, self.hosts)) is not None:
+            return refused
         parts = path[len(self.base) :].split("/")
         place = Place(self.base, parts[0] if parts[0] in self.names else "")
         try:
@@ -145,7 +150,7 @@ class Browser:
             return Response(status, FIELDS, body, cause=cause)
         etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         fields = (*FIELDS, ("ETag", etag))
-        if request.conditional and outcome(request, etag, 0) == 304:
+        if request.conditional and outcome(request, etag, None) == 304:
             return Response(304, fields)
         return Response(200, fields, body)
 

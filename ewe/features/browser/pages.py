@@ -229,9 +229,9 @@ def table_page(place: Place, listing: Listing) -> str:
     if view.filters or view.search:
         body.append(chips(url, view))
     body += [filter_form(url, table, view), facets(url, listing)]
-    paging = paging_links(url, listing)
+    above, below = (paging_links(url, listing, label) for label in ("Pages", "Pages, below the rows"))
     if listing.rows.rows:
-        body += [paging, rows_table(place, listing), paging]
+        body += [above, rows_table(place, listing), below]
     else:
         body.append("<p>No row matches." if chosen else "<p>There are no rows.")
     if listing.rows.large:
@@ -331,13 +331,16 @@ def facet_box(url: str, listing: Listing, facet: Facet) -> str:
     return f"{head}<ol>{''.join(items)}</ol>{more}</section>"
 
 
-def paging_links(url: str, listing: Listing) -> str:
-    """Return the links to the first, the previous and the next page, as far as there are any."""
+def paging_links(url: str, listing: Listing, label: str) -> str:
+    """Return the links to the first, the previous and the next page, as far as there are any.
+
+    label: of the landmark, which no other on the page has.
+    """
     links = [
         f'<a href="{url}{html_escape(view.query())}" rel="{relation}">{words}</a>'
         for relation, words, view in neighbours(listing)
     ]
-    return f'<nav class="links paging" aria-label="Pages">{"".join(links)}</nav>' if links else ""
+    return f'<nav class="links paging" aria-label="{label}">{"".join(links)}</nav>' if links else ""
 
 
 def neighbours(listing: Listing) -> Iterator[tuple[str, str, View]]:
@@ -411,7 +414,7 @@ def link_to_rows(
 
     def link(row: Sequence[Value]) -> str:
         if len(at) == 1 and type(key := row[at[0]]) is int:  # nearly every row
-            return f"{path}/row?key=[{key}]"
+            return f"{path}/row?key=%5B{key}%5D"
         return path + "/row" + html_escape(query_of(("key", key_text(row[place])) for place in at))
 
     return at[0], link

@@ -13,7 +13,8 @@
 
 There are no locks (class 2). What that means for clients is in docs/webdav.md.
 
-What can go wrong: a location with `webdav` and without `auth` or `allow` lets everybody write. ewe warns of it.
+What can go wrong: a location with `webdav` and without `auth` or `allow` lets everybody write. ewe warns of it. On
+loopback, everybody includes the pages of other sites, which the feature refuses (ewe.gateway.own_names).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ewe.features.webdav import changes, properties
 from ewe.features.webdav.properties import Wanted
 from ewe.features.webdav.tree import Place, Tree, refusal
 from ewe.features.webdav.upload import put
+from ewe.gateway.own_names import misdirected
 from ewe.gateway.true_names import LOOK
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
@@ -59,18 +61,25 @@ class WebDAV:
         options: Mapping[str, Any],
         languages: Collection[str] = (),
         index: Collection[str] = (),
+        has_log_in: bool = False,
     ) -> None:
-        """options: write, and max-size if there is one. The others are as Tree takes them."""
+        """options: write, and max-size if there is one. The others are as Tree takes them.
+
+        has_log_in: whether clients give a password. A browser sends none to a page of another site.
+        """
         self.tree = Tree(root, prefix, claims, covers, top, languages, index)
         self.static = Static(config.replace("webdav", cache=0), root, prefix, claims)
         self.most = options.get("max-size", config.max_body)
         methods = (*READS, *WRITES) if options["write"] else READS
         self.allow = ("Allow", ", ".join(methods))
         self.methods = frozenset(methods)
+        self.hosts = None if has_log_in else config.names
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response to a request below the location. Raises HTTPError."""
         method = request.method
+        if self.hosts is not None and (refused := misdirected(request, io, self.hosts)) is not None:
+            return refused
         if method not in self.methods:
             raise HTTPError(405, f"webdav: {method}", (self.allow,))
         if method in ("GET", "HEAD"):

@@ -51,6 +51,7 @@ strings = ctypes.c_char_p()
 strings_address = ctypes.c_void_p.from_buffer(strings)
 environ, environb = os.environ, os.environb  # a script finds these, even if another one has replaced them
 REHEARSAL = compile("print('', end='', flush=True)", "", "exec")
+at_work = ""  # the script that runs, or that ran last
 zone = None, time.tzname, time.timezone  # the variable TZ as the C library knows it, and what follows from it
 
 
@@ -203,7 +204,9 @@ def set_zone(before, now):
 
 def run(script, arguments):
     """Run a script as `python3 script arguments` does; return its exit status, and a marker for collect()."""
+    global at_work
     engine = os.getpid()
+    at_work = script
     module = ModuleType("__main__")
     variables = vars(module)
     variables["__loader__"] = loader = SourceFileLoader("__main__", script)
@@ -268,7 +271,31 @@ def report(error):
             print(said, file=sys.stderr)
             trace = without_ours(each.__traceback__)
             sys.__excepthook__(type(each), each.with_traceback(trace), trace)
+    if isinstance(error, ModuleNotFoundError):
+        advise(at_work)
     return 1
+
+
+def advise(script):
+    """Tell why a module is missing that a virtual environment has: this engine does not see the script's.
+
+    The first line of the script names the environment's Python (#!/srv/shop/venv/bin/python), but the engine's own
+    Python runs it.
+    """
+    try:
+        with open(script, "rb") as file:
+            line = file.readline(4096)
+        named = os.fsdecode(line[2:].split()[0]) if line.startswith(b"#!") else ""
+        directory = os.path.dirname(os.path.dirname(named))
+        if os.path.exists(f"{directory}/pyvenv.cfg") and not os.path.samefile(directory, sys.prefix):
+            print(
+                f"{script}: its first line names {named}, and {sys.executable} runs it, which does not see the"
+                f" modules of {directory}: name {named} as the command of an engine (tables [engines] and"
+                " [directories] in X-Switch's settings)",
+                file=sys.stderr,
+            )
+    except Exception:
+        pass  # the file has changed meanwhile, or the script has replaced what is used here
 
 
 def without_ours(trace):

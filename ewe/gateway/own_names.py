@@ -1,0 +1,77 @@
+"""DNS rebinding: a page of a stranger must not read what a server on loopback shows to this machine alone.
+
+A browser lets the scripts of a page read what comes from the page's own origin: scheme, name and port. The owner of
+a name decides where it leads, and may change that at any moment:
+
+    1. a visitor opens http://evil.example:4000/, whose address is the stranger's
+    2. the stranger's name server now says: evil.example is 127.0.0.1
+    3. the page asks for http://evil.example:4000/-/databases/, and the browser connects to ewe on this machine
+
+The browser takes the answer for one of evil.example's, and hands it to the page. No password, address or Origin
+tells this request from the visitor's own. Its Host field does: it has the stranger's name. Pages that reveal or
+change something without asking for a password therefore answer a connection over loopback only if Host is
+
+- an IP address: a browser connects to an address without asking a name server;
+- localhost or a name below it, which browsers do not look up either (RFC 6761 section 6.3);
+- a name of a [[site]]: the administrator has chosen it.
+
+Read next: docs/security.md, for what this does not protect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ewe.config.setting_types import is_local
+from ewe.http.addresses import UNIX_CLIENT, parse_ip
+from ewe.http.error_pages import error_page
+from ewe.http.virtual_hosts import name_of, parents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ewe.http.messages import Request, Response
+    from ewe.streams.base import Stream
+
+TEXT = "This server does not show this page under this name. On its own machine, localhost is a name of it."
+
+
+def misdirected(request: Request, io: Stream, names: Collection[str]) -> Response | None:
+    """Return the 421 for a request over loopback whose Host is no name of this server, None for any other request.
+
+    names: those of all sites. A Unix socket cannot be reached by a browser, so its requests may have any Host.
+    """
+    server = io.server if io.connected is None else io.connected.server
+    if not is_local(server[0]) or (io.peer or io.client)[0] == UNIX_CLIENT:
+        return None
+    return foreign(request, names)
+
+
+def foreign(request: Request, names: Collection[str]) -> Response | None:
+    """Return the 421 for a request whose Host is no name of this server, None for any other request.
+
+    The field itself counts. A script of a page can set X-Forwarded-Host, as a trusted proxy on this machine would,
+    but no script can set Host.
+    """
+    host = request.values.get("host", "")
+    if is_own(host, names):
+        return None
+    cause = (
+        f"Host {host[:80]!r} is no name of this server, so a page of another site may have sent the visitor (DNS"
+        " rebinding): ask for localhost, or write the name into the names of a [[site]]"
+    )
+    return error_page(421, cause, text=TEXT)
+
+
+def is_own(host: str, names: Collection[str]) -> bool:
+    """Return whether a Host field is an IP address, a name of this machine, or one of these names.
+
+    names: in lower case, also "*.example.org". No browser leaves Host out, so a request without one is not refused.
+
+    >>> is_own("[::1]:4000", ()), is_own("shop.localhost:4000", ()), is_own("evil.example", ())
+    (True, True, False)
+    """
+    name = name_of(host)
+    if not name or name == "localhost" or name.endswith(".localhost") or name in names:
+        return True
+    return parse_ip(name.strip("[]")) is not None or any(each in names for each in parents(name))
