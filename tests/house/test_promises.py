@@ -57,7 +57,7 @@ KNOWN = {
             "features.proxy",
             "features.static",
         ),
-        *("features.webdav"),
+        "features.webdav",
     },
     "sites/explain.py": {"features.encoded_slashes", "features.languages", "features.static"},
     "sites/homes.py": {"features.guards", "features.static", "features.users"},
