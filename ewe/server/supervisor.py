@@ -423,7 +423,7 @@ class Supervisor:
                 self.new.discard(pid)
                 if failure:
                     logger.errors.error(failure)
-                if pid in self.first and code == UNUSABLE:
+                if pid in self.first and code == UNUSABLE and failure:
                     self.status = FAILED
                     self.stop(signal.SIGTERM)
                 else:
