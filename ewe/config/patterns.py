@@ -21,10 +21,10 @@ with a fourth loop it would be minutes. longest_chain() counts them. A second lo
 the first loop back to it, from the second back to it, and also from the first to the second: then each of many
 places of a longer text may be the one where the walk changes over. The loops of ^/([^/]*)/([^/]*)$ have no such
 text, because [^/] does not match the slash between them. A pattern that may begin anywhere has one loop more, in
-front. ewe.sites.location bounds the length of a path that is matched, and bounds it more for three loops.
+front. ewe.sites.location bounds the length of a path that is matched.
 
-Without a loop, too, there may be too many ways: a? thirty times, and then thirty times a. too_many_ways() counts
-the ways for texts of one repeated character.
+Without a loop, too, there may be too many ways: a? thirty times, and then thirty times a. ways() counts them for
+texts of one repeated character. longest_text() is shorter for a pattern with many ways.
 
 A back reference counts as another copy of its group. What the test does not see: patterns of more than
 MAX_POSITIONS.
@@ -54,7 +54,10 @@ LOCAL_ASCII, LOCAL_CASE = (
 )
 MULTILINE_FLAG = re.compile(r"\(\?[a-zA-Z]*m")
 LENGTH = 64  # of the texts for which the ways are counted
-MAX_WAYS = 10_000_000  # in which such a text may be matched; with three loops there are fewer
+MAX_WAYS = 10_000_000  # that re may try: half a second
+# Characters of a text with which a pattern is matched. Three loops take time by the third power of the length: for
+# ^/(.*?)/(.*?)/(.*?)x$ and 1,000 characters it is 5 s, for 400 it is 0.3 s
+MAX_MATCHED, MAX_MATCHED_CUBIC, LEAST_MATCHED = 1024, 400, 200
 MAX_STEPS = 1_000_000  # of counting
 
 
@@ -94,15 +97,28 @@ def added(one: dict[int, int], two: dict[int, int], times: int = 1) -> dict[int,
 
 def is_explosive(pattern: str) -> bool:
     """Return whether a pattern takes exponential time for some texts, or more than cubic time. Raises re.error."""
-    return power(pattern) > MAX_LOOPS
+    found = examined(pattern)
+    return found.power > MAX_LOOPS or found.longest < LEAST_MATCHED
+
+
+def longest_text(pattern: str) -> int:
+    """Return with how many characters of a text a pattern may be matched: half a second at most passes."""
+    return examined(pattern).longest
+
+
+class Examined(NamedTuple):
+    """What is known of a pattern. power: of a text's length, by which the time grows; infinity: exponential time.
+
+    longest: see longest_text().
+    """
+
+    power: float
+    longest: int
 
 
 @functools.lru_cache(maxsize=1024)
-def power(pattern: str) -> float:
-    """Return by which power of a text's length the time grows; infinity for exponential time. Raises re.error.
-
-    0 for a pattern that is too large to be examined.
-    """
+def examined(pattern: str) -> Examined:
+    """Examine a pattern; one that is too large counts as harmless. Raises re.error."""
     parsed = _parser.parse(pattern)
     named = characters_named(parsed)
     flags = parsed.state.flags
@@ -114,15 +130,20 @@ def power(pattern: str) -> float:
     )
     try:
         whole = automaton.sequence(parsed)
-        if automaton.explodes or automaton.walks_twice() or automaton.too_many_ways():
-            return math.inf
+        if automaton.explodes or automaton.walks_twice():
+            return Examined(math.inf, 0)
         if not begins_at_once(parsed) or MULTILINE_FLAG.search(pattern):  # re.search() tries every place
             anywhere = automaton.position(automaton.alphabet)
             automaton.lead(anywhere.last, anywhere.first)
             automaton.lead(anywhere.last, whole.first)
-        return automaton.longest_chain() + automaton.inside
+        ways = automaton.ways()
+        if ways > MAX_WAYS:
+            return Examined(math.inf, 0)
+        power = automaton.longest_chain() + automaton.inside
     except TooLarge:
-        return 0
+        return Examined(0, MAX_MATCHED)
+    longest = int(LENGTH * (MAX_WAYS / ways) ** (1 / max(power, 1)))
+    return Examined(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
 
 
 def characters_named(items: Any) -> set[int]:
@@ -218,7 +239,7 @@ class Automaton:
 
     def include(self, inner: Automaton) -> None:
         """Take over what is true of a part into which re does not go back, once the part has matched."""
-        self.explodes = self.explodes or inner.explodes or inner.walks_twice()
+        self.explodes = self.explodes or inner.explodes or inner.walks_twice() or inner.ways() > MAX_WAYS
         if not self.explodes:
             self.inside = max(self.inside, inner.longest_chain() + inner.inside)
 
@@ -326,29 +347,35 @@ class Automaton:
 
     # From positions to the answer
 
-    def too_many_ways(self) -> bool:
-        """Return whether there are too many walks, from anywhere, for a text of one repeated character."""
-        left = MAX_STEPS
+    def ways(self) -> int:
+        """Return how many walks there are for a text of LENGTH equal characters, from the worst position.
+
+        As soon as there are more than MAX_WAYS, return so many as have been found.
+        """
+        most, left = 1, MAX_STEPS
         kinds = {
-            frozenset(i for i, own in enumerate(self.characters) if each in own) for each in self.alphabet
+            frozenset(place for place, own in enumerate(self.characters) if each in own)
+            for each in self.alphabet
         }
         for kind in kinds:
             edges = [
                 (one, two, ways) for one in kind for two, ways in self.follow[one].items() if two in kind
             ]
-            counts = dict.fromkeys(kind, 1)
+            counts = dict.fromkeys(
+                kind, 1
+            )  # position -> walks that begin there, of as many steps as were made
+            sums = dict(counts)
             for _ in range(LENGTH):
-                after: dict[int, int] = {}
+                before, counts = counts, dict.fromkeys(kind, 0)
                 for one, two, ways in edges:
-                    if one in counts:
-                        after[two] = after.get(two, 0) + counts[one] * ways
-                counts = after
+                    counts[one] += before[two] * ways
+                for one, count in counts.items():
+                    sums[one] += count
                 left -= len(edges)
-                if left < 0:
-                    raise TooLarge
-                if max(counts.values(), default=0) > MAX_WAYS:
-                    return True
-        return False
+                most = max(most, *sums.values()) if sums else most
+                if left < 0 or most > MAX_WAYS:
+                    return most
+        return most
 
     def walks_twice(self) -> bool:
         """Return whether two different walks over one text lead from some position back to it."""

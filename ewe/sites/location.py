@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ewe.config.messages import ConfigError
-from ewe.config.patterns import power
+from ewe.config.patterns import longest_text
 from ewe.config.site_tables import DECIDERS, FINISHERS, is_below
 from ewe.http.messages import NO_BODY, with_variables
 from ewe.http.status import HTTPError
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from ewe.sites.leads import Lead
     from ewe.streams.base import Stream
 
-# Characters of a path that a pattern is matched with. Most patterns take time by the square of the length at most.
-# One such as ^/(.*?)/(.*?)/(.*?)x$ takes time by the third power: 5 s for 1,000 characters, 0.3 s for 400.
-MAX_MATCHED = 1024
-MAX_MATCHED_CUBIC = 400
-CUBIC = 3
 MAX_KNOWN = 1024  # requests whose copy with variables is remembered
 
 
@@ -65,8 +60,7 @@ class Location:
         self.kind = table.kind if table is not None else "every path"
         self.what = table.what if table is not None else ""
         self.pattern = re.compile(self.what, re.DOTALL) if self.kind == "pattern" else None
-        is_cubic = self.kind == "pattern" and power(self.what) >= CUBIC
-        self.most = MAX_MATCHED_CUBIC if is_cubic else MAX_MATCHED
+        self.longest = longest_text(self.what) if self.kind == "pattern" else 0
         self.prefix = self.what.rstrip("/") if self.kind == "prefix" else ""
         self.deciders: list[Decider] = []
         self.finishers: list[Finisher] = []
@@ -83,7 +77,7 @@ class Location:
     def covers(self, path: str) -> bool | re.Match[str]:
         """Return whether this location is for a path; the match, if it has a pattern."""
         if self.pattern is not None:
-            if len(path) > self.most:  # to pass by the location could pass by its guard
+            if len(path) > self.longest:  # to pass by the location could pass by its guard
                 raise HTTPError(414, f"a path of {len(path)} characters at {self.table}")
             return self.pattern.search(path) or False
         if self.kind == "path":

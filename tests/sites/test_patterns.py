@@ -12,14 +12,14 @@ from hypothesis import strategies as some
 from support.memory import MemoryStream
 
 from ewe.config.messages import ConfigError
-from ewe.config.patterns import is_explosive
+from ewe.config.patterns import MAX_MATCHED, MAX_MATCHED_CUBIC, is_explosive, longest_text
 from ewe.config.settings import Config
 from ewe.config.site_tables import LocationTable
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.sites import make_site
 from ewe.sites.explain import explain
-from ewe.sites.location import MAX_MATCHED, MAX_MATCHED_CUBIC, Location
+from ewe.sites.location import Location
 from ewe.streams.blocking import run
 
 EXPLOSIVE = (
@@ -34,7 +34,8 @@ EXPLOSIVE = (
 TOO_MANY_LOOPS = (
     r"^/(.*)-(.*)-(.*)-(.*)$", r"^/(.*)/(.*)/(.*)/(.*)\.html$", r"(.*)/(.*)/(.*)x$", r"^/.*a.*b.*c.*d$",
     r"^/(a*){4}!$", r"^/\w*\d*\w*[a-z0-9]*!$", r"^/(a.*)?(b.*)?(c.*)?(d.*)?x$",
-    r"(?m)^/(.*)-(.*)-(.*)x$", r"(?m:^/(.*)-(.*)-(.*)x$)", r"^/(.*)-(.*)-(.*)\1x$",
+    r"^/(?:\d{1,3}){1,4}\d*\d{1,4}\d*x$", r"(?m)^/(.*)-(.*)-(.*)x$",
+    r"(?m:^/(.*)-(.*)-(.*)x$)", r"^/(.*)-(.*)-(.*)\1x$",
     r"^/(.*/)?([^/]*/)*([^?]*/)?(\w*/)*x$", r"^/(?!.*a.*b)(.*)/(.*)x$", r"^/(?>.*a.*b.*c.*d)",
 )  # fmt: skip
 HARMLESS = (
@@ -103,13 +104,22 @@ def test_an_explosive_pattern_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "line 3: pattern =" in said and "could stop the server" in said and "\n" not in said
 
 
-def test_a_pattern_with_three_loops_is_matched_with_shorter_paths() -> None:
-    table = LocationTable("ewe.toml line 1", {}, "pattern", r"^/(.*?)/(.*?)/(.*?)x$", {}, {}, [])
-    location = Location(table)
-    assert location.covers("/a/b/" + "c" * (MAX_MATCHED_CUBIC - 6) + "x")
-    with pytest.raises(HTTPError) as refused:
-        location.covers("/a/b/" + "c" * (MAX_MATCHED_CUBIC - 5) + "x")
-    assert refused.value.status == 414
+def test_a_pattern_that_takes_long_is_matched_with_shorter_paths() -> None:
+    """Three loops take cubic time, and bounded repetitions between two loops take many times the square."""
+    for pattern in (
+        r"^/(.*?)/(.*?)/(.*?)x$",
+        r"^/(.*)(\d{1,3}){1,3}(.*)x$",
+    ):
+        location = Location(LocationTable("ewe.toml line 1", {}, "pattern", pattern, {}, {}, []))
+        longest = longest_text(pattern)
+        assert longest < MAX_MATCHED
+        path = "/1/1/" + "1" * (longest - 6) + "x"
+        assert location.covers(path)
+        with pytest.raises(HTTPError) as refused:
+            location.covers(path + "1")
+        assert refused.value.status == 414
+    assert longest_text(r"^/(.*)/(.*)/(.*)\.php$") <= MAX_MATCHED_CUBIC
+    assert all(longest_text(each) == MAX_MATCHED for each in (r"\.php$", r"^/(.*)/(.*)$", r"^/([^/]*/)*x$"))
 
 
 def test_a_long_path_is_not_matched(tmp_path: Path) -> None:
