@@ -192,6 +192,19 @@ def test_functions_that_would_end_or_replace_the_server(zoo: Zoo, model: str) ->
         assert "ended with status" not in visit.server.log()
 
 
+@pytest.mark.parametrize("supervised", ["prefork", "thread", "asyncio"])
+def test_no_exit_status_of_a_library_stops_the_server(zoo: Zoo, supervised: str) -> None:
+    """Status 3 is that of a worker that cannot begin to serve; but such a worker says why."""
+    with zoo(supervised) as visit:
+        with pytest.raises(httpx.TransportError):
+            visit.ask(visit.client, "zoo", "end-hidden")
+        visit.server.wait_for_log("ended with status 3; starting another")
+        with contextlib.suppress(httpx.TransportError):
+            visit.client.get("/")  # a connection that has broken
+        wait_until(lambda: answers(visit.server), 20)
+        visit.check("end-hidden")
+
+
 def test_destructors_that_fault_leave_the_loader_as_it_was(zoo: Zoo, model: str) -> None:
     """They run when the library is unloaded. The next request loads it again."""
     with zoo(model) as visit:

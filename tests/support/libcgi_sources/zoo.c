@@ -1,6 +1,8 @@
 /* A library for tests: one commonplace fault of a library's author for each query. */
+#define _GNU_SOURCE
 #include <ewe_libcgi.h>
 
+#include <dlfcn.h>
 #include <err.h>
 #include <error.h>
 #include <poll.h>
@@ -251,6 +253,8 @@ static void ends(const char *query)
         error(0, 0, "the library goes %s", "on");
     if (is(query, "end-daemon") && daemon(1, 1) != 0)
         abort();
+    if (is(query, "end-hidden"))
+        ((void (*)(int))dlsym(RTLD_DEFAULT, "exit"))(3);
     if (is(query, "end-execv"))
         execv("/bin/true", words);
     if (is(query, "end-execlp"))
