@@ -4,7 +4,8 @@ Each line is one write(2) to a descriptor opened with O_APPEND, so lines of seve
 
 **Whose file it is.** Started as root with `user`, ewe opens its logs as root and then gives up root. A log that it
 has created must belong to the account: otherwise neither a reload (HUP) nor a rotation (USR1) could open it again.
-Each new file is therefore given to OWNER. A file that already exists keeps its owner.
+Each new file is therefore given to OWNER. A file that already exists keeps its owner. A symbolic link that another
+account may have made is not followed (followed()).
 
 **Lost lines.** A log that cannot be written never stops the server: if the disk is full, or the reader of a pipe is
 slow, the line is lost. The administrator must hear of it within seconds, so the first loss is reported at once, in
@@ -30,6 +31,7 @@ ends it before the next line.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -370,13 +372,37 @@ def append_to(path: str, before: int) -> int:
         try:
             made = os.open(path, FLAGS | os.O_EXCL, 0o640)
         except FileExistsError:
-            return os.open(path, FLAGS, 0o640)
+            place, flag = followed(path)
+            return os.open(place, FLAGS | flag, 0o640)
     except PermissionError:
         if before < 0 or not is_same(path, before):
             raise
         return os.dup(before)
     give_away(made, path)
     return made
+
+
+def followed(path: str, links: int = 0) -> tuple[str, int]:
+    """Return the path to open for a log, and O_NOFOLLOW if its last part must be no symbolic link. Raises OSError.
+
+    Another account that can change the log's directory could put a link there, and so have root append lines to any
+    file, or create it. Root therefore follows only a link that root has made. links: that were followed.
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    if os.geteuid() != 0 or not (changeable(directory) or stat.S_IMODE(os.stat(directory).st_mode) & 0o022):
+        return path, 0
+    status = os.lstat(path) if os.path.lexists(path) else None
+    if status is None or not stat.S_ISLNK(status.st_mode):
+        return path, os.O_NOFOLLOW
+    target = os.readlink(path)
+    now = os.lstat(path)
+    if status.st_uid != 0 or (now.st_ino, now.st_ctime_ns) != (status.st_ino, status.st_ctime_ns):
+        raise OSError(
+            errno.ELOOP, "it is a symbolic link that root has not made, where others may make links", path
+        )
+    if links == MAX_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return followed(os.path.join(directory, target), links + 1)
 
 
 def is_same(path: str, descriptor: int) -> bool:

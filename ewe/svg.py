@@ -38,11 +38,14 @@ def width(text: str, size: float = NORMAL) -> float:
 
 def shortened(text: str, room: float, size: float = NORMAL) -> str:
     """Cut a text to the room that it has, with an ellipsis."""
-    if width(text, size) <= room:
-        return text
-    while text and width(text + "…", size) > room:
-        text = text[:-1]
-    return text.rstrip() + "…"
+    whole, fits = 0.0, 0
+    for place, letter in enumerate(text):
+        whole += width(letter, size)
+        if whole + width("…", size) <= room:
+            fits = place + 1
+        elif whole > room:
+            return text[:fits].rstrip() + "…"
+    return text
 
 
 @dataclass

@@ -23,20 +23,49 @@ places of a longer text may be the one where the walk changes over. The loops of
 text, because [^/] does not match the slash between them. A pattern that may begin anywhere has one loop more, in
 front. ewe.sites.location bounds the length of a path that is matched.
 
-What it does not see: back references.
+Without a loop, too, there may be too many ways: a? thirty times, and then thirty times a. ways() counts them for
+texts of one repeated character. longest_text() is shorter for a pattern with many ways.
+
+A back reference counts as another copy of its group. What the test does not see: patterns of more than
+MAX_POSITIONS.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+import re
 from collections.abc import Callable, Iterable
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-ALPHABET = frozenset(range(0x180))  # of characters; what is true of these is taken to be true of all
+# Characters for which the test is made: letters of Latin, and some of other scripts. A pattern adds those that it
+# names: see characters_named()
+ALPHABET = frozenset({*range(0x180), 0x416, 0x436, 0x660, 0x2014, 0x3000, 0x4E00, 0x1F600})
 MAX_POSITIONS = 1000  # of a pattern; a larger one is not examined
 MAX_PAIRS = 100_000  # that are examined
 COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
 MAX_LOOPS = 3  # that one text may pass in several ways
+LATIN = 0x17F  # the last character of ALPHABET's beginning
+# What may set flags for a part of a pattern, or for all of it
+LOCAL_ASCII, LOCAL_CASE = (
+    re.compile(r"\(\?[a-zA-Z-]*[au][a-zA-Z-]*:"),
+    re.compile(r"\(\?[a-zA-Z]*-[a-zA-Z]*i"),
+)
+MULTILINE_FLAG = re.compile(r"\(\?[a-zA-Z]*m")
+LENGTH = 64  # of the texts for which the ways are counted
+MAX_WAYS = 10_000_000  # that re may try: half a second
+# Characters of a text with which a pattern is matched. Three loops take time by the third power of the length: for
+# ^/(.*?)/(.*?)/(.*?)x$ and 1,000 characters it is 5 s, for 400 it is 0.3 s
+MAX_MATCHED, MAX_MATCHED_CUBIC, LEAST_MATCHED = 1024, 400, 200
+MAX_STEPS = 1_000_000  # of counting
+
+
+CATEGORIES: dict[str, Callable[[str], bool]] = {
+    "DIGIT": str.isdecimal,
+    "SPACE": str.isspace,
+    "WORD": lambda text: text.isalnum() or text == "_",
+}
 
 
 class TooLarge(Exception):
@@ -68,19 +97,65 @@ def added(one: dict[int, int], two: dict[int, int], times: int = 1) -> dict[int,
 
 def is_explosive(pattern: str) -> bool:
     """Return whether a pattern takes exponential time for some texts, or more than cubic time. Raises re.error."""
+    found = examined(pattern)
+    return found.power > MAX_LOOPS or found.longest < LEAST_MATCHED
+
+
+def longest_text(pattern: str) -> int:
+    """Return with how many characters of a text a pattern may be matched: half a second at most passes."""
+    return examined(pattern).longest
+
+
+class Examined(NamedTuple):
+    """What is known of a pattern. power: of a text's length, by which the time grows; infinity: exponential time.
+
+    longest: see longest_text().
+    """
+
+    power: float
+    longest: int
+
+
+@functools.lru_cache(maxsize=1024)
+def examined(pattern: str) -> Examined:
+    """Examine a pattern; one that is too large counts as harmless. Raises re.error."""
     parsed = _parser.parse(pattern)
-    automaton = Automaton()
+    named = characters_named(parsed)
+    flags = parsed.state.flags
+    automaton = Automaton(
+        ALPHABET.union(*({each - 1, each, each + 1} for each in named)) - {-1},
+        ascii_only=bool(flags & re.ASCII),
+        partly_ascii=bool(LOCAL_ASCII.search(pattern)),
+        ignores_case=bool(flags & re.IGNORECASE) and not LOCAL_CASE.search(pattern),
+    )
     try:
         whole = automaton.sequence(parsed)
         if automaton.explodes or automaton.walks_twice():
-            return True
-        if not begins_at_once(parsed):  # re.search() tries every place
-            anywhere = automaton.position(ALPHABET)
+            return Examined(math.inf, 0)
+        if not begins_at_once(parsed) or MULTILINE_FLAG.search(pattern):  # re.search() tries every place
+            anywhere = automaton.position(automaton.alphabet)
             automaton.lead(anywhere.last, anywhere.first)
             automaton.lead(anywhere.last, whole.first)
-        return automaton.longest_chain() + automaton.inside > MAX_LOOPS
+        ways = automaton.ways()
+        if ways > MAX_WAYS:
+            return Examined(math.inf, 0)
+        power = automaton.longest_chain() + automaton.inside
     except TooLarge:
-        return False
+        return Examined(0, MAX_MATCHED)
+    longest = int(LENGTH * (MAX_WAYS / ways) ** (1 / max(power, 1)))
+    return Examined(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
+
+
+def characters_named(items: Any) -> set[int]:
+    """Return the characters above those of Latin that a parsed pattern, or a part of it, names."""
+    found: set[int] = set()
+    if isinstance(items, int):
+        return {int(items)} if int(items) > LATIN and type(items) is int else found
+    if isinstance(items, str | None):
+        return found
+    for each in items:
+        found |= characters_named(each)
+    return found
 
 
 def begins_at_once(parsed: Any) -> bool:
@@ -92,7 +167,20 @@ def begins_at_once(parsed: Any) -> bool:
 class Automaton:
     """The positions of a pattern: the characters that each matches, and which may follow it in how many ways."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        alphabet: frozenset[int] = ALPHABET,
+        *,
+        ascii_only: bool = False,
+        partly_ascii: bool = False,
+        ignores_case: bool = False,
+    ) -> None:
+        """alphabet: the characters to look at. ascii_only: the pattern has the flag `a`; partly: parts have it."""
+        self.alphabet = alphabet
+        self.ascii_only = ascii_only
+        self.partly_ascii = partly_ascii
+        self.ignores_case = ignores_case
+        self.groups: dict[int, Any] = {}  # the items of each group, for back references
         self.characters: list[frozenset[int]] = []
         self.follow: list[dict[int, int]] = []
         self.explodes = False  # a part that is examined alone takes exponential time
@@ -109,9 +197,13 @@ class Automaton:
         return whole
 
     def part(self, operation: str, argument: Any) -> Part:
-        """Add one item of re's parse tree. Assertions and back references count as empty."""
+        """Add one item of re's parse tree. An assertion counts as empty, a back reference as its group."""
         if operation == "SUBPATTERN":
+            if argument[0] is not None:
+                self.groups[argument[0]] = argument[3]
             return self.sequence(argument[3])
+        if operation.startswith("GROUPREF") and operation != "GROUPREF_EXISTS":
+            return self.sequence(self.groups[argument])
         if operation == "BRANCH":
             return self.either([self.sequence(each) for each in argument[1]])
         if operation == "GROUPREF_EXISTS":
@@ -119,24 +211,35 @@ class Automaton:
         if operation in ("MAX_REPEAT", "MIN_REPEAT"):
             return self.repeated(*argument)
         if operation in ("ATOMIC_GROUP", "POSSESSIVE_REPEAT"):  # re does not go back into them
-            inner = Automaton()
+            inner = self.another()
             items = argument if operation == "ATOMIC_GROUP" else argument[2]
             found = inner.sequence(items)
             self.include(inner)
             empty = found.empty > 0 or (operation == "POSSESSIVE_REPEAT" and argument[0] == 0)
             return self.position(frozenset().union(*inner.characters))._replace(empty=int(empty))
         if operation in ("ASSERT", "ASSERT_NOT"):
-            inner = Automaton()
+            inner = self.another()
             inner.sequence(argument[1])
             self.include(inner)
             return NOTHING
         if operation in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            return self.position(characters_of(operation, argument))
+            return self.position(self.characters_of(operation, argument))
         return NOTHING
+
+    def another(self) -> Automaton:
+        """Return an automaton for a part of this pattern."""
+        made = Automaton(
+            self.alphabet,
+            ascii_only=self.ascii_only,
+            partly_ascii=self.partly_ascii,
+            ignores_case=self.ignores_case,
+        )
+        made.groups = self.groups
+        return made
 
     def include(self, inner: Automaton) -> None:
         """Take over what is true of a part into which re does not go back, once the part has matched."""
-        self.explodes = self.explodes or inner.explodes or inner.walks_twice()
+        self.explodes = self.explodes or inner.explodes or inner.walks_twice() or inner.ways() > MAX_WAYS
         if not self.explodes:
             self.inside = max(self.inside, inner.longest_chain() + inner.inside)
 
@@ -175,7 +278,7 @@ class Automaton:
         """Add a repetition, written out as far as its bounds are small."""
         whole = NOTHING
         if int(most) > COPIES:
-            alone = Automaton()
+            alone = self.another()
             turn = alone.sequence(items)
             if not turn.first:  # (?:(?=a){0,9}){30} has 10^30 ways to match nothing
                 self.explodes = True
@@ -197,7 +300,82 @@ class Automaton:
             whole = self.joined(whole, turn._replace(empty=min(turn.empty + 1, 2)))
         return whole
 
+    def characters_of(self, operation: str, argument: Any) -> frozenset[int]:
+        """Return the characters of an item. Letters are taken in both cases: a pattern may ignore case."""
+        if operation == "ANY":
+            return self.alphabet
+        if operation == "LITERAL":
+            return both_cases([argument])
+        if operation == "NOT_LITERAL":
+            return self.alphabet - {argument}
+        found: frozenset[int] = frozenset()
+        of_categories: frozenset[int] = frozenset()
+        negated = False
+        for kind, value in argument:
+            name = str(kind)
+            if name == "NEGATE":
+                negated = True
+            elif name == "LITERAL":
+                found |= {value}
+            elif name == "RANGE":
+                found |= {each for each in self.alphabet if value[0] <= each <= value[1]}
+            else:
+                of_categories |= self.of_category(str(value), but_surely=negated)
+        # A negated set matches the other case of its letters, unless the pattern ignores case
+        if not negated or self.ignores_case:
+            found = both_cases(found)
+        found |= of_categories
+        return self.alphabet - found if negated else found
+
+    def of_category(self, name: str, *, but_surely: bool) -> frozenset[int]:
+        r"""Return the characters of a category: CATEGORY_NOT_WORD is \W.
+
+        With the flag `a`, only characters of ASCII belong to \w, \d and \s. If a part of the pattern has the flag,
+        other letters count as \w and as \W, unless but_surely asks for those that are in the category in any case.
+        """
+        word = name.rpartition("_")[2]
+        if word not in CATEGORIES:
+            return self.alphabet
+        test = CATEGORIES[word]
+        sure = frozenset(each for each in self.alphabet if test(chr(each)))
+        beyond = frozenset(each for each in sure if each > 127)
+        if self.ascii_only and not self.partly_ascii:
+            sure -= beyond
+        unsure = beyond if self.partly_ascii else frozenset()
+        found = self.alphabet - sure if "NOT" in name else sure
+        return found - unsure if but_surely else found | unsure
+
     # From positions to the answer
+
+    def ways(self) -> int:
+        """Return how many walks there are for a text of LENGTH equal characters, from the worst position.
+
+        As soon as there are more than MAX_WAYS, return so many as have been found.
+        """
+        most, left = 1, MAX_STEPS
+        kinds = {
+            frozenset(place for place, own in enumerate(self.characters) if each in own)
+            for each in self.alphabet
+        }
+        for kind in kinds:
+            edges = [
+                (one, two, ways) for one in kind for two, ways in self.follow[one].items() if two in kind
+            ]
+            counts = dict.fromkeys(
+                kind, 1
+            )  # position -> walks that begin there, of as many steps as were made
+            sums = dict(counts)
+            for _ in range(LENGTH):
+                before, counts = counts, dict.fromkeys(kind, 0)
+                for one, two, ways in edges:
+                    counts[one] += before[two] * ways
+                for one, count in counts.items():
+                    sums[one] += count
+                left -= len(edges)
+                most = max(most, *sums.values()) if sums else most
+                if left < 0 or most > MAX_WAYS:
+                    return most
+        return most
 
     def walks_twice(self) -> bool:
         """Return whether two different walks over one text lead from some position back to it."""
@@ -304,29 +482,6 @@ class Automaton:
         return reached
 
 
-def characters_of(operation: str, argument: Any) -> frozenset[int]:
-    """Return the characters of an item. Letters are taken in both cases: a pattern may ignore case."""
-    if operation == "ANY":
-        return ALPHABET
-    if operation == "LITERAL":
-        return both_cases([argument])
-    if operation == "NOT_LITERAL":
-        return ALPHABET - {argument}
-    found: frozenset[int] = frozenset()
-    negated = False
-    for kind, value in argument:
-        name = str(kind)
-        if name == "NEGATE":
-            negated = True
-        elif name == "LITERAL":
-            found |= both_cases([value])
-        elif name == "RANGE":
-            found |= both_cases(range(value[0], min(value[1], max(ALPHABET)) + 1))
-        else:
-            found |= of_category(str(value))
-    return ALPHABET - found if negated else found
-
-
 def both_cases(characters: Iterable[int]) -> frozenset[int]:
     """Return characters with their other case."""
     return frozenset(
@@ -335,15 +490,3 @@ def both_cases(characters: Iterable[int]) -> frozenset[int]:
         for other in (chr(each), chr(each).lower(), chr(each).upper())
         if len(other) == 1
     )
-
-
-def of_category(name: str) -> frozenset[int]:
-    r"""Return the characters of a category: CATEGORY_NOT_WORD is \W."""
-    tests: dict[str, Callable[[str], bool]] = {
-        "DIGIT": str.isdecimal,
-        "SPACE": str.isspace,
-        "WORD": lambda text: text.isalnum() or text == "_",
-    }
-    word = name.rpartition("_")[2]
-    found = frozenset(each for each in ALPHABET if tests[word](chr(each))) if word in tests else ALPHABET
-    return ALPHABET - found if "NOT" in name else found

@@ -11,8 +11,8 @@ ewe.http.caching. This file has the memory and the order of events.
 they refuse never reaches it. Files are not its business: they have their own cache.
 
 **The key** is the scheme, the host, the target exactly as it was sent, what a rewrite has made of it, the feature,
-and what an authorizer or an error page has said (REDIRECT_STATUS); then the values of the fields that Vary names.
-Two spellings of one path are two keys, because a program sees REQUEST_URI.
+what an authorizer or an error page has said (REDIRECT_STATUS), and the version of HTTP; then the values of the
+fields that Vary names. Two spellings of one path are two keys, because a program sees REQUEST_URI.
 
 **A copy is made by a plain request only**: one with no field by which a program might choose its response, apart
 from those of Vary (unkeyed() in ewe.http.caching). Other requests run the program, and change nothing here. They
@@ -125,7 +125,7 @@ class ContentCache:
         if "upgrade" in request.values:  # a WebSocket, perhaps: its answer takes as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (url, request.path, request.query, id(place), said_by_others(request))
+        key = (url, request.path, request.query, id(place), said_by_others(request), request.version)
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:

@@ -15,9 +15,10 @@ OF_304 = frozenset({"etag", "cache-control", "content-location", "expires", "var
 STRICT = frozenset({"must-revalidate", "proxy-revalidate", "s-maxage", "no-cache"})  # RFC 9111 section 4.2.4
 # A 304 says nothing of the body, and has none.
 NOT_OF_304 = frozenset({"content-encoding", "content-range", "content-type", "content-length"})
-# Scheme, host, the server's address and the target; then what a rewrite made of it, the feature, and variables
+# Scheme, host, the server's address and the target; then what a rewrite made of it, the feature, variables, the
+# version of HTTP
 URL = tuple[str, str, tuple[str, int], str]
-Key = tuple[URL, str, str | None, int, tuple[tuple[bytes, bytes], ...]]
+Key = tuple[URL, str, str | None, int, tuple[tuple[bytes, bytes], ...], tuple[int, int]]
 
 
 class Copy:

@@ -160,7 +160,8 @@ def unkeyed(request: Request, scheme: str, port: int, trusted: bool) -> frozense
     """Return the fields of a request that are no part of a key, and by which a program may choose its response.
 
     The response may be kept only if Vary names all of them. "connection" is among them if that field names another
-    one than those that concern the connection. A program's word that its response is for everybody (is_shared)
+    one than those that concern the connection, "host" if it has capital letters: a program may send such a visitor
+    elsewhere, and the key has small letters only. A program's word that its response is for everybody (is_shared)
     counts for Authorization (section 3.5), not for Cookie.
 
     trusted: a proxy in front has sent the request, and ewe has made its client, host, scheme and port of that
@@ -169,6 +170,8 @@ def unkeyed(request: Request, scheme: str, port: int, trusted: bool) -> frozense
     values = request.values
     found = values.keys() - NEUTRAL
     found.discard("authorization")
+    if request.host != request.host.lower():
+        found.add("host")
     if trusted:
         found -= OF_PROXY
         said = values.get("forwarded", "").lower()

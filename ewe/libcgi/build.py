@@ -22,7 +22,7 @@ DIRECTORY = Path(__file__).resolve().parent
 TARGET = DIRECTORY / "target"
 SOURCES = (
     "core.c", "guard.c", "environment.c", "output.c", "patch.c", "spool.c", "stack.c", "child.c", "signals.c",
-    "threads.c",
+    "threads.c", "ends.c", "destructors.c",
 )  # fmt: skip
 HEADERS = ("core.h", "internal.h", "ewe_libcgi.h")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-fPIC")

@@ -26,6 +26,7 @@
 static const int SERVERS_OWN[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD};
 
 static volatile int *original; /* 1 in a process that may answer; 0 in the child of a library */
+static pid_t server; /* the process that `original` was set in */
 
 int child_start(void)
 {
@@ -37,7 +38,7 @@ int child_start(void)
     madvise(place, page, MADV_WIPEONFORK); /* an old kernel has only pthread_atfork() */
 #endif
     original = place;
-    *original = 1;
+    child_of_server();
     return 0;
 }
 
@@ -49,6 +50,12 @@ int child_of_library(void)
 void child_of_server(void)
 {
     *original = 1;
+    server = getpid();
+}
+
+int process_of_server(void)
+{
+    return getpid() == server;
 }
 
 /* Close the sockets of the server: a port or a connection must not stay open as long as this process lives. */

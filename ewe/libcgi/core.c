@@ -81,7 +81,8 @@ static void fill(libcgi_call *call, const struct guard_thread *thread, const lib
     call->number = thread->number;
     call->address = outcome == LIBCGI_FAULT ? thread->address : NULL;
     call->place[0] = 0;
-    if (outcome != LIBCGI_EXIT && outcome != LIBCGI_OUTPUT && thread->counter != NULL && dladdr(thread->counter, &about) != 0) {
+    if (outcome != LIBCGI_EXIT && outcome != LIBCGI_EXEC && outcome != LIBCGI_OUTPUT &&
+        thread->counter != NULL && dladdr(thread->counter, &about) != 0) {
         const char *file = about.dli_fbase == library->base ? library->name : about.dli_fname;
         const char *slash = file != NULL ? strrchr(file, '/') : NULL;
         file = slash != NULL ? slash + 1 : file != NULL ? file : "?";
@@ -113,7 +114,7 @@ static void run_aside(libcgi_library *library, libcgi_call *call, const char *fu
         thread->call = call;
         thread->name = library->name;
         thread->threads = &library->threads;
-        int ends = run == run_close || argument == &library->terminate;
+        int ends = strcmp(function, "initfunc") != 0;
         int limit_ms = ends && library->limit_ms > ENDS_IN_MS ? ENDS_IN_MS : library->limit_ms;
         outcome = guard_run(thread, run, argument, limit_ms);
         thread->call = NULL;
@@ -265,6 +266,10 @@ static void unload(libcgi_library *library)
         library->unloaded = 1;
         return; /* a thread may run its code, and note a fault in this structure: both stay */
     }
+    struct library_destructors destructors;
+    destructors_take(library->handle, &destructors);
+    run_aside(library, &call, "destructors", destructors_run, &destructors);
+    tell(library, &call);
     run_aside(library, &call, "dlclose", run_close, library->handle);
     tell(library, &call);
     /* If dlclose() was ended the loader still has the name of the copy, which must stay. */
@@ -440,6 +445,9 @@ void libcgi_explain(const libcgi_call *call, char *line, size_t room)
         break;
     case LIBCGI_EXIT:
         snprintf(line, room, "%s() called exit(%d): a library must return", function, call->number);
+        break;
+    case LIBCGI_EXEC:
+        snprintf(line, room, "%s() called exec(): another program would replace the server (fork() first)", function);
         break;
     case LIBCGI_OUTPUT:
         snprintf(line, room, "%s() wrote more than it may (libcgi-max-output)", function);

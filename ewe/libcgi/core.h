@@ -36,6 +36,7 @@ enum libcgi_outcome {
     LIBCGI_BUSY = 5,    /* not called: other calls had the process's environment for the whole limit */
     LIBCGI_OUTPUT = 6,  /* it wrote more than `max_output` bytes */
     LIBCGI_THREAD = 7,  /* a thread that the library has started met a signal, `number`, or called exit(): 0 */
+    LIBCGI_EXEC = 8,    /* the library called execve() or one of its relatives */
 };
 
 typedef struct libcgi_call libcgi_call;

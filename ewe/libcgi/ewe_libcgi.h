@@ -43,6 +43,7 @@
  * Signals. A call that lasts longer than 5 ms may be interrupted by a signal of the server's. read() and write() go on
  * by themselves; sleep(), poll() and select() may return early with EINTR, so call them in a loop. A library can neither
  * block nor handle the signals of faults, nor those that stop the server: such calls report success and change nothing.
+ * alarm() and setitimer() do nothing: the time limit is the server's.
  */
 #ifndef EWE_LIBCGI_H
 #define EWE_LIBCGI_H

@@ -172,6 +172,9 @@ static void handle(int number, siginfo_t *about, void *context)
 static void entry(void)
 {
     self->function(self->argument);
+#ifdef __x86_64__
+    __asm__ volatile("cld"); /* the direction of string instructions, which functions may take for granted */
+#endif
     atomic_signal_fence(memory_order_seq_cst);
     if (child_of_library())
         _exit(0);
@@ -333,6 +336,8 @@ static struct guard_thread *new_thread(void)
         return NULL;
     }
     thread->id = (pid_t)syscall(SYS_gettid);
+    /* A library that cancels this thread would unwind the program's frames. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &(int){0});
     self = thread;
     pthread_setspecific(key, thread);
     pthread_mutex_lock(&lock);

@@ -117,6 +117,8 @@ int child_start(void);
 int child_of_library(void);
 /* In a child: the server has made it, it may answer. */
 void child_of_server(void);
+/* Is this process the server's, and not one that a library has made by sharing its memory (vfork())? */
+int process_of_server(void);
 /* In a child: a library has made it. limit_ms: the longest time that it may live. */
 void child_begins(int limit_ms);
 
@@ -128,7 +130,25 @@ void environment_leave(void);
 /* In the child of a fork. */
 void environment_forked(void);
 
-/* patch.c: calls that would end the process. */
+/* ends.c: functions that would end the process, or replace it. */
+
+/* Return what a library is to call for such a function; 0: the function itself. */
+uintptr_t ends_replacement(const char *name);
+
+/* destructors.c: what dlclose() would run while it holds the loader's lock. */
+
+struct library_destructors {
+    void (**functions)(void);
+    size_t count;
+    void (*last)(void);
+};
+
+/* Take a library's destructors out of the table that dlclose() reads. handle: of dlopen(). */
+void destructors_take(void *handle, struct library_destructors *found);
+/* Run them; each runs once, also if this is called again after a fault. */
+void destructors_run(void *destructors);
+
+/* patch.c: which functions a library calls. */
 
 /* Have a library's exit() and its relatives end the call. handle: of dlopen(). */
 void patch_exits(void *handle);

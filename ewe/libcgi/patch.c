@@ -1,5 +1,5 @@
-/* exit() and its relatives: a library that calls them would end the whole program. vfork() becomes fork() (child.c),
- * and the functions about signals become those of signals.c.
+/* exit() and its relatives: a library that calls them would end the whole program (ends.c). vfork() becomes fork()
+ * (child.c), and the functions about signals and timers become those of signals.c.
  *
  * A library does not contain exit(); it contains a table with the addresses of the functions of other libraries that it
  * calls (the global offset table), and the loader fills it in. After dlopen() the shim walks the library's relocations,
@@ -25,37 +25,17 @@
 #define IS_ADDRESS(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT || (type) == R_AARCH64_ABS64)
 #endif
 
-static void end_call(int status)
-{
-    guard_escape(LIBCGI_EXIT, status);
-    if (threads_here() != NULL && !child_of_library())
-        threads_exit();
-    _exit(status);
-}
-
-static void end_thread(void *value)
-{
-    guard_escape(LIBCGI_EXIT, 0);
-    if (child_of_library())
-        _exit(0);
-    pthread_exit(value);
-}
-
 #ifdef IS_ADDRESS
 
 static uintptr_t replacement(const char *name)
 {
-    if (strcmp(name, "exit") == 0 || strcmp(name, "_exit") == 0 || strcmp(name, "_Exit") == 0 ||
-        strcmp(name, "quick_exit") == 0)
-        return (uintptr_t)end_call;
     /* The child of vfork() shares the server's memory and stack. That of fork() may do all that it may. */
     if (strcmp(name, "vfork") == 0 || strcmp(name, "_Fork") == 0)
         return (uintptr_t)fork;
     if (strcmp(name, "pthread_create") == 0)
         return (uintptr_t)threads_create;
-    if (strcmp(name, "pthread_exit") == 0)
-        return (uintptr_t)end_thread;
-    return signals_replacement(name);
+    uintptr_t ends = ends_replacement(name);
+    return ends != 0 ? ends : signals_replacement(name);
 }
 
 /* Write an address into a table that the loader may have made read-only. */
@@ -125,8 +105,6 @@ void patch_exits(void *handle)
 void patch_exits(void *handle)
 {
     (void)handle;
-    (void)end_call;
-    (void)end_thread;
 }
 
 #endif

@@ -451,8 +451,9 @@ class Supervisor:
                 self.old.discard(pid)  # a new worker is coming in its place
             elif place != LEAVING:
                 self.new.discard(pid)
-                if pid in self.first and code == UNUSABLE:
-                    self.unusable = failure or f"worker {place + 1} cannot serve"
+                # Without its report it has not said so: a library has called exit(3).
+                if pid in self.first and code == UNUSABLE and failure:
+                    self.unusable = failure
                     self.stop(signal.SIGTERM)
                     continue
                 if failure:

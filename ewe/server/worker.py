@@ -148,7 +148,9 @@ class Worker:
         signal.setitimer(signal.ITIMER_REAL, LAST_MOMENT)
 
     def on_alarm(self, number: int, frame: object) -> None:
-        """ALRM: `grace` is over; or, after abort(), LAST_MOMENT is."""
+        """ALRM: `grace` is over; or, after abort(), LAST_MOMENT is. Before a stop it is not the server's."""
+        if not self.stopping and not self.aborted:
+            return
         if not self.aborted:
             grace = self.factory.config.grace
             logger.errors.warning(

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ewe.config.messages import ConfigError
+from ewe.config.patterns import longest_text
 from ewe.config.site_tables import DECIDERS, FINISHERS, is_below
 from ewe.http.messages import NO_BODY, with_variables
 from ewe.http.status import HTTPError
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from ewe.sites.leads import Lead
     from ewe.streams.base import Stream
 
-# Characters of a path that a pattern is matched with. A pattern such as ^/(.*)/(.*)/(.*)x$ takes time by the third
-# power of the length: 0.6 s for 1,000 characters, 7 s for 2,000.
-MAX_MATCHED = 1024
 MAX_KNOWN = 1024  # requests whose copy with variables is remembered
 
 
@@ -62,6 +60,7 @@ class Location:
         self.kind = table.kind if table is not None else "every path"
         self.what = table.what if table is not None else ""
         self.pattern = re.compile(self.what, re.DOTALL) if self.kind == "pattern" else None
+        self.longest = longest_text(self.what) if self.kind == "pattern" else 0
         self.prefix = self.what.rstrip("/") if self.kind == "prefix" else ""
         self.deciders: list[Decider] = []
         self.finishers: list[Finisher] = []
@@ -78,7 +77,7 @@ class Location:
     def covers(self, path: str) -> bool | re.Match[str]:
         """Return whether this location is for a path; the match, if it has a pattern."""
         if self.pattern is not None:
-            if len(path) > MAX_MATCHED:  # to pass by the location could pass by its guard
+            if len(path) > self.longest:  # to pass by the location could pass by its guard
                 raise HTTPError(414, f"a path of {len(path)} characters at {self.table}")
             return self.pattern.search(path) or False
         if self.kind == "path":

@@ -13,6 +13,7 @@ from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, widt
 
 MAX_BARS = 60
 MAX_POINTS = 2000  # of one line
+MAX_LABEL = 200  # characters; few of them fit
 ROW, BAR = 18, 12  # distance and height of bars
 HIGH = 180  # of a plot with lines
 Columns = Sequence[Sequence[Value]]
@@ -24,6 +25,8 @@ def figure(value: Value) -> float | None:
         number = float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
         return None
+    if abs(number) < 1e-300:
+        return 0.0  # no step between two of them could be told from 0
     return number if math.isfinite(number) and abs(number) < 1e300 else None
 
 
@@ -45,8 +48,11 @@ def axis_of(values: Sequence[float], start: float, end: float) -> Scale:
 
 def bars(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     """Return horizontal bars. columns: their labels, their lengths."""
-    found = [("" if label is None else str(label), number) for label, value in zip(*columns, strict=True)
-             if (number := figure(value)) is not None]  # fmt: skip
+    found = [
+        ("" if label is None else str(label)[:MAX_LABEL], number)
+        for label, value in zip(*columns, strict=True)
+        if (number := figure(value)) is not None
+    ]
     drawn = found[:MAX_BARS]
     if not drawn:
         return ""
@@ -87,7 +93,7 @@ def framed(picture: Picture) -> str:
 def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     """Return a line for each column but the first, which is x: figures, or labels in the order of the rows."""
     xs = [figure(value) for value in columns[0]][:MAX_POINTS]
-    labels = [("" if value is None else str(value)) for value in columns[0]][:MAX_POINTS]
+    labels = [("" if value is None else str(value)[:MAX_LABEL]) for value in columns[0]][:MAX_POINTS]
     numeric = all(x is not None for x in xs)
     places = [float(x or 0) for x in xs] if numeric else [float(index) for index in range(len(xs))]
     found = [

@@ -23,6 +23,9 @@ from ewe.sqlpages.declarations import Declarations, Query
 
 PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+MAX_URL = 8192  # characters of a link: servers refuse longer ones
+MAX_TABLE = 8 << 20  # characters of a table
+MAX_LINES = 10  # of a chart: there are as many colours
 
 
 class Choice:
@@ -156,7 +159,12 @@ class Result:
         heads = "".join(self._head(at, name, (labels or {}).get(name, name)) for at, name in shown)
         patterns = [(links or {}).get(name) for _, name in shown]
         if any(patterns) or len(shown) < len(self.columns):
-            rows = [self._row(row, shown, patterns) for row in self._rows]
+            rows, size = [], 0
+            for row in self._rows:
+                rows.append(self._row(row, shown, patterns))
+                size += len(rows[-1])
+                if size > MAX_TABLE:
+                    raise ValueError(f"a table longer than {MAX_TABLE} characters")
         else:
             rows = [f"<tr>{''.join([cell(value) for value in row])}\n" for row in self._rows]
         body = f"<thead><tr>{heads}\n<tbody>\n{''.join(rows)}"
@@ -215,6 +223,8 @@ class Result:
 
     def lines(self, x: str, *y: str, title: str = "") -> Markup:
         """Return a line for each column of y, against the column x."""
+        if len(y) > MAX_LINES:
+            raise ValueError(f"a chart of {len(y)} lines: at most {MAX_LINES}")
         return Markup(charts.lines(self._page._chart_name(), title, *self._columns(x, *y)))
 
     def _columns(self, *names: str) -> tuple[Sequence[str], list[list[Value]]]:
@@ -251,9 +261,21 @@ def text_of(value: Value) -> str:
 def filled(pattern: str, values: Mapping[str, Value]) -> str:
     """Return a URL with each {name} replaced by its value, percent-encoded: a value cannot lead elsewhere.
 
-    Raises KeyError for a name without a value.
+    Raises KeyError for a name without a value, ValueError for a URL longer than MAX_URL.
     """
-    return PLACEHOLDER.sub(lambda match: quote(text_of(values[match[1]]), safe=""), pattern)
+    left = MAX_URL - len(pattern)
+
+    def value_of(match: re.Match[str]) -> str:
+        nonlocal left
+        text = text_of(values[match[1]])
+        left -= len(text)
+        if left < 0:
+            raise ValueError(f"a link longer than {MAX_URL} characters")
+        return quote(text, safe="")
+
+    if left < 0:
+        raise ValueError(f"a link longer than {MAX_URL} characters")
+    return PLACEHOLDER.sub(value_of, pattern)
 
 
 class Page:

@@ -61,6 +61,7 @@ METHODS = frozenset({
     "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split", "splitlines",
     "startswith", "strip", "swapcase", "title", "upper",
 })  # fmt: skip
+TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
 CONTAINERS = list, tuple, dict, set, frozenset
 Load = Callable[[str], tuple[str, Callable[[], bool]]]
 
@@ -192,8 +193,11 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
         spend()
-        if isinstance(getattr(__obj, "__self__", None), str) and __obj.__name__ not in METHODS:
+        of = getattr(__obj, "__self__", None)
+        if isinstance(of, TEXTS) and __obj.__name__ not in METHODS:
             raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
+        if isinstance(of, int) and __obj.__name__ == "to_bytes":
+            raise SecurityError("the method to_bytes of numbers is not offered here")
         return weighed(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> None:
@@ -201,12 +205,12 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Refuse an operation that makes a huge text, list or number."""
-        if operator == "**" or (operator == "%" and isinstance(left, str)):
+        if operator == "**" or (operator == "%" and isinstance(left, TEXTS)):
             raise SecurityError(f"the operator {operator} is not offered here")
         if operator == "*" and any(isinstance(each, list | tuple) for each in (left, right)):
             raise SecurityError("lists are not repeated here")
         if operator in "*+":
-            sizes = [len(each) if isinstance(each, str | list | tuple) else 0 for each in (left, right)]
+            sizes = [len(each) if isinstance(each, TEXTS | list | tuple) else 0 for each in (left, right)]
             numbers = [abs(each) if isinstance(each, int) else 1 for each in (left, right)]
             if sum(sizes) > MAX_REPEATED or (operator == "*" and max(sizes) * max(numbers) > MAX_REPEATED):
                 raise SecurityError("a text that is too long")
@@ -224,7 +228,7 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > place and isinstance(args[place], str) and len(args[place]) > MAX_REPEATED:
+        if len(args) > place and isinstance(args[place], TEXTS) and len(args[place]) > MAX_REPEATED:
             raise SecurityError("a text that is too long")
         spend()
         result = function(*args, **kwargs)
@@ -239,7 +243,7 @@ def weighed(value: Any) -> Any:
     A list whose parts are one list, and so on, is small in memory and endless as a text. What counts is therefore
     its size as a text. Everything that makes a list in a template calls this, so none is too large to be walked.
     """
-    if isinstance(value, str) and len(value) > SHORT:
+    if isinstance(value, TEXTS) and len(value) > SHORT:
         hold(len(value))
     if not isinstance(value, CONTAINERS):
         return value
@@ -248,7 +252,7 @@ def weighed(value: Any) -> Any:
     while waiting:
         for each in parts_of(waiting.pop()):
             count += 1
-            if isinstance(each, str):
+            if isinstance(each, TEXTS):
                 count += len(each)
             elif isinstance(each, CONTAINERS):
                 waiting.append(each)

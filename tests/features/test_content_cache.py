@@ -307,6 +307,24 @@ def test_keys(place: Place) -> None:
     assert place.ask(host="one")[0].startswith("fwd=uri-miss")
 
 
+def test_a_host_in_capitals_leaves_no_copy(place: Place) -> None:
+    """A program that sends such a visitor to the right spelling would else send all visitors in a circle."""
+    place.says = lambda request: page(
+        "max-age=60", ("Location", "http://one/"), status=200 if request.host == "one" else 301
+    )
+    assert place.ask(host="One") == ('fwd=uri-miss; detail="host"', b"a")
+    assert place.ask(host="one") == ("fwd=uri-miss; stored", b"a") and place.response.status == 200
+    assert place.ask(host="One") == ("hit; ttl=60", b"a") and place.response.status == 200
+
+
+def test_the_version_is_part_of_the_key(place: Place) -> None:
+    place.says = lambda request: page(body=b"%d.%d" % request.version)
+    for version in (b"1.0", b"1.1", b"1.0"):
+        request = parse_request(b"GET / HTTP/%b\r\nHost: ewe\r\n\r\n" % version, Limits())
+        response = run(place.cached.respond(request, place.io))
+        assert response is not None and response.body == version
+
+
 def test_what_an_authorizer_says_is_part_of_the_key(place: Place) -> None:
     place.says = lambda request: page(body=request.variables.get(b"TIER", b"none"))
     request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", Limits())

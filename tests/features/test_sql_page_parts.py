@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ewe.sqlpages import templates
+from ewe import svg
+from ewe.sqlpages import results, templates
 from ewe.sqlpages.charts import bars, lines
 from ewe.sqlpages.declarations import Declarations, PageError, Query, parse, with_nulls
 from ewe.sqlpages.results import Choice, Page, Result, filled, identifier, select
@@ -239,7 +240,13 @@ def test_links_keep_what_the_visitor_has_chosen() -> None:
 
 def test_charts_are_well_formed_and_hold_no_markup_of_the_data() -> None:
     labels = [NASTY, "b\0c", None, "a" * 300, 5]
-    for numbers in ([1, 2.5, None, "7", 0], [-3, 5, 1, 2, 9], [0, 0, 0, 0, 0], [1e200, 1e-9, 1, "x", True]):
+    for numbers in (
+        [1, 2.5, None, "7", 0],
+        [-3, 5, 1, 2, 9],
+        [0, 0, 0, 0, 0],
+        [1e200, 1e-9, 1, "x", True],
+        [-5e-324, 5e-324] * 2 + [0],
+    ):
         for drawn in (
             bars("n", "", ["x", "y"], [labels, numbers]),
             lines("n", NASTY, ["x", "y"], [labels, numbers]),
@@ -251,6 +258,38 @@ def test_charts_are_well_formed_and_hold_no_markup_of_the_data() -> None:
     assert bars("n", "", ["x", "y"], [["a"], ["b"]]) == "" and lines("n", "", ["x", "y"], [[], []]) == ""
     many = bars("n", "", ["x", "y"], [list(range(100)), list(range(100))])
     assert many.count("<rect") == 60 and "the first 60 of 100" in many
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ x.table(links={'a': '{a}' * 100}) }}",
+        "{{ x.table(links={'a': '{b}' * 300000}) }}",
+        "{{ x.lines('b', *'b' * 50000) }}",
+    ],
+)
+def test_a_call_of_a_result_takes_little_time(text: str) -> None:
+    """The clock is not looked at within one call, so what the call may be given is bounded."""
+    found = result(["a", "b"], [["t" * 3000, 1]] * 100)
+    with pytest.raises(PageError) as error:
+        render(text, x=found)
+    assert "ValueError: a " in str(error.value)
+
+
+def test_a_chart_with_long_texts_takes_little_time() -> None:
+    """The data may be a visitor's: cutting a label letter by letter would take minutes."""
+    found = result(["a", "b", "c"], [["x" * 200_000 + str(number), number, 1] for number in range(3)])
+    for drawn in (found.bars("a", "b", title="<" * 200_000), found.lines("a", "b", "c", title="i" * 200_000)):
+        assert "x…" in drawn and len(drawn) < 2_000_000
+    assert svg.shortened("abc", 3.5 * svg.width("a")) == "abc"
+    assert svg.shortened("a" * 50, 5 * svg.width("a") + svg.width("…")) == "a" * 5 + "…"
+
+
+def test_a_table_of_links_is_no_longer_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MAX_TABLE", 50_000)
+    found = result(["a", "b"], [["t" * 8000, 1]] * 10)
+    with pytest.raises(ValueError, match="a table longer than"):
+        found.table(links={"a": "{a}"})
 
 
 def load(name: str) -> tuple[str, Any]:
@@ -330,6 +369,12 @@ GROW = '{% set a = namespace(s="xx", l=[1], n=9) %}{% for i in range(70) %}'
         '{{ "{:999999999}".format(1) }}',
         '{{ "x".ljust(999999999) }}',
         '{{ "\t".expandtabs(999999999) }}',
+        "{{ (1).to_bytes(999999999, 'big')|length }}",
+        "{{ true.to_bytes(999999999)|length }}",
+        "{{ blob.ljust(999999999)|length }}",
+        "{{ (blob * 999999999)|length }}",
+        '{{ (blob % ("x",))|length }}',
+        GROW + "{% set a.s = blob if i == 0 else a.s + a.s %}{% endfor %}",
         '{{ ["a"]|map("center", 999999999)|list }}',
         "{{ [[1]]|tojson(indent=999999999) }}",
         "{{ range(999999999) }}",
@@ -339,7 +384,7 @@ GROW = '{% set a = namespace(s="xx", l=[1], n=9) %}{% for i in range(70) %}'
 )
 def test_a_template_cannot_grow_without_a_limit(text: str) -> None:
     with pytest.raises(PageError) as error:
-        render(text)
+        render(text, blob=b"%999999999s")
     assert "MemoryError" not in str(error.value)
 
 
@@ -418,7 +463,7 @@ def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_lists_in_lists_are_bounded_by_all_that_they_hold(text: str) -> None:
     with pytest.raises(PageError) as error:
-        render(text)
+        render(text, blob=b"%999999999s")
     assert "MemoryError" not in str(error.value)
 
 

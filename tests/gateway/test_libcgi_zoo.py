@@ -160,7 +160,7 @@ def test_a_library_that_hears_no_signal_ends_its_process(zoo: Zoo, model: str) -
 
 def test_output_without_end(zoo: Zoo, model: str) -> None:
     """It is ended by its size, or by the time limit, which a flush does not begin again."""
-    with zoo(model, "--libcgi-max-output", "20M") as visit:
+    with zoo(model, "--libcgi-max-output", "8M") as visit:
         for query in ("endless-short", "endless", "endless-print"):
             visit.fault(query, 500, "wrote more than it may (libcgi-max-output)")
         visit.fault("slow-endless", 500, "took longer than its limit")
@@ -174,6 +174,70 @@ def test_threads_that_a_library_starts(zoo: Zoo, model: str) -> None:
             visit.works(query)
         for query in ("thread-fault", "thread-abort", "thread-recursion", "thread-exit"):
             visit.fault(query, 500, "zoo.so: a thread that it started: ")
+
+
+ENDS = ("end-err", "end-errx", "end-error", "end-daemon")
+EXECS = ("end-execv", "end-execlp", "end-execle")
+
+
+def test_functions_that_would_end_or_replace_the_server(zoo: Zoo, model: str) -> None:
+    """They end the call, as exit() does; a child may run another program."""
+    with zoo(model) as visit:
+        for query in ("end-error-0", "exec-in-child"):
+            visit.works(query)
+        for query in ENDS:
+            visit.fault(query, 500, "zoo.so: processfunc() called exit(")
+        for query in EXECS:
+            visit.fault(query, 500, "zoo.so: processfunc() called exec()")
+        assert "ended with status" not in visit.server.log()
+
+
+@pytest.mark.parametrize("supervised", ["prefork", "thread", "asyncio"])
+def test_no_exit_status_of_a_library_stops_the_server(zoo: Zoo, supervised: str) -> None:
+    """Status 3 is that of a worker that cannot begin to serve; but such a worker says why."""
+    with zoo(supervised) as visit:
+        with pytest.raises(httpx.TransportError):
+            visit.ask(visit.client, "zoo", "end-hidden")
+        visit.server.wait_for_log("ended with status 3; starting another")
+        with contextlib.suppress(httpx.TransportError):
+            visit.client.get("/")  # a connection that has broken
+        wait_until(lambda: answers(visit.server), 20)
+        visit.check("end-hidden")
+
+
+def test_destructors_that_fault_leave_the_loader_as_it_was(zoo: Zoo, model: str) -> None:
+    """They run when the library is unloaded. The next request loads it again."""
+    with zoo(model) as visit:
+        visit.fault("atexit-aborts", 500, "zoo.so: destructors(): abort()")
+        visit.fault("atexit-spins", 500, "zoo.so: destructors() took longer than its limit")
+
+
+def test_timers_are_the_servers(zoo: Zoo, model: str) -> None:
+    """The signal of a timer would end the process. The time limit still ends a call."""
+    with zoo(model) as visit:
+        for query in ("timer-real", "timer-profile", "alarm"):
+            visit.works(query)
+        for query in ("alarm-spins", "alarm-jump"):
+            visit.fault(query, 500, "took longer than its limit")
+        assert "ended by signal" not in visit.server.log()
+
+
+WAITS = ("wait-suspend", "wait-sigwait", "wait-info", "wait-ppoll", "wait-pselect", "wait-epoll")
+
+
+def test_the_time_limit_ends_a_wait_with_all_signals_blocked(zoo: Zoo, model: str) -> None:
+    with zoo(model) as visit:
+        for query in WAITS:
+            visit.fault(query, 500, "took longer than its limit")
+
+
+def test_what_belongs_to_the_thread_stays_the_servers(zoo: Zoo, model: str) -> None:
+    """A call cannot cancel the server's thread, nor take the stack on which a full stack is noticed."""
+    with zoo(model) as visit:
+        for query in ("cancel", "cancel-own", "direction"):
+            visit.works(query)
+        visit.fault("cancel-spins", 500, "took longer than its limit")
+        visit.fault("no-handler-stack", 500, "segmentation fault")
 
 
 def spools(server: Server) -> list[str]:

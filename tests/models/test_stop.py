@@ -43,6 +43,18 @@ def begin_sleep(server: Server) -> socket.socket:
     return sock
 
 
+def test_an_alarm_that_is_not_the_servers_ends_nothing(start: Start, model: str) -> None:
+    """A library may have set it. Before a stop the server has none."""
+    server = start(model)
+    with begin_sleep(server) as sock:
+        wait_until(lambda: (server.root / "started").exists(), 20)
+        for pid in children(server.pid) if model == "prefork" else [server.pid]:
+            os.kill(pid, signal.SIGALRM)
+        (server.root / "finish").touch()
+        assert b"slept" in read_response(sock)[2]
+    assert server.stop() == 0
+
+
 def has_ended(pid_file: Path) -> bool:
     """Has the process whose number is in the file ended?"""
     return not pid_file.exists() or is_gone(int(pid_file.read_text()))

@@ -22,7 +22,7 @@ from support.proc import children
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_response
 
-from ewe.log_files import changeable
+from ewe.log_files import LogFile, changeable
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
@@ -366,6 +366,50 @@ def test_where_a_log_may_be_given_away(tmp_path: Path) -> None:
         "wide": "wide", "links/loop": "links",
     }.items():  # fmt: skip
         assert changeable(f"{tmp_path}/{name}", nobody) == (f"{tmp_path}/{found}" if found else ""), name
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("target", ["file", "new"])
+def test_root_follows_no_link_that_another_account_has_made(tmp_path: Path, target: str) -> None:
+    """The account of the server could else have root append to any file, or create it, at the next start."""
+    open_to_all(tmp_path)
+    (tmp_path / "file").write_text("root's\n")
+    nobody = pwd.getpwnam("nobody").pw_uid
+    for name, mode in {"nobody": 0o755, "wide": 0o777, "sticky": 0o1777}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        if name == "nobody":
+            os.chown(tmp_path / name, nobody, -1)
+        link = tmp_path / name / "access.log"
+        link.symlink_to(tmp_path / target)
+        os.chown(link, nobody, -1, follow_symlinks=False)
+        with pytest.raises(OSError, match="symbolic link that root has not made"):
+            LogFile(str(link), 1)
+        assert (tmp_path / "file").read_text() == "root's\n" and not (tmp_path / "new").exists()
+        os.chown(link, 0, -1, follow_symlinks=False)
+        log = LogFile(str(link), 1)
+        log.write("a line\n")
+        log.close()
+        assert (tmp_path / target).read_text().endswith("a line\n")
+        (tmp_path / target).unlink()
+        (tmp_path / "file").write_text("root's\n")
+    (tmp_path / "link").symlink_to(tmp_path / target)  # no other account can change this directory
+    os.chown(tmp_path / "link", nobody, -1, follow_symlinks=False)
+    LogFile(str(tmp_path / "link"), 1).close()
+
+
+@pytest.mark.needs("root")
+def test_a_log_that_is_a_link_of_the_account_ends_the_start(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    (tmp_path / "logs").mkdir()
+    nobody = pwd.getpwnam("nobody").pw_uid
+    link = tmp_path / "logs" / "access.log"
+    link.symlink_to(tmp_path / "victim")
+    os.chown(tmp_path / "logs", nobody, -1)
+    os.chown(link, nobody, -1, follow_symlinks=False)
+    done = run_command(tmp_path, "--user", "nobody", "--access-log", str(link), "--port", "0")
+    assert done.returncode == 1 and "symbolic link that root has not made" in done.stderr, done.stderr
+    assert not (tmp_path / "victim").exists()
 
 
 @pytest.mark.needs("root")

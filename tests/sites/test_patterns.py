@@ -12,27 +12,39 @@ from hypothesis import strategies as some
 from support.memory import MemoryStream
 
 from ewe.config.messages import ConfigError
-from ewe.config.patterns import is_explosive
+from ewe.config.patterns import MAX_MATCHED, MAX_MATCHED_CUBIC, is_explosive, longest_text
 from ewe.config.settings import Config
+from ewe.config.site_tables import LocationTable
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.sites import make_site
 from ewe.sites.explain import explain
-from ewe.sites.location import MAX_MATCHED
+from ewe.sites.location import Location
 from ewe.streams.blocking import run
 
 EXPLOSIVE = (
     r"^/(a+)+$", r"^/(a*)*$", r"^/(a|a)*$", r"^/(a|b|ab)*$", r"^/(\w+\s?)*$", r"^/(.*/)*x$", r"^/([\w-]+-?)*$",
     r"^/(x+x+)+y", r"^/(?:(?:ab)+c?)+$", r"^/(x(a*)?)*$", r"(?=(a+)+b)x", r"(?:a?){30}a{30}", r"^/(a{1,10}){1,10}$",
     r"^/([a-z]+|[0-9]+)*$", r"(.|\n)*x", r"^/(a+){30}!$", r"^/(a|aa){30}!$",
+    "^/([\u0400-\u04ff]+)+$", "^/([^\\x00-\u017f]+)+$", r"^/(?:[^ab]|A)+$", "(?a)^/(?:\\W+|\u00e9)+$",
+    r"^/(a*)(?:\1a?)*$", r"^/(a)(?:\1|a)*$", r"^/((b)(?:\2|b)*)$", "^/" + "a?" * 30 + "a" * 30 + "$",
+    "^/" + r"(?:\w|\d)?" * 30 + "!$", "^/(?:" + "(?:a{0,4}){4}" * 5 + ")!$",
     r"^/(?>(a+)+b)", r"^/(?:(a+)+b)*+x", r"^/(?:(?=a){0,9}){30}x", r"^/((?=/\w)*?|^){30}x$",
 )  # fmt: skip
 TOO_MANY_LOOPS = (
     r"^/(.*)-(.*)-(.*)-(.*)$", r"^/(.*)/(.*)/(.*)/(.*)\.html$", r"(.*)/(.*)/(.*)x$", r"^/.*a.*b.*c.*d$",
     r"^/(a*){4}!$", r"^/\w*\d*\w*[a-z0-9]*!$", r"^/(a.*)?(b.*)?(c.*)?(d.*)?x$",
+    r"^/(?:\d{1,3}){1,4}\d*\d{1,4}\d*x$", r"(?m)^/(.*)-(.*)-(.*)x$",
+    r"(?m:^/(.*)-(.*)-(.*)x$)", r"^/(.*)-(.*)-(.*)\1x$",
     r"^/(.*/)?([^/]*/)*([^?]*/)?(\w*/)*x$", r"^/(?!.*a.*b)(.*)/(.*)x$", r"^/(?>.*a.*b.*c.*d)",
 )  # fmt: skip
 HARMLESS = (
+    "^/(?:[\u0430-\u044f]+/)*$", r"(?i)^/(?:[^/a]+a)*$", r"(?a)^/(?:\w+\W)*$", r"^/(\w+)/\1\.html$", r"(?m)\.php$",
+    r"^/(?:\d?\d?\d?\d?-)?x$", r"^/(?:19|20)\d\d/(?:0[1-9]|1[0-2])/",
+    r"^(/.*)?/(index|default)\.(php|html?|aspx?)$",
+    r"^/([_0-9a-zA-Z-]+/)?(wp-(content|admin|includes).*)", r"^/(.?.+?)/page/?([0-9]{1,})/?$",
+    r"\.(engine|inc|.*sql|tpl(\.php)?)(~|\.sw[op]|\.bak)?$|^(/?)(\..*|Entries.*|composer\.(json|lock))$",
+    r"^/w/images/thumb/([0-9a-f]/[0-9a-f][0-9a-f]/([^/]+))/(?:page\d+-)?([0-9]+)px-.*$", r"(^|/)\.(?!well-known)",
     r"^/user/(\d+)$", r"\.php$", r"^/(.*)/(.*)/(.*)\.php$", r"^/~(\w+)/slides/(.*)$", r"^/(\w+/)+$", r"^/[\w-]*$",
     r"^/([^/]+/)*[^/]+$", r"^/([^/]*/)*x$", r"(\d{1,3}\.){3}\d{1,3}", r"(?>a+)+b", r"(?:a++)+b", r"^(/[^/]+)+/?$",
     r"^/(?:jpg|jpeg|png)$", r"(\w+\.)*\w+@(\w+\.)+\w+", r"(?P<y>\d{4})/(?P=y)", r"^/(%[0-9a-f]{2}|[^%])*$",
@@ -90,6 +102,24 @@ def test_an_explosive_pattern_is_refused_in_one_line(tmp_path: Path) -> None:
         Config.load(environ={}, file=str(file))
     said = str(refused.value)
     assert "line 3: pattern =" in said and "could stop the server" in said and "\n" not in said
+
+
+def test_a_pattern_that_takes_long_is_matched_with_shorter_paths() -> None:
+    """Three loops take cubic time, and bounded repetitions between two loops take many times the square."""
+    for pattern in (
+        r"^/(.*?)/(.*?)/(.*?)x$",
+        r"^/(.*)(\d{1,3}){1,3}(.*)x$",
+    ):
+        location = Location(LocationTable("ewe.toml line 1", {}, "pattern", pattern, {}, {}, []))
+        longest = longest_text(pattern)
+        assert longest < MAX_MATCHED
+        path = "/1/1/" + "1" * (longest - 6) + "x"
+        assert location.covers(path)
+        with pytest.raises(HTTPError) as refused:
+            location.covers(path + "1")
+        assert refused.value.status == 414
+    assert longest_text(r"^/(.*)/(.*)/(.*)\.php$") <= MAX_MATCHED_CUBIC
+    assert all(longest_text(each) == MAX_MATCHED for each in (r"\.php$", r"^/(.*)/(.*)$", r"^/([^/]*/)*x$"))
 
 
 def test_a_long_path_is_not_matched(tmp_path: Path) -> None:

@@ -1,12 +1,21 @@
 /* A library for tests: one commonplace fault of a library's author for each query. */
+#define _GNU_SOURCE
 #include <ewe_libcgi.h>
 
+#include <dlfcn.h>
+#include <err.h>
+#include <error.h>
+#include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -231,6 +240,146 @@ static void output(const char *query)
         }
 }
 
+static void ends(const char *query)
+{
+    static char *words[] = {"true", NULL};
+    if (is(query, "end-err"))
+        err(3, "the library %s", "ends");
+    if (is(query, "end-errx"))
+        errx(3, "the library ends");
+    if (is(query, "end-error"))
+        error(3, 0, "the library ends");
+    if (is(query, "end-error-0"))
+        error(0, 0, "the library goes %s", "on");
+    if (is(query, "end-daemon") && daemon(1, 1) != 0)
+        abort();
+    if (is(query, "end-hidden"))
+        ((void (*)(int))dlsym(RTLD_DEFAULT, "exit"))(3);
+    if (is(query, "end-execv"))
+        execv("/bin/true", words);
+    if (is(query, "end-execlp"))
+        execlp("true", "true", "word", (char *)NULL);
+    if (is(query, "end-execle"))
+        execle("/bin/true", "true", (char *)NULL, environ);
+    if (is(query, "exec-in-child")) {
+        int status = 0;
+        pid_t child = fork();
+        if (child == 0)
+            execle("/bin/sh", "sh", "-c", "test $WORD = word && exit 7", (char *)NULL, (char *[]){"WORD=word", NULL});
+        if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 7)
+            abort();
+    }
+}
+
+static void at_end(void)
+{
+    abort();
+}
+
+static void at_end_loop(void)
+{
+    for (;;)
+        zero = 0;
+}
+
+static void destructors(const char *query)
+{
+    if (is(query, "atexit-aborts") && atexit(at_end) == 0)
+        exit(0);
+    if (is(query, "atexit-spins") && atexit(at_end_loop) == 0)
+        exit(0);
+}
+
+static sigjmp_buf back;
+
+static void jump(int number)
+{
+    (void)number;
+    siglongjmp(back, 1);
+}
+
+static void timers(const char *query)
+{
+    struct itimerval often = {{0, 1000}, {0, 1000}};
+    if (is(query, "alarm"))
+        alarm(1);
+    if (is(query, "alarm-spins")) {
+        alarm(1);
+        for (;;)
+            zero = 0;
+    }
+    if (is(query, "alarm-jump")) {
+        signal(SIGALRM, jump);
+        if (sigsetjmp(back, 1) == 0) {
+            setitimer(ITIMER_REAL, &often, NULL);
+            for (;;)
+                pause();
+        }
+    }
+    if (is(query, "timer-real"))
+        setitimer(ITIMER_REAL, &often, NULL);
+    if (is(query, "timer-profile"))
+        setitimer(ITIMER_PROF, &often, NULL);
+}
+
+static void *nothing(void *argument)
+{
+    return argument;
+}
+
+static void thread_state(const char *query)
+{
+    stack_t none = {.ss_flags = SS_DISABLE};
+    int old;
+    pthread_t other;
+    if (is(query, "cancel"))
+        pthread_cancel(pthread_self());
+    if (is(query, "cancel-spins")) {
+        pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
+        pthread_cancel(pthread_self());
+        for (;;)
+            zero = 0;
+    }
+    if (is(query, "cancel-own") && pthread_create(&other, NULL, nothing, NULL) == 0) {
+        pthread_cancel(other);
+        pthread_join(other, NULL);
+    }
+    if (is(query, "no-handler-stack")) {
+        sigaltstack(&none, NULL);
+        zero = deeper("");
+    }
+#ifdef __x86_64__
+    if (is(query, "direction"))
+        __asm__ volatile("std");
+#endif
+}
+
+static void waits(const char *query)
+{
+    sigset_t all;
+    struct epoll_event event;
+    int number;
+    sigfillset(&all);
+    if (is(query, "wait-suspend"))
+        for (;;)
+            sigsuspend(&all);
+    if (is(query, "wait-sigwait"))
+        for (;;)
+            sigwait(&all, &number);
+    if (is(query, "wait-info"))
+        for (;;)
+            sigwaitinfo(&all, NULL);
+    if (is(query, "wait-ppoll"))
+        for (;;)
+            ppoll(NULL, 0, NULL, &all);
+    if (is(query, "wait-pselect"))
+        for (;;)
+            pselect(0, NULL, NULL, NULL, NULL, &all);
+    if (is(query, "wait-epoll"))
+        for (number = epoll_create1(EPOLL_CLOEXEC);;)
+            epoll_pwait(number, &event, 1, -1, &all);
+}
+
 void processfunc(char *input)
 {
     const char *query = getenv("QUERY_STRING");
@@ -243,5 +392,10 @@ void processfunc(char *input)
     signals(query);
     output(query);
     threads(query);
+    ends(query);
+    destructors(query);
+    timers(query);
+    waits(query);
+    thread_state(query);
     lprintf("%s", getenv("HTTP_X_NUMBER"));
 }
