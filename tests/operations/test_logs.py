@@ -561,7 +561,9 @@ def test_a_cut_download_in_other_formats(start: Start, form: str) -> None:
     with server.connect() as sock:
         sock.sendall(GET % (b"big", b""))
         leave_within_body(sock)
-    lines(server.access_file, 1)  # the thread of the next client may be faster than the one that sees the reset
+    lines(
+        server.access_file, 1
+    )  # the thread of the next client may be faster than the one that sees the reset
     assert get(server) == 200
     cut, whole = lines(server.access_file, 2)
     if form == "short":
