@@ -11,10 +11,10 @@ therefore belongs to a dead owner. A directory without one is left alone: it is 
 kind.
 
 What can go wrong: everybody may write in /tmp, and root may be the one who cleans up. The directory is opened
-without following a link, and the lock must be a regular file of this account. remove() descends by descriptors,
-never through a link, and not by recursion: whoever may write in the directory can make it thousands of directories
-deep, where shutil.rmtree() of older Pythons fails, and would fail again at each later start. Child processes share the lock until they execute another program, so a worker
-that outlives its supervisor keeps the directory.
+without following a link, and the lock must be a regular file of this account. remove() descends by descriptors and
+never through a link. Whoever may write in the directory can make it thousands of directories deep: there
+shutil.rmtree() of older Pythons fails, and would fail again at each later start. Child processes share the lock
+until they execute another program, so a worker that outlives its supervisor keeps the directory.
 """
 
 from __future__ import annotations

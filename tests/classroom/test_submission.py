@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,20 @@ def test_a_submission_cannot_signal_another_one() -> None:
     finally:
         victim.kill()
         assert victim.wait() == -signal.SIGKILL
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_submission_gains_nothing_from_a_setuid_file(tmp_path: Path) -> None:
+    """Not from sudo, and not from a file of root that was handed in."""
+    program = tmp_path / "id"
+    shutil.copy(shutil.which("id") or "", program)
+    program.chmod(0o4755)
+    account = own_account()
+    done = subprocess.run(
+        [program, "-u"], preexec_fn=Limits(account), capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == account.uid
 
 
 @pytest.mark.parametrize("option", ["--given", "--build"])

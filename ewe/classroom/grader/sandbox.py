@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 # Numbers for accounts that exist only for a while. systemd takes its own (DynamicUser=) from this range, too: no
 # account of a person, of a package or of a container lies in it.
 OWN_UIDS = range(61184, 65520)
@@ -98,6 +98,11 @@ def adopt_orphans() -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def gain_nothing() -> None:
+    """Have the kernel ignore the setuid bit of what this process executes: sudo, or a file that was handed in."""
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
 def end_with_parent(number: int) -> None:
     """Have the kernel send this process a signal when its parent has ended."""
     libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
@@ -128,6 +133,7 @@ class Limits:
             os.setgroups([])
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
+        gain_nothing()
         end_with_parent(signal.SIGKILL)  # last: a change of the account clears it
 
 
