@@ -202,7 +202,7 @@ def model_class(path: Path) -> str:
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
-        raise BadSubject(f"{path.name}: not Python: {error or 'nested too deeply'}") from None
+        raise BadSubject(f"{path.name}: not Python: {str(error) or 'nested too deeply'}") from None
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)
