@@ -12,7 +12,7 @@ kind.
 
 What can go wrong: everybody may write in /tmp, and root may be the one who cleans up. The directory is opened
 without following a link, and the lock must be a regular file of this account. remove() descends by descriptors and
-never through a link. Whoever may write in the directory can make it thousands of directories deep: there
+never through a link. An account that may write in the directory can make it thousands of directories deep: there
 shutil.rmtree() of older Pythons fails, and would fail again at each later start. Child processes share the lock
 until they execute another program, so a worker that outlives its supervisor keeps the directory.
 """
