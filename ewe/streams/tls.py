@@ -249,7 +249,7 @@ class SecureStream(Stream):
                 self.ended = True
             except ssl.SSLError as reason:
                 if not pieces:
-                    raise Disconnected(str(reason.reason)) from None
+                    raise Disconnected(reason.reason or "") from None
                 break
             if len(pieces) > count:
                 self.silent = 0
@@ -305,7 +305,7 @@ class SecureStream(Stream):
                 data = data[PIECE:]
                 await self.flush()
         except ssl.SSLError as reason:
-            raise Disconnected(str(reason.reason)) from None
+            raise Disconnected(reason.reason or "") from None
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         self.unsent = count

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trustme
@@ -273,6 +274,25 @@ def test_records_without_data_have_an_end() -> None:
     with pytest.raises(Disconnected):
         run(stream.receive())
     assert below.taken == 256 * 1024 and library.most == RECORD < MAX_SILENT
+
+
+class Broken:
+    """The TLS library, once the client has sent what is no record: OpenSSL may give no reason then."""
+
+    def fail(self, _: object) -> NoReturn:
+        error = ssl.SSLError(1, "unknown error")
+        error.reason = None  # type: ignore[assignment]
+        raise error
+
+    read = write = fail
+
+
+def test_a_fault_without_a_reason_is_a_client_that_has_left() -> None:
+    stream = SecureStream(Below(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # type: ignore[arg-type]
+    stream.tls = Broken()  # type: ignore[assignment]
+    for call in (stream.receive, lambda: stream.send(b"data")):
+        with pytest.raises(Disconnected, match=r"^$"):
+            run(call())
 
 
 def test_an_answer_cut_short_never_looks_whole(start: Start, model: str, authority: Authority) -> None:
