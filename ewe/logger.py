@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -90,12 +92,13 @@ class ErrorLog:
         """Write what helps only in the search for a fault."""
         self.write("debug", message)
 
-    def exception(self, message: str) -> None:
-        """Write an error with the current traceback, line by line: a fault in ewe itself."""
+    def exception(self, message: str, fault: BaseException | None = None) -> None:
+        """Write an error with the current traceback, or that of `fault`: a fault in ewe itself."""
         import traceback
 
         self.error(message)
-        for line in traceback.format_exc().splitlines():
+        text = traceback.format_exc() if fault is None else "".join(traceback.format_exception(fault))
+        for line in text.splitlines():
             self.error("| " + line)
 
 
@@ -435,6 +438,21 @@ def lost_lines() -> int:
 def tell(message: str) -> None:
     """Write a message about a log where it can be written."""
     errors.tell(message)
+
+
+def ignored(fault: sys.UnraisableHookArgs) -> None:
+    """Write an exception to the error log that no caller can get (sys.unraisablehook): of a finalizer, say.
+
+    Python's own hook writes to standard error, and waits for its reader. A client can cause one: the ssl module
+    decodes the name that a client asks for (SNI) before it calls ewe, and a name that is not ASCII fails there.
+    """
+    what = f"{fault.err_msg or 'Exception ignored in'}: {reprlib.repr(fault.object)}"
+    if isinstance(fault.exc_value, UnicodeDecodeError) and isinstance(fault.object, bytes):
+        errors.info(f"{what}: {fault.exc_value}")
+    elif fault.exc_value is None:
+        errors.error(f"{what}: {fault.exc_type.__name__}")
+    else:
+        errors.exception(what, fault.exc_value)
 
 
 def be_forked() -> None:

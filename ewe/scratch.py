@@ -11,21 +11,26 @@ therefore belongs to a dead owner. A directory without one is left alone: it is 
 kind.
 
 What can go wrong: everybody may write in /tmp, and root may be the one who cleans up. The directory is opened
-without following a link, the lock must be a regular file of this account, and shutil.rmtree() descends by
-descriptors and never through a link. Child processes share the lock until they execute another program, so a worker
-that outlives its supervisor keeps the directory.
+without following a link, and the lock must be a regular file of this account. remove() descends by descriptors and
+never through a link. An account that may write in the directory can make it thousands of directories deep: there
+shutil.rmtree() of older Pythons fails, and would fail again at each later start. Child processes share the lock
+until they execute another program, so a worker that outlives its supervisor keeps the directory.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
+from collections import deque
+from collections.abc import Callable
+from itertools import count, islice
 
 LOCK = ".lock"
 AT_MOST = 100  # directories that one start removes
+AT_ONCE = 1000  # names of a directory that are read before they are removed
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Scratch:
@@ -47,7 +52,7 @@ class Scratch:
     def close(self) -> None:
         """Remove the directory with all that is in it."""
         if self.lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove(self.path)
             os.close(self.lock)
             self.lock = -1
 
@@ -63,7 +68,7 @@ def remove_abandoned(prefix: str, place: str) -> None:
         for name in found[:AT_MOST]:
             lock = lock_of_the_dead(name, at)
             if lock >= 0:
-                shutil.rmtree(name, ignore_errors=True, dir_fd=at)
+                remove(name, at)
                 os.close(lock)
     finally:
         os.close(at)
@@ -75,7 +80,7 @@ def lock_of_the_dead(name: str, at: int) -> int:
     at: the descriptor of the directory that has it.
     """
     try:
-        directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        directory = os.open(name, DIRECTORY, dir_fd=at)
     except OSError:
         return -1
     try:
@@ -94,3 +99,82 @@ def lock_of_the_dead(name: str, at: int) -> int:
         pass  # its owner runs
     os.close(lock)
     return -1
+
+
+def remove(name: str, at: int | None = None) -> None:
+    """Remove a directory with all that is in it, the lock last. What cannot be removed stays.
+
+    at: the descriptor of the directory that has it, None for a path.
+    """
+    try:
+        top = os.open(name, DIRECTORY, dir_fd=at)
+    except OSError:
+        return
+    try:
+        Removal(top).run()
+        done(os.unlink, LOCK, dir_fd=top)
+    finally:
+        os.close(top)
+    done(os.rmdir, name, dir_fd=at)
+
+
+class Removal:
+    """Empties a directory, but for its lock. top: its descriptor.
+
+    A directory that lies deeper is first moved to the top. Then no path is long, and two descriptors are enough.
+    """
+
+    def __init__(self, top: int) -> None:
+        self.top = top
+        self.waiting: deque[str] = deque()  # directories at the top
+        self.unique = os.urandom(8).hex()
+        self.numbers = count()
+
+    def run(self) -> None:
+        """Remove what is there."""
+        self.empty(self.top)
+        while self.waiting:
+            name = self.waiting.popleft()
+            try:
+                directory = os.open(name, DIRECTORY, dir_fd=self.top)
+            except OSError:
+                continue
+            try:
+                self.empty(directory)
+            finally:
+                os.close(directory)
+            done(os.rmdir, name, dir_fd=self.top)
+
+    def empty(self, directory: int) -> None:
+        """Remove the files of a directory, and let its directories wait at the top."""
+        kept = {LOCK} if directory == self.top else set()
+        while True:
+            with os.scandir(directory) as entries:
+                found = list(islice((each for each in entries if each.name not in kept), AT_ONCE))
+            if not found:
+                return
+            for entry in found:
+                if not self.take(entry, directory):
+                    kept.add(entry.name)
+
+    def take(self, entry: os.DirEntry[str], directory: int) -> bool:
+        """Remove a file, or let a directory wait; return whether the name has left the directory."""
+        if not entry.is_dir(follow_symlinks=False):
+            return done(os.unlink, entry.name, dir_fd=directory)
+        if directory == self.top:
+            self.waiting.append(entry.name)
+            return False
+        name = f"{self.unique}-{next(self.numbers)}"
+        moved = done(os.rename, entry.name, name, src_dir_fd=directory, dst_dir_fd=self.top)
+        if moved:
+            self.waiting.append(name)
+        return moved
+
+
+def done(call: Callable[..., None], *names: str, **where: int | None) -> bool:
+    """Call a function of the system; return whether it succeeded."""
+    try:
+        call(*names, **where)
+    except OSError:
+        return False
+    return True

@@ -4,6 +4,10 @@ Off by default; the setting `markdown` switches it on. The file itself is at /no
 for each version of its file and kept with its entity tag, so that a reload of the browser costs a 304.
 
 HTML in a Markdown file stays HTML, as in a file *.html beside it: who may write one may write the other.
+
+What can go wrong: some texts take the library hours, such as 256 KB of "[". Its time for a page is therefore
+bounded (SECONDS). Nothing can stop the library, but it calls functions all the time, and bounded() looks at the
+clock at each call. The file is then sent as it is, like a file that is too large, until it changes.
 """
 
 from __future__ import annotations
@@ -11,8 +15,12 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ewe import logger
 from ewe.features.static import File, Static, hidden, identity
 from ewe.http import conditional
 from ewe.http.dates import http_date
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 LARGEST = 256 * 1024  # bytes; a larger file is sent as it is, since making its page takes seconds
+SECONDS = 5.0  # of a processor's time, for one page
 MOST = 200  # pages kept; then all are forgotten at once
 EXTENSIONS = ["fenced_code", "sane_lists", "tables", "toc"]
 HEADING = re.compile(r"<h[1-6][^>]*>(.*?)</h[1-6]>", re.DOTALL)
@@ -75,7 +84,7 @@ class MarkdownPages:
         self.convert = markdown.markdown
         self.static = static
         self.languages = config.languages
-        self.kept: dict[tuple[str, tuple[int, ...]], tuple[File, bytes]] = {}
+        self.kept: dict[tuple[str, tuple[int, ...]], tuple[File, bytes | None]] = {}
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with the page of a Markdown file; None for other paths, and for ?source. Raises HTTPError."""
@@ -102,6 +111,8 @@ class MarkdownPages:
                 self.kept.clear()
             self.kept[key] = found
         file, page = found
+        if page is None:
+            return None
         status = conditional.outcome(request, file.etag, file.modified) if request.conditional else None
         if status == 412:
             return error_page(412, "the condition does not hold")
@@ -112,9 +123,17 @@ class MarkdownPages:
             else Response(200, (("Content-Type", file.kind), *fields), page)
         )
 
-    def page(self, source: bytes, name: str) -> bytes:
-        """Return the page of a Markdown text. name: its title, if the text has no heading."""
-        body = self.convert(source.decode("utf-8", "replace"), extensions=EXTENSIONS)
+    def page(self, source: bytes, name: str) -> bytes | None:
+        """Return the page of a Markdown text, None if it takes too long. name: its title without a heading."""
+        text = source.decode("utf-8", "replace")
+        try:
+            body = bounded(lambda: self.convert(text, extensions=EXTENSIONS), SECONDS)
+        except (TooSlow, RecursionError):
+            logger.errors.warning(
+                f"{name!r} is sent as it is: its page takes more than {SECONDS:g} s, or it is nested too deeply"
+                " (markdown)"
+            )
+            return None
         body = body.replace("<pre>", '<pre tabindex="0">')  # to scroll long lines with the keyboard
         heading = HEADING.search(body)
         title = TAG.sub("", heading[1]) if heading else html_escape(name)
@@ -128,3 +147,26 @@ class MarkdownPages:
         suffixes = {part.lower() for part in name.split(".")[1:]}
         named = [each for each in self.languages if each.lower() in suffixes]
         return (*named, *self.languages, "en")[0]
+
+
+class TooSlow(Exception):
+    """A call took more of a processor's time than it may."""
+
+
+def bounded(function: Callable[[], str], seconds: float) -> str:
+    """Return function(), called in this thread. Raises TooSlow once that took `seconds` of a processor's time.
+
+    The function must call others all the time: the clock is looked at only then.
+    """
+    ends = time.thread_time() + seconds
+
+    def look(*_: object) -> None:
+        if time.thread_time() > ends:
+            raise TooSlow
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        return function()
+    finally:
+        sys.setprofile(before)

@@ -57,7 +57,7 @@ class TrustedProxies:
         self.remembered = functools.lru_cache(maxsize=1024)(self.read)
 
     def read_forwarded(self, *values: str) -> Origin:
-        """Return what a Forwarded field says. Raises HTTPError(400) for a malformed host."""
+        """Return what a Forwarded field says. Raises HTTPError(400) for a malformed field or host."""
         return origin(forwarded(values[0]), self.networks)
 
     def read_x_forwarded(self, *values: str) -> Origin:
@@ -67,7 +67,7 @@ class TrustedProxies:
     def identify(self, request: Request, stream: Stream) -> Request:
         """Set the stream's client, server and scheme for this request; return the request, or a copy for its host.
 
-        Raises HTTPError(400) if a trusted proxy names a malformed host.
+        Raises HTTPError(400) if a trusted proxy names a malformed host, or its Forwarded field is malformed.
         """
         connected = stream.connected
         if connected is None:

@@ -17,6 +17,8 @@ What can go wrong:
   either field, the client could choose which one counts. The setting trusted-fields says which one ewe reads.
 - A list ends in something that is not an address ("unknown", a text of the client). Then the proxy that has
   written it is the last host that ewe knows, and counts as the client.
+- A client writes a Forwarded field that nobody can read to its end, such as an open quote. What the proxy has added
+  behind it is lost, and the request is refused (400).
 - A proxy passes the client's X-Forwarded-Proto on unchanged. ewe cannot see that: the proxy must set or remove it.
 
 Nothing here knows which peer is connected: gateway/proxies.py asks only for requests of a trusted one.
@@ -29,6 +31,7 @@ from typing import NamedTuple
 
 from ewe.http.addresses import Networks, parse_ip
 from ewe.http.fields import TOKEN
+from ewe.http.status import HTTPError
 from ewe.http.target import checked_host
 
 # One forwarded-pair (RFC 7239 section 4): a token, "=", and a token or a quoted string; then ";" or the element's
@@ -119,24 +122,31 @@ def split_list(text: str) -> list[str]:
 
 
 def forwarded(text: str) -> list[Hop]:
-    """Return the hops of a Forwarded field, from left to right. A malformed field has none that can be trusted.
+    """Return the hops of a Forwarded field, from left to right. Raises HTTPError(400) for a malformed field.
 
     The field is read from the left, where the client's own text stands. A quoted string that the client does not
-    close reaches to the end, and so hides what the proxies have added: then the result is empty, and nothing is
-    believed.
+    close reaches to the end, and so hides what the proxies have added. ewe would take the nearest proxy for the
+    client then, and let the client pass wherever that proxy may. It therefore refuses the request.
     """
     hops: list[Hop] = []
     pairs: dict[str, str] = {}
     place = 0
-    while place < len(text):
+    while (place := place if pairs else skipped(text, place)) < len(text):
         match = PAIR.match(text, place)
         if match is None:
-            return []
+            raise HTTPError(400, f"Forwarded is malformed: {text[place : place + 40]!r}")
         place = match.end()
         value = match[3] if match[2] is None else re.sub(r"\\(.)", r"\1", match[2])
         if pairs.setdefault(match[1].lower(), value) != value:
-            return []
+            raise HTTPError(400, f"Forwarded has two values of {match[1]!r} for one proxy")
         if match[4] != ";":
             hops.append(Hop(pairs.get("for", ""), pairs.get("proto", ""), pairs.get("host", "")))
             pairs = {}
     return hops
+
+
+def skipped(text: str, place: int) -> int:
+    """Return where the next element of a list begins: some are empty (RFC 9110 section 5.6.1)."""
+    while place < len(text) and text[place] in " \t,":
+        place += 1
+    return place

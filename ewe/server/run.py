@@ -224,6 +224,7 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Run the model, in this process or in workers; return the exit status."""
+    sys.unraisablehook = logger.ignored
     warn_of_passwords(factory.config, sockets)
     warn_of_writers(factory.config)
     for found in apache_rules(factory.config):

@@ -4,12 +4,16 @@ Text is escaped wherever it is inserted (autoescape), and NULL is shown as nothi
 declare is an error, with its line.
 
 The sandbox keeps a template from Python: no attribute that begins with an underscore, no change of what it gets.
-That does not bound its time. A budget does: loops and calls look at the clock. A template that takes longer than
-SECONDS, or makes more than MAX_BYTES, ends with an error. One operation that makes a huge text (`"x" * 10 ** 9`) is
-refused, and so is one that grows a text step by step. A list counts with all that it holds (weighed()), and so
-does each long text. To compile a template takes about 10 µs for each character, and nothing can end it halfway:
-what bounds it is the length of the source.
-A template's author still uses the server's processor, as the author of a CGI program does.
+That does not bound its time. A budget does: loops, calls and comparisons look at the clock. A template that takes
+longer than SECONDS, or makes more than MAX_BYTES, ends with an error. One operation that makes a huge text
+(`"x" * 10 ** 9`) is refused, and so is one that grows a text step by step. A list counts with all that it holds
+(weighed()), and so does each long text, each slice, and what a block or macro has written (written()).
+
+Between two looks at the clock stands a call of Python, which nothing can end. A call whose time is the product of
+two sizes is therefore bounded by the smaller one: the length of the text that rfind() or strip() seeks
+(MAX_SOUGHT), the digits of a number (MAX_BITS), the keys to sort by. To compile a template takes about 10 µs for
+each character, and nothing can end it halfway: what bounds it is the length of the source. A template's author
+still uses the server's processor, as the author of a CGI program does.
 
 A template may extend `ewe`, the layout below, or a file beside it that begins with an underscore:
 {% extends "_layout.sql.html" %}. No client can fetch such a file.
@@ -30,7 +34,9 @@ from typing import Any
 import jinja2
 import jinja2.debug
 from jinja2 import nodes
+from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError
+from jinja2.runtime import BlockReference, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, htmlsafe_json_dumps
 from jinja2.visitor import NodeTransformer
@@ -48,12 +54,15 @@ MAX_REPEATED = 1 << 20  # of the result of one operation
 MAX_ITEMS = 1 << 22  # what one list may hold, with all that its parts hold, and each text by its length
 MAX_HELD = 1 << 24  # of all lists and long texts that a page makes
 SHORT = 4096  # characters of a text that does not count
+MAX_SOUGHT = 256  # characters of a text that is sought in another one
+MAX_BITS = 4096  # of a number
 PARTIAL = re.compile(r"(?:[A-Za-z0-9-][A-Za-z0-9_-]*/)*_[A-Za-z0-9_-]+\.sql\.html")
 # Filters that make a text or a list of any length out of a little, and what needs a look at its arguments as well
 ENDLESS = (
     "center", "indent", "format", "wordwrap", "slice", "batch", "random", "pprint", "sum", "join", "replace",
     "forceescape", "urlize",
 )  # fmt: skip
+NAMESPACE = "a namespace is not shown"
 # Methods of a text that make none that is longer
 METHODS = frozenset({
     "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal",
@@ -63,6 +72,9 @@ METHODS = frozenset({
 })  # fmt: skip
 TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
 CONTAINERS = list, tuple, dict, set, frozenset
+OPAQUE = Namespace, TemplateModule  # what they hold is nowhere weighed
+# Filters that look at all items in one call
+AT_ONCE = frozenset({"sort", "groupby", "unique", "min", "max"})
 Load = Callable[[str], tuple[str, Callable[[], bool]]]
 
 STYLE = """
@@ -151,7 +163,7 @@ class TooMuch(Exception):
 class Environment(ImmutableSandboxedEnvironment):
     """jinja2 for pages from SQL: escaped, strict, in a sandbox, with a budget."""
 
-    intercepted_binops = frozenset({"*", "**", "+", "%"})
+    intercepted_binops = frozenset({"*", "**", "+", "-", "/", "//", "%"})
 
     def __init__(self, load: Load) -> None:
         """load: returns the text of a file that a template extends or includes, and whether it is still the same.
@@ -170,7 +182,7 @@ class Environment(ImmutableSandboxedEnvironment):
         )
         for name in ENDLESS:
             del self.filters[name]
-        self.filters = {name: limited(each) for name, each in self.filters.items()}
+        self.filters = {name: limited(each, name) for name, each in self.filters.items()}
         self.filters |= {
             "ewe_rounds": rounds,
             "ewe_concat": concatenated,
@@ -179,6 +191,7 @@ class Environment(ImmutableSandboxedEnvironment):
             "sum": total,
             "tojson": limited(lambda value: htmlsafe_json_dumps(value)),
             "ewe_weighed": weighed,
+            "ewe_timed": timed,
         }
         del self.globals["lipsum"]
 
@@ -191,14 +204,22 @@ class Environment(ImmutableSandboxedEnvironment):
         Containers().visit(tree)
         return tree
 
+    def concat(self, parts: Iterable[str]) -> str:
+        """Return what a block or macro has written: jinja2 calls this."""
+        return written(parts)
+
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # as jinja2 names them
         spend()
         of = getattr(__obj, "__self__", None)
-        if isinstance(of, TEXTS) and __obj.__name__ not in METHODS:
-            raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
+        if isinstance(of, TEXTS):
+            if __obj.__name__ not in METHODS:
+                raise SecurityError(f"the method {__obj.__name__} of texts is not offered here")
+            check_sought((*args, *kwargs.values()))
         if isinstance(of, int) and __obj.__name__ == "to_bytes":
             raise SecurityError("the method to_bytes of numbers is not offered here")
-        return weighed(super().call(__context, __obj, *args, **kwargs))
+        result = super().call(__context, __obj, *args, **kwargs)
+        # What a macro or block has written, concat() has weighed.
+        return result if isinstance(__obj, Macro | BlockReference) else weighed(result)
 
     def wrap_str_format(self, value: Any) -> None:
         """Leave a text's format() as it is: METHODS does not have it, since it can pad to any length."""
@@ -214,12 +235,12 @@ class Environment(ImmutableSandboxedEnvironment):
             numbers = [abs(each) if isinstance(each, int) else 1 for each in (left, right)]
             if sum(sizes) > MAX_REPEATED or (operator == "*" and max(sizes) * max(numbers) > MAX_REPEATED):
                 raise SecurityError("a text that is too long")
-            if max(numbers) >= 1 << 4096:
-                raise SecurityError("a number that is too large")
+        for each in (left, right):
+            check_number(each)
         return weighed(super().call_binop(context, operator, left, right))
 
 
-def limited(function: Callable[..., Any]) -> Callable[..., Any]:
+def limited(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     """Return a filter that takes no text longer than MAX_REPEATED, and returns no list that is too large.
 
     A filter that yields its items one by one, such as map, looks at the clock at each.
@@ -228,13 +249,69 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > place and isinstance(args[place], TEXTS) and len(args[place]) > MAX_REPEATED:
-            raise SecurityError("a text that is too long")
+        if len(args) > place:
+            value = args[place]
+            if isinstance(value, TEXTS) and len(value) > MAX_REPEATED:
+                raise SecurityError("a text that is too long")
+            check_shown(value)
+            if name not in ("default", "d"):
+                others = (*args[place + 1 :], *kwargs.values())
+                check_sought(others)
+                if name in AT_ONCE:
+                    value = value if isinstance(value, (str, *CONTAINERS)) else list(value)
+                    args = (*args[:place], value, *args[place + 1 :])
+                    check_keys(len(value), others)
         spend()
         result = function(*args, **kwargs)
         return rounds(result) if isinstance(result, Generator) else weighed(result)
 
     return checked
+
+
+def check_sought(arguments: Iterable[Any]) -> None:
+    """Raise SecurityError for a long text: rfind() and strip() take the product of both lengths."""
+    for each in arguments:
+        if isinstance(each, TEXTS) and len(each) > MAX_SOUGHT:
+            raise SecurityError(f"an argument of more than {MAX_SOUGHT} characters")
+
+
+def check_keys(count: int, arguments: Iterable[Any]) -> None:
+    """Raise SecurityError for too many keys: an item has one for each part of "a.b,c.d"."""
+    parts = sum(each.count(".") + each.count(",") for each in arguments if isinstance(each, str))
+    if count * parts > MAX_REPEATED:
+        raise SecurityError("too many keys to sort by")
+
+
+def check_number(value: Any) -> None:
+    """Raise SecurityError for a number that takes long to divide."""
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise SecurityError("a number that is too large")
+
+
+def check_shown(value: Any) -> None:
+    """Raise SecurityError for what is nowhere weighed, and cannot be made a text therefore."""
+    if isinstance(value, OPAQUE):
+        raise SecurityError(
+            "an imported file is not shown" if isinstance(value, TemplateModule) else NAMESPACE
+        )
+
+
+def timed(value: Any) -> Any:
+    """Return a value, such as that of a comparison of two long lists, and look at the clock."""
+    spend()
+    return value
+
+
+def written(parts: Iterable[str]) -> str:
+    """Return the texts in a row that a block or macro has written. Raises TooMuch."""
+    parts = parts if isinstance(parts, list) else list(parts)
+    length = sum(map(len, parts))
+    spend()
+    if length > MAX_BYTES:
+        raise TooMuch(f"a part of the page is longer than {MAX_BYTES} characters")
+    if length > SHORT:
+        hold(length)
+    return "".join(parts)
 
 
 def weighed(value: Any) -> Any:
@@ -246,6 +323,7 @@ def weighed(value: Any) -> Any:
     if isinstance(value, TEXTS) and len(value) > SHORT:
         hold(len(value))
     if not isinstance(value, CONTAINERS):
+        check_number(value)
         return value
     spend()
     count, waiting = 0, [value]
@@ -256,8 +334,8 @@ def weighed(value: Any) -> Any:
                 count += len(each)
             elif isinstance(each, CONTAINERS):
                 waiting.append(each)
-            elif isinstance(each, Namespace):
-                raise SecurityError("a list holds no namespace here")
+            elif isinstance(each, OPAQUE):
+                raise SecurityError("a list holds no namespace and no imported file here")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
     hold(count)
@@ -283,8 +361,10 @@ def inserted(value: Any) -> Any:
     """
     if value is None:
         return ""
-    if isinstance(value, Namespace):
-        raise SecurityError("a namespace is not shown")
+    check_shown(value)
+    if not isinstance(value, str | int | float) and not hasattr(value, "__html__"):
+        spend()
+        value = str(value)
     if isinstance(value, str):
         budget.size = getattr(budget, "size", 0) + len(value)
         if budget.size > MAX_BYTES:
@@ -294,6 +374,8 @@ def inserted(value: Any) -> Any:
 
 def concatenated(parts: list[Any]) -> str:
     """Return what a ~ b ~ c is: texts in a row, escaped if one of them is HTML."""
+    for part in parts:
+        check_shown(part)
     texts = ["" if part is None else part if isinstance(part, str) else str(part) for part in parts]
     length = sum(map(len, texts))
     if length > MAX_REPEATED:
@@ -311,6 +393,7 @@ def join(values: Iterable[Any], separator: str = "") -> str:
 
 def replaced(value: Any, old: str, new: str) -> str:
     """Return a text with another in place of each `old`: jinja2's filter with a limit."""
+    check_shown(value)
     text: str = value if isinstance(value, str) else str(value)
     if not old or len(text) + text.count(old) * len(new) > MAX_REPEATED:
         raise SecurityError("a text that is too long")
@@ -332,7 +415,7 @@ class Concatenations(NodeTransformer):
 
 
 class Containers(NodeTransformer):
-    """Weighs each list, tuple and dictionary that a template writes."""
+    """Weighs each list, tuple, dictionary and slice that a template writes; has comparisons look at the clock."""
 
     def weigh(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
@@ -341,6 +424,17 @@ class Containers(NodeTransformer):
         return nodes.Filter(node, "ewe_weighed", [], [], None, None, lineno=node.lineno)
 
     visit_List = visit_Tuple = visit_Dict = weigh
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        if isinstance(node.arg, nodes.Slice):
+            return self.weigh(node)
+        return self.generic_visit(node)
+
+    def compare(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return nodes.Filter(node, "ewe_timed", [], [], None, None, lineno=node.lineno)
+
+    visit_Compare = visit_Test = compare
 
 
 class Loader(jinja2.BaseLoader):

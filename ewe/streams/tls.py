@@ -155,6 +155,7 @@ class SecureStream(Stream):
         self.below = below
         self.client = below.client
         self.server = below.server
+        self.peer = below.peer
         self.timeouts = below.timeouts
         self.programs = below.programs
         self.incoming = ssl.MemoryBIO()
@@ -167,7 +168,7 @@ class SecureStream(Stream):
         self.ended = False
         self.broken = False
 
-    # The model and the server count requests and set stopping on the stream below
+    # The model and the server count requests, and set the others, on the stream below
 
     @property
     def requests(self) -> int:
@@ -182,6 +183,21 @@ class SecureStream(Stream):
     def stopping(self) -> bool:  # type: ignore[override]
         """The exchange in progress is the last."""
         return self.below.stopping
+
+    @property
+    def finishing(self) -> bool:  # type: ignore[override]
+        """No exchange follows the one in progress."""
+        return self.below.finishing
+
+    @property
+    def idle(self) -> bool:  # type: ignore[override]
+        """The conversation is in next_request()."""
+        return self.below.idle
+
+    @property
+    def aborted(self) -> bool:  # type: ignore[override]
+        """The connection was ended by abort()."""
+        return self.below.aborted
 
     async def handshake(self, seconds: float) -> bool:
         """Agree on keys within `seconds`; return whether the client did. Raises Timeout, Disconnected."""
@@ -233,7 +249,7 @@ class SecureStream(Stream):
                 self.ended = True
             except ssl.SSLError as reason:
                 if not pieces:
-                    raise Disconnected(str(reason.reason)) from None
+                    raise Disconnected(reason.reason or "") from None
                 break
             if len(pieces) > count:
                 self.silent = 0
@@ -289,7 +305,7 @@ class SecureStream(Stream):
                 data = data[PIECE:]
                 await self.flush()
         except ssl.SSLError as reason:
-            raise Disconnected(str(reason.reason)) from None
+            raise Disconnected(reason.reason or "") from None
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         self.unsent = count

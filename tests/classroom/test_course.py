@@ -239,9 +239,11 @@ def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
     forged.mkdir()
     (forged / "driver.sh").write_text("echo a mark of my own\n")
     shutil.copy(box / "server.c", forged)
+    (forged / "setuid").touch()
+    (forged / "setuid").chmod(0o4755)
     for archive, names in (
         (forged / "autograde.tar", ["driver.sh"]),
-        (box / "handin.tar", ["autograde.tar", "server.c"]),
+        (box / "handin.tar", ["autograde.tar", "server.c", "setuid"]),
     ):
         subprocess.run(["tar", "cf", archive, *names], cwd=forged, check=True)
     grader = bin_ / "ewe-grade"
@@ -260,6 +262,7 @@ def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
     assert set(json.loads(last)["scores"].values()) == {0}
     assert any("make: the build ended with status 2: server.c" in line for line in before)
     assert "a mark of my own" not in done.stdout
+    assert (box / "handin" / "setuid").stat().st_mode & 0o7777 == 0o755
 
 
 @pytest.mark.needs("gcc")

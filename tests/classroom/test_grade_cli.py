@@ -54,7 +54,7 @@ def test_wrong_usage_is_said_in_one_line(
     assert says in error and error.count("\n") == 1 and error.startswith("ewe-grade: ")
 
 
-@pytest.mark.parametrize("text", [None, "def ("])
+@pytest.mark.parametrize("text", [None, "def (", "-" * 100_000 + "1"])
 def test_a_submission_that_cannot_start_has_a_report(
     text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

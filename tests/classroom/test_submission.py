@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from support.proc import alive
+from support.server import ROOT
 
 from ewe.classroom.grader import cli as grade_cli
 from ewe.classroom.grader import submission as submissions
-from ewe.classroom.grader.sandbox import Limits, own_account
+from ewe.classroom.grader.sandbox import Limits, closed_to_others, named_account, own_account
 from ewe.classroom.grader.subject import BadSubject
 from ewe.classroom.grader.submission import Submission
 from ewe.config.messages import ConfigError
@@ -140,6 +142,58 @@ def test_a_submission_cannot_signal_another_one() -> None:
     finally:
         victim.kill()
         assert victim.wait() == -signal.SIGKILL
+
+
+LOOKS = """#!/bin/sh
+stat -c '%a %g' "$(dirname "$(dirname "$2")")" "$(dirname "$PWD")" > SEEN
+id -g >> SEEN
+exit 1
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path) -> None:
+    """Not those with another's trace and gates, which servers may write, and not those with another's work."""
+    seen = tmp_path / "seen"
+    seen.touch(0o666)
+    seen.chmod(0o666)
+    server = tmp_path / "server"
+    server.write_text(LOOKS.replace("SEEN", str(seen)))
+    server.chmod(0o755)
+    code = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
+    options = ["--lab", "serial", "--only", "answers", "--work", "server", "server"]
+    subprocess.run(
+        [sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, timeout=50, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    *directories, group = seen.read_text().splitlines()
+    assert directories == [f"710 {group}"] * 2 and own_account().gid == own_account().uid
+
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "trace").touch()
+    (closed / "trace").chmod(0o666)
+    first, second = named_account("nobody"), own_account()
+    closed_to_others(closed, first)
+    for account, status in ((first, 0), (second, 1)):
+        command = ["sh", "-c", f"echo forged >> {closed}/trace || exit 1"]
+        done = subprocess.run(command, preexec_fn=Limits(account), capture_output=True, check=False)
+        assert bool(done.returncode) == bool(status)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_submission_gains_nothing_from_a_setuid_file(tmp_path: Path) -> None:
+    """Not from sudo, and not from a file of root that was handed in."""
+    program = tmp_path / "id"
+    shutil.copy(shutil.which("id") or "", program)
+    program.chmod(0o4755)
+    account = own_account()
+    done = subprocess.run(
+        [program, "-u"], preexec_fn=Limits(account), capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == account.uid
 
 
 @pytest.mark.parametrize("option", ["--given", "--build"])

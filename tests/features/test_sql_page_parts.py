@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import tracemalloc
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -465,6 +468,80 @@ def test_lists_in_lists_are_bounded_by_all_that_they_hold(text: str) -> None:
     with pytest.raises(PageError) as error:
         render(text, blob=b"%999999999s")
     assert "MemoryError" not in str(error.value)
+
+
+HALF_A_MILLION = (
+    "{% set a = range(99999)|list %}{% set a = a + a %}{% set a = a + a + [0] %}{% set b = a[:] %}"
+)
+A = '{% set a = "a" * 1000000 %}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        A + "{{ a.rfind('a' * 200000 ~ 'b' ~ 'a' * 200000) }}",
+        A + "{{ a.rpartition('a' * 200000 ~ 'b' ~ 'a' * 200000)|length }}",
+        A + "{{ a.strip('b' * 1000000 ~ 'a')|length }}",
+        A + "{{ a|trim('b' * 1000000 ~ 'a')|length }}",
+        A + "{{ [a]|map('trim', chars='b' * 1000000 ~ 'a')|list|length }}",
+        *(
+            '{% set n = ("f" * 1000000)|int(base=16) %}{% set m = ("e" * 500000)|int(base=16) %}{{ n '
+            + sign
+            + " m > 1 }}"
+            for sign in ("%", "//", "/", "-")
+        ),
+        "{{ range(99999)|sort(attribute='0' ~ ',0' * 120)|list|length }}",
+        "{{ range(99999)|max(attribute='0' ~ '.0' * 120) }}",
+    ],
+)
+def test_no_call_takes_the_product_of_two_sizes(text: str) -> None:
+    """Nothing ends a call, and it may hold the interpreter for hours."""
+    with pytest.raises(PageError, match=r"more than 256 characters|number that is too large|too many keys"):
+        render(text)
+
+
+@pytest.mark.parametrize("use", ["-1 in b", "a == b", "a < b", "a is eq b", "-1 is in b", "b[1:]", "b[::-1]"])
+def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_HELD", 1 << 40)
+    ticks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) * templates.SECONDS / 100)
+    monkeypatch.setattr(templates, "time", clock)
+    with pytest.raises(PageError, match="longer than 2 s"):
+        render("{% set a = [0, 1] %}{% set b = [0, 1] %}" + f"{{% if {use} %}}{{% endif %}}" * 200)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HALF_A_MILLION + "".join(f"{{% set c{number} = b[:] %}}" for number in range(400)),
+        A + "".join(f"{{% set c{number} = a[1:] %}}" for number in range(400)),
+        HALF_A_MILLION + "{% set x %}" + "{{ b }}" * 600 + "{% endset %}",
+        *(
+            begin + "{% for i in range(99999) %}" + "y" * 20000 + "{% endfor %}" + end
+            for begin, end in (
+                ("{% set x %}", "{% endset %}"),
+                ("{% filter upper %}", "{% endfilter %}"),
+                ("{% macro m() %}", "{% endmacro %}{{ m() }}"),
+                ("{% block b %}", "{% endblock %}{{ self.b() }}"),
+            )
+        ),
+        "{% set x %}{% for i in range(999) %}{% include '_many.sql.html' %}{% endfor %}{% endset %}",
+        *(
+            "{% import '_many.sql.html' as m %}{{ " + use + " }}"
+            for use in ("m", "m ~ ''", "m|string", "m|replace('y', '')", "[m]|string", "[m]|join")
+        ),
+    ],
+)
+def test_what_a_part_of_a_page_writes_is_bounded(text: str) -> None:
+    """The parts of a page that are kept until they are whole: blocks, macros, and slices of lists and texts."""
+    many = "{% for i in range(9999) %}" + "y" * 20000 + "{% endfor %}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(PageError):
+            Template(Environment(lambda name: (many, lambda: True)), text, 0).render({})
+        assert tracemalloc.get_traced_memory()[1] < 1 << 28
+    finally:
+        tracemalloc.stop()
 
 
 def test_lists_of_a_usual_size_go_through() -> None:

@@ -96,6 +96,22 @@ def test_forwarded_in_place_of_x_forwarded(start: Start, tmp_path: Path) -> None
     ]  # fmt: skip
 
 
+def test_a_client_cannot_hide_behind_its_proxy(start: Start, model: str, tmp_path: Path) -> None:
+    """What only the proxy's network may see stays so, whatever the client writes in front of the proxy's words."""
+    (tmp_path / "htdocs").mkdir(exist_ok=True)
+    (tmp_path / "htdocs" / "inside.txt").write_text("secret")
+    (tmp_path / "ewe.toml").write_text(
+        'trusted-fields = "forwarded"\ntrusted-proxies = "127.0.0.1"\n'
+        '[[site]]\n[[site.location]]\npath = "/inside.txt"\nallow = ["127.0.0.0/8"]\n'
+    )
+    server = start(model, "--config", "ewe.toml")
+    for lie, status in (("", 403), ('for="x, ', 400), ("for=a;for=b, ", 400), ("x y, ", 400), (", ", 403)):
+        head = f"GET /inside.txt HTTP/1.1\r\nHost: a.org\r\nForwarded: {lie}for=203.0.113.9\r\n"
+        answer = server.ask(f"{head}Connection: close\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 %d " % status) and b"secret" not in answer
+    assert server.ask(b"GET /inside.txt HTTP/1.0\r\n\r\n").endswith(b"secret")  # the proxy itself
+
+
 def test_a_proxy_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
     write_program(tmp_path / "cgi-bin" / "env", ENV)
     path = tmp_path / "ewe.sock"

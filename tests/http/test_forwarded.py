@@ -77,12 +77,29 @@ def test_scheme_host_and_port_belong_to_the_clients_hop() -> None:
 def test_forwarded_of_rfc_7239() -> None:
     hops = forwarded('for=6.6.6.6, For="[2001:db8::1]:47";proto=https;host="a.org:8443", for=10.0.0.7;by=_x')
     assert origin(hops, TRUSTED) == (("2001:db8::1", 47), "https", "a.org:8443", 0)
-    # A client's quoted string that is not closed must not swallow what the proxy has added, and be believed.
-    assert forwarded('for="6.6.6.6, for=203.0.113.9;proto=https') == []
-    assert forwarded("for=1.1.1.1;for=2.2.2.2") == []
+    # Elements may be empty: a client's field, with what the proxy has added.
+    assert origin(forwarded(" , ,for=203.0.113.9, "), TRUSTED).client == ("203.0.113.9", 0)
     assert origin(forwarded('for=6.6.6.6, for="1.2.3.4\\""'), TRUSTED).client is None
     assert origin(forwarded("for=unknown"), TRUSTED).client is None
-    assert forwarded("") == []
+    assert forwarded("") == forwarded(" ,\t") == []
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        'for="6.6.6.6, for=203.0.113.9;proto=https',
+        "for=1.1.1.1;for=2.2.2.2, for=203.0.113.9",
+        "6.6.6.6, for=203.0.113.9",
+        "for=a b, for=203.0.113.9",
+        ";, for=203.0.113.9",
+        "for=6.6.6.6;, for=203.0.113.9",
+    ],
+)
+def test_a_forwarded_field_that_a_client_has_spoilt(field: str) -> None:
+    """It must not hide what the proxy has added: the proxy would pass for the client."""
+    with pytest.raises(HTTPError) as refused:
+        forwarded(field)
+    assert refused.value.status == 400
 
 
 # The PROXY protocol

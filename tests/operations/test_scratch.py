@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from ewe.scratch import LOCK, Scratch
+from ewe.scratch import AT_ONCE, LOCK, Scratch
 
 PREFIX = "ewe-try-"
 
@@ -68,6 +69,23 @@ def test_a_link_in_a_directory_that_is_removed_leads_nowhere(tmp_path: Path) -> 
     (left / "inner" / "link").symlink_to(precious)
     Scratch(PREFIX, str(tmp_path)).close()
     assert not left.exists() and (precious / "file").read_text() == "kept"
+
+
+def test_a_directory_is_removed_however_deep_and_wide_it_is(tmp_path: Path) -> None:
+    """A submission may make it so; a start that fails at it would fail again and again."""
+    left = killed_owner(tmp_path)
+    at = os.open(left / "inner", os.O_RDONLY)
+    for _ in range(2 * sys.getrecursionlimit()):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(os.open("file", os.O_CREAT, dir_fd=at))
+        os.close(at)
+        at = below
+    for number in range(2 * AT_ONCE):
+        os.close(os.open(f"file {number}", os.O_CREAT, dir_fd=at))
+    os.close(at)
+    Scratch(PREFIX, str(tmp_path)).close()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.needs("root")

@@ -41,6 +41,18 @@ def asked(port: int, name: str, trusted: ssl.SSLContext) -> bytes:
         return read_all(secure)
 
 
+def alert_for(port: int, name: bytes) -> bytes:
+    """Return the first byte of the answer to a handshake that names any bytes: its type, 0x15 for an alert."""
+    place = b"z" * len(name)
+    records = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), records, server_hostname=place.decode())
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(records.read().replace(place, name))
+        return read_all(sock)[:1]
+
+
 @pytest.mark.parametrize("model", ["thread", "asyncio"])
 def test_certificates_by_name(start: Start, tmp_path: Path, model: str) -> None:
     authority = trustme.CA()
@@ -58,6 +70,10 @@ def test_certificates_by_name(start: Start, tmp_path: Path, model: str) -> None:
     assert asked(secure, "x.b.example", trusted).endswith(b"site b")
     with pytest.raises(ssl.SSLCertVerificationError):  # an unknown name gets the first site's certificate
         asked(secure, "c.example", trusted)
+    assert alert_for(secure, b"\xff\xfe.example") == b"\x15"
+    server.wait_for_log(r"info: Exception ignored in: b'\xff\xfe.example': 'ascii' codec can't decode")
+    assert asked(secure, "a.example", trusted).endswith(b"site a")
+    assert "Traceback" not in server.log()  # Python would write one itself, and wait for who reads it
     answer = web.get(f"http://127.0.0.1:{plain}/x", headers={"Host": "a.example:80"})
     assert (answer.status_code, answer.headers["location"]) == (308, "https://a.example/x")
     settings.write_text(settings.read_text().replace("status = 308", "status = 307"))

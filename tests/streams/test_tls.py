@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trustme
@@ -16,7 +17,8 @@ from support.proc import children
 from support.server import ROOT, Server, Start, wait_until, write_program
 from support.wire import read_all, read_response
 
-from ewe.streams.base import Disconnected
+from ewe.config.settings import Config
+from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
 from ewe.streams.tls import MAX_SILENT, RECORD, SecureStream
 
@@ -211,11 +213,39 @@ def test_resets_and_cuts_leave_it_calm(start: Start, model: str, authority: Auth
     assert "Traceback" not in server.log()
 
 
+def test_a_download_that_its_client_leaves(start: Start, model: str, authority: Authority) -> None:
+    """It is a line in both logs, as over plain TCP, and no fault."""
+    server = start(model, *authority.options, "--log-format", "%U %s %X")
+    with (server.root / "big").open("wb") as file:
+        file.truncate(1 << 28)
+    with authority.connect(server) as sock:
+        sock.sendall(b"GET /big HTTP/1.1\r\nHost: ewe\r\n\r\n")
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    wait_until(lambda: server.access_file.read_text() == "/big 200 X\n", 30, server.log)
+    with authority.connect(server) as sock:
+        sock.sendall(GET)
+        assert read_response(sock)[0] == 200
+    log = server.log()
+    assert ": 200, cut after " in log and "Traceback" not in log
+
+
+def test_it_is_a_whole_stream() -> None:
+    """Each attribute that a stream has is there over TLS, too: the conversation asks for it by name."""
+    below = Stream(("192.0.2.1", 50000), ("192.0.2.2", 443), Config())
+    below.peer = ("192.0.2.7", 50001)  # the PROXY protocol sets it before the handshake
+    stream = SecureStream(below, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    below.aborted = below.finishing = below.stopping = below.idle = True
+    below.requests = 3
+    for name, value in vars(below).items():
+        assert getattr(stream, name) == value, name
+
+
 class Below:
     """A stream whose client sends records without end. Counts what was taken of them."""
 
     client = server = ("", 0)
-    timeouts = programs = connected = None
+    timeouts = programs = connected = peer = None
     taken = 0
 
     async def receive(self) -> bytes:
@@ -244,6 +274,25 @@ def test_records_without_data_have_an_end() -> None:
     with pytest.raises(Disconnected):
         run(stream.receive())
     assert below.taken == 256 * 1024 and library.most == RECORD < MAX_SILENT
+
+
+class Broken:
+    """The TLS library, once the client has sent what is no record: OpenSSL may give no reason then."""
+
+    def fail(self, _: object) -> NoReturn:
+        error = ssl.SSLError(1, "unknown error")
+        error.reason = None  # type: ignore[assignment]
+        raise error
+
+    read = write = fail
+
+
+def test_a_fault_without_a_reason_is_a_client_that_has_left() -> None:
+    stream = SecureStream(Below(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # type: ignore[arg-type]
+    stream.tls = Broken()  # type: ignore[assignment]
+    for call in (stream.receive, lambda: stream.send(b"data")):
+        with pytest.raises(Disconnected, match=r"^$"):
+            run(call())
 
 
 def test_an_answer_cut_short_never_looks_whole(start: Start, model: str, authority: Authority) -> None:

@@ -98,11 +98,13 @@ def autolab(lab: Lab, way: Way) -> dict[str, str]:
     """Return the Makefile, and the directory of which pack() makes autograde.tar: Autolab copies these two.
 
     The hand-in is unpacked into a separate directory, so that no file in it replaces the driver or autograde.tar.
+    Without options, tar under root would make files of root with the setuid bit, as the archive says.
     """
     steps = grade(lab, way, "--autolab", given="../given")
     return {
         "autograde-Makefile": "all:\n\t@rm -rf handin && mkdir handin\n"
-        "\t@if [ -f handin.tar ]; then tar xf handin.tar -C handin; "
+        "\t@if [ -f handin.tar ]; then "
+        "tar xf handin.tar -C handin --no-same-owner --no-same-permissions; "
         f"else cp -P {' '.join((*way.work, *way.data))} handin 2>&1 || true; fi\n"
         "\t@tar xf autograde.tar\n\t@sh driver.sh\n",
         f"{AUTOGRADE}/driver.sh": f"#!/bin/sh\n# Autolab reads the last line.\ncd handin\n{steps}\ntrue\n",

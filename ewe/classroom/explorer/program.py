@@ -91,6 +91,8 @@ def scenarios(path: Path) -> list[str]:
         raise ProgramError(f"{where}: {reason.msg}") from None
     except ValueError as reason:  # NUL bytes
         raise ProgramError(f"{path}: {reason}") from None
+    except (RecursionError, MemoryError):
+        raise ProgramError(f"{path}: an expression is nested too deeply") from None
     return [
         node.name
         for node in tree.body

@@ -23,13 +23,14 @@ from ewe import __version__
 from ewe.classroom.grader import formats, processes, repeat, replay, scheme, subject
 from ewe.classroom.grader.check import Check, all_checks
 from ewe.classroom.grader.grading import Grading
-from ewe.classroom.grader.kinds import DATA, SERVER, kind
+from ewe.classroom.grader.kinds import DATA, ENGINE, SERVER, kind
 from ewe.classroom.grader.page import to_html
 from ewe.classroom.grader.refused import refused
 from ewe.classroom.grader.sandbox import (
     Account,
     Limits,
     adopt_orphans,
+    closed_to_others,
     named_account,
     own_account,
     private_network,
@@ -253,8 +254,13 @@ def prepared(
             "--jobs: each run needs a private network, which this system refuses; leave out --jobs"
         )
     scratch = Scratch("ewe-grade-", place_for(account))
-    directory = Path(scratch.path)
+    directory = Path(scratch.path) / "grading"
     try:
+        directory.mkdir()
+        if lab.subject == ENGINE:  # a check of X-Switch runs the scripts under its account
+            Path(scratch.path).chmod(0o711)
+        else:
+            closed_to_others(Path(scratch.path), account)
         yield Grading(
             recipe, lab, directory, Limits(account),
             private_network=isolated, record=Path(options.record) if options.record else None,

@@ -7,9 +7,11 @@
 The network namespace also keeps the server from reaching other machines. It needs root, or a kernel that lets users
 make namespaces; where neither is given the grader uses a free port of the host.
 
-Under root each grading has a separate account: a number that no account of the system and no process has. With
-one account for all, such as nobody, a submission could signal the server of another one that is graded beside it,
-and a fork bomb would use up the processes of both, since the kernel counts them for each account.
+Under root each grading has a separate account: a number that no account of the system and no process has, and the
+group of this number. With one account for all, such as nobody, a submission could signal the server of another one
+that is graded beside it, and a fork bomb would use up the processes of both, since the kernel counts them for each
+account. Only this group may enter the directories of the grading (closed_to_others): they hold files that the
+server must be able to write, such as its trace, and another submission could write a trace that fails it.
 
 The sandbox guards a host against accidents: endless loops, fork bombs, files that grow without end. It is no guard
 against malice: run submissions of strangers in a container or a virtual machine.
@@ -26,10 +28,11 @@ import signal
 import socket
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 # Numbers for accounts that exist only for a while. systemd takes its own (DynamicUser=) from this range, too: no
 # account of a person, of a package or of a container lies in it.
 OWN_UIDS = range(61184, 65520)
@@ -52,7 +55,7 @@ def named_account(name: str) -> Account:
 
 
 def own_account() -> Account:
-    """Return an account that no other process has, with the group of nobody.
+    """Return an account that no other process has, with a group that no other process has.
 
     Graders that start at the same moment have different process ids, and so begin at different numbers.
     """
@@ -65,7 +68,14 @@ def own_account() -> Account:
     begin = os.getpid() % len(OWN_UIDS)
     numbers = (*OWN_UIDS[begin:], *OWN_UIDS[:begin])
     uid = next((number for number in numbers if number not in taken), OWN_UIDS[begin])
-    return Account(f"number {uid}", uid, pwd.getpwnam("nobody").pw_gid)
+    return Account(f"number {uid}", uid, uid)
+
+
+def closed_to_others(directory: Path, account: Account | None) -> None:
+    """Let an account enter a directory, and no account of another group; None: the grader's alone."""
+    if account is not None:
+        os.chown(directory, -1, account.gid)
+        directory.chmod(0o710)
 
 
 def private_network() -> bool:
@@ -98,6 +108,11 @@ def adopt_orphans() -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def gain_nothing() -> None:
+    """Have the kernel ignore the setuid bit of what this process executes: sudo, or a file that was handed in."""
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
 def end_with_parent(number: int) -> None:
     """Have the kernel send this process a signal when its parent has ended."""
     libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
@@ -128,6 +143,7 @@ class Limits:
             os.setgroups([])
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
+        gain_nothing()
         end_with_parent(signal.SIGKILL)  # last: a change of the account clears it
 
 

@@ -201,8 +201,8 @@ def model_class(path: Path) -> str:
     """Return the class of a file that is a model of ewe: the last one that derives from one. "" without any."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError) as error:
-        raise BadSubject(f"{path.name}: not Python: {error}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+        raise BadSubject(f"{path.name}: not Python: {str(error) or 'nested too deeply'}") from None
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)

@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ewe.classroom.grader import processes
-from ewe.classroom.grader.sandbox import Limits
+from ewe.classroom.grader.sandbox import Limits, closed_to_others
 from ewe.classroom.grader.subject import BadSubject
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
@@ -48,7 +48,7 @@ class Submission:
         """
         self.source, self.limits = source, limits
         self.scratch = Scratch("ewe-work-", place)
-        Path(self.scratch.path).chmod(0o711)
+        closed_to_others(Path(self.scratch.path), limits.account)
         self.path = Path(self.scratch.path) / "work"
         # Go uses no go.mod that lies in TMPDIR itself.
         self.temporary = Path(self.scratch.path) / "tmp"
