@@ -16,7 +16,14 @@ from support.server import ROOT
 
 from ewe.classroom.grader import cli as grade_cli
 from ewe.classroom.grader import submission as submissions
-from ewe.classroom.grader.sandbox import Limits, closed_to_others, named_account, own_account
+from ewe.classroom.grader.sandbox import (
+    Account,
+    Limits,
+    closed_to_others,
+    end_account,
+    named_account,
+    own_account,
+)
 from ewe.classroom.grader.subject import BadSubject
 from ewe.classroom.grader.submission import Submission
 from ewe.config.messages import ConfigError
@@ -107,7 +114,7 @@ def test_a_build_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
     )
     assert "the build did not end within" in done.stdout, done.stderr
     for name in ("left", "endless"):
-        assert not alive([int((tmp_path / name).read_text())])
+        assert not alive({int((tmp_path / name).read_text())})
 
 
 @pytest.mark.needs("root")
@@ -180,6 +187,52 @@ def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path
         command = ["sh", "-c", f"echo forged >> {closed}/trace || exit 1"]
         done = subprocess.run(command, preexec_fn=Limits(account), capture_output=True, check=False)
         assert bool(done.returncode) == bool(status)
+
+
+CHURN = """#!/bin/sh
+# Twenty processes, each of which starts a copy of itself and ends.
+test -n "$CHURNS" && { "$0" & exit; }
+id -u > SEEN
+export CHURNS=1
+for number in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do "$0" & done
+exit 1
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("build", [(), ("--build", "./server")], ids=["server", "build"])
+def test_processes_that_fork_and_end_are_all_ended(tmp_path: Path, build: tuple[str, ...]) -> None:
+    """A walk through /proc is always late for them."""
+    seen = tmp_path / "seen"
+    seen.touch(0o666)
+    seen.chmod(0o666)
+    server = tmp_path / "server"
+    server.write_text(CHURN.replace("SEEN", str(seen)))
+    server.chmod(0o755)
+    code = "import sys; from ewe.classroom.grader import cli, subject; subject.START_S = 1.0; sys.exit(cli.main())"
+    options = ["--lab", "serial", "--only", "answers", "--work", "server", *build, "server"]
+    subprocess.run(
+        [sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, timeout=50, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    uid = int(seen.read_text())
+    try:
+        assert not processes_of(uid)
+    finally:
+        end_account(Account("churn", uid, uid, is_own=True))
+
+
+def processes_of(uid: int) -> list[int]:
+    """Return the processes of an account that have not ended."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == uid and alive({int(pid)}):
+                found.append(int(pid))
+        except FileNotFoundError:
+            pass  # it has ended
+    return found
 
 
 @pytest.mark.needs("root")

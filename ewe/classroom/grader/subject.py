@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ewe.classroom.grader import processes, site_programs
-from ewe.classroom.grader.sandbox import Limits
+from ewe.classroom.grader.sandbox import Limits, end_account
 from ewe.classroom.seeds import Seed
 
 T = TypeVar("T")
@@ -40,10 +40,11 @@ STILL_S = 2.0  # all its threads sleep, and none has had a turn: it will not lis
 FIRST_PORT = 8080
 MEMORY_BYTES = 1 << 30
 TASKS = 1500
-LARGE = (
-    8 << 20
-)  # more than the socket buffers of both ends hold: 4 MB and 6 MB at most, where nobody raised them
+# More than the socket buffers of both ends hold: 4 MB and 6 MB at most, where nobody raised them.
+LARGE = 8 << 20
 STEP = 64 << 10
+ROUNDS = 100  # in which the processes of a server are killed
+WALKS = 3  # rounds after which a new process shows that killing one by one is too slow
 # The files of schedules.py, by size. Neither their names' order nor the length of their names is that of the sizes.
 SIZES = {
     "/sizes/held": 0,
@@ -353,10 +354,14 @@ class Subject:
 
     def close(self) -> None:
         """Kill and reap every process of the server. A process that forks meanwhile is met in the next round."""
-        for _ in range(100):
+        met: set[int] = set()
+        for number in range(ROUNDS):
             pids = self.family()
             if not pids:
                 break
+            if number >= WALKS and not met.issuperset(pids):
+                end_account(self.limits.account)
+            met.update(pids)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -28,8 +28,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ewe.classroom.grader import processes
-from ewe.classroom.grader.sandbox import Limits, closed_to_others
-from ewe.classroom.grader.subject import BadSubject
+from ewe.classroom.grader.sandbox import Account, Limits, closed_to_others, end_account
+from ewe.classroom.grader.subject import ROUNDS, WALKS, BadSubject
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 
@@ -112,7 +112,7 @@ class Submission:
             except subprocess.TimeoutExpired:
                 raise BadSubject(f"{command}: the build did not end within {BUILD_S:.0f} s") from None
             finally:
-                end_all(process, before)
+                end_all(process, before, limits.account)
             if status:
                 how = f"status {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
                 output.seek(0)
@@ -143,10 +143,14 @@ def copy(source: Path, target: Path) -> None:
     target.chmod(0o755 if about.st_mode & 0o100 else 0o644)
 
 
-def end_all(process: subprocess.Popen[bytes], before: set[int]) -> None:
+def end_all(process: subprocess.Popen[bytes], before: set[int], account: Account | None) -> None:
     """Kill and reap the build and every process that it has left: the grader adopts orphans (sandbox.py)."""
-    for _ in range(100):
+    met: set[int] = set()
+    for number in range(ROUNDS):
         found = [pid for pid in processes.children_of_grader() if pid not in before]
+        if number >= WALKS and not met.issuperset(found):
+            end_account(account)
+        met.update(found)
         for pid in processes.family(found):
             processes.kill(pid)
         for pid in found:
