@@ -27,7 +27,6 @@ import resource
 import signal
 import socket
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,14 +82,27 @@ def closed_to_others(directory: Path, account: Account | None) -> None:
 def end_account(account: Account | None) -> None:
     """Kill all processes of an account that one grading has for itself; leave those of any other account.
 
-    A program whose processes fork and end at once stays ahead of a walk through /proc. kill(2) with -1 reaches all
-    processes of the account that calls it, and none of them can fork meanwhile. The shell is such a process.
+    Processes that fork and end at once stay ahead of a walk through /proc. kill(2) with -1 reaches all processes of
+    the account that calls it but the caller, and none of them can fork meanwhile. The caller is a child that never
+    executes a program, since the account may already have as many processes as it may start.
     """
-    if account is not None and account.is_own:
-        subprocess.run(
-            ["/bin/sh", "-c", "kill -KILL -1"],
-            user=account.uid, group=account.gid, extra_groups=[], cwd="/", check=False,
-        )  # fmt: skip
+    if account is None or not account.is_own:
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            become(account)
+            os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def become(account: Account) -> None:
+    """Give up root for an account, for good."""
+    os.setgroups([])
+    os.setresgid(account.gid, account.gid, account.gid)
+    os.setresuid(account.uid, account.uid, account.uid)
 
 
 def private_network() -> bool:
@@ -153,11 +165,8 @@ class Limits:
         ):
             lower(kind, most)
         if self.account is not None:
-            uid, gid = self.account.uid, self.account.gid
             lower(resource.RLIMIT_NPROC, self.processes)
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
+            become(self.account)
         gain_nothing()
         end_with_parent(signal.SIGKILL)  # last: a change of the account clears it
 
