@@ -42,7 +42,12 @@ def place(tmp_path: Path) -> Path:
         script = tmp_path / "cgi-bin" / name
         path = [str(tmp_path), str(PACKAGES)]
         script.write_text(
-            SCRIPT.format(python=sys.executable, path=path, place=str(tmp_path), application=application)
+            SCRIPT.format(
+                python=os.path.realpath(sys.executable),
+                path=path,
+                place=str(tmp_path),
+                application=application,
+            )
         )
         script.chmod(0o755)
     # The kernel counts an account's processes on the whole machine, and all tests at once run engines as nobody.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 
 ZOO = Path(__file__).with_name("zoo")
 # As root, the grader would start servers as `nobody`, who may not enter this clone.
@@ -14,4 +15,5 @@ GRADER = [
     "ewe.classroom.grader.cli",
     *(["--user", "root"] if os.geteuid() == 0 else []),
 ]
-COMMAND = f"{sys.executable} -S {ZOO / 'correct.py'} thread {{port}} {{root}} {{workers}}"
+PYTHON = quote(sys.executable)  # as a word of a command line: the clone may lie in a directory with a space
+COMMAND = f"{PYTHON} -S {quote(str(ZOO / 'correct.py'))} thread {{port}} {{root}} {{workers}}"

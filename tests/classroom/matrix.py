@@ -18,7 +18,9 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from shlex import quote
 
+from classroom_server import PYTHON
 from test_zoo import CORRECT, EXCEPTIONS, FILES, MUTANTS, ROOT, ZOO, grade, in_c, load, load_mutants, of_zoo
 
 from ewe.classroom.course.handout import write
@@ -73,7 +75,7 @@ def of_mutant(file: str, name: str, directory: Path) -> list[str]:
     if file == "data_mutants":
         return [str(data_mutants.write(name, made(directory / name)))]
     if file == "engine_mutants":
-        return ["--command", f"{sys.executable} {ZOO / file}.py {name}"]
+        return ["--command", f"{PYTHON} {quote(f'{quote(str(ZOO / file))}.py')} {name}"]
     return of_zoo(f"{file}.py", name)
 
 

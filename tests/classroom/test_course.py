@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from classroom_server import PYTHON
 
 from ewe.classroom.course import cli, labs, measurements, questions
 from ewe.classroom.course.one_source import SourceError, solution, starter
@@ -247,9 +248,7 @@ def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
     ):
         subprocess.run(["tar", "cf", archive, *names], cwd=forged, check=True)
     grader = bin_ / "ewe-grade"
-    grader.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m ewe.classroom.grader.cli --network host "$@" 2>&1\n'
-    )
+    grader.write_text(f'#!/bin/sh\nexec {PYTHON} -m ewe.classroom.grader.cli --network host "$@" 2>&1\n')
     grader.chmod(0o755)
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("MAKE")
@@ -280,9 +279,7 @@ def test_gradescope_runs_no_makefile_of_a_submission(tmp_path: Path) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     grader = bin_ / "ewe-grade"
-    grader.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m ewe.classroom.grader.cli --only own-answers "$@" 2>&1\n'
-    )
+    grader.write_text(f'#!/bin/sh\nexec {PYTHON} -m ewe.classroom.grader.cli --only own-answers "$@" 2>&1\n')
     grader.chmod(0o755)
     script = (tmp_path / "source" / "run_autograder").read_text().replace("/autograder", str(tmp_path))
     done = subprocess.run(

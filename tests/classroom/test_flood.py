@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 import pytest
-from classroom_server import GRADER
+from classroom_server import GRADER, PYTHON
 
 from ewe.classroom.grader.formats import MOST_BYTES
 
@@ -49,7 +50,7 @@ def test_a_server_that_sends_without_an_end(tmp_path: Path, kind: str, says: str
     )
     command = [sys.executable, "-c", code, *GRADER[3:], "--only", "answers"]
     command += [f"--{name}={file}" for name, file in files.items()]
-    command += ["--command", f"{sys.executable} -S {server} {{port}} {kind}"]
+    command += ["--command", f"{PYTHON} -S {quote(str(server))} {{port}} {kind}"]
     done = subprocess.run(command, capture_output=True, timeout=170)
     assert done.returncode == 1, done.stdout + done.stderr
     assert int(done.stderr.split()[-1]) < 300_000  # KB

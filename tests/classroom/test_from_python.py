@@ -8,9 +8,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from importlib.metadata import entry_points
 from pathlib import Path
+from shlex import quote
 
 import pytest
-from classroom_server import COMMAND, ZOO
+from classroom_server import COMMAND, PYTHON, ZOO
 
 from ewe.classroom import check
 from ewe.classroom.grader.apart import GradingFailed
@@ -20,7 +21,7 @@ from ewe.processors.serial import Serial
 
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 AS_ROOT = "root" if os.geteuid() == 0 else None
-STACK = f"{sys.executable} -S {ZOO / 'mutants.py'} Stack {{port}} {{root}} {{workers}}"
+STACK = f"{PYTHON} -S {quote(str(ZOO / 'mutants.py'))} Stack {{port}} {{root}} {{workers}}"
 
 
 def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,10 @@ import sys
 import types
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import pytest
+from classroom_server import PYTHON
 
 from ewe.classroom.course import cli as course
 from ewe.classroom.grader import cli as grade_cli
@@ -62,7 +64,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Grading:
 
 
 def of_caching(name: str) -> str:
-    return f"{sys.executable} -S {HERE}/zoo/caching_mutants.py {name} {{port}} {{root}} {{workers}}"
+    return f"{PYTHON} -S {quote(f'{HERE}/zoo/caching_mutants.py')} {name} {{port}} {{root}} {{workers}}"
 
 
 def explained(verdict: Verdict, says: str) -> bool:
@@ -87,7 +89,7 @@ def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None
 @pytest.mark.parametrize("name", engine_mutants.ZOO)
 def test_a_mutant_of_an_engine_is_caught(name: str, engine: Grading) -> None:
     _, check, _, says = engine_mutants.ZOO[name]
-    (verdict,) = grade(engine, f"{sys.executable} {HERE}/zoo/engine_mutants.py {name}", check)
+    (verdict,) = grade(engine, f"{PYTHON} {quote(f'{HERE}/zoo/engine_mutants.py')} {name}", check)
     assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
 
 
@@ -105,7 +107,7 @@ def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
 
 
 def test_no_check_of_conditions_fails_on_ewe(caching: Grading) -> None:
-    command = f"{sys.executable} -m ewe -t --port {{port}} --documentroot {{root}} --access-log off"
+    command = f"{PYTHON} -m ewe -t --port {{port}} --documentroot {{root}} --access-log off"
     checks = (
         "not-modified",
         "tag-lists",
@@ -184,5 +186,9 @@ def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_p
 
 def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:
     checks = [item.check.name for item in engine.scheme.items if item.check.name != "engine-xswitch"]
-    verdicts = grade(engine, f"{sys.executable} {HERE.parents[1]}/ewe/xswitch/engines/python.py", *checks)
+    verdicts = grade(
+        engine,
+        f"{PYTHON} {quote(f'{HERE.parents[1]}/ewe/xswitch/engines/python.py')}",
+        *checks,
+    )
     assert [each.text() for each in verdicts if each.status != PASSED] == [] and len(verdicts) == 14

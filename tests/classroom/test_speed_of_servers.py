@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 import pytest
-from classroom_server import ZOO
+from classroom_server import PYTHON, ZOO
 
 from ewe.classroom.grader import load, processes, scheme, speed
 from ewe.classroom.grader.sandbox import Limits
@@ -187,8 +187,8 @@ def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
     (tmp_path / "refuses.py").write_text(REFUSES)
     site = Site(tmp_path)
     commands = {
-        "good": f"{sys.executable} -S {ZOO / 'correct.py'} thread {{port}} {{root}} {{workers}}",
-        "bad": f"{sys.executable} -S {tmp_path / 'refuses.py'} {{port}} {{root}}",
+        "good": f"{PYTHON} -S {quote(str(ZOO / 'correct.py'))} thread {{port}} {{root}} {{workers}}",
+        "bad": f"{PYTHON} -S {quote(str(tmp_path / 'refuses.py'))} {{port}} {{root}}",
     }
     found = {}
     for name, command in commands.items():

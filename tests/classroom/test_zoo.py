@@ -12,9 +12,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
+from classroom_server import PYTHON
 
 HERE = Path(__file__).parent
 ZOO = HERE / "zoo"
@@ -70,7 +72,10 @@ def grade(
 
 
 def of_zoo(file: str, name: str) -> list[str]:
-    return ["--command", f"{sys.executable} -S {ZOO / file} {name} {{port}} {{root}} {{workers}}"]
+    return [
+        "--command",
+        f"{PYTHON} -S {quote(str(ZOO / file))} {name} {{port}} {{root}} {{workers}}",
+    ]
 
 
 def failures(report: dict[str, Any]) -> str:
@@ -153,14 +158,14 @@ def test_the_check_meant_for_a_mutant_in_c_catches_it(name: str, tmp_path: Path,
 
 def of_ewe(lab: str) -> list[str]:
     model = {"event": "asyncio"}.get(lab, lab)
-    command = f"{sys.executable} -m ewe --model {model} --parking never --threads {{workers}} --workers 1 "
+    command = f"{PYTHON} -m ewe --model {model} --parking never --threads {{workers}} --workers 1 "
     command += "--host 127.0.0.1 --port {port} --documentroot {root} --access-log off --head-timeout 60s"
     return ["--command", command]
 
 
 def ewe_with_programs() -> list[str]:
     start = (
-        f"EWE_PROGRAM_TIMEOUT=${{CGI_TIMEOUT:-30}}s exec {sys.executable} -m ewe --model thread --host 127.0.0.1 "
+        f"EWE_PROGRAM_TIMEOUT=${{CGI_TIMEOUT:-30}}s exec {PYTHON} -m ewe --model thread --host 127.0.0.1 "
         "--port {port} --documentroot {root} --cgi-path {root}/cgi-bin --access-log off"
     )
     return ["--command", f"sh -c '{start}'"]
@@ -168,13 +173,19 @@ def ewe_with_programs() -> list[str]:
 
 def known(name: str) -> list[str]:
     """Return the arguments of ewe-grade for a server that others have written."""
-    return ["--command", f"{sys.executable} -S {ZOO / 'known.py'} {name} {{port}} {{root}} {{workers}}"]
+    return [
+        "--command",
+        f"{PYTHON} -S {quote(str(ZOO / 'known.py'))} {name} {{port}} {{root}} {{workers}}",
+    ]
 
 
 CORRECT = {
     "ewe, cgi": ("cgi", ewe_with_programs()),
     "ewe, caching": ("caching", of_ewe("thread")),
-    "ewe, engine": ("engine", ["--command", f"{sys.executable} {ROOT / 'ewe/xswitch/engines/python.py'}"]),
+    "ewe, engine": (
+        "engine",
+        ["--command", f"{PYTHON} {quote(str(ROOT / 'ewe/xswitch/engines/python.py'))}"],
+    ),
     "small, caching": ("caching", of_zoo("caching_mutants.py", "Caching")),
     **{f"ewe, {lab}": (lab, of_ewe(lab)) for lab in LABS},
     **{f"small, {lab}": (lab, of_zoo("correct.py", lab)) for lab in SMALL},

@@ -162,7 +162,12 @@ def test_a_statement_that_writes_is_refused(start: Start, tmp_path: Path) -> Non
     [
         ("none.db", "database log: there is no file 'none.db' (database)", ""),
         ("text.db", "", "note: database log cannot be opened: text.db: file is not a database (database)"),
-        ("postgresql:host=/nothing/here", "", "note: database log cannot be opened: log: connection"),
+        pytest.param(
+            "postgresql:host=/nothing/here",
+            "",
+            "note: database log cannot be opened: log: connection",
+            marks=pytest.mark.needs("psycopg"),
+        ),
     ],
 )
 def test_a_place_that_cannot_be_opened(tmp_path: Path, place: str, start_says: str, check_says: str) -> None:

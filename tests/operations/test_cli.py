@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -587,9 +588,8 @@ def test_what_needs_linux_says_so(tmp_path: Path, module: str, arguments: list[s
     )  # fmt: skip
     assert said.returncode in (1, 2), said
     (line,) = [each for each in said.stderr.splitlines() if "needs Linux" in each]
-    assert (
-        f": {what} needs Linux: run it in a container, docker build -t ewe {ROOT} && docker run --rm" in line
-    )
+    build = f"docker build -t ewe {shlex.quote(str(ROOT))} && docker run --rm"
+    assert f": {what} needs Linux: run it in a container, {build}" in line
     assert "Traceback" not in said.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -157,9 +158,9 @@ def test_completion_and_manual_are_those_of_the_command_line(tmp_path: Path) -> 
 @pytest.mark.starts_processes
 def test_bash_completes_options_and_their_values() -> None:
     script = (
-        f"source {ROOT}/share/completion/ewe\n"
+        f"source {shlex.quote(str(ROOT))}/share/completion/ewe\n"
         'ask() { COMP_WORDS=(ewe "$@"); COMP_CWORD=$#; _shtab_ewe; echo "${COMPREPLY[@]}"; }\n'
-        f'cd {ROOT}; ask --doc; ask --tls ""; ask --model pre; ask htd; ask 8080 htd\n'
+        f'cd {shlex.quote(str(ROOT))}; ask --doc; ask --tls ""; ask --model pre; ask htd; ask 8080 htd\n'
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["--documentroot", "off self", "prefork", "htdocs", "htdocs"]
