@@ -8,8 +8,8 @@ therefore rolled back after each statement, which undoes that, too. Some state o
 locks of pg_advisory_lock(). DISCARD ALL ends it after every statement, so that each begins in a fresh session.
 
 PostgreSQL reads a long row of operator characters, `/*/*/*...` or `+++...`, in a time that grows with the square of
-its length: half a minute for 100 KB. No time limit ends that, not even the end of the connection. Such statements are
-therefore refused.
+its length: half a minute for 100 KB. Neither a time limit nor the end of the connection ends that. Such a statement
+is therefore refused.
 """
 
 from __future__ import annotations

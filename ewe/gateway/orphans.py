@@ -51,7 +51,7 @@ def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
     """Read the status of every child that has ended; yield process id and wait status of those in `own`.
 
     Adopted children, which end() has killed, are reaped without being reported. A child that has made this process
-    its tracer (PTRACE_TRACEME) and stops would wait for it for ever: it is killed.
+    its tracer (PTRACE_TRACEME) and stops would wait for it without a limit: it is killed.
     """
     while True:
         try:

@@ -252,7 +252,7 @@ class Suexecme:
             if not pid:
                 return uids
             if os.WIFSTOPPED(status):
-                # A script has made this process its tracer (PTRACE_TRACEME), and would wait for it for ever.
+                # A script has made this process its tracer (PTRACE_TRACEME), and waits for it without a limit.
                 os.kill(pid, signal.SIGKILL)
                 continue
             self.works.removers.discard(pid)
