@@ -25,6 +25,7 @@ from ewe.database.transports import (
     write_all,
 )
 
+CROWDED = 0.01  # seconds between two attempts to connect to a demon whose backlog is full
 LOOK = 0.5  # seconds between two looks whether the demon of a queue still runs
 
 
@@ -53,11 +54,23 @@ def connected(address: str, timeout_s: float) -> End:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.settimeout(timeout_s)
-        sock.connect(host)
+        connect(sock, host, timeout_s)
     except OSError:
         sock.close()
         raise
     return sock
+
+
+def connect(sock: socket.socket, path: str, timeout_s: float) -> None:
+    """Connect to a Unix socket. If its backlog is full, connect(2) fails at once: try again. Raises OSError."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            return sock.connect(path)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(CROWDED)
 
 
 class PipeEnd:

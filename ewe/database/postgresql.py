@@ -6,6 +6,10 @@ constant memory. This mode uses the extended protocol, which refuses two stateme
 What a statement sets (search_path, set_config()) would stay for the next request. A database that is only read is
 therefore rolled back after each statement, which undoes that, too. Some state outlives a rollback: PREPARE, LISTEN,
 locks of pg_advisory_lock(). DISCARD ALL ends it after every statement, so that each begins in a fresh session.
+
+PostgreSQL reads a long row of operator characters, `/*/*/*...` or `+++...`, in a time that grows with the square of
+its length: half a minute for 100 KB. Neither a time limit nor the end of the connection ends that. Such a statement
+is therefore refused.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 CONNECT = 10  # seconds
+MAX_OPERATORS = 500  # characters in a row
+OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
+OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATORS + 1}}}")
 # What may hold a character that looks like a parameter: strings, names, comments; then what is one, or is escaped
 TOKENS = re.compile(
     r"""
@@ -44,6 +51,9 @@ class PostgreSQL:
         self.connection.read_only = not database.write
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
+        if OPERATORS.search(statement):
+            more = f"more than {MAX_OPERATORS} operator characters in a row"
+            raise DatabaseError("STATEMENT", f"{more}: pass such a text as a parameter")
         query, values = psycopg_style(statement, parameters)
         cursor = self.connection.cursor()
         rows = self.rows(cursor, query, values)

@@ -93,6 +93,8 @@ def watched_exit(pid: int) -> PidfdExit | ThreadExit:
 def exit_status(pid: int) -> int:
     """Wait for a child process, and return its exit status; -N: signal N has ended it."""
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        while os.WIFSTOPPED(status := os.waitpid(pid, 0)[1]):  # it has made this process its tracer
+            os.kill(pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(status)
     except ChildProcessError:  # a waitpid(-1) elsewhere in this process was first
         return 0

@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Container, Iterator
+from contextlib import suppress
 
 PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
@@ -49,7 +50,8 @@ def end(own: Collection[int]) -> None:
 def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
     """Read the status of every child that has ended; yield process id and wait status of those in `own`.
 
-    Adopted children, which end() has killed, are reaped without being reported.
+    Adopted children, which end() has killed, are reaped without being reported. A child that has made this process
+    its tracer (PTRACE_TRACEME) and stops would wait for it without a limit: it is killed.
     """
     while True:
         try:
@@ -58,7 +60,10 @@ def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
             return  # there are no children
         if pid == 0:
             return  # none has ended
-        if pid in own:
+        if os.WIFSTOPPED(status):
+            with suppress(PermissionError):  # it has become another account
+                os.kill(pid, signal.SIGKILL)
+        elif pid in own:
             yield pid, status
 
 

@@ -117,6 +117,9 @@ class Forked:
         """Return the exit status, minus the signal that ended the process; None while it runs."""
         if not self.ended:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if os.WIFSTOPPED(status):  # it has made this process its tracer (PTRACE_TRACEME)
+                os.kill(self.pid, signal.SIGKILL)
+                return None
             self.ended = pid != 0
             self.returncode = os.waitstatus_to_exitcode(status) if pid else 0
         return self.returncode if self.ended else None

@@ -574,3 +574,16 @@ def test_nothing_of_a_statement_stays_in_the_session(
         assert run(connection, trace) == [(0,)]
     finally:
         connection.close()
+
+
+def test_a_statement_that_postgresql_reads_in_quadratic_time_is_refused(server: PostgreSQL) -> None:
+    """No time limit ends the reading, not even the end of the connection."""
+    connection = connect(Database("pg", "postgresql", server.place, False))
+    try:
+        for statement in ("/*" * 10_000, "SELECT " + "+" * 20_000 + "1", "SELECT '" + "=" * 501 + "'"):
+            with pytest.raises(DatabaseError, match="operator characters in a row"):
+                run(connection, statement)
+        assert run(connection, "SELECT " + "- " * 700 + "1 /*" + "*" * 400 + "*/") == [(1,)]
+        assert run(connection, "SELECT :text", {"text": "=" * 501}) == [("=" * 501,)]
+    finally:
+        connection.close()

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -405,3 +406,34 @@ def test_settings_that_contradict_each_other(
     assert main(["--check-config", "--config", str(file)]) == 2
     told = capsys.readouterr().err
     assert words in told and told.count("\n") == 1
+
+
+def test_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
+    """A stranger's connections may fill it for a moment; Linux then refuses a connection at once."""
+    path = str(tmp_path / "sock")
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.ExitStack() as held:
+        listening.bind(path)
+        listening.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                one = held.enter_context(socket.socket(socket.AF_UNIX))
+                one.setblocking(False)
+                one.connect(path)
+        with pytest.raises(BlockingIOError):
+            connected(f"unix:{path}", 0.05)
+
+        def make_room() -> None:
+            while True:
+                try:
+                    taken.append(listening.accept()[0])
+                except OSError:
+                    return
+
+        taken: list[socket.socket] = []
+        accepting = threading.Thread(target=make_room)
+        accepting.start()
+        connected(f"unix:{path}", 30).close()
+        listening.shutdown(socket.SHUT_RDWR)
+        accepting.join()
+        for each in taken:
+            each.close()

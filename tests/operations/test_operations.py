@@ -398,6 +398,7 @@ def test_root_follows_no_link_that_another_account_has_made(tmp_path: Path, targ
     LogFile(str(tmp_path / "link"), 1).close()
 
 
+@pytest.mark.starts_processes
 @pytest.mark.needs("root")
 def test_a_log_that_is_a_link_of_the_account_ends_the_start(tmp_path: Path) -> None:
     open_to_all(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -15,14 +16,17 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from support.proc import alive, descendants
+from support.proc import alive, descendants, look
 from support.server import wait_until
 from support.xswitch_client import HEAD, Connection, XSwitch, xswitch
 
+from ewe.gateway import orphans
+from ewe.gateway.programs import exit_status
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account
 
 pytestmark = pytest.mark.starts_processes
+LIBC = ctypes.CDLL(None)
 
 WORK = f"""import time
 time.sleep(0.01)
@@ -199,6 +203,38 @@ def test_an_engine_that_does_not_lead_a_session_yet_is_killed() -> None:
         assert alive({foreign})
     finally:
         os.kill(foreign, signal.SIGKILL)
+
+
+def traced_child() -> int:
+    """Return a child that has made this process its tracer, and stops: its parent's waitpid() tells of it."""
+    pid = os.fork()
+    if pid == 0:
+        LIBC.ptrace(0, 0, None, None)  # PTRACE_TRACEME
+        os.kill(os.getpid(), signal.SIGUSR2)
+        os._exit(0)
+    wait_until(lambda: look(pid).state in "tT", 20)
+    return pid
+
+
+def test_an_engine_that_is_traced_ends_no_other() -> None:
+    """A script can have suexecme trace it. A stop is not its end, and it would wait for suexecme."""
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.killed, suexecme.ended_alone, suexecme.warm = set(), {}, {}
+    suexecme.works, suexecme.strays, suexecme.log = Mock(), Mock(), Mock()
+    told: list[dict[str, int]] = []
+    suexecme.tell = told.append  # type: ignore[assignment, method-assign]
+    pid = traced_child()
+    suexecme.engines = {pid: Account("me", os.geteuid(), os.getegid(), (), "/")}
+    wait_until(lambda: suexecme.reap() is not None and bool(told), 20)
+    assert told == [{"ended": pid, "status": -signal.SIGKILL}]
+
+
+def test_the_processes_of_the_server_are_not_stopped_by_a_trace() -> None:
+    pid = traced_child()
+    ended: list[tuple[int, int]] = []
+    wait_until(lambda: not ended.extend(orphans.reap({pid})) and bool(ended), 20)
+    assert [(found, os.waitstatus_to_exitcode(status)) for found, status in ended] == [(pid, -signal.SIGKILL)]
+    assert exit_status(traced_child()) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("victim", ["main", "suexecme"])

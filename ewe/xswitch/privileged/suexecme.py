@@ -251,6 +251,10 @@ class Suexecme:
                 return uids
             if not pid:
                 return uids
+            if os.WIFSTOPPED(status):
+                # A script has made this process its tracer (PTRACE_TRACEME), and waits for it without a limit.
+                os.kill(pid, signal.SIGKILL)
+                continue
             self.works.removers.discard(pid)
             if pid in self.engines:
                 uid = self.engines.pop(pid).uid
