@@ -23,8 +23,8 @@ CONNECT = 10  # seconds
 TOKENS = re.compile(
     r"""
       (?P<kept> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
-              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? \$(?(tag)(?P=tag))\$
-              | --[^\n]* | /\*.*?\*/ | :: )
+              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
+              | --[^\n]* | /\*.*?(?:\*/|\Z) | :: )
     | \?(?P<question>\?)? | :(?P<name>[A-Za-z_]\w*)
     """,
     re.VERBOSE | re.DOTALL,
