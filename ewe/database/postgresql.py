@@ -30,8 +30,8 @@ OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATORS + 1}}}")
 TOKENS = re.compile(
     r"""
       (?P<kept> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
-              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? \$(?(tag)(?P=tag))\$
-              | --[^\n]* | /\*.*?\*/ | :: )
+              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
+              | --[^\n]* | /\*.*?(?:\*/|\Z) | :: )
     | \?(?P<question>\?)? | :(?P<name>[A-Za-z_]\w*)
     """,
     re.VERBOSE | re.DOTALL,

@@ -36,8 +36,9 @@ LARGEST = 256 * 1024  # bytes; a larger file is sent as it is, since making its 
 SECONDS = 5.0  # of a processor's time, for one page
 MOST = 200  # pages kept; then all are forgotten at once
 EXTENSIONS = ["fenced_code", "sane_lists", "tables", "toc"]
-HEADING = re.compile(r"<h[1-6][^>]*>(.*?)</h[1-6]>", re.DOTALL)
-TAG = re.compile(r"<[^>]*>")
+# A search that fails must not look at the rest of the page again at each "<"
+HEADING = re.compile(r"<h[1-6](?:\s[^<>]*)?>(.*?)(?:</h[1-6]>|\Z)", re.DOTALL)
+TAG = re.compile(r"<[^<>]*>")
 PAGE = """<!DOCTYPE html>
 <html lang="{language}">
 <meta charset="utf-8">

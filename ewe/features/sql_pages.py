@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.static import FRESH, SETTLED, Static, hidden, identity
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.gateway.database import Databases
     from ewe.streams.base import Stream
+
+T = TypeVar("T")
 
 SUFFIX = ".sql.html"
 EXPORTS = {".sql.csv": "CSV", ".sql.json": "JSON"}
@@ -304,7 +306,7 @@ class Asked:
     async def page(self) -> Response:
         """Run the queries and fill the template. Raises PageError, BadValue, HTTPError."""
         found = self.declarations
-        template = self.pages.template(self.source, self.file)
+        template = await self.call(self.pages.template, self.source, self.file)
         page = Page(found, self.request.path, self.given, STYLE)
         used = [name for query in found.queries.values() for name in query.parameters]
         values = bound(used, found.parameters, self.given)
@@ -325,10 +327,21 @@ class Asked:
             result = results[query.name] = Result(page, query, choice, prefix, columns, rows)
             result.asked = asked
         unused = {name: each.default for name, each in found.parameters.items() if name not in values}
-        body = template.render({**unused, **values, **results, "page": page, "results": results})
+        variables = {**unused, **values, **results, "page": page, "results": results}
+        body = await self.call(template.render, variables)
         data = body.encode("utf-8", "replace")
         await self.io.share(len(data))
         return with_tag(self.request, data)
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return function(*arguments), which works on a template.
+
+        A user's template may take all of its 2 seconds for each request. Beside an event loop, a thread therefore
+        works on it, and the loop answers others. The site's own templates are not worth a thread.
+        """
+        if self.pages.owner:
+            return await self.io.call(function, *arguments)
+        return function(*arguments)
 
     async def rows(
         self, query: Query, sql: str, values: Mapping[str, Value]

@@ -35,14 +35,16 @@ ROWS = 100  # of a query on one page, if the page does not say
 MAX_ROWS = 5000  # a page is made in memory
 SECONDS = 5.0  # that a statement may take, if the page does not say
 MAX_STATEMENTS = 50
-DECLARATION = re.compile(r"--[ \t]*([a-z]+)[ \t]*:(?!:)[ \t]*(.*?)[ \t]*\Z")
+# A user writes these files, and a line may have a megabyte. None of these patterns may look at a rest of the text
+# again and again: "(.*?)[ \t]*\Z" does at each space, and what is never closed, such as "/*", at each beginning.
+DECLARATION = re.compile(r"--[ \t]*([a-z]+)[ \t]*:(?!:)[ \t]*(.*)", re.DOTALL)
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 PARAMETER = re.compile(r"(\w+)(?:\s+(\w+))??(\s+required)?(?:\s*=\s*(.*))?")
 SORT = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^\s",]+))(?:\s+(asc|desc))?\s*', re.IGNORECASE)
 # Where :name is no parameter: in strings, quoted names, comments, casts
 TOKENS = re.compile(
-    r"""(?P<kept> '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | ::
-              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? \$(?(tag)(?P=tag))\$ )
+    r"""(?P<kept> '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
+              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z) )
       | (?<![\w:]):(?P<name>[A-Za-z_]\w*) | (?P<semicolon>;)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -134,7 +136,7 @@ class Reader:
                 self.found.offset = number
                 break
             if (match := DECLARATION.match(line)) is not None:
-                self.declare(match[1], match[2])
+                self.declare(match[1], match[2].rstrip(" \t"))
                 self.sql.append("")  # so that the lines of a statement keep their numbers
             else:
                 self.take(line)

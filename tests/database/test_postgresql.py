@@ -201,6 +201,8 @@ def test_a_failed_statement_leaves_nothing(connections: tuple[Connection, Connec
 def test_placeholders_are_found_outside_of_text_only() -> None:
     assert postgresql.psycopg_style("a = ? AND b LIKE '%?'", [1])[0] == "a = %s AND b LIKE '%%?'"
     assert postgresql.psycopg_style("a = ? AND b LIKE '%?'", [])[0] == "a = ? AND b LIKE '%?'"
+    long = "/* " * 300_000  # a user's page may have it: once through the text, not once for each "/*"
+    assert postgresql.psycopg_style(long, [1])[0] == long
     assert postgresql.psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
 
 

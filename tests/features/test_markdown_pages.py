@@ -9,7 +9,7 @@ import pytest
 from support import web
 from support.server import Start
 
-from ewe.features.markdown_pages import EXTENSIONS, LARGEST, TooSlow, bounded
+from ewe.features.markdown_pages import EXTENSIONS, HEADING, LARGEST, TAG, TooSlow, bounded
 
 HOSTILE = ["[", "![", "<a@", "<![CDATA[", "\\", "# a\n", "*_", "`a", "a  \n", "[a](<b", "a\n=\n", "[TOC]\n\n"]
 
@@ -39,3 +39,12 @@ def test_the_library_calls_functions_all_the_time(text: str) -> None:
     with pytest.raises(TooSlow):
         bounded(lambda: markdown.markdown(source, extensions=EXTENSIONS), 0.1)
     assert sys.getprofile() is None
+
+
+def test_a_heading_is_found_in_bounded_time() -> None:
+    """Also one that is never closed, of tags that are never closed."""
+    for text in ("<h1>" * (LARGEST // 4), "<h1 " * (LARGEST // 4), "<h1>" + "<" * LARGEST):
+        heading = HEADING.search(text)
+        TAG.sub("", heading[1] if heading else text)
+    heading = HEADING.search('<p><h2 id="a">A <em>word</em></h2><h1>b</h1>')
+    assert heading is not None and TAG.sub("", heading[1]) == "A word"

@@ -129,6 +129,38 @@ def test_no_text_makes_the_reader_fail(text: str) -> None:
         pass
 
 
+LONG = 1 << 19
+QUERY = "-- query: a\nSELECT 1 "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-- title: x" + " " * LONG + "y",
+        "-- parameter: a" + " " * LONG + "!",
+        "-- parameter: a integer" + " " * LONG + "= 1" + " " * LONG + "!",
+        "-- query: a\n-- sort: b" + " " * LONG + "!\nSELECT 1",
+        "-- query: a\n-- sort: " + "b," * (LONG // 2) + "\nSELECT 1",
+        QUERY + "/* " * (LONG // 3),
+        QUERY + "".join(f"$a{number}$ " for number in range(LONG // 10)),
+        QUERY + "'a''" * (LONG // 4),
+        QUERY + '"a""' * (LONG // 4) + "`",
+        "-- parameter: a\n" + QUERY + ":a" + " " * LONG + "IS" + " " * LONG,
+    ],
+)
+def test_no_line_takes_the_square_of_its_length(text: str) -> None:
+    """Half a megabyte then takes an hour, and nobody else is answered meanwhile."""
+    try:
+        parse(text + "\n---\n")
+    except PageError:
+        pass
+
+
+def test_what_a_comment_and_a_quote_hold_until_the_end_is_no_parameter() -> None:
+    for text in ("/* :a", "$b$ :a", "$$ :a $b$", "/* :a * /"):
+        assert parse(QUERY + text).queries["a"].parameters == ()
+
+
 def test_values_are_read_by_their_types() -> None:
     types = {"t": "text", "i": "integer", "n": "number", "d": "date", "f": "flag"}
     kinds = {name: Parameter(name, kind) for name, kind in types.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import select
 import signal
 import sqlite3
 import tempfile
@@ -17,6 +18,7 @@ from support import web
 from support.demon import ME, Demon
 from support.memory import MemoryStream
 from support.server import MODELS, ROOT, Server, Start, wait_until
+from support.wire import read_all
 from support.xswitch_client import account
 
 from ewe.config.settings import Config
@@ -421,6 +423,32 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
     response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
     assert response is not None and (response.status, response.cause) == (500, "pages from SQL need jinja2")
     assert isinstance(response.body, bytes) and b"jinja2" not in response.body
+
+
+@pytest.mark.needs("root")
+def test_a_users_template_does_not_hold_the_event_loop(start: Start, tmp_path: Path) -> None:
+    """Others are answered while it takes all of its time."""
+    with account() as alice:
+        public = Path(alice.pw_dir) / "public_html"
+        public.mkdir(exist_ok=True)
+        loop = "{% for i in range(99999) %}"
+        (public / "slow.sql.html").write_text(f"---\n{loop}{loop}{{% endfor %}}{{% endfor %}}")
+        for path in (public, *public.iterdir()):
+            os.chown(path, alice.pw_uid, alice.pw_gid)
+        sqlite3.connect(tmp_path / "own.db").close()
+        (tmp_path / "own.db").chmod(0o644)
+        server = start(
+            "asyncio", "--userdir", "public_html", "--user", "nobody",
+            "--database", f"~{alice.pw_name}={tmp_path / 'own.db'}",
+            constants={"ewe.sqlpages.templates.SECONDS": 8.0},
+        )  # fmt: skip
+        with server.connect(60) as slow:
+            slow.sendall(b"GET /~%b/slow.sql.html HTTP/1.0\r\n\r\n" % alice.pw_name.encode())
+            for _ in range(20):
+                assert web.get(server.url).status_code == 200
+            assert select.select([slow], [], [], 0)[0] == []
+            assert read_all(slow).startswith(b"HTTP/1.1 500 ")
+            server.wait_for_log("longer than 8 s")
 
 
 @pytest.mark.needs("root")
