@@ -76,7 +76,6 @@ HEAVY = {
         "email",
         "logging",
         "http",
-        "inspect",
         "hashlib",
         "multiprocessing",
     ),

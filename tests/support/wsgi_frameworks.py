@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import sys
@@ -109,10 +110,12 @@ def django_app() -> Any:
     from django.urls import path
     from django.views.decorators.csrf import csrf_exempt
 
-    if not Path("django.db").exists():
-        call_command("migrate", verbosity=0)
-        User.objects.create_superuser("ada", "ada@example.org", "lovelace")
-        connections.close_all()
+    with open("django.lock", "w") as lock:  # several workers begin at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not Path("django.db").exists():
+            call_command("migrate", verbosity=0)
+            User.objects.create_superuser("ada", "ada@example.org", "lovelace")
+            connections.close_all()
 
     def upload(request: Any) -> JsonResponse:
         file = request.FILES["file"]
