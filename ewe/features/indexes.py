@@ -13,8 +13,8 @@ other (ewe.gateway.turns).
 date of the directory would not do: it changes when a name comes or goes, but not when a file grows, and the page
 shows sizes. The tag is a hash of all that the page depends on: names, sizes and times in their order, the path, the
 host, the version of ewe. To make the page costs far more. Two checksums of zlib are enough: an account that chooses
-names with equal checksums hides a change of this directory, and nothing else. hashlib would load OpenSSL: 20 ms in each
-child of the model fork.
+names with equal checksums hides a change of this directory, and nothing else. hashlib would load OpenSSL: 20 ms in
+each child of the model fork.
 """
 
 from __future__ import annotations
