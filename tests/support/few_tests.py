@@ -31,7 +31,7 @@ def name_of(requirement: str) -> str:
 
 def pip_installs(log: Path, *wanted: str) -> bool:
     """Return whether pip installs these; its output is added to a log file."""
-    constraints = str(PROJECT / "constraints.txt")
+    constraints = "constraints.txt"  # not its whole path: pip splits the variable at spaces
     environment = os.environ | {
         "PIP_CONSTRAINT": constraints,
         "PIP_BUILD_CONSTRAINT": constraints,
@@ -39,7 +39,8 @@ def pip_installs(log: Path, *wanted: str) -> bool:
     }
     command = [sys.executable, "-m", "pip", "install", "--quiet", *wanted]
     with log.open("a") as output:
-        return subprocess.run(command, env=environment, stdout=output, stderr=output).returncode == 0
+        ran = subprocess.run(command, cwd=PROJECT, env=environment, stdout=output, stderr=output)
+        return ran.returncode == 0
 
 
 def main() -> int:

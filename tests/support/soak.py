@@ -614,7 +614,7 @@ class Soak:
     def count_engines(self) -> int:
         """Return how many engines X-Switch has now; they go as they come."""
         conn = Connection(self.port)
-        answer = self.exchange(conn, b"GET /xswitch-status?json HTTP/1.1\r\nHost: s\r\n\r\n")
+        answer = self.exchange(conn, b"GET /xswitch-status?json HTTP/1.1\r\nHost: localhost\r\n\r\n")
         conn.close()
         return len(json.loads(answer.body)["engines"])
 

@@ -21,7 +21,7 @@ from support.server import wait_until
 from support.xswitch_client import HEAD, Connection, XSwitch, xswitch
 
 from ewe.gateway import orphans
-from ewe.gateway.programs import exit_status
+from ewe.gateway.exits import exit_status
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account
 
