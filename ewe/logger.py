@@ -446,8 +446,12 @@ def ignored(fault: sys.UnraisableHookArgs) -> None:
     Python's own hook writes to standard error, and waits for its reader. A client can cause one: the ssl module
     decodes the name that a client asks for (SNI) before it calls ewe, and a name that is not ASCII fails there.
     """
-    what = f"{fault.err_msg or 'Exception ignored in'}: {reprlib.repr(fault.object)}"
-    if isinstance(fault.exc_value, UnicodeDecodeError) and isinstance(fault.object, bytes):
+    what = fault.err_msg or "Exception ignored in"
+    # From Python 3.14 on, the name is part of the message.
+    of_a_name = isinstance(fault.object, bytes) or "servername" in what
+    if fault.object is not None:
+        what += f": {reprlib.repr(fault.object)}"
+    if of_a_name and isinstance(fault.exc_value, UnicodeDecodeError):
         errors.info(f"{what}: {fault.exc_value}")
     elif fault.exc_value is None:
         errors.error(f"{what}: {fault.exc_type.__name__}")
