@@ -28,6 +28,8 @@ from ewe.http.error_pages import error_page, html_escape
 from ewe.http.messages import Response
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from ewe.config.settings import Config
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 LARGEST = 256 * 1024  # bytes; a larger file is sent as it is, since making its page takes seconds
 SECONDS = 5.0  # of a processor's time, for one page
 MOST = 200  # pages kept; then all are forgotten at once
+LIBRARY = ("markdown.", "html.", "_markupbase", "xml.")  # Markdown, and the parser that it uses
 EXTENSIONS = ["fenced_code", "sane_lists", "tables", "toc"]
 # A search that fails must not look at the rest of the page again at each "<"
 HEADING = re.compile(r"<h[1-6](?:\s[^<>]*)?>(.*?)(?:</h[1-6]>|\Z)", re.DOTALL)
@@ -157,12 +160,13 @@ class TooSlow(Exception):
 def bounded(function: Callable[[], str], seconds: float) -> str:
     """Return function(), called in this thread. Raises TooSlow once that took `seconds` of a processor's time.
 
-    The function must call others all the time: the clock is looked at only then.
+    The function must call others all the time: the clock is looked at only then. The exception is raised in code of
+    the library alone. Python would drop it in a callback of the garbage collector, and the bound with it.
     """
     ends = time.thread_time() + seconds
 
-    def look(*_: object) -> None:
-        if time.thread_time() > ends:
+    def look(frame: FrameType, *_: object) -> None:
+        if time.thread_time() > ends and frame.f_globals.get("__name__", "").startswith(LIBRARY):
             raise TooSlow
 
     before = sys.getprofile()

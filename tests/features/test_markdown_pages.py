@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import time
 from contextlib import suppress
 
 import markdown
@@ -49,3 +51,27 @@ def test_a_heading_is_found_in_bounded_time() -> None:
         TAG.sub("", heading[1] if heading else text)
     heading = HEADING.search('<p><h2 id="a">A <em>word</em></h2><h1>b</h1>')
     assert heading is not None and TAG.sub("", heading[1]) == "A word"
+
+
+def test_the_bound_survives_a_callback_of_the_garbage_collector() -> None:
+    """Python drops an exception that such a callback raises, and would drop the bound with it."""
+    begun: list[str] = []
+
+    def called(phase: str, _: object) -> None:
+        begun.append(phase)
+        ends = time.thread_time() + 0.02
+        while time.thread_time() < ends:
+            pass
+
+    def slow() -> str:
+        while True:
+            gc.collect()
+            markdown.markdown("a *b*", extensions=EXTENSIONS)
+
+    gc.callbacks.append(called)
+    try:
+        with pytest.raises(TooSlow):
+            bounded(slow, 0.05)
+    finally:
+        gc.callbacks.remove(called)
+    assert begun
