@@ -1,8 +1,9 @@
-"""What needs Linux, and the container that has it for everybody else.
+"""Commands and settings that need Linux, and the container that has it for other systems.
 
 The server itself runs on every POSIX system: streams/descriptor_set.py, gateway/exits.py and gateway/true_names.py
-stand in for what only Linux has. X-Switch, LibCGI, the database demon, the grader and the lab's measurements use
-/proc, prctl(2), epoll(7) and more, without a substitute. They say so here, in one line, before they begin.
+stand in for the calls that only Linux has. X-Switch, LibCGI, the database demon, the grader and the lab's
+measurements use /proc, prctl(2), epoll(7) and more, without a substitute. They say so here, in one line, before
+they begin.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ CLONE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 def needs_linux(what: str, command: str) -> str:
     """Return one line that says that something needs Linux, and how to run a command there; "" on Linux.
 
-    what: at the beginning of the line. command: what is run in the container of ewe's Dockerfile. Its paths are
-    those of the person's directory.
+    what: the subject of the line. command: the command line to run in the container of ewe's Dockerfile. Its paths
+    are those of the person's directory.
     """
     if SYSTEM == "linux":
         return ""

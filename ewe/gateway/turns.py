@@ -1,7 +1,7 @@
-"""Turns: what takes long to compute is computed by one thread after the other.
+"""Turns: threads make a long computation one after the other.
 
 Threads that compute share one interpreter, which each of them holds for 5 ms at a time. If 16 threads compute, any
-other thread waits for 16 turns whenever it wants the interpreter back, and an event loop wants it after every
+other thread waits for 16 turns each time that it needs the interpreter, and an event loop needs it after every
 system call. If the 16 take turns, the event loop waits for one. They are done no later, since only one computes in
 any case.
 
