@@ -151,6 +151,36 @@ def test_a_submission_cannot_signal_another_one() -> None:
         assert victim.wait() == -signal.SIGKILL
 
 
+# The grader, for a server that never listens, and with few processes for its account.
+GRADES = """
+import resource, sys
+from ewe.classroom.grader import cli, subject
+
+subject.START_S = 1.0
+resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
+sys.exit(cli.main())
+"""
+
+
+def seen_by(directory: Path, program: str, *options: str) -> str:
+    """Grade a program as root; return what it has written to the file that its text names SEEN."""
+    seen = directory / "seen"
+    seen.touch()
+    seen.chmod(0o666)
+    server = directory / "server"
+    server.write_text(program.replace("SEEN", str(seen)))
+    server.chmod(0o755)
+    subprocess.run(
+        [
+            *(sys.executable, "-c", GRADES, "--lab", "serial", "--only", "answers", "--work", "server"),
+            *(*options, "server"),
+        ],
+        cwd=directory, capture_output=True, timeout=50, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return seen.read_text()
+
+
 LOOKS = """#!/bin/sh
 stat -c '%a %g' "$(dirname "$(dirname "$2")")" "$(dirname "$PWD")" > SEEN
 id -g >> SEEN
@@ -162,19 +192,7 @@ exit 1
 @pytest.mark.starts_processes
 def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path) -> None:
     """Not those with another's trace and gates, which servers may write, and not those with another's work."""
-    seen = tmp_path / "seen"
-    seen.touch(0o666)
-    seen.chmod(0o666)
-    server = tmp_path / "server"
-    server.write_text(LOOKS.replace("SEEN", str(seen)))
-    server.chmod(0o755)
-    code = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
-    options = ["--lab", "serial", "--only", "answers", "--work", "server", "server"]
-    subprocess.run(
-        [sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, timeout=50, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    *directories, group = seen.read_text().splitlines()
+    *directories, group = seen_by(tmp_path, LOOKS).splitlines()
     assert directories == [f"710 {group}"] * 2 and own_account().gid == own_account().uid
 
     closed = tmp_path / "closed"
@@ -202,19 +220,7 @@ while (1) { setpgrp; if (fork) { exit unless fork } }
 @pytest.mark.parametrize("build", [(), ("--build", "./server")], ids=["server", "build"])
 def test_processes_that_fork_and_end_are_all_ended(tmp_path: Path, build: tuple[str, ...]) -> None:
     """A walk through /proc is always late for them."""
-    seen = tmp_path / "seen"
-    seen.touch(0o666)
-    seen.chmod(0o666)
-    server = tmp_path / "server"
-    server.write_text(BOMB.replace("SEEN", str(seen)))
-    server.chmod(0o755)
-    code = "import sys; from ewe.classroom.grader import cli, subject; subject.START_S = 1.0; sys.exit(cli.main())"
-    options = ["--lab", "serial", "--only", "answers", "--work", "server", *build, "server"]
-    subprocess.run(
-        [sys.executable, "-c", code, *options], cwd=tmp_path, capture_output=True, timeout=50, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    uid = int(seen.read_text())
+    uid = int(seen_by(tmp_path, BOMB, *build))
     try:
         assert not processes_of(uid)
     finally:
