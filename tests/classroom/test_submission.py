@@ -151,13 +151,15 @@ def test_a_submission_cannot_signal_another_one() -> None:
         assert victim.wait() == -signal.SIGKILL
 
 
-# The grader, for a server that never listens, and with few processes for its account.
+# The grader, for a server that never listens. It has few processes, and the grader few rounds to kill them: a quiet
+# machine would else kill them one by one.
 GRADES = """
 import resource, sys
-from ewe.classroom.grader import cli, subject
+from ewe.classroom.grader import cli, subject, submission
 
 subject.START_S = 1.0
-resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
+subject.ROUNDS = submission.ROUNDS = 8
+resource.setrlimit(resource.RLIMIT_NPROC, (200, 200))
 sys.exit(cli.main())
 """
 
@@ -225,6 +227,28 @@ def test_processes_that_fork_and_end_are_all_ended(tmp_path: Path, build: tuple[
         assert not processes_of(uid)
     finally:
         end_account(Account("bomb", uid, uid, is_own=True))
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_the_processes_of_one_account_are_killed_together() -> None:
+    """Those of an account that others may have, too, are left."""
+    mine, other = own_account(), named_account("nobody")
+    sleepers = [
+        subprocess.Popen(["sleep", "600"], preexec_fn=Limits(account), start_new_session=True)
+        for account in (mine, mine, other)
+    ]
+    try:
+        end_account(other)
+        end_account(None)
+        assert [each.poll() for each in sleepers] == [None, None, None]
+        end_account(mine)
+        assert [each.wait(20) for each in sleepers[:2]] == [-signal.SIGKILL, -signal.SIGKILL]
+        assert sleepers[2].poll() is None and not processes_of(mine.uid)
+    finally:
+        for each in sleepers:
+            each.kill()
+            each.wait()
 
 
 def processes_of(uid: int) -> list[int]:
