@@ -1,16 +1,14 @@
 """`python -m ewe.config` prints docs/settings.md."""
 
+from ewe.config.feature_table import STEPS, feature
 from ewe.config.setting_types import DAYS_AT_MOST
 from ewe.config.settings import SETTINGS, groups
 from ewe.config.site_tables import (
-    DECIDERS,
-    FINISHERS,
     LISTEN,
     MATCH,
     NAMES,
     PER_LOCATION,
     READERS,
-    STEP_MEANINGS,
     is_per_site,
 )
 
@@ -60,8 +58,10 @@ def print_tables() -> None:
         *((key, "location", "which paths the location covers: one of the three", kind.expected)
           for key, kind in MATCH.items()),
         *((key, "location", meaning, kind.expected) for key, (kind, meaning) in READERS.items()),
-        *((key, "both", *STEP_MEANINGS.get(key, ("", ""))) for keys in (*DECIDERS, *FINISHERS) for key in keys),
     ]  # fmt: skip
+    for key, step in STEPS.items():
+        meaning, takes, _ = feature(step.module).keys[key]
+        rows.append((key, "both", meaning, takes))
     for key, where, meaning, takes in rows:
         print(f"| `{key}` | {where} | {meaning} | {takes} |")
     sites = [setting.key for setting in SETTINGS.values() if is_per_site(setting.name, setting.group)]

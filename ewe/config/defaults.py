@@ -10,3 +10,5 @@ XSWITCH_STATUS_PATH = "/xswitch-status"
 # Servlet specification section 10.5. Their names count in any case of letters.
 WEB_INF = "WEB-INF"
 PRIVATE_DIRECTORIES = (WEB_INF, "META-INF")
+LIBCGI_PREFIX = "/libcgi-bin/"  # of the URLs of libraries
+LIBCGI_SUFFIX = ".so"  # of their files

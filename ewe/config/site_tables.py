@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ewe.config.feature_table import GATEWAYS, STEPS
 from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.patterns import is_explosive
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, parse_address
@@ -37,42 +38,6 @@ class AnySetting(Protocol):
 
 Settings = Mapping[str, AnySetting]
 
-# The steps of the pipeline that every request of a location takes, in this order: the key (or the keys, together)
-# and the class. from_table(value, place) makes it of the key's value; of several keys, of a dictionary of those
-# given.
-DECIDERS: dict[tuple[str, ...], str] = {
-    ("methods",): "ewe.features.guards.methods:Methods",
-    ("deny",): "ewe.features.guards.addresses:Deny",
-    ("allow",): "ewe.features.guards.addresses:Allow",
-    ("requests-per-second",): "ewe.features.guards.request_rate:RequestRate",
-    ("auth",): "ewe.features.guards.auth:Auth",
-}
-FINISHERS: dict[tuple[str, ...], str] = {
-    ("error-pages",): "ewe.sites.error_pages:ErrorPages",
-    ("headers",): "ewe.features.guards.headers:Headers",
-    ("expires",): "ewe.features.guards.freshness:Expires",
-    ("cache-control",): "ewe.features.guards.freshness:CacheControl",
-    ("limit-rate",): "ewe.features.guards.limit_rate:LimitRate",
-}
-STEPS = {key for keys in (*DECIDERS, *FINISHERS) for key in keys}
-
-# What the keys of STEPS mean, and what they take, for docs/settings.md
-STEP_MEANINGS = {
-    "methods": ("the methods that are allowed; others are 405", 'a list: ["GET", "POST"]'),
-    "deny": ("addresses of clients that get 403", 'a list of addresses and networks: ["192.0.2.0/24"]'),
-    "allow": ("addresses of clients that are let in; all others get 403", "a list of addresses and networks"),
-    "requests-per-second": (
-        "how many requests a second one client may make; above it 429",
-        "a number, or a table",
-    ),
-    "auth": ("who may: a log-in with name and password", '{ realm = "Members", file = "/etc/ewe/htpasswd" }'),
-    "error-pages": ("the site's own pages for statuses", '{ 404 = "/missing.html" }'),
-    "headers": ("fields of the response", '{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"] }'),
-    "expires": ("how long a response stays fresh, by its type", "a time, or a table of types"),
-    "cache-control": ("the field Cache-Control", "a text"),
-    "limit-rate": ("how fast a response is sent", "a size a second"),
-}
-
 # Groups of settings that belong to the server as a whole, and settings of other groups that do.
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
 SERVER_SETTINGS = frozenset({
@@ -89,7 +54,6 @@ PER_LOCATION = frozenset({
 })  # fmt: skip
 MATCHES = ("prefix", "path", "pattern")
 REDIRECTS = (301, 302, 303, 307, 308)
-GATEWAYS = ("cgi", "xswitch", "libcgi", "fastcgi", "scgi", "uwsgi", "wsgi", "asgi", "http", "https")
 NAME = re.compile(r"(?:\*\.)?[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\]")
 
 

@@ -29,6 +29,7 @@ from ewe.streams.loops import meet
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
     from ewe.streams.base import Stream
 
 MAX_KNOWN = 1024  # requests whose part of the scope is remembered
@@ -64,6 +65,19 @@ class ASGI:
         """Import the application, before the first request. Raises ValueError, in one line."""
         program = load_application(self.name, "asgi")
         self.application = Application.of(self.name, program, self.config.program_timeout)
+
+    @property
+    def started(self) -> Application:
+        """The application, which is started before the first connection."""
+        return self.application
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the application, below its path."""
+        path, root = request.path, self.root_path
+        below = not root or path == root or path.startswith(root + "/")
+        if below:
+            yield f"  answer    ASGI application {self.name} at {root or '/'}"
+        return below
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the application sends, below its path. Raises HTTPError, Disconnected."""

@@ -25,7 +25,7 @@ What can go wrong, and what ewe does:
   set the variables that the server answers for (RESERVED).
 - **Several authorizers** may cover a path. The outer one is asked first, and all must agree.
 
-Read next: responder.py (how it is asked), site.py (who asks).
+Read next: responder.py (how it is asked).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ewe.config.setting_types import parse_responder
+from ewe.features.base import Middleware, Reroute
+from ewe.features.declaration import Feature
 from ewe.features.fastcgi import connections_of
 from ewe.gateway.cgi import DISCARD, of_connection, of_request, response
 from ewe.gateway.claims import is_in
@@ -44,11 +46,13 @@ from ewe.gateway.records import Authorization, encode_pairs
 from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY
+from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response, with_variables
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.plan import Plan
     from ewe.gateway.connections import Connections
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
@@ -66,7 +70,7 @@ PARAMETERS = re.compile(";[^/]*")
 NOT_SENT = (b"CONTENT_LENGTH", b"PATH_INFO", b"PATH_TRANSLATED", b"SCRIPT_NAME", b"SCRIPT_FILENAME")
 
 
-class Authorizers:
+class Authorizers(Middleware):
     """All authorizers of a site, the outermost first. Raises ValueError for an address that is unknown."""
 
     def __init__(self, config: Config, root: str, limits: Limits) -> None:
@@ -83,6 +87,15 @@ class Authorizers:
             )
             for path, several in sorted(addresses.items(), key=lambda item: len(item[0]))
         ]
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the inner handler's response if all authorizers agree, else the first other answer."""
+        decision = await self.decide(request, io)
+        if not isinstance(decision, Response):
+            return await self.inner.respond(decision, io)
+        if decision.target is not None:
+            raise Reroute(moved(request, decision.target), by_program=True)
+        return decision
 
     async def decide(self, request: Request, io: Stream) -> Request | Response:
         """Return the request with its variables if all that cover it agree, else the first other answer.
@@ -161,3 +174,14 @@ def variables_of(found: Response, name: str) -> Iterator[tuple[bytes, bytes]]:
         if NAME.fullmatch(variable) is None or RESERVED.fullmatch(variable):
             raise HTTPError(502, f"{name} sets the variable {variable[:64]!r}, which it may not set")
         yield variable.encode(), value.encode("latin-1")
+
+
+def around(plan: Plan, config: Config) -> Authorizers:
+    """Return the authorizers of a site, which all its locations share. Raises ValueError."""
+    found: Authorizers = plan.once(
+        Authorizers, lambda: Authorizers(plan.config, plan.static.root, plan.limits)
+    )
+    return found
+
+
+FEATURE = Feature("authorizers", settings=("fastcgi_authorizer",), around=around)

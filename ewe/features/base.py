@@ -1,96 +1,199 @@
-"""The feature interface, and how a feature is found.
+"""The one interface of ewe's features, and how a feature declares itself.
 
-A feature answers requests: with a file, with what a program prints, with a page that it makes itself. It is one
-class with one method, respond(). A site asks the features that are mounted at a request's path, one after the
-other, until one answers (ewe.site):
+A *handler* answers requests: with a file, with what a program prints, with a page that it makes itself. It has one
+method, respond(). A handler that passes a request on returns None.
 
     /cgi-bin/hello.py ──▶ CGI ──None──▶ FastCGI ──None──▶ ... ──None──▶ Static ──None──▶ 404
                            └─Response──▶ the client
 
-A feature never knows which concurrency model runs it. It may await the client's stream (`io`) and the request's
+A *middleware* is a handler that holds the next one. It can refuse a request, change it, or change the response. A
+guard, a cache, compression, a rate limit and error pages are all middlewares:
+
+    request ──▶ LimitRate ──▶ Headers ──▶ Auth ──▶ the handler that answers
+    client  ◀── slower   ◀── fields  ◀── 401  ◀──┘
+
+A site is a tree of both (ewe.sites.routes). What the settings do not name is not in the tree, and costs nothing.
+
+A *feature* is what a module of ewe.features offers to the builder of that tree: its last lines are
+
+    FEATURE = Feature("markdown", mounts=mounts)
+
+The builder knows no feature by name. It reads the names of their modules in ewe.config.feature_table, and imports a
+module only if the settings need it, since a forked child copies what its parent has loaded. A feature of yours
+needs no entry there: the setting `mount` switches it on, and docs/write-a-feature.md leads through one.
+
+A handler never knows which concurrency model runs it. It may await the client's stream (`io`) and the request's
 body; it never blocks on a socket or a pipe by itself. One object serves all requests of a process, in the thread
 model many at once; a forked process has a copy.
-
-FEATURES lists ewe's own. A feature of yours needs no entry there: the setting `mount` switches it on, and
-docs/write-a-feature.md leads through one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
-from ewe.registry import entry_points, in_words, load
+from ewe.http.error_pages import error_page
+from ewe.http.local_redirect import moved
+from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
-    from ewe.config.settings import Config
+    from collections.abc import Generator, Sequence
+
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-# name: where it is defined; imported only by a site that needs it. In the order in which a site asks them.
-FEATURES = {
-    "browser": "ewe.features.browser.feature:Browser",
-    "wsgi": "ewe.features.wsgi:WSGI",
-    "asgi": "ewe.features.asgi:ASGI",
-    "xswitch": "ewe.features.xswitch:XSwitch",
-    "cgi": "ewe.features.cgi:CGI",
-    "libcgi": "ewe.features.libcgi:LibCGI",
-    "users": "ewe.features.users:Users",
-    "proxy": "ewe.features.proxy:Proxy",
-    "fastcgi": "ewe.features.fastcgi:FastCGI",
-    "pages": "ewe.features.pages:SitePages",
-    "sql_pages": "ewe.features.sql_pages:SQLPages",
-    "markdown_pages": "ewe.features.markdown_pages:MarkdownPages",
-    "static": "ewe.features.static:Static",
-}
-GROUP = "ewe.features"  # the entry-point group in which other packages name theirs
+    # The lines that `ewe --explain` prints for a request; at the end, whether the handler answers.
+    Explanation = Generator[str, None, bool]
 
 
-class Feature(Protocol):
-    """What answers requests."""
+class Handler(Protocol):
+    """An object that answers requests."""
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return a response, or None to pass the request on. Raises HTTPError."""
         ...
 
 
-class Mounted:
-    """A feature below one path. Mounted at /hello it answers for /hello and /hello/there, not for /hellos."""
+class Middleware:
+    """A handler that holds the next one. A subclass awaits self.inner.respond(), and acts before and after.
 
-    def __init__(self, feature: Feature, path: str) -> None:
-        self.feature = feature
-        self.path = path.rstrip("/")
+    One middleware may stand in several chains, each time around another handler: around() returns a copy. The
+    copies share what the middleware has made, such as the counts of a rate.
+
+    site: answers for another path of the same site, without the middlewares there.
+    """
+
+    inner: Handler
+    site: Handler
+
+    def around(self, inner: Handler, site: Handler) -> Self:
+        """Return a copy of this middleware that holds another handler."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.inner, other.site = inner, site
+        return other
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Ask the feature, if the path is below its own."""
-        if request.path != self.path and not request.path.startswith(self.path + "/"):
-            return None
-        return await self.feature.respond(request, io)
+        """Return the response of the inner handler. Raises HTTPError, and what the inner handler raises."""
+        return await self.inner.respond(request, io)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the lines of the inner handler; return whether it answers."""
+        return (yield from explained(self.inner, request, io))
 
 
-class UnknownFeature(ValueError):
-    """There is no such feature; the text is one line."""
+def explained(handler: Handler, request: Request, io: Stream) -> Explanation:
+    """Yield a handler's lines for `ewe --explain`; return whether it answers. Nothing is started or sent.
 
-
-def make(name: str, config: Config, path: str) -> Feature:
-    """Return a feature that the setting `mount` names: module:Class, or the name that a package registered.
-
-    path: where it is mounted. Raises UnknownFeature, and ValueError for settings that the feature cannot use.
+    A handler explains itself in a method explain() of the same form. Raises HTTPError if the handler would, and
+    Reroute for another path (ewe.features.plan).
     """
-    try:
-        found = load(name) if ":" in name else entry_points(GROUP)[name].load()
-    except KeyError:
-        known = ", ".join(entry_points(GROUP)) or "no package registers any"
-        raise UnknownFeature(f"feature {name!r} is unknown; there are: {known} (mount)") from None
-    except Exception as reason:  # of a module that may be anybody's
-        raise UnknownFeature(f"feature {name!r} cannot be loaded: {in_words(reason)} (mount)") from None
-    if not (isinstance(found, type) and callable(getattr(found, "respond", None))):
-        raise UnknownFeature(f"feature {name!r} is not a class with a method respond() (mount)")
-    try:
-        made: Feature = found(config, path)
-    except ValueError:  # what the feature itself says of the settings
-        raise
-    except Exception as reason:
-        raise UnknownFeature(
-            f"feature {name!r} cannot be made from (config, path): {in_words(reason)} (mount)"
-        ) from None
-    return made
+    explain = getattr(handler, "explain", None)
+    if explain is not None:
+        return bool((yield from explain(request, io)))
+    yield f"  asks      {type(handler).__name__}, which alone knows whether it answers"
+    return True
+
+
+class First:
+    """Handlers that are asked in turn: the first response counts. If none of them answers, there is a 404."""
+
+    def __init__(self, handlers: Sequence[Handler]) -> None:
+        self.handlers = handlers
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        """Return the first response. Raises what the handlers raise; Reroute for a local redirect."""
+        for handler in self.handlers:
+            response = await handler.respond(request, io)
+            if response is not None:
+                if response.target is not None:
+                    raise Reroute(moved(request, response.target), by_program=True)
+                return response
+        return error_page(404, "there is no such file")
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the lines of the handlers, up to the first that answers."""
+        for handler in self.handlers:
+            if (yield from explained(handler, request, io)):
+                return True
+        return False
+
+    def proxy_at(self, path: str) -> object | None:
+        """Return the proxy that answers for a path, if no other handler is asked before it."""
+        first = getattr(self.handlers[0], "proxy_at", None)
+        return first(path) if first is not None else None
+
+
+class Failures(Middleware):
+    """Turn an HTTPError into its response, so that the middlewares around this one can change it."""
+
+    def __init__(self, inner: Handler) -> None:
+        self.inner = inner
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the inner handler's response, or the page of its error."""
+        try:
+            return await self.inner.respond(request, io)
+        except HTTPError as error:
+            return error_page(error.status, error.cause, error.fields)
+
+
+class Reroute(Exception):
+    """The site is to answer for another path: of a rewrite, of `try`, or of a local redirect.
+
+    request: for that path. tried: the handler of `try` that has found the path, and does not look again.
+    by_program: it is a local redirect, which the page of an error may not be.
+    """
+
+    def __init__(self, request: Request, tried: Handler | None = None, *, by_program: bool = False) -> None:
+        super().__init__(request)
+        self.request = request
+        self.tried = tried
+        self.by_program = by_program
+
+
+class Mount(NamedTuple):
+    """A handler and the beginning of the paths that it is asked for.
+
+    last: it is asked after the handlers of all features. bare: it stands outside of the content cache, or has put
+    the cache inside itself.
+    """
+
+    path: str
+    handler: Handler
+    last: bool = False
+    bare: bool = False
+
+
+class Claim(NamedTuple):
+    """A source that ewe never sends as a file (ewe.gateway.claims). Each field may be empty.
+
+    extension: of files below the document root. directory: all below it. executables: executable files below this
+    directory, which contains the document root. sources: a directory of applications in Python.
+    """
+
+    extension: str = ""
+    directory: str = ""
+    executables: str = ""
+    sources: str = ""
+
+
+class Mounted:
+    """A handler below one path. Mounted at /hello it answers for /hello and /hello/there, not for /hellos."""
+
+    def __init__(self, handler: Handler, path: str) -> None:
+        self.handler = handler
+        self.path = path.rstrip("/")
+
+    def covers(self, path: str) -> bool:
+        """Return whether a path is this one, or below it."""
+        return path == self.path or path.startswith(self.path + "/")
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Ask the handler, if the path is below its own."""
+        if not self.covers(request.path):
+            return None
+        return await self.handler.respond(request, io)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the lines of the handler, if the path is below its own."""
+        return self.covers(request.path) and (yield from explained(self.handler, request, io))

@@ -37,9 +37,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature
 from ewe.http.codings import NAMES, Maker, encode, makers
 from ewe.http.conditional import tags
 from ewe.http.messages import (
@@ -56,6 +57,7 @@ from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.plan import Plan
     from ewe.streams.base import Stream
 
 PART = 32 * 1024  # bytes that are encoded by one call: about a millisecond
@@ -75,10 +77,9 @@ STATUSES = frozenset({200, 201, 202, 203})  # and the errors, whose pages may be
 # What a decider tells programs of the visitor; other variables may be those of `env`.
 VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 T = TypeVar("T")
-Respond = Callable[[Request, "Stream"], Coroutine[Any, Any, Response]]
 
 
-class Compression:
+class Compression(Middleware):
     """Compresses responses. Raises ValueError for a coding whose package is not installed."""
 
     def __init__(self, config: Config) -> None:
@@ -146,6 +147,12 @@ class Compression:
 
     # The response
 
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the inner handler's response, compressed if it is to be. Raises what that raises."""
+        asked = plain_tags(request) if request.conditional else request
+        response = await self.inner.respond(asked, io)
+        return None if response is None else await self.finish(request, response, io)
+
     async def finish(self, request: Request, response: Response, io: Stream) -> Response:
         """Return a response as the client gets it: compressed, or with Vary, or as it is."""
         if isinstance(response, KeptResponse):
@@ -204,17 +211,6 @@ class Compression:
         return found
 
 
-def compressed_site(compression: Compression, respond: Respond) -> Respond:
-    """Return the respond() of a site whose responses are compressed."""
-
-    async def compressed(request: Request, io: Stream) -> Response:
-        """Return the site's response, compressed if it is to be. Raises what the site raises."""
-        asked = plain_tags(request) if request.conditional else request
-        return await compression.finish(request, await respond(asked, io), io)
-
-    return compressed
-
-
 def of_part(request: Request) -> bool:
     """Return whether a request needs the plain representation: for a range, or for If-Match and its strong tag."""
     values = request.values
@@ -243,8 +239,8 @@ def plain_tags(request: Request) -> Request:
     value = request.values.get("if-none-match")
     if value is None or "-" not in value:
         return request
-    more = [f'W/"{opaque}"' for opaque in ENCODED_TAG.findall(value)]
-    if not more:
+    more = [tag for opaque in ENCODED_TAG.findall(value) if (tag := f'W/"{opaque}"') not in value]
+    if not more:  # none, or another location has added them before
         return request
     fields = tuple(field for field in request.fields if field[0] != "if-none-match")
     return with_fields(request, (*fields, ("if-none-match", ", ".join((value, *more)))))
@@ -357,3 +353,23 @@ class Encoded(Source):
             if data:
                 return data
         return b""
+
+
+def around(plan: Plan, config: Config) -> Compression:
+    """Return the middleware for the settings of a location; locations with equal settings share one."""
+    key = (
+        Compression,
+        config.compress,
+        config.compress_types,
+        config.compress_min_size,
+        config.compress_codings,
+    )
+    found: Compression = plan.once(key, lambda: Compression(config))
+    return found
+
+
+FEATURE = Feature(
+    "compression",
+    settings=("compress", "compress_types", "compress_min_size", "compress_codings"),
+    around=around,
+)

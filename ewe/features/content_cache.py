@@ -1,38 +1,54 @@
-"""The content cache around a feature, or around a lead of a location: see ewe.gateway.content_cache."""
+"""The content cache around the programs of a site: see ewe.gateway.content_cache."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ewe.features.base import Handler, Middleware
+from ewe.features.declaration import Feature
 
 if TYPE_CHECKING:
-    from ewe.features.base import Feature
+    from ewe.config.settings import Config
+    from ewe.features.plan import Plan
     from ewe.gateway.content_cache import ContentCache
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
 
-class CachedLead:
-    """A lead of a location (ewe.sites.leads) whose responses are kept."""
+class Cached(Middleware):
+    """Keep what the inner handler responds."""
 
-    def __init__(self, inner: Any, cache: ContentCache) -> None:
+    def __init__(self, inner: Handler, cache: ContentCache) -> None:
         self.inner = inner
-        self.cache = cache
-        self.why: str = inner.why
-
-    async def lead(self, request: Request, rest: str, found: Any, io: Stream) -> Response | None:
-        """Answer with a copy, or ask the lead. Raises what the lead raises."""
-        return await self.cache.answer(
-            self, request, io, lambda asked: self.inner.lead(asked, rest, found, io)
-        )
-
-
-class Cached:
-    """A feature whose responses are kept."""
-
-    def __init__(self, feature: Feature, cache: ContentCache) -> None:
-        self.feature = feature
         self.cache = cache
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer with a copy, or ask the feature. Raises what the feature raises."""
-        return await self.cache.answer(self, request, io, lambda asked: self.feature.respond(asked, io))
+        """Answer with a copy, or ask the inner handler. Raises what that raises."""
+        return await self.cache.answer(self, request, io, lambda asked: self.inner.respond(asked, io))
+
+    def proxy_at(self, path: str) -> object | None:
+        """Return the proxy inside, if it answers for a path (ewe.features.encoded_slashes)."""
+        inside = getattr(self.inner, "proxy_at", None)
+        return inside(path) if inside is not None else None
+
+
+def cache_of(plan: Plan, config: Config) -> ContentCache:
+    """Return the cache: that of the site, unless a location has another size."""
+    from ewe.gateway.content_cache import ContentCache
+
+    size, parent = config.content_cache, plan.parent
+    if parent is not None and parent.config.content_cache == size:
+        return cache_of(parent, parent.config)
+    owner = plan.config if plan.config.content_cache == size else config
+    cache: ContentCache = plan.once((ContentCache, owner), lambda: ContentCache(size))
+    return cache
+
+
+def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
+    """Return a handler whose responses are kept."""
+    return Cached(handler, cache_of(plan, config))
+
+
+FEATURE = Feature(
+    "content-cache", settings=("content_cache",), wrap=wrap, late=("ewe.gateway.content_cache",)
+)

@@ -15,22 +15,19 @@ A site without proxies has none of this on its way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ewe.features.base import Handler, Middleware
 from ewe.http.status import HTTPError
 from ewe.http.target import ENCODED_SLASH, has_encoded_slash, with_kept_slashes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from ewe.features.proxy import Proxy
+    from ewe.features.base import Explanation
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-    Respond = Callable[[Request, Stream], Awaitable[Response]]
 
-
-class HasProxies(Protocol):
+class WithProxies(Handler, Protocol):
     """A site that says which proxy answers."""
 
     def proxy_at(self, path: str) -> object | None:
@@ -38,35 +35,31 @@ class HasProxies(Protocol):
         ...
 
 
-def site_with_encoded_slashes(choose: Callable[[Request, Stream], HasProxies], respond: Respond) -> Respond:
-    """Return the respond() of a site that has proxies. choose: returns the [[site]] of a request."""
+class EncodedSlashes(Middleware):
+    """Let a path with %2F reach a site only where both its readings lead to the same proxy."""
 
-    async def checked(request: Request, io: Stream) -> Response:
+    inner: WithProxies
+
+    def __init__(self, inner: WithProxies) -> None:
+        self.inner = inner
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the site's response. Raises HTTPError(404), and what the site raises."""
-        if has_encoded_slash(request.target) and not same_proxy(choose(request, io), request):
+        if has_encoded_slash(request.target) and not same_proxy(self.inner, request):
             raise HTTPError(404, ENCODED_SLASH)
-        return await respond(request, io)
+        return await self.inner.respond(request, io)
 
-    return checked
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the site's lines, or that the path can be read in two ways."""
+        if same_proxy(self.inner, request):
+            return (yield from super().explain(request, io))
+        yield f"  answer    404: {ENCODED_SLASH}, and its two readings do not lead to the same proxy"
+        return True
 
 
-def same_proxy(site: HasProxies, request: Request) -> bool:
+def same_proxy(site: WithProxies, request: Request) -> bool:
     """Return whether the path has no encoded slash, or both its readings lead to the same proxy."""
     if not has_encoded_slash(request.target.partition("?")[0]):
         return True
     proxy = site.proxy_at(request.path)
     return proxy is not None and proxy == site.proxy_at(with_kept_slashes(request.target))
-
-
-def first_is_proxy(mounts: list[tuple[str, Any]], path: str) -> Proxy | None:
-    """Return the proxy that answers for a path, if no other feature is asked before it."""
-    from ewe.features.proxy import Proxy
-
-    for prefix, mounted in mounts:
-        if path.startswith(prefix):
-            feature = getattr(mounted, "feature", mounted)  # inside the content cache
-            if not isinstance(feature, Proxy):
-                return None
-            if feature.covers(path):
-                return feature
-    return None

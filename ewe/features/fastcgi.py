@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_responder
+from ewe.features.base import Claim, Mount
+from ewe.features.declaration import Feature, Runner
+from ewe.gateway import scripts
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.connections import Connections
@@ -15,9 +18,12 @@ from ewe.gateway.records import Requester
 from ewe.gateway.responder import ask
 from ewe.gateway.scripts import Script
 from ewe.http.messages import Request, Response
+from ewe.registry import load
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
+    from ewe.features.plan import LocationPlan, Plan
     from ewe.features.static import Static
     from ewe.gateway.connections import Codec
     from ewe.http.limits import Limits
@@ -27,6 +33,11 @@ if TYPE_CHECKING:
 BELIEVED = 1.0  # seconds that a script is remembered; the responder opens it by its name, and looks itself
 MOST = 1000  # paths remembered; then all are forgotten at once
 NOT_KNOWN: tuple[float, Script | None] = (0.0, None)
+CODECS = {
+    "fastcgi": "ewe.gateway.records:Requester",
+    "scgi": "ewe.gateway.scgi:Requester",
+    "uwsgi": "ewe.gateway.uwsgi:Requester",
+}
 
 
 def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI]:
@@ -35,15 +46,10 @@ def features(config: Config, static: Static, limits: Limits) -> Iterator[FastCGI
     An extension or a path that is named more than once has several addresses. Those that have the same addresses
     share the connections, and so their limit. Raises ValueError for an address that is unknown.
     """
-    found = [*of_protocol(config, static, limits, "fastcgi", config.fastcgi, Requester)]
-    if config.scgi:
-        from ewe.gateway.scgi import Requester as SCGI
-
-        found += of_protocol(config, static, limits, "scgi", config.scgi, SCGI)
-    if config.uwsgi:
-        from ewe.gateway.uwsgi import Requester as Uwsgi
-
-        found += of_protocol(config, static, limits, "uwsgi", config.uwsgi, Uwsgi)
+    found: list[FastCGI] = []
+    for setting, named in (("fastcgi", config.fastcgi), ("scgi", config.scgi), ("uwsgi", config.uwsgi)):
+        if named:
+            found += of_protocol(config, static, limits, setting, named, load(CODECS[setting]))
     yield from sorted(found, key=lambda feature: feature.where == "/")
 
 
@@ -98,12 +104,23 @@ class FastCGI:
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the responder says; None if it is not asked for this. Raises HTTPError."""
-        script = self.known_or_found(request.path) if self.where[0] == "." else self.below(request.path)
+        script = self.find(request.path)
         if script is None:
             return None
         refuse_trace(request)
         root, affinity = self.static.root, self.affinity
         return await ask(self.connections, request, io, script, root, self.config, self.limits, affinity)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield which script the responder gets. Raises HTTPError(403, 404)."""
+        script = self.find(request.path)
+        if script is not None:
+            yield from scripts.explained(script, f"a responder for {self.where}")
+        return script is not None
+
+    def find(self, path: str) -> Script | None:
+        """Return the script that a path leads to. Raises HTTPError(403, 404)."""
+        return self.known_or_found(path) if self.where[0] == "." else self.below(path)
 
     def below(self, path: str) -> Script | None:
         """Return the one script that answers for all below a path."""
@@ -141,3 +158,55 @@ class FastCGI:
             if not os.path.isdir(self.static.name(path[:end])):
                 return None  # nothing can lie below it
         return None
+
+
+def claims(plan: Plan, root: str) -> Iterator[Claim]:
+    """Yield the extensions and the directories that responders answer for."""
+    config = plan.config
+    for where, _ in map(parse_responder, (*config.fastcgi, *config.scgi, *config.uwsgi)):
+        if where[0] == ".":
+            yield Claim(extension=where)
+        elif where != "/":
+            yield Claim(directory=root + where)
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield a handler for each extension and each path. Raises ValueError."""
+    for feature in features(plan.config, plan.static, plan.limits):
+        yield Mount("/", feature)
+
+
+def files(location: LocationPlan) -> Iterator[Mount]:
+    """Yield the handlers of extensions, for the files of an alias. Raises ValueError."""
+    for feature in features(location.config, location.static, location.plan.limits):
+        if feature.where[0] == ".":
+            yield Mount("/", feature)
+
+
+def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
+    """Return what asks the responder of a location. Raises ValueError."""
+    config, plan = location.config, location.plan
+    limits, root = plan.limits, plan.static.root
+    connections = connections_of(config, list(addresses), "gateway", load(CODECS[kind]))
+    affinity = None
+    if config.fastcgi_affinity is not None and len(connections.places) > 1:
+        affinity = Affinity(config.fastcgi_affinity, location.table.what, connections.places)
+
+    async def run(script: Script, request: Request, io: Stream) -> Response | None:
+        return await ask(connections, request, io, script, root, config, limits, affinity)
+
+    return Runner(run)
+
+
+FEATURE = Feature(
+    "fastcgi",
+    settings=(
+        "fastcgi", "fastcgi_start", "scgi", "uwsgi", "fastcgi_keep", "fastcgi_retry", "fastcgi_affinity",
+        "fastcgi_connections", "fastcgi_patience",
+    ),
+    claims=claims,
+    mounts=mounts,
+    files=files,
+    gateway=gateway,
+    late=("ewe.gateway.scgi", "ewe.gateway.uwsgi", "ewe.gateway.affinity", "ewe.gateway.responder"),
+)  # fmt: skip

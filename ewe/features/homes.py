@@ -31,20 +31,25 @@ from typing import TYPE_CHECKING, Any
 
 from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.setting_types import BOOL, FILE_NAMES
+from ewe.features.base import Failures, First, Handler, Middleware
+from ewe.features.declaration import Feature
 from ewe.features.guards.auth import Auth
+from ewe.features.guards.error_pages import ErrorPages
 from ewe.features.guards.headers import Headers
 from ewe.features.guards.htpasswd import Bounds
 from ewe.features.static import identity
+from ewe.features.users import Users
 from ewe.gateway.true_names import name_of
 from ewe.http.error_pages import error_page
-from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import remove_dot_segments
-from ewe.sites.error_pages import ErrorPages
 
 if TYPE_CHECKING:
-    from ewe.features.base import Feature
-    from ewe.features.users import Home, Users
+    from ewe.config.settings import Config
+    from ewe.features.base import Explanation
+    from ewe.features.plan import Plan
+    from ewe.features.users import Home
+    from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
 FILE = ".ewe.toml"
@@ -79,15 +84,17 @@ class HomeSettings:
         self.auth: Auth | None = None
         self.headers: Headers | None = None
         self.error_pages: ErrorPages | None = None
+        self.handler: Handler  # answers with these steps around it
 
 
-class Homes:
-    """The feature of users' directories, with their settings."""
+class Homes(Middleware):
+    """The directories of users, with their settings."""
 
-    def __init__(self, users: Users, feature: Feature | None = None) -> None:
-        """feature: what answers, if it is not `users`: the content cache around it."""
+    def __init__(self, users: Users, inner: Handler | None = None) -> None:
+        """inner: what answers, if it is not `users`: the content cache around it."""
         self.users = users
-        self.feature = feature or users
+        self.inner = First([inner or users])
+        self.site = First([users])  # for the pages of errors
         self.known: dict[str, HomeSettings] = {}
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -100,30 +107,22 @@ class Homes:
             return error_page(
                 500, found.fault, text=f"The settings of this directory are wrong: {found.fault}"
             )
-        response: Response | None
-        try:
-            if found.auth is not None:
-                decision = await found.auth.decide(request, io)
-                response = decision if isinstance(decision, Response) else None
-                if response is None:
-                    request = decision  # type: ignore[assignment]
-            else:
-                response = None
-            response = response or await self.feature.respond(request, io)
-        except HTTPError as error:
-            response = error_page(error.status, error.cause, error.fields)
-        if response is None:
-            response = error_page(404, "there is no such file")
-        if response.target is not None:
-            return response
-        for finisher in (found.error_pages, found.headers):
-            if finisher is not None:
-                response = await finisher.finish(request, response, io)
-        return response
+        return await found.handler.respond(request, io)
 
-    async def inside(self, request: Request, io: Stream) -> Response:
-        """Answer without the settings' steps: for the pages of errors."""
-        return await self.users.respond(request, io) or error_page(404, "there is no such file")
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the user whose directory the path names."""
+        return (yield from self.users.explain(request, io))
+
+    def chain(self, found: HomeSettings) -> Handler:
+        """Return what answers with a user's settings: the filters stand outside of the log-in."""
+        handler: Handler = self.inner
+        if found.auth is not None:
+            handler = found.auth.around(handler, self.site)
+        handler = Failures(handler)
+        for step in (found.error_pages, found.headers):
+            if step is not None:
+                handler = step.around(handler, self.site)
+        return handler
 
     def settings_of(self, home: Home) -> HomeSettings:
         """Return a user's settings, as they were a second ago at most."""
@@ -132,6 +131,7 @@ class Homes:
         if known is None or now - known.checked > FRESH:
             fresh = self.read(home, known)
             if fresh is not known:
+                fresh.handler = self.chain(fresh)
                 if len(self.known) >= MOST:
                     self.known.clear()
                 self.known[home.name] = fresh
@@ -196,7 +196,6 @@ class Homes:
                     if not leads_below(prefix, path):
                         raise ConfigError(f"{label} {quoted(path)} is no path of this directory")
                 found.error_pages = ErrorPages({status: prefix + path for status, path in pages.items()})
-                found.error_pages.site = self
             elif key == "headers":
                 found.headers = Headers.from_table(raw, label)
                 own = {name.lower() for name, _ in found.headers.added} | found.headers.dropped
@@ -230,7 +229,7 @@ class Homes:
         except ConfigError as reason:
             os.close(descriptor)
             raise ConfigError(str(reason).replace(path, name)) from None
-        weakref.finalize(made, os.close, descriptor)
+        weakref.finalize(made.by, os.close, descriptor)  # which all copies of the middleware hold
         return made
 
 
@@ -267,3 +266,14 @@ def found_at(directory: str, name: str) -> object:
         return identity(os.lstat(os.path.join(directory, name))) if name else None
     except OSError:
         return None
+
+
+def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
+    """Return the directories of users with their settings: a log-in is asked for before a cache is."""
+    inside = handler
+    while isinstance(inside, Middleware):
+        inside = inside.inner
+    return Homes(inside, handler) if isinstance(inside, Users) else handler
+
+
+FEATURE = Feature("homes", settings=("userdir_settings",), wrap=wrap)

@@ -65,6 +65,14 @@ class Languages(Static):
                 return response
         return None
 
+    def absent(self, path: str, why: str) -> str:
+        """Return the line of `ewe --explain` for a path without a file of this name."""
+        variants = self.variants(path)
+        if not variants:
+            return super().absent(path, why)
+        names = " or ".join(self.name(each) for each in variants.values())
+        return f"  answer    the file {names}, as Accept-Language says   (languages)"
+
     def directory(self, request: Request, path: str, descriptor: int) -> Response | None:
         """Answer with the directory's index file, in the client's language, or with a listing."""
         if path.endswith("/"):

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.features.base import Mount
+from ewe.features.declaration import Feature
 from ewe.features.static import File, Static, hidden, identity
 from ewe.http import conditional
 from ewe.http.dates import http_date
@@ -28,9 +30,12 @@ from ewe.http.error_pages import error_page, html_escape
 from ewe.http.messages import Response
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
+    from ewe.features.plan import Plan
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
@@ -127,6 +132,14 @@ class MarkdownPages:
             else Response(200, (("Content-Type", file.kind), *fields), page)
         )
 
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the file whose page answers. Raises HTTPError(403, 404)."""
+        path = request.path
+        is_page = path.endswith(".md") and request.query != "source" and self.static.has(path)
+        if is_page:
+            yield f"  answer    the page of {self.static.name(path)}   (markdown)"
+        return is_page
+
     def page(self, source: bytes, name: str) -> bytes | None:
         """Return the page of a Markdown text, None if it takes too long. name: its title without a heading."""
         text = source.decode("utf-8", "replace")
@@ -175,3 +188,11 @@ def bounded(function: Callable[[], str], seconds: float) -> str:
         return function()
     finally:
         sys.setprofile(before)
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the pages of the site. Raises ValueError if the package markdown is not installed."""
+    yield Mount("/", MarkdownPages(plan.config, plan.static))
+
+
+FEATURE = Feature("markdown", settings=("markdown",), mounts=mounts)

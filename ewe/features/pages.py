@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ewe.features.base import Claim, Mount
+from ewe.features.declaration import Feature
+from ewe.gateway import scripts
 from ewe.gateway.claims import is_in, names_of
 from ewe.gateway.scripts import INDEX, Script, is_application, script_of
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
+    from ewe.features.base import Explanation
+    from ewe.features.plan import LocationPlan, Plan
     from ewe.features.xswitch import XSwitch
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
@@ -85,3 +90,33 @@ class SitePages:
         """Answer with what a page says, None if the path leads to none. Raises HTTPError."""
         script = self.pages.find(request.path)
         return None if script is None else await self.switch.run(script, request, io, self.pages.root)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield which page answers. Raises HTTPError(403, 404)."""
+        page = self.pages.find(request.path)
+        if page is not None:
+            yield from scripts.explained(page, "X-Switch")
+        return page is not None
+
+
+def claims(plan: Plan, root: str) -> Iterator[Claim]:
+    """Yield the extensions of pages that are programs."""
+    for extension in EXTENSIONS if plan.provided("xswitch") is not None else ():
+        yield Claim(extension=extension)
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the pages of the site."""
+    if (switch := plan.provided("xswitch")) is not None:
+        yield Mount("/", SitePages(switch, plan.static.root, plan.config.defaultindex))
+
+
+def files(location: LocationPlan) -> Iterator[Mount]:
+    """Yield the pages among the files of an alias."""
+    if (switch := location.plan.provided("xswitch")) is not None:
+        static = location.static
+        pages = SitePages(switch, static.root, location.config.defaultindex, static.prefix)
+        yield Mount("/", pages, bare=True)
+
+
+FEATURE = Feature("pages", claims=claims, mounts=mounts, files=files)

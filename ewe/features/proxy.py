@@ -14,7 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import parse_origin, parse_proxy
+from ewe.features.base import Mount
+from ewe.features.declaration import Feature
+from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.connections import HTTP, Connections
@@ -28,6 +32,8 @@ from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
+    from ewe.features.plan import LocationPlan, Plan
     from ewe.streams.base import Stream
 
 MAX_LOOP = 8  # servers named ewe that a request may pass
@@ -124,6 +130,17 @@ class Proxy:
         """Return whether a path is this proxy's, or below it."""
         return path.startswith(self.where + "/") or path == (self.where or "*")
 
+    def proxy_at(self, path: str) -> object | None:
+        """Return this proxy, if it answers for a path (ewe.features.encoded_slashes)."""
+        return self if self.covers(path) else None
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the next server, if the path is this proxy's."""
+        covers = self.covers(request.path)
+        if covers:
+            yield f"  answer    the next server of {self.name}"
+        return covers
+
     async def body_of(self, request: Request) -> BodyReader:
         """Return the request's body; spooled, if its length is unknown and the next server needs one."""
         body = request.body
@@ -186,3 +203,37 @@ class Proxy:
         if not is_bodiless(request.method, head.status) and (whole := exchange.whole_body()) is not None:
             return Response(head.status, fields, whole, reason=head.reason, head=encoded)
         return Response(head.status, fields, exchange, reason=head.reason, head=encoded)
+
+
+def let_slashes_in(plan: Plan) -> None:
+    """Have the parser decode a path with %2F, and each site check where it leads."""
+    plan.limits.encoded_slashes = True
+    plan.server.checks.add(EncodedSlashes)
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the proxies. One of all paths is asked last. Raises ValueError."""
+    for path, proxy in features(plan.config):
+        let_slashes_in(plan)
+        yield Mount(path, proxy, last=path == "/")
+
+
+def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Proxy:
+    """Return what passes the requests of a location on. Raises ConfigError, ValueError."""
+    urls = location.table.values["gateway"]
+    for url in urls:
+        try:
+            parse_origin(url)
+        except ValueError:
+            expected = "http://HOST:PORT or http://unix:PATH"
+            raise ConfigError(f"{location.at('gateway')} {quoted(url)}: expected {expected}") from None
+    let_slashes_in(location.plan)
+    return Proxy(location.prefix, urls, location.config, "gateway")
+
+
+FEATURE = Feature(
+    "proxy",
+    settings=("proxy", "proxy_keep", "proxy_timeout", "proxy_host", "proxy_upgrade", "proxy_idle"),
+    mounts=mounts,
+    gateway=gateway,
+)

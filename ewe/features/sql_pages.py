@@ -30,6 +30,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
+from ewe.features.base import Mount
+from ewe.features.declaration import Feature
 from ewe.features.static import FRESH, SETTLED, Static, hidden, identity
 from ewe.gateway.connections import RETRY
 from ewe.http.conditional import tags
@@ -49,7 +51,11 @@ except ImportError as missing:
     MISSING = f"pages from SQL need {missing.name}: pip install 'ewe-server[pages]'"
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
+    from ewe.features.plan import Plan
     from ewe.gateway.database import Databases
     from ewe.streams.base import Stream
 
@@ -127,6 +133,13 @@ class SQLPages:
             return self.failure(500, f"{where}: {error}")
         except BadValue as bad:
             return failed_page(400, str(bad), f"{bad}. Please go back and correct it.")
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the file of the page that answers. Raises HTTPError(403, 404)."""
+        found = self.find(request.path)
+        if found is not None:
+            yield f"  answer    the page from SQL of {self.static.name(found[0])}   (database)"
+        return found is not None
 
     async def answer(self, asked: Asked, kind: str) -> Response:
         """Answer with a page or its data, or refuse the method. Raises PageError, BadValue, HTTPError."""
@@ -503,3 +516,11 @@ def see_other(target: str) -> Response:
 def failed_page(status: int, cause: str, text: str, fields: tuple[tuple[str, str], ...] = ()) -> Response:
     """Return the page of an error with words that fit it. cause: for the log."""
     return error_page(status, cause, fields, text=text)
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the pages of the site."""
+    yield Mount("/", SQLPages(plan.config, plan.provided("databases"), plan.static))
+
+
+FEATURE = Feature("sql-pages", mounts=mounts)

@@ -32,6 +32,8 @@ from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ewe.config.settings import Config
     from ewe.streams.base import Stream
 
@@ -204,6 +206,37 @@ class Static:
         if request.method not in METHODS:
             raise HTTPError(501, f"method {request.method!r} to a file")
         raise HTTPError(405, f"{request.method} to a file", (ALLOW,))
+
+    def explained(self, path: str, why: str, asked: Request) -> Iterator[str]:
+        """Yield the lines of `ewe --explain` for the file or the directory at a path. Raises HTTPError(403, 404).
+
+        asked: the client's request, which an alias may have sent to this path.
+        """
+        name = self.name(path)
+        if hidden(path):
+            raise HTTPError(404, "its name begins with a dot, or is WEB-INF or META-INF")
+        descriptor = self.open(name)
+        if descriptor is None:
+            yield self.absent(path, why)
+            return
+        try:
+            if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                yield f"  answer    the file {name}   ({why})"
+            elif not path.endswith("/"):
+                target = percent_encode(asked.path) + "/" + ("" if asked.query is None else f"?{asked.query}")
+                yield f"  answer    301, Location: {target}   ({name} is a directory)"
+            elif index := next((each for each in self.index if os.path.exists(name + each)), ""):
+                yield f"  answer    the file {name}{index}   (the first of {', '.join(self.index)} that is there)"
+            elif self.indexes:
+                yield f"  answer    a listing of {name}   (it has no {' or '.join(self.index)})"
+            else:
+                yield f"  answer    403: {name} has no {' or '.join(self.index)}, and indexes is off"
+        finally:
+            os.close(descriptor)
+
+    def absent(self, path: str, why: str) -> str:
+        """Return the line of `ewe --explain` for a path without a file."""
+        return f"  answer    404: there is no {self.name(path)}   ({why})"
 
     # Path to file
 

@@ -23,6 +23,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.features.base import Mount
+from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
 from ewe.gateway.scripts import closed_door, script_of
@@ -31,7 +33,11 @@ from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
+    from ewe.features.plan import Plan
     from ewe.features.sql_pages import SQLPages
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.claims import Claims
@@ -107,6 +113,13 @@ class Users:
             return answer
         return await home.static.respond(request, io)
 
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the user whose directory the path names."""
+        home = self.home(request.path)
+        if home is not None:
+            yield f"  answer    the directory of a user, {request.path.split('/')[1]} (userdir)"
+        return home is not None
+
     def home(self, path: str) -> Home | None:
         """Return the directory that a path leads to; None if there is none, or if it is not served."""
         match = NAME.match(path)
@@ -170,3 +183,11 @@ class Users:
         if not os.access(real, os.X_OK):
             raise Doubt(closed_door(root))
         return real
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the users' directories."""
+    yield Mount("/~", Users(plan.config, plan.provided("xswitch"), plan.claims, plan.provided("databases")))
+
+
+FEATURE = Feature("users", settings=("userdir", "min_uid"), mounts=mounts)

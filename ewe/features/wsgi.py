@@ -27,6 +27,7 @@ from ewe.streams.base import Stream, Timeout
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
 
 
 class WSGI:
@@ -50,6 +51,16 @@ class WSGI:
     def load(self) -> None:
         """Import the application, before the first request. Raises ValueError, in one line."""
         self.application = load_application(self.name, "wsgi")
+
+    started = None
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the application, below its path."""
+        path, root = request.path, self.path
+        below = not root or path == root or path.startswith(root + "/")
+        if below:
+            yield f"  answer    WSGI application {self.name} at {root or '/'}"
+        return below
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with what the application returns; None outside of its path.

@@ -7,10 +7,15 @@ script of the site, ewe runs the script as a plain CGI program. And only X-Switc
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import XSWITCH_STATUS_PATH
+from ewe.config.messages import ConfigError
 from ewe.config.setting_types import is_local
+from ewe.features.base import Claim, Mount
+from ewe.features.declaration import Feature, Runner
 from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.own_names import foreign
@@ -22,6 +27,7 @@ from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.plan import LocationPlan, Plan
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
@@ -134,3 +140,46 @@ def script_directories(file: str | None) -> tuple[str, ...]:
     if not isinstance(directories, dict):
         return ()
     return tuple(each for each in directories if each.startswith("/") and each.strip("/"))
+
+
+def provide(plan: Plan) -> XSwitch | None:
+    """Return the way to X-Switch, for all features whose programs it runs. Raises ValueError."""
+    return XSwitch(plan.config, plan.limits) if plan.config.xswitch is not None else None
+
+
+def claims(plan: Plan, root: str) -> Iterator[Claim]:
+    """Yield the directories of scripts that X-Switch's settings name, and those settings."""
+    switch, file = plan.provided("xswitch"), plan.config.xswitch_config
+    for directory in switch.directories if switch is not None else ():
+        yield Claim(directory=directory)
+    if file and plan.shows(file, root):
+        yield Claim(directory=os.path.abspath(file))
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the page of X-Switch's engines."""
+    if plan.config.xswitch_status and (switch := plan.provided("xswitch")) is not None:
+        yield Mount(XSWITCH_STATUS_PATH, switch)
+
+
+def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
+    """Return what runs the scripts of a location. Raises ConfigError if there is no X-Switch."""
+    switch, root = location.plan.provided("xswitch"), location.static.root
+    if switch is None:
+        raise ConfigError(f"{location.at('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x")
+
+    async def run(script: Script, request: Request, io: Stream) -> Response | None:
+        answer: Response = await switch.run(script, request, io, root)
+        return answer
+
+    return Runner(run, needs_files=True)
+
+
+FEATURE = Feature(
+    "xswitch",
+    settings=("xswitch", "xswitch_config", "xswitch_status"),
+    provide=provide,
+    claims=claims,
+    mounts=mounts,
+    gateway=gateway,
+)

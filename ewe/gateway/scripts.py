@@ -42,6 +42,14 @@ class Script:
         self.path_info = path_info
 
 
+def explained(script: Script, why: str, *, executable: bool = False) -> Iterator[str]:
+    """Yield the lines of `ewe --explain` for a script: what runs it, and what it is told of its path."""
+    yield f"  answer    the program {script.file}   ({why})"
+    yield f"            SCRIPT_NAME={script.name} PATH_INFO={script.path_info or '(none)'}"
+    if executable and not os.access(script.file, os.X_OK):
+        yield f"            but 403: it is not executable: chmod +x {script.file}"
+
+
 def leading_parts(root: str, prefix: str, path: str) -> Iterator[Script]:
     """Yield each leading part of a path as if it were the script, the shortest first.
 

@@ -87,14 +87,14 @@ class Request:
     names are joined by ", " (RFC 9110 section 5.3). host: uri-host[:port] of the target, "" if unknown.
     length: the body's, in bytes; 0 without a body, None if it is chunked. keep_alive: the client lets the
     connection stay open. expects: the client waits for "100 Continue". conditional: one of CONDITIONS is present.
-    redirects: local redirects so far. line: the request line. noted: the part of the access log's line that
+    line: the request line. noted: the part of the access log's line that
     depends on the request alone, for the next time. asked: what a responder is told of it, for the next time.
     variables: what an authorizer has said of it, for programs.
     """
 
     __slots__ = (
         "asked", "body", "conditional", "expects", "fields", "host", "keep_alive", "length", "line", "method",
-        "noted", "path", "protocol", "query", "redirects", "target", "values", "variables", "version",
+        "noted", "path", "protocol", "query", "target", "values", "variables", "version",
     )  # fmt: skip
 
     def __init__(
@@ -120,7 +120,6 @@ class Request:
         self.keep_alive = False
         self.expects = False
         self.conditional = any(name in self.values for name in CONDITIONS)
-        self.redirects = 0
         self.body: BodyReader = NO_BODY
         self.protocol = f"HTTP/{version[0]}.{version[1]}"
         self.line = f"{method} {target} {self.protocol}"
@@ -272,7 +271,10 @@ class Response:
 
     def get(self, name: str) -> str | None:
         """Return the value of the first field of a name in lower case; None if there is no such field."""
-        return next((value for own, value in self.fields if own.lower() == name), None)
+        for own, value in self.fields:
+            if own.lower() == name:
+                return value
+        return None
 
     async def close(self) -> None:
         """Release what the body holds: a file, a program."""

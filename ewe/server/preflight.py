@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.feature_table import features
 from ewe.config.setting_types import parse_database
 from ewe.log_files import open_log
 from ewe.processors.base import find
@@ -19,7 +20,7 @@ from ewe.server.access import asked_as, closed_python, doubts, log_doubts, progr
 from ewe.server.demon_program import missing_databases, needs_demon
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import check_isolation, check_users, no_xswitch, words_of
+from ewe.server.processor_factory import check_features, check_users, no_xswitch, words_of
 from ewe.server.run import addresses_of, apache_rules
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
@@ -52,7 +53,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         if not find(config.concurrency).needs_xswitch:  # with one, the workers become another user
             for own in config.each_site():
                 check_users(own)
-            check_isolation(config)
+            check_features(config)
     except StartError as reason:
         failures.append(str(reason))
     site = None
@@ -61,11 +62,8 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     notes += apache_rules(config)
-    if os.path.isdir(config.libcgi_path) and config.libcgi_isolation == "in-place":
-        from ewe.features.libcgi import obstacle
-
-        if hindrance := obstacle(config):
-            notes.append(hindrance)
+    for each in features(config):
+        notes += each.notes(config) if each.notes is not None else ()
     try:
         look_up(config.user, config.group)
         account, group = account_of_workers(config), config.group

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.feature_table import features
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_address
 from ewe.processors.base import Processor, find
@@ -56,7 +57,7 @@ class ProcessorFactory:
         in_processes = self.model.supervised and self.model.many_processes
         self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
         # A library can end its process. The fork model calls it in a child of the server.
-        self.supervised |= config.concurrency != "fork" and calls_libraries(config)
+        self.supervised |= config.concurrency != "fork" and may_end(config)
         self.serves_in_one = not self.supervised  # as far as clients can tell
         if self.applications:
             account = xswitch_process.user if xswitch_process is not None else config.user
@@ -88,7 +89,7 @@ class ProcessorFactory:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
         for own in config.each_site():
             check_users(own)
-        check_isolation(config)
+        check_features(config)
         words = words_of(self.model, config)
         try:
             open_logs(config)
@@ -238,13 +239,11 @@ def check_users(config: Config) -> None:
         )
 
 
-def check_isolation(config: Config) -> None:
-    """Raise StartError if libraries must not be called in place, and there is no X-Switch to call them."""
-    if config.libcgi_isolation == "process" and config.xswitch is None:
-        raise StartError(
-            "LibCGI libraries in separate processes (libcgi-isolation) need X-Switch: start the xswitch model (-x),"
-            " or name the address of an X-Switch (--xswitch)"
-        )
+def check_features(config: Config) -> None:
+    """Raise StartError if a feature lacks what its settings need."""
+    for each in features(config):
+        for reason in each.needs(config) if each.needs is not None else ():
+            raise StartError(reason)
 
 
 def no_xswitch(config: Config) -> str:
@@ -261,10 +260,6 @@ def limit_to_descriptors(processor: Processor) -> None:
         processor.ceiling = min(processor.ceiling, max(limit - RESERVE, 1))
 
 
-def calls_libraries(config: Config) -> bool:
-    """Return whether the server calls LibCGI libraries in its own process: it has some as it starts."""
-    if config.libcgi_isolation != "in-place" or not os.path.isdir(config.libcgi_path):
-        return False
-    from ewe.features.libcgi import holds_libraries
-
-    return holds_libraries(config.libcgi_path)
+def may_end(config: Config) -> bool:
+    """Return whether a request may end the process that answers it."""
+    return any(each.ends_processes is not None and each.ends_processes(config) for each in features(config))

@@ -21,9 +21,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.config.feature_table import feature, modules
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
-from ewe.features.base import FEATURES
 from ewe.gateway.claims import is_in
 from ewe.log_files import Owner
 from ewe.processors.base import UnknownModel, find
@@ -45,22 +45,12 @@ if TYPE_CHECKING:
 __all__ = ["StartError", "UnknownModel", "serve"]
 
 MAX_LOOKED_INTO = 1000  # directories of a document root that are looked into for .htaccess files
-# Modules that a worker may import later, for a request or with other settings (tests/house/test_late_imports.py)
+# Modules that a worker may import later, for a request or with other settings, besides those of the features
+# (tests/house/test_late_imports.py)
 LATER = (
-    *(where.partition(":")[0] for where in FEATURES.values()),
-    "ewe.features.compression", "ewe.features.content_cache", "ewe.features.languages", "ewe.gateway.content_cache",
-    "ewe.features.authorizers", "ewe.features.guards.addresses", "ewe.features.guards.auth",
-    "ewe.features.guards.auth_command", "ewe.features.guards.freshness", "ewe.features.guards.headers",
-    "ewe.features.guards.htpasswd", "ewe.features.guards.limit_rate", "ewe.features.guards.methods",
-    "ewe.features.guards.request_rate",
-    "ewe.features.indexes", "ewe.features.webdav.feature", "ewe.features.libcgi_process",
-    "ewe.features.libcgi_status", "ewe.gateway.asgi", "ewe.gateway.database", "ewe.gateway.libcgi",
-    "ewe.gateway.libcgi_output", "ewe.gateway.libcgi_shim", "ewe.gateway.scgi", "ewe.gateway.spawn",
-    "ewe.config.site_lines", "ewe.config.site_tables", "ewe.gateway.affinity", "ewe.gateway.responder",
-    "ewe.gateway.uwsgi", "ewe.http.media_types",
-    "ewe.http.virtual_hosts", "ewe.libcgi.build", "ewe.sites.error_pages", "ewe.sites.homes", "ewe.sites.virtual",
-    "ewe.server.applications", "ewe.server.sources", "ewe.server.trace", "ewe.streams.loops", "ewe.streams.tls",
-    "ewe.gateway.proxies", "ewe.gateway.proxy_protocol",
+    "ewe.features.languages", "ewe.features.indexes", "ewe.features.encoded_slashes",
+    "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts", "ewe.sites.several",
+    "ewe.server.applications", "ewe.server.sources", "ewe.server.trace", "ewe.streams.tls",
     "ewe.short_line", "ipaddress",
     # Codecs, which Python imports when a text is first encoded: idna is for socket.getaddrinfo()
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape",
@@ -167,12 +157,20 @@ def start_programs(factory: ProcessorFactory) -> None:
         factory.programs.start()
 
 
+def late_modules() -> Iterator[str]:
+    """Yield the modules that a worker may import later: those of the features, what these need, and LATER."""
+    for module in modules():
+        yield module
+        yield from feature(module).late
+    yield from LATER
+
+
 def load_all() -> None:
     """Load now what is loaded late, LibCGI's shim too: without root, these directories may not be readable.
 
     Applications are not among it: the workers import them, as the account.
     """
-    for name in LATER:
+    for name in late_modules():
         importlib.import_module(name)
     for name in IF_INSTALLED:
         with suppress(ImportError):

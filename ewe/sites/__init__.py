@@ -1,40 +1,53 @@
-"""Several sites on one server, and locations on each: what the tables [[site]] and [[site.location]] make.
+"""All that a server offers, as a tree of handlers, made of its settings.
 
-A server without such tables has one ewe.site.Site, and nothing here is loaded. Read virtual.py first: its respond()
-is the order in which a request meets the parts.
+Read routes.py first: its nodes are the order in which a request meets the parts. build.py makes them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ewe.site import Site
+from ewe.config.feature_table import SERVER, feature, is_on
+from ewe.features.plan import Server
+from ewe.site import IDLE_SOCKET, IDLE_WORKER, Site
+from ewe.sites.build import SiteBuilder
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.http.messages import Request, Response
-    from ewe.streams.base import Stream
 
 
-def make_site(config: Config, **how: bool) -> Site:
-    """Return what a server with this configuration offers. how: as Site takes it. Raises ValueError."""
-    if config.sites or config.env or config.pass_authorization or config.userdir_settings:
-        from ewe.sites.virtual import Sites
+def make_site(config: Config, *, holds_idle: bool = False, **how: Any) -> Site:
+    """Return what a server with this configuration offers. Raises ValueError, in one line.
 
-        return behind_proxies(Sites(config, **how))
-    return behind_proxies(Site(config, **how))
-
-
-def behind_proxies(site: Site) -> Site:
-    """Have trusted proxies say who the client of a request is, before the site sees it; return the site.
-
-    Without the setting trusted-proxies the site stays as it is, and a request costs nothing more.
+    holds_idle: an idle connection occupies a worker, so it is kept for a shorter time. how: as Server takes it.
     """
-    if (proxies := site.proxies) is not None:
-        answer = site.respond
+    if config.proxy_protocol and not config.trusted_proxies:
+        raise ValueError(
+            "no peer may send a PROXY header: name the proxy in trusted-proxies (proxy-protocol)"
+        )
+    if config.sites:
+        from ewe.sites.several import several
 
-        async def respond(request: Request, io: Stream) -> Response:
-            return await answer(proxies.identify(request, io), io)
+        site = several(config, **how)
+    else:
+        site = alone(config, **how)
+    site.idle = config.idle if config.idle is not None else IDLE_WORKER if holds_idle else IDLE_SOCKET
+    for setting, module in SERVER.items():
+        if is_on(config, setting):
+            middleware = feature(module).server(site)
+            site.root = middleware.around(site.root, site.root)
+    site.respond = site.root.respond  # type: ignore[assignment]  # the root answers every request
+    return site
 
-        site.respond = respond  # type: ignore[method-assign]
+
+def alone(config: Config, **how: Any) -> Site:
+    """Return the site of a server whose settings have no [[site]]. Raises ValueError, in one line."""
+    server = Server(config, **how)
+    builder = SiteBuilder(config, server, None)
+    site = Site(config, server.limits, server.checked(builder.handler()))
+    site.imported, site.plan = server.applications, builder.plan
+    if config.tls == "self" or config.tls_cert is not None:
+        from ewe.streams.tls import server_context
+
+        site.tls = server_context(config.tls_cert, config.tls_key)
     return site

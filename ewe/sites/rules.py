@@ -1,4 +1,4 @@
-"""Where a location leads: each class answers, passes on (None), or says under which path to look instead.
+"""Where a location leads: each handler answers, passes on (None), or has the site look another path up (Reroute).
 
 Status, Redirect, Rewrite, Try      from the keys of the same names
 Programs                            programs and gateway: which file is the script, and who runs it
@@ -8,39 +8,27 @@ Alias                               alias: files of a directory elsewhere, or on
 from __future__ import annotations
 
 import os
-import re
 import stat
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from ewe.features.base import Reroute
 from ewe.features.static import Static, redirect
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.scripts import Script, leading_parts
+from ewe.gateway.scripts import Script, explained, leading_parts
 from ewe.gateway.true_names import LOOK, true_name
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
-from ewe.http.status import HTTPError
+from ewe.http.status import REASONS, HTTPError
 from ewe.http.target import percent_encode
-from ewe.sites.templates import Template, values_of, with_path
+from ewe.sites.templates import Template, with_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ewe.features.base import Explanation
+    from ewe.features.declaration import Run
+    from ewe.sites.match import Match
     from ewe.streams.base import Stream
-
-    Found = re.Match[str] | None
-
-
-class Lead(Protocol):
-    """One step on the way to an answer. why: for `ewe --explain`, in words."""
-
-    why: str
-
-    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Request | Response | None:
-        """Return an answer, a request to look up instead, or None to pass on.
-
-        rest: of the path, after the location's prefix. found: the match of its pattern. Raises HTTPError.
-        """
-        ...
 
 
 class Status:
@@ -50,7 +38,13 @@ class Status:
         self.status = status
         self.why = f"status = {status}"
 
-    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Response:
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the status."""
+        yield f"  answer    {self.status} {REASONS.get(self.status, '')}   ({self.why})"
+        return True
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        """Return a response with the status."""
         if self.status >= 400:
             return error_page(self.status, f"a location says status = {self.status}")
         return Response(self.status)
@@ -59,57 +53,112 @@ class Status:
 class Redirect:
     """Send the client elsewhere."""
 
-    def __init__(self, template: Template, status: int) -> None:
+    def __init__(self, location: Match, template: Template, status: int) -> None:
+        self.location = location
         self.template = template
         self.status = status
         self.keeps_query = "?" not in template.text and "#" not in template.text
         self.why = f"redirect = {template.text!r}, status {status}"
 
-    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Response:
-        target = self.template.url(values_of(request, rest, found, io))
+    def target(self, request: Request, io: Stream) -> str:
+        """Return the URL to which a request is sent."""
+        target = self.template.url(self.location.values_of(request, io))
         if self.keeps_query and request.query is not None:
             target += "?" + request.query
-        response = redirect(target)
+        return target
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the target."""
+        yield f"  answer    {self.status}, Location: {self.target(request, io)}   ({self.why})"
+        return True
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        """Return the redirect."""
+        response = redirect(self.target(request, io))
         return Response(self.status, response.fields, response.body)
 
 
 class Rewrite:
     """Look another path up."""
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, location: Match, template: Template) -> None:
+        self.location = location
         self.template = template
         self.why = f"rewrite = {template.text!r}"
 
-    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Request:
-        return with_path(request, *self.template.path(values_of(request, rest, found, io)))
+    def rewritten(self, request: Request, io: Stream) -> Request:
+        """Return the request for the other path. Raises HTTPError(404) if that leads out of its directory."""
+        return with_path(request, *self.template.path(self.location.values_of(request, io)))
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the rule. Raises Reroute, HTTPError(404)."""
+        rewritten = self.rewritten(request, io)
+        yield f"  rewrite   {self.why}"
+        raise Reroute(rewritten)
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Raise Reroute, HTTPError(404)."""
+        raise Reroute(self.rewritten(request, io))
 
 
 class Try:
     """Look the first path up that is a file or a directory; the last one is taken unseen."""
 
     def __init__(
-        self, templates: Sequence[Template], status: int, static_of: Callable[[str], Static]
+        self, location: Match, templates: Sequence[Template], status: int, static_of: Callable[[str], Static]
     ) -> None:
         """status: the answer if nothing is found; 0: the last template is the answer.
 
         static_of: return the files that a path is looked up in.
         """
+        self.location = location
         self.templates = templates
         self.status = status
         self.static_of = static_of
         self.why = f"try: {', '.join(each.text for each in templates)}{f', {status}' if status else ''}"
 
-    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Request | Response | None:
-        values = values_of(request, rest, found, io)
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Pass the request on if the first path that is there is its own; else raise Reroute for that path."""
+        if io.tried is self:
+            return None
+        values = self.location.values_of(request, io)
         for template in self.templates:
             path, query = template.path(values)
-            if (template is self.templates[-1] and not self.status) or self.is_there(path):
-                if path == request.path + "/":
-                    path = (
-                        request.path
-                    )  # a directory without its slash: the files' feature sends the client there
-                return None if path == request.path and query is None else with_path(request, path, query)
+            if self.is_last(template) or self.is_there(path):
+                self.look(request, path, query)
+                return None
         return error_page(self.status, f"none of {self.why} is there")
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield which paths are there. Raises Reroute, HTTPError."""
+        if io.tried is self:
+            yield f"  try       not again: it gave {request.path}"
+            return False
+        values = self.location.values_of(request, io)
+        for template in self.templates:
+            path, query = template.path(values)
+            last = self.is_last(template)
+            there = last or self.is_there(path)
+            word = "taken unseen" if last else "is there" if there else "is not there"
+            yield f"  try       {template.text}: {path} {word}"
+            if there:
+                self.look(request, path, query)
+                return False
+        yield f"  answer    {self.status}   ({self.why})"
+        return True
+
+    def is_last(self, template: Template) -> bool:
+        """Return whether a template is taken unseen."""
+        return template is self.templates[-1] and not self.status
+
+    def look(self, request: Request, path: str, query: str | None) -> None:
+        """Raise Reroute, unless a path is the request's own."""
+        if (
+            path == request.path + "/"
+        ):  # a directory without its slash: the files' feature sends the client there
+            path = request.path
+        if path != request.path or query is not None:
+            raise Reroute(with_path(request, path, query), tried=self)
 
     def is_there(self, path: str) -> bool:
         """Return whether a path is a file, or, with a slash at its end, a directory. Raises HTTPError(403)."""
@@ -139,14 +188,6 @@ def is_below_program(static: Static, path: str) -> bool:
     return False
 
 
-class Runner(Protocol):
-    """What runs a script."""
-
-    async def __call__(self, script: Script, request: Request, io: Stream) -> Response | None:
-        """Return its answer. Raises HTTPError."""
-        ...
-
-
 class Programs:
     """Answer with programs.
 
@@ -157,8 +198,8 @@ class Programs:
     def __init__(
         self,
         static: Static,
-        prefix: str,
-        run: Runner,
+        location: Match,
+        run: Run,
         why: str,
         *,
         extensions: tuple[str, ...] = (),
@@ -166,12 +207,13 @@ class Programs:
         needs_file: bool = True,
         executable: bool = False,
     ) -> None:
-        """static: the files. prefix: of the location, without a slash at its end. file: the one program.
+        """static: the files. run: runs a script. file: the one program.
 
         needs_file: the program is a file of this machine. executable: it must have its execute bit.
         """
         self.static = static
-        self.prefix = prefix
+        self.location = location
+        self.prefix = location.prefix
         self.run = run
         self.why = why
         self.extensions = extensions
@@ -179,8 +221,18 @@ class Programs:
         self.needs_file = needs_file
         self.executable = executable
 
-    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Response | None:
-        script = self.find(request.path, rest)
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield which program answers. Raises HTTPError(403, 404)."""
+        script = self.find(request.path)
+        if script is None:
+            yield f"  programs  {request.path} leads to no program   ({self.why})"
+        else:
+            yield from explained(script, self.why, executable=self.executable)
+        return script is not None
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer with the program at the path; None if there is none. Raises HTTPError."""
+        script = self.find(request.path)
         if script is None:
             return None
         refuse_trace(request)
@@ -188,9 +240,10 @@ class Programs:
             raise HTTPError(403, f"{script.file} is not executable: chmod +x {script.file}")
         return await self.run(script, request, io)
 
-    def find(self, path: str, rest: str) -> Script | None:
+    def find(self, path: str) -> Script | None:
         """Return the script that a path leads to. Raises HTTPError(403, 404)."""
         if self.file:
+            rest = self.location.rest(path)
             return Script(self.file, path[: len(path) - len(rest)] if rest else path, rest)
         if not self.needs_file:
             return Script(self.static.name(self.prefix), self.prefix, path[len(self.prefix) :])
@@ -213,22 +266,45 @@ class Programs:
 class Alias:
     """Files of a directory elsewhere, or one file."""
 
-    def __init__(self, static: Static, name: Template | None, why: str) -> None:
+    def __init__(self, location: Match, static: Static, name: Template | None, why: str) -> None:
         """name: the path below the directory, if the location has a pattern or names one file."""
+        self.location = location
         self.static = static
         self.template = name
         self.why = why
 
-    async def lead(self, request: Request, rest: str, found: Found, io: Stream) -> Response:
+    async def respond(self, request: Request, io: Stream) -> Response:
+        """Return the file, or 404. Raises HTTPError."""
         if self.template is None:
             response = await self.static.respond(request, io)
         else:
-            path, _ = self.template.path(values_of(request, rest, found, io))
-            response = await self.static.respond(with_path(request, path, None), io)
+            response = await self.static.respond(self.below(request, io), io)
             if response is not None and response.status == 301:  # a directory: its slash is missing here, too
                 query = "" if request.query is None else "?" + request.query
                 return redirect(percent_encode(request.path) + "/" + query)
         return response or error_page(404, "there is no such file")
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield which file answers. Raises HTTPError(404)."""
+        below = request if self.template is None else self.below(request, io)
+        yield from of_files(self.static, below, self.why, request)
+        return True
+
+    def below(self, request: Request, io: Stream) -> Request:
+        """Return the request for the path below the directory. Raises HTTPError(404) if that leads out of it."""
+        assert self.template is not None
+        return with_path(request, self.template.path(self.location.values_of(request, io))[0], None)
+
+
+def of_files(static: Static, request: Request, why: str, asked: Request) -> Iterator[str]:
+    """Yield the lines of a file or a directory, or of its absence. asked: the client's request, before an alias."""
+    if request.method not in ("GET", "HEAD", "OPTIONS"):
+        yield f"  answer    405: {request.method} to a file"
+        return
+    try:
+        yield from static.explained(request.path, why, asked)
+    except HTTPError as refused:
+        yield f"  answer    {refused.status}: {refused.cause}"
 
 
 def true_path(path: str) -> tuple[str, bool]:

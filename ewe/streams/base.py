@@ -190,6 +190,9 @@ class Stream:
     variables = b""
     user = ""
     unsent = 0
+    # The rates that have counted the request in progress, and the handler of `try` that has found its path
+    counted: tuple[object, ...] = ()
+    tried: object = None
     # What a responder is told of the connection, for the next time; before it the protocol's codec
     asked: tuple[object, bytes] = (None, b"")
 

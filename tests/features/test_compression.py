@@ -19,14 +19,14 @@ from support.wire import read_response, request_of
 
 from ewe.config.settings import Config
 from ewe.features import compression as compression_module
-from ewe.features.compression import Compression, Encoded, compressed_site
+from ewe.features.compression import Compression, Encoded
 from ewe.features.static import COST, SMALL
 from ewe.http import codings
 from ewe.http.limits import Limits
 from ewe.http.messages import Request, Response, Source
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
-from ewe.site import Site
+from ewe.sites import make_site
 from ewe.streams.blocking import run
 
 brotli = needs.module("brotli")
@@ -211,14 +211,15 @@ def compressed(
 ) -> Response:
     """Return a feature's response as a site that compresses sends it. told: an authorizer has named the user."""
 
-    async def respond(request: Request, io: object) -> Response:
-        return response
+    class Inner:
+        async def respond(self, request: Request, io: object) -> Response:
+            return response
 
     asked = request(*lines, line=line)
     if told:
         asked.variables = {b"REMOTE_USER": b"ada"}
     compression = Compression(Config(**{"compress": "all", **settings}))
-    return run(compressed_site(compression, respond)(asked, MemoryStream([])))
+    return run(compression.around(Inner(), Inner()).respond(asked, MemoryStream([])))
 
 
 def text(*fields: tuple[str, str], status: int = 200, body: Any = TEXT, kind: str = "text/plain") -> Response:
@@ -329,9 +330,10 @@ def test_fields_merge_and_a_shared_response_stays_as_it_is() -> None:
 def test_a_tag_is_translated_for_the_features() -> None:
     seen: list[Request] = []
 
-    async def respond(request: Request, io: object) -> Response:
-        seen.append(request)
-        return Response(304, (("ETag", '"a"'), ("Vary", "Cookie")))
+    class Inner:
+        async def respond(self, request: Request, io: object) -> Response:
+            seen.append(request)
+            return Response(304, (("ETag", '"a"'), ("Vary", "Cookie")))
 
     compression = Compression(Config(compress="all"))
     for tag, passed, answered in (
@@ -342,7 +344,7 @@ def test_a_tag_is_translated_for_the_features() -> None:
         ('"a", W/"a-br"', '"a", W/"a-br", W/"a"', '"a"'),
     ):
         asked = request(f"If-None-Match: {tag}", GZIP)
-        found = run(compressed_site(compression, respond)(asked, MemoryStream([])))
+        found = run(compression.around(Inner(), Inner()).respond(asked, MemoryStream([])))
         assert seen.pop().values["if-none-match"] == passed
         assert (found.get("etag"), found.get("vary")) == (answered, "Cookie, Accept-Encoding")
         assert asked.values["if-none-match"] == tag
@@ -421,8 +423,9 @@ def test_the_cache_counts_what_is_compressed(tmp_path: Path) -> None:
         (tmp_path / f"{number}.txt").write_bytes(os.urandom(9000).hex().encode())
     (tmp_path / "edge.txt").write_bytes(b"x" * SMALL)
     wait_until_settled(tmp_path / "edge.txt")
-    site = Site(Config(documentroot=tmp_path, compress="files", cache=room, cgi_path="/nowhere"))
-    static = site.static
+    site = make_site(Config(documentroot=tmp_path, compress="files", cache=room, cgi_path="/nowhere"))
+    assert site.plan is not None
+    static = site.plan.static
     for name in [f"{number}.txt" for number in range(8)] * 3 + ["edge.txt"] * 3:
         for coding in ("gzip", "br", "zstd", "identity"):
             found = run(

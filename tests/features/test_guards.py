@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ewe.config.messages import ConfigError
+from ewe.features.base import Middleware
 from ewe.features.guards import auth, htpasswd
 from ewe.features.guards.addresses import Allow, Deny
 from ewe.features.guards.auth import Auth, parse_basic
@@ -37,24 +37,43 @@ def io_of(address: str = "192.0.2.1") -> Stream:
     return Stream((address, 5000), ("127.0.0.1", 80), None)  # type: ignore[arg-type]
 
 
-def verdict(deciding: Coroutine[Any, None, Request | Response]) -> int:
-    """The status with which a decider answers; 0: the request goes on."""
+class Inner:
+    """The handler inside a middleware. seen: the request that has come through."""
+
+    def __init__(self, response: Response | None = None) -> None:
+        self.response = response or Response(200)
+        self.seen: Request | None = None
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        self.seen = request
+        return self.response
+
+
+def ask(guard: Middleware, request: Request, io: Stream | None = None) -> Response | None:
+    """Return the answer of a middleware, None if the request goes on. Raises HTTPError."""
+    inner = Inner()
+    response = run(guard.around(inner, inner).respond(request, io or io_of()))
+    return response if inner.seen is None else None
+
+
+def verdict(guard: Middleware, request: Request, address: str = "192.0.2.1") -> int:
+    """Return the status with which a middleware answers; 0: the request goes on."""
     try:
-        decision = run(deciding)
+        response = ask(guard, request, io_of(address))
     except HTTPError as error:
         return error.status
-    return decision.status if isinstance(decision, Response) else 0
+    return response.status if response is not None else 0
 
 
 def test_methods() -> None:
     guard = Methods.from_table(["GET", "PROPFIND"], PLACE)
-    asked = {name: verdict(guard.decide(Request(name, "/", (1, 1)), io_of())) for name in
+    asked = {name: verdict(guard, Request(name, "/", (1, 1))) for name in
              ("GET", "HEAD", "PROPFIND", "POST", "DELETE", "OPTIONS", "BREW", "get")}  # fmt: skip
     assert asked == {
         "GET": 0, "HEAD": 0, "PROPFIND": 0, "POST": 405, "DELETE": 405, "OPTIONS": 405, "BREW": 501, "get": 501,
     }  # fmt: skip
     with pytest.raises(HTTPError) as refused:
-        run(guard.decide(Request("POST", "/", (1, 1)), io_of()))
+        ask(guard, Request("POST", "/", (1, 1)))
     assert refused.value.fields == (("Allow", "GET, HEAD, PROPFIND"),)
 
 
@@ -79,7 +98,7 @@ def test_addresses(settings: dict[str, object], passes: tuple[str, ...], refused
     ]
     request = Request("GET", "/", (1, 1))
     for address, status in [*((each, 0) for each in passes), *((each, 403) for each in refused)]:
-        statuses = [verdict(guard.decide(request, io_of(address))) for guard in guards]
+        statuses = [verdict(guard, request, address) for guard in guards]
         assert max(statuses) == status, address
 
 
@@ -93,16 +112,16 @@ def test_the_rate_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now)
     guard = RequestRate.from_table({"rate": 2, "burst": 3}, PLACE)
     request = Request("GET", "/", (1, 1))
-    statuses = [verdict(guard.decide(request, io_of())) for _ in range(5)]
+    statuses = [verdict(guard, request) for _ in range(5)]
     assert statuses == [0, 0, 0, 429, 429]
-    assert verdict(guard.decide(request, io_of("192.0.2.2"))) == 0
+    assert verdict(guard, request, "192.0.2.2") == 0
     with pytest.raises(HTTPError) as refused:
-        run(guard.decide(request, io_of()))
+        ask(guard, request)
     assert refused.value.fields == (("Retry-After", "1"),)
     now += 0.5  # one more, and no request that was refused has counted
-    assert [verdict(guard.decide(request, io_of())) for _ in range(2)] == [0, 429]
+    assert [verdict(guard, request) for _ in range(2)] == [0, 429]
     now += 100  # the burst is there again, and no more than that
-    assert [verdict(guard.decide(request, io_of())) for _ in range(4)] == [0, 0, 0, 429]
+    assert [verdict(guard, request) for _ in range(4)] == [0, 0, 0, 429]
 
 
 def test_a_full_table_keeps_those_that_wait_longest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +166,8 @@ def test_processes_and_threads_count_together() -> None:
 
 def finished(guard: Any, response: Response, path: str = "/a.html") -> list[tuple[str, str]]:
     before = response.fields
-    made: Response = run(guard.finish(Request("GET", path, (1, 1), path=path), response, io_of()))
+    inner = Inner(response)
+    made: Response = run(guard.around(inner, inner).respond(Request("GET", path, (1, 1), path=path), io_of()))
     assert response.fields == before and made.encoded()
     return list(made.fields)
 
@@ -178,7 +198,8 @@ def test_cache_control() -> None:
     guard = CacheControl.from_table("public, immutable", PLACE)
     expires = Expires.from_table("1y", PLACE)
     assert finished(guard, Response(200)) == [("Cache-Control", "public, immutable")]
-    after = run(expires.finish(Request("GET", "/", (1, 1)), Response(200), io_of()))
+    inner = Inner()
+    after = run(expires.around(inner, inner).respond(Request("GET", "/", (1, 1)), io_of()))
     assert dict(finished(guard, after))["Cache-Control"] == "public, immutable, max-age=31536000"
     assert dict(finished(CacheControl.from_table("no-store", PLACE), after))["Cache-Control"] == "no-store"
     assert finished(guard, Response(200, (("Cache-Control", "private"),))) == [("Cache-Control", "private")]
@@ -306,7 +327,7 @@ def log_in(guard: Auth, name: str, password: str, address: str = "192.0.2.1") ->
 
     text = b64encode(f"{name}:{password}".encode()).decode()
     request = Request("GET", "/", (1, 1), (("authorization", f"Basic {text}"),))
-    return verdict(guard.decide(request, io_of(address)))
+    return verdict(guard, request, address)
 
 
 @pytest.fixture
@@ -317,8 +338,8 @@ def guard(tmp_path: Path) -> Auth:
 
 def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = Asked(monkeypatch)
-    response = run(guard.decide(Request("GET", "/", (1, 1)), io_of()))
-    assert isinstance(response, Response) and response.status == 401
+    response = ask(guard, Request("GET", "/", (1, 1)))
+    assert response is not None and response.status == 401
     assert response.get("www-authenticate") == 'Basic realm="The \\"club\\"", charset="UTF-8"'
     assert log_in(guard, "ada", "secret") == log_in(guard, "ada", "secret") == 0
     assert asked.hashes == [HASHES["bcrypt"]]  # the second time it is remembered,
@@ -347,8 +368,10 @@ def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     Asked(monkeypatch)
     request = Request("GET", "/", (1, 1), (("authorization", "Basic YWRhOnNlY3JldA=="), ("accept", "a")))
-    other = run(guard.decide(request, io := io_of()))
-    assert isinstance(other, Request) and other.variables == {b"REMOTE_USER": b"ada", b"AUTH_TYPE": b"Basic"}
+    inner = Inner()
+    run(guard.around(inner, inner).respond(request, io := io_of()))
+    other = inner.seen
+    assert other is not None and other.variables == {b"REMOTE_USER": b"ada", b"AUTH_TYPE": b"Basic"}
     assert io.user == "ada" and hides_authorization(other)
     assert not request.variables and not hides_authorization(request)  # equal heads share the request
     for passes, each in ((False, other), (True, request)):
@@ -382,5 +405,5 @@ def test_guessing(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log_in(guard, "bob", "secret", "203.0.113.1") == 0
     with pytest.raises(HTTPError) as refused:
         request = Request("GET", "/", (1, 1), (("authorization", "Basic YWRhOnNlY3JldA=="),))
-        run(guard.decide(request, io_of("203.0.113.1")))
+        ask(guard, request, io_of("203.0.113.1"))
     assert refused.value.status == 429 and 1 <= int(dict(refused.value.fields)["Retry-After"]) <= 5

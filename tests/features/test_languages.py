@@ -15,8 +15,10 @@ from support.server import WAYS_TO_WAIT, Start
 from support.wire import read_response, request_of
 
 from ewe.config.settings import Config
+from ewe.features.static import Static
 from ewe.http.negotiation import preferred_language, weights
 from ewe.site import Site
+from ewe.sites import make_site
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def site_of(directory: Path, **settings: object) -> Site:
     while time.time() - os.stat(directory / "page.html.de.gz").st_ctime < 0.06:
         time.sleep(0.01)
     config = Config(documentroot=directory, languages="en, de, pt-BR, fr", cgi_path="/nowhere", **settings)
-    return Site(config)
+    return make_site(config)
 
 
 def ask(site: Site, line: str, *fields: str) -> Answer:
@@ -163,17 +165,23 @@ def test_tags_ranges_and_codings(tmp_path: Path) -> None:
         assert gzip.decompress(packed.body) == (tmp_path / "page.en.html").read_bytes()
         assert set(packed.fields["vary"].split(", ")) == {"Accept-Encoding", "Accept-Language"}
         assert packed.fields["content-language"] == "en"
-    held = site.static.taken
+    held = static_of(site).taken
     for _ in range(20):
         ask(site, "GET /page.html", "Accept-Language: en", "Accept-Encoding: gzip")
-    assert site.static.taken == held
+    assert static_of(site).taken == held
+
+
+def static_of(site: Site) -> Static:
+    """Return the files of a site."""
+    assert site.plan is not None
+    return site.plan.static
 
 
 def test_a_variant_that_changes(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     assert b"this is page.en.html" in ask(site, "GET /page.html").body
     (tmp_path / "page.en.html").write_text("changed")
-    site.static.cache["/page.en.html"].checked = 0.0
+    static_of(site).cache["/page.en.html"].checked = 0.0
     assert ask(site, "GET /page.html").body == b"changed"
     (tmp_path / "page.en.html").unlink()
     assert b"this is page.html.de" in ask(site, "GET /page.html").body

@@ -9,10 +9,10 @@ from support import web
 from support.exercises import of_the_docs
 from support.server import ROOT, Start
 
+from ewe.config.feature_table import FEATURES, feature
 from ewe.config.settings import Config
-from ewe.features.base import FEATURES, UnknownFeature, make
-from ewe.registry import load
-from ewe.site import Site
+from ewe.features.declaration import UnknownFeature, make
+from ewe.sites import make_site
 
 
 @pytest.mark.parametrize("model", ["fork", "thread", "pool", "asyncio"])
@@ -63,7 +63,7 @@ def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
         ("nonsense", "is unknown"),
         ("no_such_module:Hello", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         ("ewe.site:Nothing", "cannot be loaded"),
-        ("ewe.site:Site.claims", "cannot be loaded"),
+        ("ewe.site:Site.nothing", "cannot be loaded"),
         ("ewe.http.limits:Limits", "is not a class with a method respond()"),
         ("ewe.features.cgi:CGI", "cannot be made from (config, path)"),
     ],
@@ -90,9 +90,13 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
         asgi=["/blog=json:loads"],
         database=["log=access.db"], proxy=["/next=http://127.0.0.1:1"], markdown=True,
     )  # fmt: skip
-    site = Site(config)
-    classes = [type(feature) for _, feature in site.mounts] + [type(site.static)]
-    assert list(dict.fromkeys(classes)) == [load(where) for where in FEATURES.values()]
+    plan = make_site(config).plan
+    assert plan is not None
+    names = [feature(module).name for module, _ in FEATURES]
+    asked = [name for name, mounts in plan.own.items() if mounts]
+    assert asked == [name for name in names if name in asked]
+    without = set(names) - set(asked)
+    assert without == {"mount", "databases", "libcgi", "content-cache"}
 
 
 def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path) -> None:
@@ -100,7 +104,9 @@ def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path
     config = Config(
         documentroot=str(tmp_path), wsgi=[f"/={demo}", f"/a/long/one={demo}"], asgi=["/api=json:loads"]
     )
-    paths = [path for path, feature in Site(config).mounts if type(feature).__name__ in ("WSGI", "ASGI")]
+    plan = make_site(config).plan
+    assert plan is not None
+    paths = [mount.path for mount in plan.mounts if type(mount.handler).__name__ in ("WSGI", "ASGI")]
     assert paths == ["/a/long/one", "/api", "/"]
 
 

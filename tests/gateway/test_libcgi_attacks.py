@@ -17,7 +17,7 @@ from support.libcgi import DOES, SAYS, compiled, install
 from support.proc import open_files
 from support.server import MODELS, WAYS_TO_WAIT, Server, Start, wait_until
 
-from ewe.features.libcgi_status import is_loopback
+from ewe.features.libcgi.status import is_loopback
 from ewe.libcgi import build
 
 pytestmark = pytest.mark.starts_processes

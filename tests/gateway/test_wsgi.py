@@ -21,7 +21,7 @@ from support.wsgi_apps import FAULTS, MEGABYTE
 
 from ewe.config.settings import Config
 from ewe.gateway.wsgi import Errors, FileWrapper, Invocation, checked_head, constants
-from ewe.site import Site
+from ewe.sites import make_site
 
 APPLICATIONS = ROOT / "tests" / "support" / "wsgi_apps.py"
 StartApps = Callable[..., Server]
@@ -324,7 +324,7 @@ def test_an_application_that_cannot_be_imported(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "broken", raising=False)
     with pytest.raises(ValueError) as caught:
-        Site(Config(documentroot=str(tmp_path), wsgi=[f"/a={name}"]))
+        make_site(Config(documentroot=str(tmp_path), wsgi=[f"/a={name}"]))
     message = str(caught.value)
     assert reason.format(tmp_path / "broken.py") in message and message.endswith("(wsgi)")
     assert message.startswith(f"application {name!r} ") and "\n" not in message
@@ -340,7 +340,7 @@ def test_an_application_that_cannot_be_imported(
 )
 def test_two_applications_at_one_path(tmp_path: Path, wsgi: list[str], asgi: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"two applications at {said}: mount one elsewhere")):
-        Site(Config(documentroot=str(tmp_path), wsgi=wsgi, asgi=asgi))
+        make_site(Config(documentroot=str(tmp_path), wsgi=wsgi, asgi=asgi))
 
 
 def test_the_start_fails_with_one_line(start: Start, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import encodings
 from collections.abc import Iterator
 from pathlib import Path
 
-from ewe.server.run import IF_INSTALLED, LATER
+from ewe.server.run import IF_INSTALLED, late_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
@@ -34,9 +34,7 @@ ROOMS = (
 EARLIER = {
     "importlib": "loads the model",
     "importlib.metadata": "finds the models and features of other packages",
-    "ewe.features.base": "the site is made before",
-    "ewe.features.encoded_slashes": "a site with a proxy imports it when it is made",
-    "ewe.features.sql_pages": "the site is made before; without databases it would load jinja2 for nothing",
+    "ewe.features.sql_pages": "the site is made before",
     "ewe.config.settings": "the command has read the settings",
     "ewe.registry": "finds the model",
     "errno": "is part of the interpreter",
@@ -73,7 +71,7 @@ def test_all_late_imports_are_known() -> None:
         if path.relative_to(ROOT / "ewe").parts[0].removesuffix(".py") in ROOMS:
             for module in late_imports(path.read_text(encoding="utf-8")):
                 found.setdefault(module, set()).add(str(path.relative_to(ROOT)))
-    unknown = found.keys() - {*LATER, *IF_INSTALLED} - EARLIER.keys()
+    unknown = found.keys() - {*late_modules(), *IF_INSTALLED} - EARLIER.keys()
     assert not unknown, {module: found[module] for module in unknown}
 
 
@@ -97,7 +95,7 @@ def codecs_in(source: str) -> Iterator[str]:
 def test_all_codecs_are_known() -> None:
     """Python imports a codec when a file is first opened with it, also in the middle of an error."""
     known = ALWAYS_LOADED | {
-        each.removeprefix("encodings.") for each in LATER if each.startswith("encodings.")
+        each.removeprefix("encodings.") for each in late_modules() if each.startswith("encodings.")
     }
     for path in sorted(ROOT.glob("ewe/**/*.py")):
         if path.relative_to(ROOT / "ewe").parts[0].removesuffix(".py") in (*ROOMS, "database"):

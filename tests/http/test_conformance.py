@@ -21,6 +21,7 @@ from ewe.http.limits import Limits
 from ewe.http.parser import check_partial_head
 from ewe.http.status import HTTPError
 from ewe.site import Site
+from ewe.sites import make_site
 from ewe.streams.blocking import run
 from ewe.streams.tls import SecureStream
 
@@ -37,7 +38,7 @@ def site(tmp_path: Path) -> Site:
     (tmp_path / "listed").mkdir()
     for path in tmp_path.glob("*.txt"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
-    return Site(Config(documentroot=str(tmp_path), cgi_path=str(tmp_path / "none")))
+    return make_site(Config(documentroot=str(tmp_path), cgi_path=str(tmp_path / "none")))
 
 
 def one(site: object, data: bytes) -> tuple[Answer, MemoryStream]:

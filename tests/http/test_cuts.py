@@ -22,7 +22,7 @@ from ewe.body import SKIP
 from ewe.config.settings import Config
 from ewe.http.limits import Limits
 from ewe.http.messages import Request, Response
-from ewe.site import Site
+from ewe.sites import make_site
 from ewe.streams.base import Stream
 
 END = b" HTTP/1.1\r\nHost: ewe\r\n\r\n"
@@ -153,7 +153,7 @@ def test_mutated_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """The corpus with a few bytes changed, answered by a real site."""
     lines = Lines(monkeypatch)
     (tmp_path / "next").write_text("next")
-    site = Site(Config(documentroot=str(tmp_path), cgi_path=str(tmp_path / "none"), **LIMITS))
+    site = make_site(Config(documentroot=str(tmp_path), cgi_path=str(tmp_path / "none"), **LIMITS))
     chance = random.Random(2)
     bits = [
         b"\r",

@@ -16,6 +16,7 @@ from support.wire import request_of
 from ewe.config.settings import Config
 from ewe.http.dates import parse_date
 from ewe.site import Site
+from ewe.sites import make_site as site_of
 
 
 def make_site(root: Path, **settings: object) -> Site:
@@ -25,7 +26,7 @@ def make_site(root: Path, **settings: object) -> Site:
     (root / "empty.txt").touch()
     (root / "large.bin").write_bytes(bytes(range(256)) * 1000)
     (root / "directory").mkdir()
-    return Site(Config(documentroot=str(root), cgi_path=str(root / "none"), **settings))
+    return site_of(Config(documentroot=str(root), cgi_path=str(root / "none"), **settings))
 
 
 @pytest.fixture

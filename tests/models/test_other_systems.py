@@ -28,7 +28,7 @@ from test_same_bytes import EXCHANGES, but_for_dates, cut, make_files
 
 from ewe.config.settings import Config
 from ewe.gateway import records
-from ewe.site import Site
+from ewe.sites import make_site
 
 pytestmark = pytest.mark.starts_processes  # by the fixture `server`, which is not that of conftest.py
 VARIANTS = (*MODELS, "pool --parking idle", "asyncio --loop asyncio", "thread --workers 2")
@@ -66,7 +66,7 @@ def test_nothing_of_linux_is_used(server: Server) -> None:
 
 
 def test_the_same_bytes(server: Server) -> None:
-    site = Site(Config(documentroot=str(server.root), cgi_path=str(server.cgi)))
+    site = make_site(Config(documentroot=str(server.root), cgi_path=str(server.cgi)))
     wrong = []
     for number, data in enumerate(EXCHANGES[::4]):
         expected = but_for_dates(talk(site, data).output())

@@ -18,7 +18,7 @@ from support.server import Server
 
 from ewe.config.settings import Config
 from ewe.http.dates import http_date
-from ewe.site import Site
+from ewe.sites import make_site
 
 THEN = 1_000_000_000  # when all files were changed
 END = b" HTTP/1.1\r\nHost: ewe\r\n"
@@ -119,7 +119,7 @@ def but_for_dates(data: bytes) -> bytes:
 def test_the_same_bytes_under_every_model(shared_server: Server) -> None:
     root = shared_server.root
     make_files(root)
-    site = Site(Config(documentroot=str(root), cgi_path=str(shared_server.cgi)))
+    site = make_site(Config(documentroot=str(root), cgi_path=str(shared_server.cgi)))
     answered = 0
     wrong: list[str] = []
     for data in EXCHANGES:

@@ -136,11 +136,11 @@ def test_markdown(start: Start, model: str) -> None:
 
 def test_without_the_package_markdown_the_start_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     from ewe.config.settings import Config
-    from ewe.site import Site
+    from ewe.sites import make_site
 
     monkeypatch.setitem(sys.modules, "markdown", None)
     with pytest.raises(ValueError, match="pip install markdown"):
-        Site(Config(markdown=True))
+        make_site(Config(markdown=True))
 
 
 def test_completion_and_manual_are_those_of_the_command_line(tmp_path: Path) -> None:

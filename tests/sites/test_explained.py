@@ -57,6 +57,9 @@ class Nowhere:
     variables = b""
     asked = (None, b"")
 
+    tried: object = None
+    counted: tuple[object, ...] = ()
+
     def poller(self) -> None:
         """Stand for a responder that nobody runs."""
         raise HTTPError(503, "nobody runs it")

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from ewe.config.settings import Config
+from ewe.features import homes
+from ewe.features.homes import Homes
 from ewe.features.users import Users
 from ewe.gateway.claims import Claims
 from ewe.http.limits import Limits
 from ewe.http.messages import Response
 from ewe.http.parser import parse_request
-from ewe.sites import homes, make_site
-from ewe.sites.homes import Homes
+from ewe.sites import make_site
 from ewe.streams.blocking import run
 
 ADA = b"ada:$5$saltsalt$6U.U5jx3KtdvPlKMwPmoo91UtrpvNfU.JryccTbt2oA\n"

@@ -19,7 +19,7 @@ from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.sites import make_site
 from ewe.sites.explain import explain
-from ewe.sites.location import Location
+from ewe.sites.match import Match
 from ewe.streams.blocking import run
 
 EXPLOSIVE = (
@@ -110,7 +110,7 @@ def test_a_pattern_that_takes_long_is_matched_with_shorter_paths() -> None:
         r"^/(.*?)/(.*?)/(.*?)x$",
         r"^/(.*)(\d{1,3}){1,3}(.*)x$",
     ):
-        location = Location(LocationTable("ewe.toml line 1", {}, "pattern", pattern, {}, {}, []))
+        location = Match(LocationTable("ewe.toml line 1", {}, "pattern", pattern, {}, {}, []))
         longest = longest_text(pattern)
         assert longest < MAX_MATCHED
         path = "/1/1/" + "1" * (longest - 6) + "x"

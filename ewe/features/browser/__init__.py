@@ -17,3 +17,30 @@ visitor writes a whole statement, which the demon runs on a read-only connection
 
 Read next: urls.py.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ewe.features.base import Mount
+from ewe.features.declaration import Feature
+
+if TYPE_CHECKING:
+    from ewe.features.plan import Plan
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the browser, if the setting `browser` gives it a path."""
+    if plan.config.browser is not None:
+        from ewe.features.browser.feature import Browser
+
+        yield Mount(plan.config.browser, Browser(plan.config, plan.provided("databases")))
+
+
+FEATURE = Feature(
+    "browser",
+    settings=("browser", "browser_hidden", "browser_sql", "browser_edit", "browser_query"),
+    mounts=mounts,
+    late=("ewe.features.browser.feature",),
+)

@@ -18,6 +18,8 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
 from ewe.features.guards.client import client_of
 from ewe.features.guards.tables import expected, texts
 from ewe.http.addresses import Networks
@@ -30,10 +32,8 @@ if TYPE_CHECKING:
 WHAT = 'addresses and networks such as ["192.0.2.7", "192.0.2.0/24", "2001:db8::/32", "unix"]'
 
 
-class Deny:
+class Deny(Middleware):
     """Refuse some clients, by their addresses (setting `deny`)."""
-
-    counts = False
 
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
@@ -43,17 +43,15 @@ class Deny:
         """Read the setting. place: how an error message begins. Raises ConfigError."""
         return cls(networks_of(value, place))
 
-    async def decide(self, request: Request, io: Stream) -> Request | Response:
-        """Return the request. Raises HTTPError(403)."""
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer the other clients. Raises HTTPError(403)."""
         if client_of(request, io) in self.networks:
             raise HTTPError(403, "the client's address is in deny")
-        return request
+        return await self.inner.respond(request, io)
 
 
-class Allow:
+class Allow(Middleware):
     """Refuse all other clients (setting `allow`)."""
-
-    counts = False
 
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
@@ -63,11 +61,11 @@ class Allow:
         """Read the setting. place: how an error message begins. Raises ConfigError."""
         return cls(networks_of(value, place))
 
-    async def decide(self, request: Request, io: Stream) -> Request | Response:
-        """Return the request. Raises HTTPError(403)."""
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer these clients. Raises HTTPError(403)."""
         if client_of(request, io) not in self.networks:
             raise HTTPError(403, "the client's address is not in allow")
-        return request
+        return await self.inner.respond(request, io)
 
 
 def networks_of(value: object, place: str) -> Networks:
@@ -91,3 +89,20 @@ def hint(name: str) -> str:
         return f"; the network is {ip_network(name, strict=False)}"
     except ValueError:
         return ""
+
+
+FEATURE = Feature(
+    "addresses",
+    keys={
+        "deny": Key(
+            "addresses of clients that get 403",
+            'a list of addresses and networks: ["192.0.2.0/24"]',
+            Deny.from_table,
+        ),
+        "allow": Key(
+            "addresses of clients that are let in; all others get 403",
+            "a list of addresses and networks",
+            Allow.from_table,
+        ),
+    },
+)

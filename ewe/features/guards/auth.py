@@ -4,7 +4,7 @@
     auth = { realm = "Members", command = ["/usr/local/bin/check"], timeout = "10s" }
 
 A browser that gets a 401 asks its user, and sends name and password with every request from then on. The password
-has to be checked each time, and a good hash is slow on purpose. decide() is therefore a line of four doors:
+has to be checked each time, and a good hash is slow on purpose. respond() is therefore a line of four doors:
 
     credentials ─▶ this client has failed too often?      ─▶ 429
                 ─▶ were they right a minute ago?          ─▶ go on          (what nearly all requests are)
@@ -42,6 +42,8 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import WAIT, duration
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
 from ewe.features.guards.client import client_of, who
 from ewe.features.guards.request_rate import too_many
 from ewe.features.guards.tables import expected, table, texts
@@ -67,10 +69,8 @@ KEYS = ("realm", "file", "command", "timeout", "remember")
 WHAT = '{ realm = "Members", file = "/etc/ewe/htpasswd" } or { realm = "Members", command = ["/path/to/program"] }'
 
 
-class Auth:
+class Auth(Middleware):
     """Let those pass who know a name and its password."""
-
-    counts = False
 
     def __init__(self, realm: str, by: Htpasswd | Command, remember: float = 60.0) -> None:
         """by: what knows the passwords. remember: seconds for which a right password is not checked again.
@@ -123,8 +123,8 @@ class Auth:
             by = Command(command, times["timeout"])
         return cls(realm, by, times["remember"])
 
-    async def decide(self, request: Request, io: Stream) -> Request | Response:
-        """Return the request with REMOTE_USER, or a 401. Raises HTTPError: 429, and 500, 502, 504 of a command."""
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer who has logged in, else 401. Raises HTTPError: 429, and 500, 502, 504 of a command."""
         given = request.values.get("authorization")
         credentials = parse_basic(given) if given is not None else None
         if credentials is None:
@@ -138,10 +138,11 @@ class Auth:
             raise too_many(wait, "too many failed log-ins of this client (auth)")
         if not await self.right(request, io, client, name, password):
             return error_page(401, f"wrong name or password for {io.user[:64]!r} (auth)", self.fields)
-        return with_variables(request, {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"})
+        known = with_variables(request, {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"})
+        return await self.inner.respond(known, io)
 
     async def right(self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes) -> bool:
-        """Return whether the password is right. Raises HTTPError, as decide()."""
+        """Return whether the password is right. Raises HTTPError, as respond()."""
         from ewe.features.guards.htpasswd import MAX_PASSWORD, Htpasswd, check
 
         stored, known = "", True
@@ -196,3 +197,11 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
     except UnicodeDecodeError:  # Latin-1, as old clients send it although they were asked for UTF-8
         name, password = (each.decode("latin-1").encode() for each in (name, password))
     return name, password
+
+
+MEANING = "who may: a log-in with name and password"
+FEATURE = Feature(
+    "auth",
+    keys={"auth": Key(MEANING, '{ realm = "Members", file = "/etc/ewe/htpasswd" }', Auth.from_table)},
+    late=("ewe.features.guards.auth_command", "ewe.features.guards.htpasswd"),
+)

@@ -8,13 +8,15 @@ gets ewe's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.messages import ConfigError, quoted
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
+from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
-from ewe.site import moved
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
@@ -25,20 +27,11 @@ OF_FILE = frozenset({"etag", "last-modified", "accept-ranges", "location"})
 STATUS = b"REDIRECT_STATUS"
 
 
-class Inner(Protocol):
-    """What is needed here of a VirtualSite."""
-
-    async def inside(self, request: Request, io: Stream) -> Response:
-        """Answer without deciders and finishers. Raises HTTPError."""
-        ...
-
-
-class ErrorPages:
+class ErrorPages(Middleware):
     """The pages of one location, by status."""
 
     def __init__(self, pages: dict[int, str]) -> None:
         self.pages = pages
-        self.site: Inner | None = None  # set by the site that has this finisher
 
     @classmethod
     def from_table(cls, value: object, place: str) -> ErrorPages:
@@ -55,23 +48,25 @@ class ErrorPages:
             pages[int(status)] = path
         return cls(pages)
 
-    async def finish(self, request: Request, response: Response, io: Stream) -> Response:
-        """Return the response with the page of its status, if there is one."""
-        path = self.pages.get(response.status)
-        if path is None or self.site is None:
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the inner handler's response, with the page of its status if there is one."""
+        response = await self.inner.respond(request, io)
+        if response is None or (path := self.pages.get(response.status)) is None:
             return response
         target = request.target.encode("latin-1")  # a page that is a program sees what the visitor asked for
         variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": target, b"REQUEST_URI": target}
         try:
-            asked = moved(request, path, request.redirects + 1)
+            asked = moved(request, path)
             asked.variables = request.variables | variables
-            page = await self.site.inside(asked, io)
+            page = await self.site.respond(asked, io)
+            if page is None:
+                raise HTTPError(404, "there is no such file")
         except HTTPError as error:
             logger.errors.warning(f"page {path} of {response.status}: {error.cause} (error-pages)")
             return response
-        if page.status != 200 or page.target is not None:
+        if page.status != 200:
             await page.close()
-            said = page.status if page.target is None else "a local redirect"
+            said = page.status
             logger.errors.warning(f"page {path} of {response.status}: its answer is {said} (error-pages)")
             return response
         kept = [field for field in response.fields if field[0].lower() not in OF_PAGE]
@@ -83,3 +78,13 @@ class ErrorPages:
         page.status, page.reason, page.cause = response.status, response.reason, cause
         page.fields = (*own, *kept)
         return page
+
+
+FEATURE = Feature(
+    "error-pages",
+    keys={
+        "error-pages": Key(
+            "the site's own pages for statuses", '{ 404 = "/missing.html" }', ErrorPages.from_table
+        )
+    },
+)

@@ -19,6 +19,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
 from ewe.features.guards.headers import checked_value
 from ewe.features.guards.tables import expected
 from ewe.http.dates import http_date
@@ -39,7 +41,7 @@ WHAT = (
 )
 
 
-class Expires:
+class Expires(Middleware):
     """Say until when a response may be kept. ages: seconds by type, by "image/*", and for "default"."""
 
     def __init__(self, ages: Mapping[str, int]) -> None:
@@ -63,9 +65,7 @@ class Expires:
         return cls(ages)
 
     def age(self, request: Request, response: Response) -> int | None:
-        """Return the seconds for which a response is fresh, None if no rule is for it."""
-        if not self.by_type:
-            return self.ages["default"]
+        """Return the seconds for which a response is fresh, by its type; None if no rule is for it."""
         kind = response.get("content-type")
         if kind is None and response.status == 304:
             from ewe.http.media_types import content_type
@@ -77,18 +77,21 @@ class Expires:
                 return self.ages[each]
         return None
 
-    async def finish(self, request: Request, response: Response, io: Stream) -> Response:
-        """Return the response with Expires and Cache-Control, unless it has one of them."""
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the inner handler's response with Expires and Cache-Control, unless it has one of them."""
+        response = await self.inner.respond(request, io)
+        if response is None:
+            return None
         if response.status not in STATUSES or response.get("expires") or response.get("cache-control"):
             return response
-        age = self.age(request, response)
+        age = self.age(request, response) if self.by_type else self.ages["default"]
         if age is None:
             return response
         until = ("Expires", http_date(int(time.time()) + age))
         return response.with_fields((*response.fields, until, ("Cache-Control", f"max-age={age}")))
 
 
-class CacheControl:
+class CacheControl(Middleware):
     """Write Cache-Control."""
 
     def __init__(self, text: str) -> None:
@@ -103,8 +106,11 @@ class CacheControl:
             raise expected(place, value, 'directives such as "no-cache" or "public, max-age=3600"')
         return cls(text)
 
-    async def finish(self, request: Request, response: Response, io: Stream) -> Response:
+    async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response with Cache-Control, unless it has more than the max-age that Expires wrote."""
+        response = await self.inner.respond(request, io)
+        if response is None:
+            return None
         if response.status not in STATUSES:
             return response
         own = response.get("cache-control")
@@ -113,3 +119,15 @@ class CacheControl:
         text = f"{self.text}, {own}" if own is not None and not self.has_age else self.text
         kept = (field for field in response.fields if field[0].lower() != "cache-control")
         return response.with_fields((*kept, ("Cache-Control", text)))
+
+
+FEATURE = Feature(
+    "freshness",
+    keys={
+        "expires": Key(
+            "how long a response stays fresh, by its type", "a time, or a table of types", Expires.from_table
+        ),
+        "cache-control": Key("the field Cache-Control", "a text", CacheControl.from_table),
+    },
+    late=("ewe.http.media_types",),
+)

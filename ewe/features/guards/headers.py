@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, quoted
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
 from ewe.features.guards.tables import expected, table, texts
 from ewe.http.fields import TOKEN
 
@@ -35,7 +37,7 @@ WHAT = '{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"] }'
 Fields = tuple[tuple[str, str], ...]
 
 
-class Headers:
+class Headers(Middleware):
     """Change the fields of every response."""
 
     def __init__(self, dropped: Iterable[str], added: Fields) -> None:
@@ -53,10 +55,16 @@ class Headers:
         added = fields(given.get("add", {}), f"{place} add =")
         return cls((*dropped, *(name.lower() for name, _ in replaced)), (*replaced, *added))
 
-    async def finish(self, request: Request, response: Response, io: Stream) -> Response:
-        """Return the response with other fields."""
-        kept = (field for field in response.fields if field[0].lower() not in self.dropped)
-        return response.with_fields((*kept, *self.added))
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the inner handler's response with other fields."""
+        response = await self.inner.respond(request, io)
+        if response is None:
+            return None
+        fields = []
+        for field in response.fields:  # a comprehension would be a call more for each response
+            if field[0].lower() not in self.dropped:
+                fields.append(field)
+        return response.with_fields((*fields, *self.added))
 
 
 def texts_or_none(value: object, place: str) -> tuple[str, ...]:
@@ -96,3 +104,15 @@ def checked_value(text: object, place: str) -> str:
     if VALUE.fullmatch(value) is None:
         raise expected(place, text, what)
     return value
+
+
+FEATURE = Feature(
+    "headers",
+    keys={
+        "headers": Key(
+            "fields of the response",
+            '{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"] }',
+            Headers.from_table,
+        )
+    },
+)

@@ -24,6 +24,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import SIZE
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
 from ewe.features.guards.tables import expected
 from ewe.http.messages import Region, Response, Source, body_size
 from ewe.http.status import BODILESS, HTTPError
@@ -37,7 +39,7 @@ LARGEST = 64 * 1024  # bytes of a piece
 SLICE = 1.0  # seconds that one wait may take; a client that has closed its sending side may still read
 
 
-class LimitRate:
+class LimitRate(Middleware):
     """Slow responses down."""
 
     def __init__(self, rate: int) -> None:
@@ -52,8 +54,11 @@ class LimitRate:
         except ValueError:
             raise expected(place, value, f"{SIZE.expected}, for each second") from None
 
-    async def finish(self, request: Request, response: Response, io: Stream) -> Response:
-        """Return the response with a body that comes at the rate."""
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the inner handler's response with a body that comes at the rate."""
+        response = await self.inner.respond(request, io)
+        if response is None:
+            return None
         if request.method == "HEAD" or response.status in BODILESS or response.length == 0:
             return response
         if isinstance(response.body, bytes) and len(response.body) <= self.rate // 4:
@@ -153,3 +158,9 @@ async def pause(io: Stream, seconds: float) -> None:
         await bell.heard(seconds)
     finally:
         bell.close()
+
+
+FEATURE = Feature(
+    "limit-rate",
+    keys={"limit-rate": Key("how fast a response is sent", "a size a second", LimitRate.from_table)},
+)

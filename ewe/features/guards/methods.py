@@ -11,22 +11,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
 from ewe.features.guards.tables import expected, texts
 from ewe.http.fields import TOKEN
-from ewe.http.messages import METHODS, Request, Response
+from ewe.http.messages import METHODS
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
+    from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
 METHOD = re.compile(rf"{TOKEN}{{1,32}}")
 WHAT = 'a list of methods such as ["GET", "POST"]'
 
 
-class Methods:
+class Methods(Middleware):
     """Let some methods pass."""
-
-    counts = False
 
     def __init__(self, names: tuple[str, ...]) -> None:
         with_head = dict.fromkeys(
@@ -49,10 +50,14 @@ class Methods:
                 )
         return cls(names)
 
-    async def decide(self, request: Request, io: Stream) -> Request | Response:
-        """Return the request. Raises HTTPError: 405, or 501 for a method that is not known at all."""
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer a method of the list. Raises HTTPError: 405, or 501 for a method that is not known at all."""
         if request.method in self.names:
-            return request
+            return await self.inner.respond(request, io)
         if request.method not in METHODS:
             raise HTTPError(501, f"method {request.method!r} (methods)")
         raise HTTPError(405, f"{request.method} is not among {self.allow[1]} (methods)", (self.allow,))
+
+
+MEANING = "the methods that are allowed; others are 405"
+FEATURE = Feature("methods", keys={"methods": Key(MEANING, 'a list: ["GET", "POST"]', Methods.from_table)})

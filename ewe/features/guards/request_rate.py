@@ -15,6 +15,8 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from ewe.features.base import Middleware
+from ewe.features.declaration import Feature, Key
 from ewe.features.guards.client import client_of, who
 from ewe.features.guards.tables import expected, number, table
 from ewe.gateway.shared_table import Rate, SharedTable
@@ -28,10 +30,8 @@ LOWEST, HIGHEST = 0.001, 1e6  # requests a second
 WHAT = "a number above 0, or { rate = 10, burst = 20 }"
 
 
-class RequestRate:
+class RequestRate(Middleware):
     """Refuse a client's requests above a rate."""
-
-    counts = True
 
     def __init__(self, rate: float, burst: float) -> None:
         """rate: requests a second. burst: at once. Raises OSError if the system gives no shared memory."""
@@ -52,14 +52,26 @@ class RequestRate:
         burst = number(given.get("burst", max(rate, 1)), f"{place} burst", 1, HIGHEST, "a number from 1")
         return cls(rate, burst)
 
-    async def decide(self, request: Request, io: Stream) -> Request | Response:
-        """Return the request. Raises HTTPError(429)."""
-        wait = self.rate.take(who(client_of(request, io)))
-        if wait:
-            raise too_many(wait, f"more than {self.words} (requests-per-second)")
-        return request
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Answer a client below the rate. Raises HTTPError(429).
+
+        A request counts once, also if a rewrite leads it to a location with the same rate.
+        """
+        if self.rate not in io.counted:
+            wait = self.rate.take(who(client_of(request, io)))
+            if wait:
+                raise too_many(wait, f"more than {self.words} (requests-per-second)")
+            io.counted = (*io.counted, self.rate)
+        return await self.inner.respond(request, io)
 
 
 def too_many(wait: float, cause: str) -> HTTPError:
     """Return the 429 for a client that may come again in so many seconds."""
     return HTTPError(429, cause, (("Retry-After", str(max(ceil(wait), 1))),))
+
+
+MEANING = "how many requests a second one client may make; above it 429"
+FEATURE = Feature(
+    "request-rate",
+    keys={"requests-per-second": Key(MEANING, "a number, or a table", RequestRate.from_table)},
+)

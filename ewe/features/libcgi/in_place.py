@@ -12,7 +12,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
+from ewe.gateway import scripts
 from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
@@ -23,13 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
     from ewe.gateway.libcgi import Libraries
     from ewe.gateway.libcgi_output import Answers, AnyOutput
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
-
-PREFIX = "/libcgi-bin/"
-SUFFIX = ".so"
 
 
 class LibCGI:
@@ -40,7 +40,12 @@ class LibCGI:
     """
 
     def __init__(
-        self, config: Config, document_root: str, limits: Limits, directory: str = "", prefix: str = PREFIX
+        self,
+        config: Config,
+        document_root: str,
+        limits: Limits,
+        directory: str = "",
+        prefix: str = LIBCGI_PREFIX,
     ) -> None:
         """directory, prefix: other ones than config.libcgi_path and /libcgi-bin/."""
         self.directory = directory or os.path.realpath(config.libcgi_path)
@@ -109,6 +114,13 @@ class LibCGI:
             output = await io.call(call, script.file, found, variables_of(io), body, abandoned=body.close)
         return await self.answer(request, known, output, io)
 
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield which library answers."""
+        script = self.find(request.path)
+        if script is not None:
+            yield from scripts.explained(script, "libcgi-path")
+        return script is not None
+
     async def answer(self, request: Request, known: Target, output: AnyOutput, io: Stream) -> Response:
         """Return the response that an output says. Raises HTTPError(500) for a malformed head."""
         libraries, answers = self.loaded[0]
@@ -129,7 +141,7 @@ class LibCGI:
                 return None
             if stat.S_ISDIR(mode):
                 continue
-            return script if stat.S_ISREG(mode) and script.file.endswith(SUFFIX) else None
+            return script if stat.S_ISREG(mode) and script.file.endswith(LIBCGI_SUFFIX) else None
         return None
 
 
@@ -169,7 +181,7 @@ def block(variables: Mapping[bytes, bytes]) -> bytes:
 def holds_libraries(directory: str) -> bool:
     """Return whether a directory has a library in it."""
     try:
-        return any(name.endswith(SUFFIX) for name in os.listdir(directory))
+        return any(name.endswith(LIBCGI_SUFFIX) for name in os.listdir(directory))
     except OSError:
         return False
 

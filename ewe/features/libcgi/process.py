@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ewe.features.libcgi import PREFIX, SUFFIX
+from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
+from ewe.gateway import scripts
 from ewe.gateway.scripts import Script, script_of
 from ewe.http.messages import Request, Response
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
     from ewe.features.xswitch import XSwitch
     from ewe.streams.base import Stream
 
@@ -26,7 +28,12 @@ class LibCGIProcess:
     """Answers for the libraries of the site."""
 
     def __init__(
-        self, config: Config, switch: XSwitch, document_root: str, directory: str = "", prefix: str = PREFIX
+        self,
+        config: Config,
+        switch: XSwitch,
+        document_root: str,
+        directory: str = "",
+        prefix: str = LIBCGI_PREFIX,
     ) -> None:
         """directory, prefix: other ones than config.libcgi_path and /libcgi-bin/."""
         self.directory = directory or os.path.realpath(config.libcgi_path)
@@ -42,7 +49,14 @@ class LibCGIProcess:
             return None
         return await self.switch.run(script, request, io, self.document_root, self.more)
 
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield which library answers. Raises HTTPError(404)."""
+        script = self.find(request.path)
+        if script is not None:
+            yield from scripts.explained(script, "libcgi-path, on X-Switch")
+        return script is not None
+
     def find(self, path: str) -> Script | None:
         """Return the library at a path. What else lies in the directory, such as sources, is none."""
         script = script_of(self.directory, self.prefix, path, indexes=())
-        return script if script is not None and script.file.endswith(SUFFIX) else None
+        return script if script is not None and script.file.endswith(LIBCGI_SUFFIX) else None

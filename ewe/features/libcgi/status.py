@@ -17,7 +17,7 @@ from ewe.http.messages import Request, Response
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ewe.features.libcgi import LibCGI
+    from ewe.features.libcgi.in_place import LibCGI
     from ewe.gateway.libcgi import Entry
     from ewe.streams.base import Stream
 

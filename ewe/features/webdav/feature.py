@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
     from ewe.gateway.claims import Claims
     from ewe.streams.base import Stream
 
@@ -96,6 +97,11 @@ class WebDAV:
             return await self.change(request, io)
         except OSError as reason:
             raise refusal(reason, request.path) from None
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the directory of the files."""
+        yield f"  answer    WebDAV, for the files below {self.tree.root}"
+        return True
 
     async def change(self, request: Request, io: Stream) -> Response:
         """Answer DELETE, MKCOL, COPY and MOVE."""

@@ -20,6 +20,7 @@ from ewe.processors.event import Event
 from ewe.processors.fork import Fork
 from ewe.processors.thread import Thread
 from ewe.site import Site
+from ewe.sites import make_site
 from ewe.streams.base import Stream
 from ewe.streams.blocking import BlockingStream
 from ewe.streams.listener import Accepted, Listener
@@ -33,14 +34,14 @@ class BuildingThread(Thread):
     """A thread per connection that builds its own Site, as each thread of EWE built a baseProcessor."""
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
-        return converse(stream, Site(self.config, holds_idle=True))
+        return converse(stream, make_site(self.config, holds_idle=True))
 
 
 class BuildingFork(Fork):
     """A process per connection that builds its own Site, although it inherited one."""
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:
-        return converse(stream, Site(self.config, holds_idle=True))
+        return converse(stream, make_site(self.config, holds_idle=True))
 
 
 class Null(Event):
@@ -48,7 +49,7 @@ class Null(Event):
 
     def __init__(self, site: Site, config: Config) -> None:
         super().__init__(site, config)
-        site.mounts.insert(0, ("/", Nothing()))
+        site.respond = Nothing().respond
 
 
 class TimedStream(BlockingStream):

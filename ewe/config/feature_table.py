@@ -1,0 +1,103 @@
+"""The one table of ewe's features: the names of their modules, and what switches each of them on.
+
+Nothing else outside of ewe.features names a feature. A module of the table ends in FEATURE, its declaration
+(ewe.features.base). It is imported only if the settings need it, since a forked child copies what its parent has
+loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, NamedTuple
+
+# In the order in which a site asks them: the module, and the settings of which at least one must be on. A module
+# with "always" protects sources also where it answers nothing.
+FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("ewe.features.mounted", ("mount",)),
+    ("ewe.features.databases", ("database", "dbd")),
+    ("ewe.features.browser", ("database", "dbd")),
+    ("ewe.features.applications", ("wsgi", "asgi")),
+    ("ewe.features.xswitch", ("xswitch",)),
+    ("ewe.features.cgi", ("always",)),
+    ("ewe.features.libcgi", ("always",)),
+    ("ewe.features.users", ("userdir",)),
+    ("ewe.features.proxy", ("proxy",)),
+    ("ewe.features.fastcgi", ("fastcgi", "scgi", "uwsgi")),
+    ("ewe.features.pages", ("xswitch",)),
+    ("ewe.features.sql_pages", ("database", "dbd")),
+    ("ewe.features.markdown_pages", ("markdown",)),
+    ("ewe.features.content_cache", ("content_cache",)),
+    ("ewe.features.homes", ("userdir_settings",)),
+)
+
+
+class Step(NamedTuple):
+    """A middleware around what a location answers: its module, and the key or the setting that asks for it."""
+
+    module: str
+    key: str = ""
+    setting: str = ""
+
+
+# Asked before the answer; the first in the table is asked first.
+ACCESS = (
+    Step("ewe.features.authorizers", setting="fastcgi_authorizer"),
+    Step("ewe.features.guards.methods", "methods"),
+    Step("ewe.features.guards.addresses", "deny"),
+    Step("ewe.features.guards.addresses", "allow"),
+    Step("ewe.features.guards.request_rate", "requests-per-second"),
+    Step("ewe.features.guards.auth", "auth"),
+)
+# They change the response; the first in the table gets it first.
+FILTERS = (
+    Step("ewe.features.guards.error_pages", "error-pages"),
+    Step("ewe.features.compression", setting="compress"),
+    Step("ewe.features.guards.headers", "headers"),
+    Step("ewe.features.guards.freshness", "expires"),
+    Step("ewe.features.guards.freshness", "cache-control"),
+    Step("ewe.features.guards.limit_rate", "limit-rate"),
+)
+STEPS = {step.key: step for step in (*ACCESS, *FILTERS) if step.key}
+# The kinds of the key `gateway` of a location
+GATEWAYS = {
+    "cgi": "ewe.features.cgi",
+    "xswitch": "ewe.features.xswitch",
+    "libcgi": "ewe.features.libcgi",
+    "fastcgi": "ewe.features.fastcgi",
+    "scgi": "ewe.features.fastcgi",
+    "uwsgi": "ewe.features.fastcgi",
+    "wsgi": "ewe.features.applications",
+    "asgi": "ewe.features.applications",
+    "http": "ewe.features.proxy",
+    "https": "ewe.features.proxy",
+}
+# Keys of a location that decide by themselves who answers
+ANSWERS = {"webdav": "ewe.features.webdav"}
+# Around the whole server: the setting that switches it on
+SERVER = {"trusted_proxies": "ewe.features.trusted_proxies"}
+OFF = (False, None, 0, (), "", "off")
+
+
+def feature(module: str) -> Any:
+    """Return the declaration in a module of the table: a Feature."""
+    return import_module(module).FEATURE
+
+
+def is_on(config: object, setting: str) -> bool:
+    """Return whether a setting asks for its feature."""
+    return setting == "always" or getattr(config, setting) not in OFF
+
+
+def features(config: object) -> Iterator[Any]:
+    """Yield the declarations of the features that a configuration asks for, in the order of the table."""
+    for module, settings in FEATURES:
+        if any(is_on(config, setting) for setting in settings):
+            yield feature(module)
+
+
+def modules() -> list[str]:
+    """Return the names of all modules in the table, each once."""
+    found = [module for module, _ in FEATURES]
+    found += [step.module for step in (*ACCESS, *FILTERS)]
+    return list(dict.fromkeys([*found, *GATEWAYS.values(), *ANSWERS.values(), *SERVER.values()]))

@@ -1,0 +1,79 @@
+"""Applications in Python, of WSGI and of ASGI, each below a path (settings `wsgi` and `asgi`, and `gateway`).
+
+An application is imported once, and exists once in a process, however many locations a site has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ewe.config.setting_types import parse_application
+from ewe.features.base import Claim, Handler, Mount
+from ewe.features.declaration import Feature
+from ewe.features.plan import claims_of_applications
+from ewe.gateway.claims import Claims
+from ewe.registry import directories_of
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.features.plan import LocationPlan, Plan
+
+
+def claims(plan: Plan, root: str) -> Iterator[Claim]:
+    """Yield the directories of the applications' sources."""
+    named = (*plan.config.wsgi, *plan.config.asgi)
+    return claims_of_applications(name for _, name in map(parse_application, named))
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield the applications, the longest path first: one at / leaves the others theirs.
+
+    Raises ValueError for two at the same path: an application answers everything below its path.
+    """
+    config = plan.config
+    named = [(*parse_application(each), "wsgi") for each in config.wsgi]
+    named += [(*parse_application(each), "asgi") for each in config.asgi]
+    at: dict[str, tuple[str, str]] = {}
+    for path, name, kind in named:
+        other, its = at.setdefault(path.rstrip("/"), (name, kind))
+        if (other, its) != (name, kind):
+            raise ValueError(
+                f"two applications at {path}: {other} ({its}) and {name} ({kind}): mount one elsewhere"
+            )
+    for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
+        yield Mount(path, application(plan, config, kind, path, name))
+
+
+def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> Handler:
+    """Return the handler of an application. Raises ValueError if it is imported now, and cannot be."""
+    server = plan.server
+    if kind == "wsgi":
+        from ewe.features.wsgi import WSGI
+
+        wsgi = WSGI(config, path, name, threads=server.many_calls, processes=server.many_processes)
+        server.start(wsgi)
+        return wsgi
+    from ewe.features.asgi import ASGI
+
+    asgi = ASGI(config, path, name)
+    server.start(asgi)
+    return asgi
+
+
+def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Handler:
+    """Return the application below a location's prefix. Raises ValueError."""
+    server = location.plan.server
+    server.claim(Claims("/", sources=directories_of(addresses[0])))
+    return application(location.plan, location.config, kind, location.prefix or "/", addresses[0])
+
+
+FEATURE = Feature(
+    "applications",
+    settings=("wsgi", "asgi"),
+    claims=claims,
+    mounts=mounts,
+    once=True,
+    gateway=gateway,
+    late=("ewe.features.wsgi", "ewe.features.asgi", "ewe.gateway.asgi", "ewe.streams.loops"),
+)

@@ -1,0 +1,114 @@
+"""LibCGI as a feature: programs in libraries, called by this process or by an engine of X-Switch.
+
+in_place.py   in this process (`libcgi-isolation = in-place`)
+process.py    in an engine of X-Switch (`libcgi-isolation = process`)
+status.py     the page /libcgi-status
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
+from ewe.config.messages import ConfigError
+from ewe.features.base import Claim, Handler, Mount
+from ewe.features.declaration import Feature
+from ewe.gateway.claims import is_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ewe.config.settings import Config
+    from ewe.features.plan import LocationPlan, Plan
+
+
+def claims(plan: Plan, root: str) -> Iterator[Claim]:
+    """Yield the directory of libraries, or the libraries in it if it contains the document root."""
+    libraries = os.path.realpath(plan.config.libcgi_path)
+    yield Claim(extension=LIBCGI_SUFFIX) if is_in(root, libraries) else Claim(directory=libraries)
+
+
+def mounts(plan: Plan) -> Iterator[Mount]:
+    """Yield what answers for the site's libraries, if it has a directory of them: this process, or X-Switch."""
+    config, switch, root = plan.config, plan.provided("xswitch"), plan.static.root
+    if not os.path.isdir(config.libcgi_path):
+        return
+    if config.libcgi_isolation == "in-place":
+        from ewe.features.libcgi.in_place import LibCGI
+
+        libcgi = LibCGI(config, root, plan.limits)
+        if config.libcgi_status:
+            from ewe.features.libcgi.status import PATH, LibCGIStatus
+
+            yield Mount(PATH, LibCGIStatus(libcgi, config.names))
+        yield Mount(LIBCGI_PREFIX, libcgi)
+    elif switch is not None:
+        from ewe.features.libcgi.process import LibCGIProcess
+
+        yield Mount(LIBCGI_PREFIX, LibCGIProcess(config, switch, root))
+
+
+def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Handler:
+    """Return what calls the libraries of the alias's directory. Raises ConfigError."""
+    if not location.has_alias or location.has_template or "programs" in location.table.values:
+        raise ConfigError(
+            f"{location.at('gateway')} libcgi needs a prefix and an alias, the directory of the libraries"
+        )
+    location.claim(())
+    config, plan = location.config, location.plan
+    root, directory, prefix = plan.static.root, location.static.root, location.prefix
+    switch = plan.provided("xswitch")
+    if config.libcgi_isolation == "process" and switch is not None:
+        from ewe.features.libcgi.process import LibCGIProcess
+
+        return LibCGIProcess(config, switch, root, directory, prefix)
+    from ewe.features.libcgi.in_place import LibCGI
+
+    return LibCGI(config, root, plan.limits, directory, prefix)
+
+
+def ends_processes(config: Config) -> bool:
+    """Return whether a request may end the process: a library of this process can."""
+    if config.libcgi_isolation != "in-place" or not os.path.isdir(config.libcgi_path):
+        return False
+    from ewe.features.libcgi.in_place import holds_libraries
+
+    return holds_libraries(config.libcgi_path)
+
+
+def needs(config: Config) -> Iterator[str]:
+    """Yield why the server cannot start: libraries must not be called in place, and no X-Switch calls them."""
+    if config.libcgi_isolation == "process" and config.xswitch is None:
+        yield (
+            "LibCGI libraries in separate processes (libcgi-isolation) need X-Switch: start the xswitch model (-x),"
+            " or name the address of an X-Switch (--xswitch)"
+        )
+
+
+def notes(config: Config) -> Iterator[str]:
+    """Yield why no library can be called, for `ewe --check-config`."""
+    if os.path.isdir(config.libcgi_path) and config.libcgi_isolation == "in-place":
+        from ewe.features.libcgi.in_place import obstacle
+
+        if hindrance := obstacle(config):
+            yield hindrance
+
+
+FEATURE = Feature(
+    "libcgi",
+    settings=("libcgi_path", "libcgi_isolation", "libcgi_status", "libcgi_max_output", "libcgi_timeout"),
+    claims=claims,
+    mounts=mounts,
+    gateway=gateway,
+    ends_processes=ends_processes,
+    needs=needs,
+    notes=notes,
+    late=tuple(
+        f"ewe.{name}"
+        for name in (
+            *("features.libcgi.in_place", "features.libcgi.process", "features.libcgi.status"),
+            *("gateway.libcgi", "gateway.libcgi_output", "gateway.libcgi_shim", "libcgi.build"),
+        )
+    ),
+)
