@@ -1,4 +1,5 @@
-"""What answers a request: one file a concern, each with a class that has respond(). base.py is the interface.
+"""What answers a request, and what stands around an answer: a file or a folder each. base.py is the interface.
 
-indexes.py is the exception: static.py makes a directory's listing with it, and imports it only then.
+A module whose last lines are FEATURE = Feature(...) is in the table ewe.config.feature_table. The others are parts
+of one: static.py makes a directory's listing with indexes.py, and imports it only then.
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_mount
-from ewe.features.base import Claim, Mount, Mounted
+from ewe.features.base import Claim, Middleware, Mount, Mounted
 from ewe.features.declaration import Feature, make
 from ewe.features.plan import claims_of_applications
 
@@ -20,9 +20,13 @@ def claims(plan: Plan, root: str) -> Iterator[Claim]:
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the features in the order of the setting. Raises UnknownFeature, ValueError."""
+    """Yield the features in the order of the setting. Raises UnknownFeature, ValueError.
+
+    A middleware holds all that would be asked after it (ewe.sites.routes.Offer), and stands outside of the cache.
+    """
     for path, name in map(parse_mount, plan.config.mount):
-        yield Mount(path, Mounted(make(name, plan.config, path), path))
+        handler = make(name, plan.config, path)
+        yield Mount(path, Mounted(handler, path), bare=isinstance(handler, Middleware))
 
 
 FEATURE = Feature("mount", settings=("mount",), claims=claims, mounts=mounts)

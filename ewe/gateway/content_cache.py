@@ -7,7 +7,7 @@
 It is a shared cache inside the origin server. Which responses it may keep, and for whom, is RFC 9111, in
 ewe.http.caching. This file has the memory and the order of events.
 
-**Where it stands**: around each feature that runs programs, behind authorizers and the deciders of a location. What
+**Where it stands**: around each feature that runs programs, behind authorizers and the guards of a location. What
 they refuse never reaches it. Files are not its business: they have their own cache.
 
 **The key** is the scheme, the host, the target exactly as it was sent, what a rewrite has made of it, the feature,

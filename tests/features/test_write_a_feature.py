@@ -18,9 +18,13 @@ from ewe.sites import make_site
 @pytest.mark.parametrize("model", ["fork", "thread", "pool", "asyncio"])
 def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> None:
     mounts: list[str] = []
-    for name in ("Hello", "Words", "Countdown", "Door"):
+    for name in ("Stopwatch", "Hello", "Words", "Countdown", "Door"):
         (tmp_path / f"my_{name.lower()}.py").write_text(of_the_docs("write-a-feature.md", name))
-        mounts += ["--mount", f"/{name.lower()}=my_{name.lower()}:{name}"]
+        path = "/" if name == "Stopwatch" else f"/{name.lower()}"
+        mounts += ["--mount", f"{path}=my_{name.lower()}:{name}"]
+    with (tmp_path / "my_hello.py").open("a") as module:
+        module.write(of_the_docs("write-a-feature.md", "FEATURE"))
+    mounts += ["--mount", "/declared=my_hello:FEATURE"]
     server = start(model, *mounts)
     (server.root / "door").mkdir()
     (server.root / "door" / "index.html").write_text("inside\n")
@@ -31,6 +35,9 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
         assert client.get("/door/index.html", auth=("ada", "engine")).text == "inside\n"
         assert client.get("/hello?name=Ada").text == "Hello, Ada!\n"
         assert client.get("/hello").text == "Hello, stranger!\n"
+        assert client.get("/declared").text == "Hello, stranger!\n"
+        for path in ("/hello", "/", "/cgi-bin/hello.sh"):  # the middleware holds all of them
+            assert client.get(path).headers["server-timing"].startswith("total;dur=")
         assert client.head("/hello").headers["content-length"] == "17"
         refused = client.post("/hello")
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
@@ -96,7 +103,7 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
     asked = [name for name, mounts in plan.own.items() if mounts]
     assert asked == [name for name in names if name in asked]
     without = set(names) - set(asked)
-    assert without == {"mount", "databases", "libcgi", "content-cache"}
+    assert without == {"mount", "databases", "content-cache", "homes"}
 
 
 def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path) -> None:

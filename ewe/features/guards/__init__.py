@@ -1,9 +1,9 @@
-"""Guards: what a location of the site asks before it answers, and what it does to the answer.
+"""Guards and filters: the middlewares that a key of a location asks for.
 
-A *decider* lets a request go on, changes it, or answers in its place. A *finisher* returns another response:
+A *guard* lets a request go on, or answers in its place. A *filter* changes the response:
 
-    request ─▶ Methods ─▶ Addresses ─▶ RequestRate ─▶ Auth ─▶ the features
-                 405         403          429         401        │
+    request ─▶ Methods ─▶ Deny, Allow ─▶ RequestRate ─▶ Auth ─▶ the features
+                 405          403           429         401        │
     client  ◀─ LimitRate ◀─ CacheControl ◀─ Expires ◀─ Headers ◀─┘
 
 Each is made by from_table(value, place). The value is what the settings file says, and the place is how an error
