@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("ewe")
 # ones: at the end of a run, one process of pytest would work on them alone.
 BEGIN_A_RUN = (
     "tests/xswitch/test_java.py",
-    "tests/lab/",
+    "packages/ewe-lab/tests/",
     "tests/operations/test_hostile.py",
     "tests/streams/",
 )
@@ -66,18 +66,12 @@ def rewrite_once(config: pytest.Config) -> None:
 
     Otherwise each worker rewrites all files by itself, at the same time as the others.
     """
-    made = Path(__file__).parent / "house" / "__pycache__"
+    made = Path(__file__).parent / "tests" / "house" / "__pycache__"
     tag = f"*.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
     if config.getoption("dist", "no") != "no" and not any(made.glob(tag)):
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "--quiet",
-            str(config.rootpath / "tests"),
-        ]
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet"]
+        null = subprocess.DEVNULL
+        subprocess.run(command, cwd=config.rootpath, stdin=null, stdout=null, check=False)
 
 
 def note_process(event: str, arguments: tuple[object, ...]) -> None:

@@ -18,7 +18,7 @@ from support.wire import read_all
 
 from ewe.database.access_log import MAX_LINE, lines_of, opened
 from ewe.database.cli import main
-from ewe.lab.stacks.servers import free_port
+from ewe_lab.stacks.servers import free_port
 
 AGENT = 'He said "hi" \\ back [22/Nov/2026:19:12:46 +0000] "GET / HTTP/1.1" 200 1'
 NAME = 'John [x] "Q" Smith'

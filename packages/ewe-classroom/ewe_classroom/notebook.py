@@ -1,4 +1,4 @@
-"""Grading from Python, above all from a notebook: `from ewe.classroom import check`.
+"""Grading from Python, above all from a notebook: `from ewe_classroom import check`.
 
     class Mine(Processor):                 in one cell
         def serve(self, listener): ...
@@ -28,11 +28,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ewe.classroom.grader.apart import Grader
-from ewe.classroom.grader.formats import summary_line
-from ewe.classroom.grader.page import LEVELS, STYLE, body_of
-from ewe.classroom.grader.verdicts import PASSED, Report, Verdict
-from ewe.classroom.look import PALETTE
+from ewe_classroom.grader.apart import Grader
+from ewe_classroom.grader.formats import summary_line
+from ewe_classroom.grader.page import LEVELS, STYLE, body_of
+from ewe_classroom.grader.verdicts import PASSED, Report, Verdict
+from ewe_classroom.look import PALETTE
 
 CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ewe.classroom.grader.apart import Grader
-    from ewe.classroom.grader.verdicts import Verdict
+    from ewe_classroom.grader.apart import Grader
+    from ewe_classroom.grader.verdicts import Verdict
 
 OPTIONS = (
     (
@@ -76,8 +76,8 @@ class Checks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add a test for each check before the others, so that -k and -m choose among them, too."""
-        from ewe.classroom.grader import scheme
         from ewe.config.messages import ConfigError
+        from ewe_classroom.grader import scheme
 
         try:
             lab = scheme.load(self.config.option.ewe_lab or "thread")
@@ -96,7 +96,7 @@ class Checks:
 
     def verdict(self, item: CheckItem) -> Verdict:
         """Return what the grader has found. Raises GradingFailed."""
-        from ewe.classroom.grader.apart import Grader
+        from ewe_classroom.grader.apart import Grader
 
         directory = str(self.config.invocation_params.dir)
         # Each process of pytest-xdist is given tests one after the other: it cannot choose them beforehand.
@@ -135,8 +135,8 @@ class CheckItem(pytest.Item):
         self.points = points
 
     def runtest(self) -> None:
-        from ewe.classroom.grader.apart import GradingFailed
-        from ewe.classroom.grader.verdicts import PASSED
+        from ewe_classroom.grader.apart import GradingFailed
+        from ewe_classroom.grader.verdicts import PASSED
 
         try:
             verdict = self.parent.checks.verdict(self)

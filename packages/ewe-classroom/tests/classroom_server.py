@@ -12,7 +12,7 @@ ZOO = Path(__file__).with_name("zoo")
 GRADER = [
     sys.executable,
     "-m",
-    "ewe.classroom.grader.cli",
+    "ewe_classroom.grader.cli",
     *(["--user", "root"] if os.geteuid() == 0 else []),
 ]
 PYTHON = quote(sys.executable)  # as a word of a command line: the clone may lie in a directory with a space

@@ -1,6 +1,6 @@
 """Grade every mutant by every check of its lab, and every correct server: docs/kill-matrix.md.
 
-    python tests/classroom/matrix.py --results matrix.jsonl [--jobs 3] [--write] [NAME ...]
+    python packages/ewe-classroom/tests/matrix.py --results matrix.jsonl [--jobs 3] [--write] [NAME ...]
 
 Each server that was graded is a line of the file of results; given again, the same command grades those that are
 missing. --write writes the tables into the page. All rows take an hour with one job. gcc, Go, nginx, lighttpd
@@ -21,13 +21,25 @@ from pathlib import Path
 from shlex import quote
 
 from classroom_server import PYTHON
-from test_zoo import CORRECT, EXCEPTIONS, FILES, MUTANTS, ROOT, ZOO, grade, in_c, load, load_mutants, of_zoo
+from test_zoo import (
+    CORRECT,
+    EXCEPTIONS,
+    FILES,
+    HOUSE,
+    MUTANTS,
+    ZOO,
+    grade,
+    in_c,
+    load,
+    load_mutants,
+    of_zoo,
+)
 
-from ewe.classroom.course.handout import write
-from ewe.classroom.course.labs import labs
-from ewe.classroom.grader.scheme import load as scheme
+from ewe_classroom.course.handout import write
+from ewe_classroom.course.labs import labs
+from ewe_classroom.grader.scheme import load as scheme
 
-PAGE = ROOT / "docs" / "kill-matrix.md"
+PAGE = HOUSE / "docs" / "kill-matrix.md"
 data_mutants = load("data_mutants")
 LANGUAGES = {"python": "Python", "c": "C", "go": "Go", "model": "a model of ewe"}
 

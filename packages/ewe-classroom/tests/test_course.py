@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from classroom_server import PYTHON
 
-from ewe.classroom.course import cli, labs, measurements, questions
-from ewe.classroom.course.one_source import SourceError, solution, starter
-from ewe.classroom.course.packs import PLATFORMS
-from ewe.classroom.grader.scheme import load as scheme
 from ewe.config.messages import ConfigError
+from ewe_classroom.course import cli, labs, measurements, questions
+from ewe_classroom.course.one_source import SourceError, solution, starter
+from ewe_classroom.course.packs import PLATFORMS
+from ewe_classroom.grader.scheme import load as scheme
 
 LABS = [each.name for each in labs.labs()]
 WAYS = [(each.name, way) for each in labs.labs() for way in each.ways]
@@ -122,7 +122,7 @@ AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
 
 def grade(lab: str, *server: str) -> subprocess.CompletedProcess[str]:
     only = [word for check in QUICK[lab] for word in ("--only", check)]
-    code = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
+    code = "import sys; from ewe_classroom.grader.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, *AS_ROOT, "--lab", lab, *only, *server]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
@@ -248,7 +248,7 @@ def test_autolab_runs_the_makefile_and_the_tar(tmp_path: Path) -> None:
     ):
         subprocess.run(["tar", "cf", archive, *names], cwd=forged, check=True)
     grader = bin_ / "ewe-grade"
-    grader.write_text(f'#!/bin/sh\nexec {PYTHON} -m ewe.classroom.grader.cli --network host "$@" 2>&1\n')
+    grader.write_text(f'#!/bin/sh\nexec {PYTHON} -m ewe_classroom.grader.cli --network host "$@" 2>&1\n')
     grader.chmod(0o755)
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("MAKE")
@@ -279,7 +279,7 @@ def test_gradescope_runs_no_makefile_of_a_submission(tmp_path: Path) -> None:
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     grader = bin_ / "ewe-grade"
-    grader.write_text(f'#!/bin/sh\nexec {PYTHON} -m ewe.classroom.grader.cli --only own-answers "$@" 2>&1\n')
+    grader.write_text(f'#!/bin/sh\nexec {PYTHON} -m ewe_classroom.grader.cli --only own-answers "$@" 2>&1\n')
     grader.chmod(0o755)
     script = (tmp_path / "source" / "run_autograder").read_text().replace("/autograder", str(tmp_path))
     done = subprocess.run(

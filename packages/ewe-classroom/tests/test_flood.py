@@ -11,7 +11,7 @@ from shlex import quote
 import pytest
 from classroom_server import GRADER, PYTHON
 
-from ewe.classroom.grader.formats import MOST_BYTES
+from ewe_classroom.grader.formats import MOST_BYTES
 
 FLOOD = r"""
 import os, socket, sys, threading
@@ -44,7 +44,7 @@ def test_a_server_that_sends_without_an_end(tmp_path: Path, kind: str, says: str
     files = {name: tmp_path / name for name in ("html", "json", "gradescope", "junit")}
     code = (
         # Not getrusage(): its maximum begins with the memory of the process that forked this one
-        "import sys; from ewe.classroom.grader.cli import main; status = main(); "
+        "import sys; from ewe_classroom.grader.cli import main; status = main(); "
         "about = open('/proc/self/status').read(); "
         "print(about.partition('VmHWM:')[2].split()[0], file=sys.stderr); sys.exit(status)"
     )

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ewe.classroom.grader import formats
-from ewe.classroom.grader.page import to_html
-from ewe.classroom.grader.responses import Reader
-from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+from ewe_classroom.grader import formats
+from ewe_classroom.grader.page import to_html
+from ewe_classroom.grader.responses import Reader
+from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
 
 
 @pytest.fixture

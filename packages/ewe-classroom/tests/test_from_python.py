@@ -1,4 +1,4 @@
-"""Grading from pytest (`pytest --ewe`) and from a notebook (`ewe.classroom.check`)."""
+"""Grading from pytest (`pytest --ewe`) and from a notebook (`ewe_classroom.check`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shlex import quote
 import pytest
 from classroom_server import COMMAND, PYTHON, ZOO
 
-from ewe.classroom import check
-from ewe.classroom.grader.apart import GradingFailed
-from ewe.classroom.notebook import source_of
 from ewe.processors.base import Processor
 from ewe.processors.serial import Serial
+from ewe_classroom import check
+from ewe_classroom.grader.apart import GradingFailed
+from ewe_classroom.notebook import source_of
 
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 AS_ROOT = "root" if os.geteuid() == 0 else None
@@ -27,7 +27,7 @@ STACK = f"{PYTHON} -S {quote(str(ZOO / 'mutants.py'))} Stack {{port}} {{root}} {
 def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     account = ["--ewe-user", AS_ROOT] if AS_ROOT and any("--ewe" in each for each in arguments) else []
     # Other plugins of this environment take seconds to load.
-    plugins = ["-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "ewe.classroom.pytest_plugin"]
+    plugins = ["-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "ewe_classroom.pytest_plugin"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, *account, *arguments],
         cwd=directory, capture_output=True, text=True, timeout=80,
@@ -76,7 +76,7 @@ def test_pytest_grades_a_server_with_a_test_for_each_check(tmp_path: Path) -> No
 
 def test_the_plugin_is_registered() -> None:
     (found,) = entry_points(group="pytest11", name="ewe")
-    assert found.value == "ewe.classroom.pytest_plugin"
+    assert found.value == "ewe_classroom.pytest_plugin"
 
 
 @pytest.mark.starts_processes
@@ -90,8 +90,8 @@ def test_pytest_says_wrong_usage_in_one_line_and_does_nothing_unasked(tmp_path: 
         assert says in done.stdout + done.stderr and "Traceback" not in done.stdout + done.stderr
     (tmp_path / "test_mine.py").write_text(
         "import sys\ndef test_mine():\n"
-        "    loaded = {name for name in sys.modules if name.split('.')[0] == 'ewe'}\n"
-        "    assert loaded == {'ewe', 'ewe.classroom', 'ewe.classroom.pytest_plugin'}\n"
+        "    loaded = {name for name in sys.modules if name.startswith('ewe')}\n"
+        "    assert loaded == {'ewe_classroom', 'ewe_classroom.pytest_plugin'}\n"
     )
     done = run_pytest(tmp_path)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout

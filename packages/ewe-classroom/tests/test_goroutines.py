@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ewe.classroom.grader import goroutines
+from ewe_classroom.grader import goroutines
 
 DUMP = """\
 listening on 8080

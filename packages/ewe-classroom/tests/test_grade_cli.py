@@ -14,14 +14,14 @@ from classroom_server import COMMAND, GRADER
 from support.proc import alive, descendants
 from support.server import wait_until
 
-from ewe.classroom.grader import cli as grade_cli
-from ewe.classroom.grader import scheme
-from ewe.classroom.grader.check import all_checks
-from ewe.classroom.grader.formats import FORMATS
-from ewe.classroom.grader.subject import BadSubject, from_path
 from ewe.config.messages import ConfigError
+from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader import scheme
+from ewe_classroom.grader.check import all_checks
+from ewe_classroom.grader.formats import FORMATS
+from ewe_classroom.grader.subject import BadSubject, from_path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 
 

@@ -15,16 +15,16 @@ from shlex import quote
 import pytest
 from classroom_server import PYTHON
 
-from ewe.classroom.course import cli as course
-from ewe.classroom.grader import cli as grade_cli
-from ewe.classroom.grader import engine_scene, run_scene
-from ewe.classroom.grader.grading import Grading
-from ewe.classroom.grader.kinds import DATA
-from ewe.classroom.grader.processes import free_port
-from ewe.classroom.grader.sandbox import Limits
-from ewe.classroom.grader.scheme import load
-from ewe.classroom.grader.subject import from_command
-from ewe.classroom.grader.verdicts import FAILED, PASSED, Verdict
+from ewe_classroom.course import cli as course
+from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader import engine_scene, run_scene
+from ewe_classroom.grader.grading import Grading
+from ewe_classroom.grader.kinds import DATA
+from ewe_classroom.grader.processes import free_port
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.scheme import load
+from ewe_classroom.grader.subject import from_command
+from ewe_classroom.grader.verdicts import FAILED, PASSED, Verdict
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "zoo"))
@@ -188,7 +188,7 @@ def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None
     checks = [item.check.name for item in engine.scheme.items if item.check.name != "engine-xswitch"]
     verdicts = grade(
         engine,
-        f"{PYTHON} {quote(f'{HERE.parents[1]}/ewe/xswitch/engines/python.py')}",
+        f"{PYTHON} {quote(f'{HERE.parents[2]}/ewe/xswitch/engines/python.py')}",
         *checks,
     )
     assert [each.text() for each in verdicts if each.status != PASSED] == [] and len(verdicts) == 14

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ewe.classroom.course import cli
-from ewe.classroom.course.leaderboard import pseudonyms
+from ewe_classroom.course import cli
+from ewe_classroom.course.leaderboard import pseudonyms
 
 
 def result(name: str, rate: float, **more: Any) -> dict[str, Any]:

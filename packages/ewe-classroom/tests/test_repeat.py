@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ewe.classroom.grader import repeat
-from ewe.classroom.grader.verdicts import FAILED, PASSED, Report, Verdict
 from ewe.config.messages import ConfigError
+from ewe_classroom.grader import repeat
+from ewe_classroom.grader.verdicts import FAILED, PASSED, Report, Verdict
 
 ABOUT = {"lab": "pool", "server": "mine.py", "checks": ["fifo"]}
 

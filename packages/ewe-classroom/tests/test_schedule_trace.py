@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ewe.classroom.grader import trace
 from ewe.config.settings import Config
 from ewe.processors.base import Processor
 from ewe.server.trace import trace as server_trace
+from ewe_classroom.grader import trace
 
 NAMES = {1: "A", 2: "B", 3: "C"}
 LINES = """\

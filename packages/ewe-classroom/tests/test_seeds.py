@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from classroom_server import GRADER
 
-from ewe.classroom.course import cli as course_cli
-from ewe.classroom.grader import cli as grade_cli
-from ewe.classroom.grader.subject import Site
-from ewe.classroom.seeds import Seed
+from ewe_classroom.course import cli as course_cli
+from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader.subject import Site
+from ewe_classroom.seeds import Seed
 
 PORT, WORKERS = 8685, 3
 FILES = ["/gate-972.txt", "/bell-966.bin", "/clover/barn-722.txt"]

@@ -12,11 +12,11 @@ from shlex import quote
 import pytest
 from classroom_server import PYTHON, ZOO
 
-from ewe.classroom.grader import load, processes, scheme, speed
-from ewe.classroom.grader.sandbox import Limits
-from ewe.classroom.grader.subject import Site, Subject, from_command
-from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 from ewe.config.messages import ConfigError
+from ewe_classroom.grader import load, processes, scheme, speed
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.subject import Site, Subject, from_command
+from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
 FILE = b"wool\n" * 1000
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(FILE), FILE)

@@ -14,9 +14,10 @@ import pytest
 from support.proc import alive
 from support.server import ROOT
 
-from ewe.classroom.grader import cli as grade_cli
-from ewe.classroom.grader import submission as submissions
-from ewe.classroom.grader.sandbox import (
+from ewe.config.messages import ConfigError
+from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader import submission as submissions
+from ewe_classroom.grader.sandbox import (
     Account,
     Limits,
     closed_to_others,
@@ -24,9 +25,8 @@ from ewe.classroom.grader.sandbox import (
     named_account,
     own_account,
 )
-from ewe.classroom.grader.subject import BadSubject
-from ewe.classroom.grader.submission import Submission
-from ewe.config.messages import ConfigError
+from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.submission import Submission
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_a_build_that_fails_says_the_line(submission: Submission) -> None:
 BUILDS = """
 import sys
 from pathlib import Path
-from ewe.classroom.grader import submission as submissions
-from ewe.classroom.grader.sandbox import Limits, adopt_orphans
-from ewe.classroom.grader.subject import BadSubject
+from ewe_classroom.grader import submission as submissions
+from ewe_classroom.grader.sandbox import Limits, adopt_orphans
+from ewe_classroom.grader.subject import BadSubject
 
 adopt_orphans()
 submission = submissions.Submission(Path.cwd(), Limits(), None)
@@ -155,7 +155,7 @@ def test_a_submission_cannot_signal_another_one() -> None:
 # machine would else kill them one by one.
 GRADES = """
 import resource, sys
-from ewe.classroom.grader import cli, subject, submission
+from ewe_classroom.grader import cli, subject, submission
 
 subject.START_S = 1.0
 subject.ROUNDS = submission.ROUNDS = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ewe.classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Scene
 
 HALF, REST = "GET /1.txt HTTP/1.1\r\nHost: localhost\r\n", "\r\n"
 

@@ -1,7 +1,8 @@
 """The proof of the grader: each mutant is caught by the check meant for it, and no check fails on a correct server.
 
-`python tests/classroom/matrix.py` grades every mutant by every check of its lab, and every correct server; its
-result is docs/kill-matrix.md. Here each mutant meets its own check, and some correct servers meet quick checks.
+`python packages/ewe-classroom/tests/matrix.py` grades every mutant by every check of its lab, and every correct
+server; its result is docs/kill-matrix.md. Here each mutant meets its own check, and some correct servers meet quick
+checks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from classroom_server import PYTHON
 
 HERE = Path(__file__).parent
 ZOO = HERE / "zoo"
-ROOT = HERE.parents[1]
+HOUSE = HERE.parent
+ROOT = HOUSE.parents[1]
 FILES = (
     "mutants",
     "caching_mutants",
@@ -61,7 +63,7 @@ def grade(
     report = tmp_path / "report.json"
     as_root = ["--user", "root"] if os.geteuid() == 0 else []  # another account may not enter this clone
     done = subprocess.run(
-        [sys.executable, "-m", "ewe.classroom.grader.cli", *as_root, "--json", str(report), *arguments],
+        [sys.executable, "-m", "ewe_classroom.grader.cli", *as_root, "--json", str(report), *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -88,7 +90,7 @@ def failures(report: dict[str, Any]) -> str:
 
 def documented(page: str, heading: str) -> list[str]:
     """Return the rows of a page's table of mutants: their first four columns."""
-    text = (ROOT / "docs" / page).read_text().partition(heading)[2]
+    text = (HOUSE / "docs" / page).read_text().partition(heading)[2]
     return ["|".join(line.split("|")[:5]) for line in text.splitlines() if line.startswith("| `")]
 
 

@@ -24,7 +24,7 @@ What an exploration says: a failure is real, and its schedule is the proof. No f
 schedules that were tried, and the report counts them.
 """
 
-from ewe.classroom.explorer.report import Exploration, RaceFound, always, explore
-from ewe.classroom.explorer.scheduler import ProgramError
+from ewe_explore.report import Exploration, RaceFound, always, explore
+from ewe_explore.scheduler import ProgramError
 
 __all__ = ["Exploration", "ProgramError", "RaceFound", "always", "explore"]

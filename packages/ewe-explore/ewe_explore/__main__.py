@@ -1,8 +1,8 @@
-"""Run the command ewe-explore: `python -m ewe.classroom.explorer`."""
+"""Run the command ewe-explore: `python -m ewe_explore`."""
 
 import sys
 
-from ewe.classroom.explorer.cli import main
+from ewe_explore.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

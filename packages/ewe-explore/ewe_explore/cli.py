@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ewe import __version__
-from ewe.classroom.explorer.harness import Model
-from ewe.classroom.explorer.program import Program, scenarios
-from ewe.classroom.explorer.report import Exploration, explore, read_schedule, replay
-from ewe.classroom.explorer.scheduler import SAMPLES, Options, ProgramError, Schedule
 from ewe.config.command_parser import CommandParser, HelpFormatter, enough_read
 from ewe.config.messages import nearest
+from ewe_explore.harness import Model
+from ewe_explore.program import Program, scenarios
+from ewe_explore.report import Exploration, explore, read_schedule, replay
+from ewe_explore.scheduler import SAMPLES, Options, ProgramError, Schedule
 
 INTERRUPTED = 130
 HASHES = "PYTHONHASHSEED"

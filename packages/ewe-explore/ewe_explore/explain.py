@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ewe.classroom.explorer.primitives import LOST, Condition, Semaphore
-from ewe.classroom.explorer.queues import Queue
-from ewe.classroom.explorer.scheduler import Run, Step, Wait, named
-from ewe.classroom.explorer.search import shared_keys
+from ewe_explore.primitives import LOST, Condition, Semaphore
+from ewe_explore.queues import Queue
+from ewe_explore.scheduler import Run, Step, Wait, named
+from ewe_explore.search import shared_keys
 
 QUIET = {"looks at", "looks at the size of"}
 SHOWN = 160  # events of a story; of a longer one, the middle is left out

@@ -25,12 +25,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from ewe.classroom.explorer import network
-from ewe.classroom.explorer.primitives import Primitive
-from ewe.classroom.explorer.program import Program
-from ewe.classroom.explorer.scheduler import ACTIVE, Options, ProgramError, Run
-from ewe.classroom.explorer.threads import Thread
+import ewe
 from ewe.config.settings import Config
+from ewe_explore import network
+from ewe_explore.primitives import Primitive
+from ewe_explore.program import Program
+from ewe_explore.scheduler import ACTIVE, Options, ProgramError, Run
+from ewe_explore.threads import Thread
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 ANSWER = b"ok"
@@ -295,7 +296,7 @@ def log() -> ModuleType:
 
 def hosted_name(path: Path) -> str:
     """Return the name of a module of ewe itself; "" for a student's file."""
-    root = Path(__file__).resolve().parents[3]
-    if path.is_relative_to(root / "ewe") and not path.is_relative_to(root / "ewe" / "classroom"):
-        return ".".join(path.relative_to(root).with_suffix("").parts)
+    package = Path(ewe.__file__).resolve().parent
+    if path.is_relative_to(package):
+        return ".".join(path.relative_to(package.parent).with_suffix("").parts)
     return ""

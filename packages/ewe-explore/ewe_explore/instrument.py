@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from ewe.classroom.explorer.scheduler import ACTIVE, Step
+from ewe_explore.scheduler import ACTIVE, Step
 
 AT = "_ewe_at"
 HOLD = "_ewe_hold"

@@ -35,15 +35,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ewe.classroom.explorer import instrument, network, primitives, queues, threads
-from ewe.classroom.explorer.scheduler import ACTIVE, Step, place, show
+from ewe_explore import instrument, network, primitives, queues, threads
+from ewe_explore.scheduler import ACTIVE, Step, place, show
 
 # Packages whose source runs over the stand-ins. Their modules are loaded once for each world, those that keep
 # threads for each run.
 HOSTED = ("concurrent", "selectors", "socketserver", "sched", "ewe")
 EACH_RUN = "concurrent"
-# Modules of ewe that change nothing under the scheduler: the real ones are shared.
-SHARED = ("ewe.classroom", "ewe.http", "ewe.config", "ewe.registry")
+# Modules that change nothing under the scheduler: the real ones are shared.
+SHARED = ("ewe_explore", "ewe.http", "ewe.config", "ewe.registry")
 
 
 def stand_in(name: str, real: ModuleType, **others: Any) -> ModuleType:

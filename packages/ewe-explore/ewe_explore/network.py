@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ewe.classroom.explorer.primitives import Primitive
-from ewe.classroom.explorer.scheduler import ACTIVE, Run
+from ewe_explore.primitives import Primitive
+from ewe_explore.scheduler import ACTIVE, Run
 
 FIRST = 1000  # the first descriptor
 CAPACITY = 64 * 1024

@@ -11,8 +11,8 @@ from __future__ import annotations
 import linecache
 from html import escape
 
-from ewe.classroom.explorer.explain import Event, Story
-from ewe.classroom.explorer.scheduler import short
+from ewe_explore.explain import Event, Story
+from ewe_explore.scheduler import short
 
 CONTEXT = 3  # lines of source around a line that takes part
 WHOLE = 70  # a file of so many lines is shown whole

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ewe.classroom.explorer.names import name_of
-from ewe.classroom.explorer.scheduler import ACTIVE, Abandoned, Lane, Run, Step, place
+from ewe_explore.names import name_of
+from ewe_explore.scheduler import ACTIVE, Abandoned, Lane, Run, Step, place
 
 
 class Primitive:

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.explorer.modules import World
-from ewe.classroom.explorer.scheduler import Options, ProgramError, Run
+from ewe_explore.modules import World
+from ewe_explore.scheduler import Options, ProgramError, Run
 
 
 class Program:

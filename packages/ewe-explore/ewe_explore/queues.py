@@ -14,8 +14,8 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Any
 
-from ewe.classroom.explorer.primitives import Primitive
-from ewe.classroom.explorer.scheduler import ACTIVE, EPOCH, Abandoned, Step, place
+from ewe_explore.primitives import Primitive
+from ewe_explore.scheduler import ACTIVE, EPOCH, Abandoned, Step, place
 
 Empty = queue.Empty
 Full = queue.Full

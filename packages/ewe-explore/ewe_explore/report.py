@@ -1,6 +1,6 @@
 """explore(): one call from a scenario to a verdict, for tests, notebooks and the command.
 
-    from ewe.classroom import explore
+    from ewe_explore import explore
 
     def scenario():
         ...
@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.explorer.explain import Story, story_of
-from ewe.classroom.explorer.page import page
-from ewe.classroom.explorer.program import Program, of_function
-from ewe.classroom.explorer.scheduler import ACTIVE, Options, ProgramError, Run, Schedule
-from ewe.classroom.explorer.search import Failure, Replay, Search, failure_of
-from ewe.classroom.explorer.shrink import Shrinker
-from ewe.classroom.explorer.timeline import timeline
+from ewe_explore.explain import Story, story_of
+from ewe_explore.page import page
+from ewe_explore.program import Program, of_function
+from ewe_explore.scheduler import ACTIVE, Options, ProgramError, Run, Schedule
+from ewe_explore.search import Failure, Replay, Search, failure_of
+from ewe_explore.shrink import Shrinker
+from ewe_explore.timeline import timeline
 
 SECONDS = 10.0
 NO_VERDICT = ("stuck", "unusable")  # kinds of problems that say nothing about schedules

@@ -51,7 +51,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from ewe.classroom.explorer.names import source
+from ewe_explore.names import source
 
 HERE = str(Path(__file__).parent) + "/"
 SAMPLES = HERE + "samples/"

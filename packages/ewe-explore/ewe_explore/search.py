@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ewe.classroom.explorer.scheduler import Lane, Options, Problem, Run, Schedule, Step
+from ewe_explore.scheduler import Lane, Options, Problem, Run, Schedule, Step
 
 Start = Callable[[Run], None]  # executes the program in a run
 Hot = set[tuple[str, int, str]]  # lines at which a switch can matter

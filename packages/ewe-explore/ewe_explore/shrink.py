@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from ewe.classroom.explorer.scheduler import Run, Schedule
-from ewe.classroom.explorer.search import Failure, Replay, Search, failure_of
+from ewe_explore.scheduler import Run, Schedule
+from ewe_explore.search import Failure, Replay, Search, failure_of
 
 PROOF = 1500  # runs for pass 2
 MOVES = 400  # runs for pass 3

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ewe.classroom.explorer.primitives import Event, Primitive
-from ewe.classroom.explorer.scheduler import ACTIVE, Lane, Run, Step, place
+from ewe_explore.primitives import Event, Primitive
+from ewe_explore.scheduler import ACTIVE, Lane, Run, Step, place
 
 
 def lane_name(run: Run, target: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 
-from ewe.classroom.explorer.explain import Event, Story
+from ewe_explore.explain import Event, Story
 
 COLOURS = (36, 33, 35, 32, 34, 31)
 NARROW = 22  # a lane gets at least so many columns

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ewe.classroom.explorer.harness import Model
-from ewe.classroom.explorer.report import explore
+from ewe_explore.harness import Model
+from ewe_explore.report import explore
 
 RIGHT = """
 import queue, threading

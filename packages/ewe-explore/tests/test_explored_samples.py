@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ewe.classroom.explorer.harness import Model
-from ewe.classroom.explorer.program import Program, scenarios
-from ewe.classroom.explorer.report import Exploration, explore, replay
-from ewe.classroom.explorer.scheduler import SAMPLES
+from ewe_explore.harness import Model
+from ewe_explore.program import Program, scenarios
+from ewe_explore.report import Exploration, explore, replay
+from ewe_explore.scheduler import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,7 +103,7 @@ def test_another_process_replays_the_same() -> None:
     assert command[0] == "ewe-explore"
     outputs = {
         subprocess.run(
-            [sys.executable, "-m", "ewe.classroom.explorer", *command[1:]],
+            [sys.executable, "-m", "ewe_explore", *command[1:]],
             capture_output=True, text=True, timeout=60, check=False,
         ).stdout
         for _ in range(2)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from ewe.classroom.explorer import instrument
-from ewe.classroom.explorer.program import Program
-from ewe.classroom.explorer.scheduler import Options, Run
-from ewe.classroom.explorer.search import Replay
+from ewe_explore import instrument
+from ewe_explore.program import Program
+from ewe_explore.scheduler import Options, Run
+from ewe_explore.search import Replay
 
 # Programs whose result does not depend on the schedule. Each is run with real threads, too.
 SAME = {

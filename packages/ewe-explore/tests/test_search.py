@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from support.server import wait_until
 
-from ewe.classroom import RaceFound, always, explore
-from ewe.classroom.explorer.cli import main
-from ewe.classroom.explorer.program import Program
-from ewe.classroom.explorer.report import read_schedule, replay, schedule_text
-from ewe.classroom.explorer.scheduler import SAMPLES, Options, ProgramError, Run
-from ewe.classroom.explorer.search import Replay
+from ewe_explore import RaceFound, always, explore
+from ewe_explore.cli import main
+from ewe_explore.program import Program
+from ewe_explore.report import read_schedule, replay, schedule_text
+from ewe_explore.scheduler import SAMPLES, Options, ProgramError, Run
+from ewe_explore.search import Replay
 
 # Accesses that are two steps: a read, then a write. Two threads call work(), and `value()` must be 2.
 LOST = {
@@ -119,7 +119,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("text", "kind", "headline"), ENDS, ids=[row[0] for row in ENDS])
 def test_the_end_of_a_run(text: str, kind: str | None, headline: str, tmp_path: Path) -> None:
-    imports = "import os, queue, sys, threading, time\nfrom ewe.classroom import always\n"
+    imports = "import os, queue, sys, threading, time\nfrom ewe_explore import always\n"
     source = f"{imports}def scenario():\n    {text}\n"
     result = explore(program(tmp_path / "ends.py", source, Options(max_steps=500)), runs=5)
     if kind is None:
@@ -240,10 +240,10 @@ def test_schedules_are_written_and_read() -> None:
 
 
 def test_the_documents_show_what_the_command_prints() -> None:
-    text = Path(__file__).parents[3].joinpath("docs", "explorer.md").read_text(encoding="utf-8")
+    text = Path(__file__).parents[1].joinpath("docs", "explorer.md").read_text(encoding="utf-8")
     shown = text.partition("$ ewe-explore lost_wakeup\n")[2].partition("```")[0].rstrip("\n")
     result = explore(Program(Path(SAMPLES, "lost_wakeup.py"), "scenario"), runs=50)
-    expected = re.sub(r"again: ewe-explore \S+", "again: ewe-explore ewe/classroom/explorer/samples/lost_wakeup.py",
+    expected = re.sub(r"again: ewe-explore \S+", "again: ewe-explore ewe_explore/samples/lost_wakeup.py",
                       result.text(100))  # fmt: skip
     assert shown == expected
 

@@ -22,14 +22,14 @@ from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.linux import needs_linux
 from ewe.config.messages import nearest
 from ewe.config.setting_types import WAIT, duration
-from ewe.lab.bench.interrupts import INTERRUPTED
-from ewe.lab.options import CommandError, between, count, of, several, target
 from ewe.processors.base import FLAGS
+from ewe_lab.bench.interrupts import INTERRUPTED
+from ewe_lab.options import CommandError, between, count, of, several, target
 
 if TYPE_CHECKING:
-    from ewe.lab.bench.experiment import Experiment
+    from ewe_lab.bench.experiment import Experiment
 
-INSTALL = "pip install 'ewe-server[lab]'"
+INSTALL = "pip install 'ewe-lab[locust]'"
 NEEDS = ("locust", "psutil", "jinja2")
 WIDTH = 100  # columns of what is printed
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["speed"]:
             need_extra()
-            from ewe.lab import speed
+            from ewe_lab import speed
 
             return speed.main(words[1:])
         options = arguments().parse_args(words)
@@ -174,12 +174,12 @@ def add_run(actions: argparse._SubParsersAction[LabParser]) -> None:
 
 
 def in_container(words: Sequence[str]) -> str:
-    """Return the command that measures in a container of ewe's Dockerfile, whose image lacks the extra `lab`."""
+    """Return the command that measures in a container of ewe's Dockerfile, whose image lacks locust."""
     return f'bash -c "pip install {" ".join(NEEDS)} && {shlex.join(["ewe-lab", *words])}"'
 
 
 def need_extra() -> None:
-    """Check that this is Linux, and that the packages of the extra `lab` are installed. Raises CommandError."""
+    """Check that this is Linux, and that the packages that measuring needs are installed. Raises CommandError."""
     if reason := needs_linux("measuring", in_container(sys.argv[1:])):
         raise CommandError(reason, 1)
     if lacking := [name for name in NEEDS if find_spec(name) is None]:
@@ -189,8 +189,8 @@ def need_extra() -> None:
 def compare_servers(options: argparse.Namespace) -> int:
     """Carry out `compare`."""
     need_extra()
-    from ewe.lab import compare, invocation
-    from ewe.lab.bench.processes import LabError
+    from ewe_lab import compare, invocation
+    from ewe_lab.bench.processes import LabError
 
     try:
         part = compare.part(options, options.command)
@@ -210,11 +210,11 @@ def compare_servers(options: argparse.Namespace) -> int:
 def run_experiments(options: argparse.Namespace) -> int:
     """Carry out `run`."""
     need_extra()
-    from ewe.lab import invocation
-    from ewe.lab.bench.processes import LabError
-    from ewe.lab.bench.results import Table
-    from ewe.lab.experiments import CATALOG
-    from ewe.lab.stacks.peers import PEERS
+    from ewe_lab import invocation
+    from ewe_lab.bench.processes import LabError
+    from ewe_lab.bench.results import Table
+    from ewe_lab.experiments import CATALOG
+    from ewe_lab.stacks.peers import PEERS
 
     if bool(options.ids) == options.all:
         raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
@@ -266,7 +266,7 @@ def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def list_experiments(options: argparse.Namespace) -> int:
     """Carry out `list`."""
-    from ewe.lab.experiments import CATALOG
+    from ewe_lab.experiments import CATALOG
 
     document = ""
     for each in CATALOG.values():
@@ -283,7 +283,7 @@ def list_experiments(options: argparse.Namespace) -> int:
 
 def show_experiments(options: argparse.Namespace) -> int:
     """Carry out `show`."""
-    from ewe.lab.experiments import CATALOG
+    from ewe_lab.experiments import CATALOG
 
     for name in ids(options.ids, list(CATALOG)):
         each = CATALOG[name]
@@ -313,10 +313,10 @@ def show_experiments(options: argparse.Namespace) -> int:
 def make_report(options: argparse.Namespace) -> int:
     """Carry out `report`. Without --out, the report of a single run goes into the directory of that run."""
     need_extra()
-    from ewe.lab import invocation
-    from ewe.lab.bench.processes import LabError
-    from ewe.lab.bench.results import BadResults, join, load
-    from ewe.lab.report import report
+    from ewe_lab import invocation
+    from ewe_lab.bench.processes import LabError
+    from ewe_lab.bench.results import BadResults, join, load
+    from ewe_lab.report import report
 
     parts = []
     for directory in options.directories:

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ewe.config.messages import nearest
-from ewe.lab.bench.experiment import Contender, Load
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.invocation import PlannedTable
-from ewe.lab.lab_bench import Job, LabBench, expected, missing
-from ewe.lab.options import CommandError
-from ewe.lab.stacks import gateways, peers
-from ewe.lab.stacks.gateways import Program
 from ewe.processors import base
+from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.invocation import PlannedTable
+from ewe_lab.lab_bench import Job, LabBench, expected, missing
+from ewe_lab.options import CommandError
+from ewe_lab.stacks import gateways, peers
+from ewe_lab.stacks.gateways import Program
 
 GATEWAY_MODEL = "thread"  # under which gateways are compared if no model is named
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Experiment
-from ewe.lab.bench.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
-from ewe.lab.bench.processes import LabError, allow_descriptors, end_children, tree
-from ewe.lab.bench.progress import Progress
-from ewe.lab.bench.results import Cell, Results, Table, save
-from ewe.lab.lab_bench import LabBench
-from ewe.lab.report import report
-from ewe.lab.stacks.machine import machine
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
+from ewe_lab.bench.processes import LabError, allow_descriptors, end_children, tree
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import Cell, Results, Table, save
+from ewe_lab.lab_bench import LabBench
+from ewe_lab.report import report
+from ewe_lab.stacks.machine import machine
 
 DESCRIPTORS = 20_000
 MUCH = 0.25  # share of a core that other programs (and the kernel) had: from here on a note says so

@@ -7,7 +7,7 @@
                         -> a Sample, added to the Cell
 
 The server has the first core that we may use, the load the last. A third core, if there is one, is for the Watch.
-ewe.lab.bench.experiment.Bench is the interface that an experiment sees.
+ewe_lab.bench.experiment.Bench is the interface that an experiment sees.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Contender, Load, Running
-from ewe.lab.bench.links import link
-from ewe.lab.bench.processes import LabError, on_core, one_line, running, text_of, tool, two_cores
-from ewe.lab.bench.progress import Progress
-from ewe.lab.bench.results import Cell, Sample
-from ewe.lab.bench.watch import Watch
-from ewe.lab.load.child import environment
-from ewe.lab.load.run import run
-from ewe.lab.stacks import peers, servers
 from ewe.processors import base
+from ewe_lab.bench.experiment import Contender, Load, Running
+from ewe_lab.bench.links import link
+from ewe_lab.bench.processes import LabError, on_core, one_line, running, text_of, tool, two_cores
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import Cell, Sample
+from ewe_lab.bench.watch import Watch
+from ewe_lab.load.child import environment
+from ewe_lab.load.run import run
+from ewe_lab.stacks import peers, servers
 
 OVERHEAD = 2.5  # seconds to start and stop server and load; used in estimates
 ONE_CORE = "There is one core only: server and load share it, and figures say less than they would on two."
@@ -168,7 +168,7 @@ class LabBench:
             *self.prefix,
             sys.executable,
             "-m",
-            "ewe.lab.load.probe",
+            "ewe_lab.load.probe",
             server.url.rstrip("/") + load.path,
         ]
         if load.length is not None:

@@ -1,6 +1,6 @@
 """Compare every model with nginx at full speed: `ewe-lab speed`, `make bench` (docs/speed.md).
 
-    main: plan the rows, measure them on the lab's bench (ewe.lab.lab_bench), print them
+    main: plan the rows, measure them on the lab's bench (ewe_lab.lab_bench), print them
 
 The figure that counts is the CPU time that the server's whole process tree uses for a request. Unlike the rate it
 does not depend on how many cores there are, nor on the client.
@@ -22,15 +22,15 @@ from pathlib import Path
 from ewe.config.command_parser import CommandParser
 from ewe.config.messages import docs_page
 from ewe.config.settings import Config
-from ewe.lab import options as types
-from ewe.lab.bench.experiment import Contender, Load
-from ewe.lab.bench.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
-from ewe.lab.bench.processes import LabError, end_children, missing, tree
-from ewe.lab.bench.progress import Progress
-from ewe.lab.bench.results import Cell, Sample
-from ewe.lab.lab_bench import Job, LabBench, fitting
-from ewe.lab.stacks.machine import machine
 from ewe.processors.prefork import Prefork
+from ewe_lab import options as types
+from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
+from ewe_lab.bench.processes import LabError, end_children, missing, tree
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import Cell, Sample
+from ewe_lab.lab_bench import Job, LabBench, fitting
+from ewe_lab.stacks.machine import machine
 
 WARM_UP = 0.5  # seconds, not counted
 OVERHEAD = 1.0  # seconds to start, probe and stop a server; used in estimates
@@ -362,8 +362,8 @@ def as_json(rows: Sequence[Row], about: Mapping[str, object]) -> str:
 def arguments() -> CommandParser:
     """Return the parser of the command line."""
     parser = CommandParser(
-        prog="python -m ewe.lab.speed",
-        description=f"Compare ewe's models with nginx. {docs_page('speed.md')} explains it.",
+        prog="python -m ewe_lab.speed",
+        description=f"Compare ewe's models with nginx. {docs_page('speed.md', 'ewe-lab')} explains it.",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="1 KB with keep-alive and without a log only: about a minute")
@@ -419,7 +419,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (LabError, OSError) as reason:
         parser.error(str(reason))
     if lacking := missing(("wrk", REFERENCE)):
-        print(f"ewe.lab.speed: {lacking}", file=sys.stderr)
+        print(f"ewe_lab.speed: {lacking}", file=sys.stderr)
         return 1
     rows = plan(contenders, settings(sizes, options.quick), options.connections)
     known = machine([REFERENCE])

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 from _pytest.mark import ParameterSet
 
-from ewe.lab.bench.progress import Progress
-from ewe.lab.lab_bench import LabBench
-from ewe.lab.stacks.ways import Way
+from ewe_lab.bench.progress import Progress
+from ewe_lab.lab_bench import LabBench
+from ewe_lab.stacks.ways import Way
 
 # What a way to serve a program needs, by the front server, by what runs the program, and by its language
 NEEDED = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ewe.lab.bench.results import Cell, Results, Sample, Second, Table, Times, Usage
-from ewe.lab.experiments.ewe_figures import E_T2_PRINTED as PRINTED
-from ewe.lab.experiments.ewe_tables import line_cells
+from ewe_lab.bench.results import Cell, Results, Sample, Second, Table, Times, Usage
+from ewe_lab.experiments.ewe_figures import E_T2_PRINTED as PRINTED
+from ewe_lab.experiments.ewe_tables import line_cells
 
 MODELS = (
     "serial",

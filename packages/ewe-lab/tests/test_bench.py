@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from support.server import wait_until
 
-from ewe.lab import lab_bench
-from ewe.lab.bench import links
-from ewe.lab.bench.experiment import Contender, Load
-from ewe.lab.bench.processes import LabError, find_tool, processes, tree
-from ewe.lab.bench.progress import Progress
-from ewe.lab.bench.results import Cell, Sample, Second
-from ewe.lab.bench.watch import Reading, Watch
-from ewe.lab.lab_bench import Job, LabBench, expected, fitting, missing
-from ewe.lab.stacks import peers, servers
+from ewe_lab import lab_bench
+from ewe_lab.bench import links
+from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.processes import LabError, find_tool, processes, tree
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import Cell, Sample, Second
+from ewe_lab.bench.watch import Reading, Watch
+from ewe_lab.lab_bench import Job, LabBench, expected, fitting, missing
+from ewe_lab.stacks import peers, servers
 
 
 class Quiet:

@@ -12,21 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.lab_bench import quick_lab, tried
-from support.lab_tables import times
+from lab_bench import quick_lab, tried
+from lab_tables import times
 
-from ewe.lab.bench.processes import LabError, processes
-from ewe.lab.bench.results import Cell, Results, Sample, Second, Table, Usage
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE
-from ewe.lab.experiments import CATALOG, t_ld, visitors
-from ewe.lab.experiments.t_ld import CPU, MEMORY, PREFORK, SQL, WORDPRESS
-from ewe.lab.experiments.visitors import PARTS, PHASES
-from ewe.lab.report import phases, report
-from ewe.lab.stacks import databases, mariadb, sql_blog, wordpress
-from ewe.lab.stacks.blog import ON_MAIN_PAGE, POSTS, posts
-from ewe.lab.stacks.databases import POSTGRESQL
-from ewe.lab.stacks.sql_blog import Blog
-from ewe.lab.stacks.ways import Way, served
+from ewe_lab.bench.processes import LabError, processes
+from ewe_lab.bench.results import Cell, Results, Sample, Second, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE
+from ewe_lab.experiments import CATALOG, t_ld, visitors
+from ewe_lab.experiments.t_ld import CPU, MEMORY, PREFORK, SQL, WORDPRESS
+from ewe_lab.experiments.visitors import PARTS, PHASES
+from ewe_lab.report import phases, report
+from ewe_lab.stacks import databases, mariadb, sql_blog, wordpress
+from ewe_lab.stacks.blog import ON_MAIN_PAGE, POSTS, posts
+from ewe_lab.stacks.databases import POSTGRESQL
+from ewe_lab.stacks.sql_blog import Blog
+from ewe_lab.stacks.ways import Way, served
 
 SECONDS = 6.0
 LEGEND = "Phase by phase, times from when a request was due"

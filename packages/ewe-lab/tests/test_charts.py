@@ -9,15 +9,15 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab_tables import MODELS, compared, ewe_table, sweep
 from support.examples import examples
-from support.lab_tables import MODELS, compared, ewe_table, sweep
 
 from ewe import svg
-from ewe.lab.bench.experiment import Chart, Experiment
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.experiments import CATALOG
-from ewe.lab.report import lines, report
-from ewe.lab.report.charts import Drawn, draw, printed_errors
+from ewe_lab.bench.experiment import Chart, Experiment
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.experiments import CATALOG
+from ewe_lab.report import lines, report
+from ewe_lab.report.charts import Drawn, draw, printed_errors
 
 
 def boxes(picture: ET.Element) -> list[tuple[float, float, float, float, str]]:

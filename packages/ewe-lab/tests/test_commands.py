@@ -18,18 +18,18 @@ import pytest
 from support.proc import command_line, descendants
 from support.server import ROOT, wait_until
 
-from ewe.lab import cli
-from ewe.lab.bench import processes
-from ewe.lab.bench.progress import Progress
-from ewe.lab.bench.results import Cell, Sample, Table, Usage, load
-from ewe.lab.experiments import CATALOG
-from ewe.lab.invocation import others
-from ewe.lab.report.summary import standings
-from ewe.lab.stacks.machine import machine
+from ewe_lab import cli
+from ewe_lab.bench import processes
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import Cell, Sample, Table, Usage, load
+from ewe_lab.experiments import CATALOG
+from ewe_lab.invocation import others
+from ewe_lab.report.summary import standings
+from ewe_lab.stacks.machine import machine
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "ewe.lab.cli", *words]
+    return [sys.executable, "-m", "ewe_lab.cli", *words]
 
 
 def environment(tmp: Path) -> dict[str, str]:
@@ -87,10 +87,10 @@ class Mine(Processor):
 
 @pytest.mark.starts_processes
 def test_a_model_of_ones_own(tmp_path: Path) -> None:
-    """What `ewe --model mine:Mine` finds in the current directory is found here, too; also by python -m ewe.lab."""
+    """What `ewe --model mine:Mine` finds in the current directory is found here, too; also by python -m ewe_lab."""
     (tmp_path / "mine.py").write_text(MINE)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "ewe.lab", "compare", "-t", "-a", "--model", "mine:Mine", "--users", "1",
+        [sys.executable, "-P", "-m", "ewe_lab", "compare", "-t", "-a", "--model", "mine:Mine", "--users", "1",
          "--time", "500ms", "--repeats", "1", "--warm-up", "100ms", "--think", "20ms", "--out", "found"],
         cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=55,
     )  # fmt: skip
@@ -208,7 +208,7 @@ def test_without_its_extra_it_says_how_to_install(
 ) -> None:
     monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "locust" else name)
     for words in (["compare", "-f"], ["run", "E-T2"]):
-        assert said(capsys, *words) == (1, "", "ewe-lab: locust missing: pip install 'ewe-server[lab]'\n")
+        assert said(capsys, *words) == (1, "", "ewe-lab: locust missing: pip install 'ewe-lab[locust]'\n")
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +265,7 @@ def test_what_figures_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = machine(["nginx", "http.server"])
     assert facts["python"] == facts["http.server"] == platform.python_version()
     assert platform.node() not in " ".join(facts.values()).split()
-    monkeypatch.setattr("ewe.lab.stacks.peers.find_tool", lambda name: None)
+    monkeypatch.setattr("ewe_lab.stacks.peers.find_tool", lambda name: None)
     assert machine(["nginx"])["wrk"] == "not installed"
     assert "nginx" not in machine(["nginx"])
 
@@ -297,7 +297,7 @@ def test_progress_on_a_terminal_is_one_line_with_the_time_left(monkeypatch: pyte
 
 
 def test_progress_on_a_terminal_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ewe.lab.bench.progress.EVERY", 0.01)
+    monkeypatch.setattr("ewe_lab.bench.progress.EVERY", 0.01)
     terminal = Terminal()
     with Progress(60, terminal) as progress:
         progress.say("one")

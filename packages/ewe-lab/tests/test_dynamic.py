@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab_bench import quick_lab, tried
 from support.java_site import build_once
-from support.lab_bench import quick_lab, tried
 
-from ewe.lab.bench.processes import LabError, processes
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import NOT_TESTABLE, judge
-from ewe.lab.experiments import (
+from ewe_lab.bench.processes import LabError, processes
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import NOT_TESTABLE, judge
+from ewe_lab.experiments import (
     CATALOG,
     t_dt1c,
     t_hs2,
@@ -21,13 +21,13 @@ from ewe.lab.experiments import (
     thesis_memory,
     thesis_program_figures,
 )
-from ewe.lab.experiments.thesis_dynamic import PLAIN, DynamicTest
-from ewe.lab.experiments.thesis_static import BEST, KEEP, NO_KEEP, TODAY
-from ewe.lab.stacks import backends, ways, webservers
-from ewe.lab.stacks.backends import opener
-from ewe.lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, directory_of
-from ewe.lab.stacks.ways import Way, served
-from ewe.lab.stacks.webservers import APACHE_MODULES, Behind, Setup
+from ewe_lab.experiments.thesis_dynamic import PLAIN, DynamicTest
+from ewe_lab.experiments.thesis_static import BEST, KEEP, NO_KEEP, TODAY
+from ewe_lab.stacks import backends, ways, webservers
+from ewe_lab.stacks.backends import opener
+from ewe_lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, directory_of
+from ewe_lab.stacks.ways import Way, served
+from ewe_lab.stacks.webservers import APACHE_MODULES, Behind, Setup
 
 TESTS = {
     "T-DT1": thesis_program_figures.T_DT1_TEST,

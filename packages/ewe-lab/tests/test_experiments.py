@@ -13,15 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from lab_bench import quick_lab, tried
 from support.java_site import build_once
-from support.lab_bench import quick_lab, tried
 from support.proc import children
 from support.server import ROOT, wait_until
 
-from ewe.lab.bench import verdicts
-from ewe.lab.bench.experiment import Contender, Load
-from ewe.lab.bench.results import Cell, Results, Sample, Table, Times
-from ewe.lab.experiments import (
+from ewe_lab.bench import verdicts
+from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.results import Cell, Results, Sample, Table, Times
+from ewe_lab.experiments import (
     CATALOG,
     CHECKS,
     DOCUMENTS,
@@ -38,18 +38,18 @@ from ewe.lab.experiments import (
     x_t1,
     xswitch_tables,
 )
-from ewe.lab.experiments.__main__ import listing
-from ewe.lab.experiments.ewe_figures import E_T2_PRINTED as T2
-from ewe.lab.experiments.ewe_figures import E_T3_PRINTED as T3
-from ewe.lab.experiments.ewe_figures import E_T4_PRINTED as T4
-from ewe.lab.experiments.ewe_figures import E_T5_PRINTED as T5
-from ewe.lab.experiments.t_a8 import PRINTED as A8
-from ewe.lab.experiments.thesis_memory import PROGRAM
-from ewe.lab.experiments.thesis_program_figures import T_A9_PRINTED as A9
-from ewe.lab.experiments.thesis_program_figures import T_A10_PRINTED as A10
-from ewe.lab.report import report
-from ewe.lab.stacks.servers import ewe
-from ewe.lab.stacks.ways import served, technology
+from ewe_lab.experiments.__main__ import listing
+from ewe_lab.experiments.ewe_figures import E_T2_PRINTED as T2
+from ewe_lab.experiments.ewe_figures import E_T3_PRINTED as T3
+from ewe_lab.experiments.ewe_figures import E_T4_PRINTED as T4
+from ewe_lab.experiments.ewe_figures import E_T5_PRINTED as T5
+from ewe_lab.experiments.t_a8 import PRINTED as A8
+from ewe_lab.experiments.thesis_memory import PROGRAM
+from ewe_lab.experiments.thesis_program_figures import T_A9_PRINTED as A9
+from ewe_lab.experiments.thesis_program_figures import T_A10_PRINTED as A10
+from ewe_lab.report import report
+from ewe_lab.stacks.servers import ewe
+from ewe_lab.stacks.ways import served, technology
 
 ALL_IDS = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4
@@ -108,7 +108,7 @@ def test_each_says_what_it_is(id: str) -> None:
 
 
 def test_the_page_of_experiments_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "experiments.md").read_text() == listing()
+    assert (ROOT / "packages/ewe-lab/docs/experiments.md").read_text() == listing()
 
 
 # What the documents print
@@ -591,7 +591,7 @@ def test_silent_connections_and_answers(tmp_path: Path) -> None:
 def test_variants_serve_and_stop(model: str, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("hello\n")
     with ewe(
-        f"ewe.lab.stacks.variants:{model}", "--no-persistent", root=tmp_path, directory=tmp_path
+        f"ewe_lab.stacks.variants:{model}", "--no-persistent", root=tmp_path, directory=tmp_path
     ) as server:
         for _ in range(2):
             with clients.connections(server.url, 3, clients.ASKING) as opened:
@@ -608,7 +608,7 @@ def test_variants_serve_and_stop(model: str, tmp_path: Path) -> None:
 def test_the_catalogue_is_imported_without_what_the_lab_needs() -> None:
     """`ewe-lab list` and the tests of others need neither locust nor gevent nor psutil."""
     heavy = "('locust', 'gevent', 'psutil', 'jinja2')"
-    code = f"import sys, ewe.lab.experiments; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, ewe_lab.experiments; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=30)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -625,12 +625,12 @@ def test_technologies_answer(name: str) -> None:
 
 def test_what_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("ewe.lab.stacks.ways.php_fpm", lambda: "")
+    monkeypatch.setattr("ewe_lab.stacks.ways.php_fpm", lambda: "")
     monkeypatch.setattr(
-        "ewe.lab.stacks.ways.find_tool", lambda name: None if "uwsgi" in name else f"/bin/{name}"
+        "ewe_lab.stacks.ways.find_tool", lambda name: None if "uwsgi" in name else f"/bin/{name}"
     )
-    monkeypatch.setattr("ewe.lab.stacks.backends.find_tool", lambda name: None)
-    monkeypatch.setattr("ewe.lab.stacks.webservers.mod_php", lambda: "")
+    monkeypatch.setattr("ewe_lab.stacks.backends.find_tool", lambda name: None)
+    monkeypatch.setattr("ewe_lab.stacks.webservers.mod_php", lambda: "")
     assert technology("uwsgi python").missing == "uwsgi python is left out: apt install uwsgi-plugin-python3"
     assert "apt install php-fpm" in technology("php-fpm php").missing and not technology("cgi python").missing
     assert "apt install libapache2-mod-php" in technology("mod_php php").missing

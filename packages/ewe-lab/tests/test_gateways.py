@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.lab_bench import quick_lab
+from lab_bench import quick_lab
 from support.server import ROOT
 
-from ewe.lab import cli
-from ewe.lab.bench.experiment import Contender
-from ewe.lab.bench.results import load
-from ewe.lab.stacks import forms, gateways, script_runner
-from ewe.lab.stacks.gateways import ASGI, CGI, FASTCGI, LIBCGI, WSGI, XSWITCH, Program
-from ewe.lab.stacks.servers import DIRECTORIES
+from ewe_lab import cli
+from ewe_lab.bench.experiment import Contender
+from ewe_lab.bench.results import load
+from ewe_lab.stacks import forms, gateways, script_runner
+from ewe_lab.stacks.gateways import ASGI, CGI, FASTCGI, LIBCGI, WSGI, XSWITCH, Program
+from ewe_lab.stacks.servers import DIRECTORIES
 
 HELLO = """\
 #!/usr/bin/env python3
@@ -142,7 +142,7 @@ def test_gateways_are_compared_in_one_command(tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
     shutil.copy(ROOT / "cgi-bin" / "hello.py", tmp_path / "programs")
     done = subprocess.run(
-        [sys.executable, "-m", "ewe.lab", "compare", "--cgi", "programs", "--path", "/cgi-bin/hello.py",
+        [sys.executable, "-m", "ewe_lab", "compare", "--cgi", "programs", "--path", "/cgi-bin/hello.py",
          "--gateways", "wsgi,asgi,libcgi", "-t", "-a", "--users", "2", "--time", "500ms", "--repeats", "1",
          "--warm-up", "100ms", "--think", "20ms", "--out", "found"],
         cwd=tmp_path, env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=55,

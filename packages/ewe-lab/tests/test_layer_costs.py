@@ -14,20 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.lab_bench import quick_lab
+from lab_bench import quick_lab
 
-from ewe.lab.bench import accounts
-from ewe.lab.bench.processes import LabError, running
-from ewe.lab.bench.results import Cell, Sample, Table, Times
-from ewe.lab.experiments import x_c2, x_t1
-from ewe.lab.experiments.x_t1 import ENGINE, FRONT, LAYERS, MOD_X, SCRIPT, SWITCH, Run
-from ewe.lab.load import pinger
-from ewe.lab.load.pinger import Took
-from ewe.lab.stacks.backends import wait_for_socket
-from ewe.lab.stacks.programs import HELLO
-from ewe.lab.stacks.servers import ewe
-from ewe.lab.stacks.variants import NOTHING
 from ewe.xswitch.engine_kinds import BUILT_IN
+from ewe_lab.bench import accounts
+from ewe_lab.bench.processes import LabError, running
+from ewe_lab.bench.results import Cell, Sample, Table, Times
+from ewe_lab.experiments import x_c2, x_t1
+from ewe_lab.experiments.x_t1 import ENGINE, FRONT, LAYERS, MOD_X, SCRIPT, SWITCH, Run
+from ewe_lab.load import pinger
+from ewe_lab.load.pinger import Took
+from ewe_lab.stacks.backends import wait_for_socket
+from ewe_lab.stacks.programs import HELLO
+from ewe_lab.stacks.servers import ewe
+from ewe_lab.stacks.variants import NOTHING
 
 # The pinger
 
@@ -35,7 +35,7 @@ from ewe.xswitch.engine_kinds import BUILT_IN
 @pytest.mark.starts_processes
 def test_pinging_a_server_that_does_nothing(tmp_path: Path) -> None:
     assert len(NOTHING) == len(HELLO) == 52
-    with ewe("ewe.lab.stacks.variants:Null", root=tmp_path, directory=tmp_path) as server:
+    with ewe("ewe_lab.stacks.variants:Null", root=tmp_path, directory=tmp_path) as server:
         with pinger.http(server.url, "/whatever", NOTHING) as ask:
             took = pinger.ping(ask, 50)
             assert took.count == 50 and 0 < took.client < took.seconds * 2
@@ -91,7 +91,7 @@ def test_where_an_answer_ends(pieces: tuple[bytes, ...], error: str) -> None:
 @pytest.mark.starts_processes
 def test_pinging_a_fastcgi_program(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    command = [sys.executable, "-m", "ewe.lab.stacks.responder", str(path), "1", "750"]
+    command = [sys.executable, "-m", "ewe_lab.stacks.responder", str(path), "1", "750"]
     with tempfile.TemporaryFile() as output, running(command, output) as started:
         wait_for_socket(started, path, output, "the responder")
         with pinger.fastcgi(str(path), {"QUERY_STRING": ""}, b"x" * 749 + b"\n") as ask:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 
 import pytest
-from support.lab_bench import quick_lab
+from lab_bench import quick_lab
 
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Table, Usage
-from ewe.lab.experiments import l_c1, l_c2, l_f1, l_t1, l_t2, l_t3, l_x1
-from ewe.lab.experiments.libcgi_tables import CGI, FASTCGI, KINDS, LIBCGI, SIZES, STATIC
-from ewe.lab.load import exchanges, pinger, stub_dns
-from ewe.lab.load.exchanges import BYTE, COLUMNS, PROTOCOL, RAW
-from ewe.lab.load.steps import EXEC, FORK, IPC, STEPS, TOTAL
-from ewe.lab.stacks import forms, gateways
 from ewe.libcgi.build import build
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.experiments import l_c1, l_c2, l_f1, l_t1, l_t2, l_t3, l_x1
+from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, KINDS, LIBCGI, SIZES, STATIC
+from ewe_lab.load import exchanges, pinger, stub_dns
+from ewe_lab.load.exchanges import BYTE, COLUMNS, PROTOCOL, RAW
+from ewe_lab.load.steps import EXEC, FORK, IPC, STEPS, TOTAL
+from ewe_lab.stacks import forms, gateways
 
 
 def micros(column: str, **figures: float) -> list[Cell]:
@@ -55,7 +55,7 @@ def test_a_program_that_does_not_answer_is_named() -> None:
 
 
 def test_without_a_compiler_the_c_program_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ewe.lab.stacks.compiled.find_tool", lambda name: None)
+    monkeypatch.setattr("ewe_lab.stacks.compiled.find_tool", lambda name: None)
     monkeypatch.setattr(l_t1, "measured", lambda *of: {step: [1.0, 2.0] for step in STEPS})
     with quick_lab() as lab:
         cells = list(l_t1.run(lab))
@@ -125,8 +125,8 @@ def test_requests_are_timed_in_the_server(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_the_shim_the_library_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l_t2, "measured", lambda lab, *of: dict.fromkeys(SIZES, HANDLED))
-    monkeypatch.setattr("ewe.lab.stacks.gateways.libcgi_lacks", lambda: gateways.NOT_BUILT)
-    monkeypatch.setattr("ewe.lab.stacks.compiled.find_tool", lambda name: None)
+    monkeypatch.setattr("ewe_lab.stacks.gateways.libcgi_lacks", lambda: gateways.NOT_BUILT)
+    monkeypatch.setattr("ewe_lab.stacks.compiled.find_tool", lambda name: None)
     monkeypatch.setattr(gateways, "form_of", lambda gateway, program: program.script)
     with quick_lab() as lab:
         cells = list(l_t2.run(lab))

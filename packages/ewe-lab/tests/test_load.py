@@ -19,15 +19,15 @@ from dataclasses import replace
 import pytest
 from support.known_server import DELAY, KnownServers
 
-from ewe.lab.bench.experiment import Contender, Load
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.progress import Progress
-from ewe.lab.bench.results import ERRORS, Cell, Table
-from ewe.lab.bench.verdicts import winners
-from ewe.lab.lab_bench import LabBench
-from ewe.lab.load import ab, child, httperf
-from ewe.lab.load.child import run_locust
-from ewe.lab.load.client import (
+from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import ERRORS, Cell, Table
+from ewe_lab.bench.verdicts import winners
+from ewe_lab.lab_bench import LabBench
+from ewe_lab.load import ab, child, httperf
+from ewe_lab.load.child import run_locust
+from ewe_lab.load.client import (
     CHUNKED,
     UNTIL_CLOSE,
     BadAnswer,
@@ -37,12 +37,12 @@ from ewe.lab.load.client import (
     parse_head,
     target,
 )
-from ewe.lab.load.histogram import Histogram
-from ewe.lab.load.probe import probe
-from ewe.lab.load.recorder import Recorder
-from ewe.lab.load.run import choose
-from ewe.lab.report import report
-from ewe.lab.report.summary import outcomes
+from ewe_lab.load.histogram import Histogram
+from ewe_lab.load.probe import probe
+from ewe_lab.load.recorder import Recorder
+from ewe_lab.load.run import choose
+from ewe_lab.report import report
+from ewe_lab.report.summary import outcomes
 
 pytestmark = pytest.mark.starts_processes
 
@@ -538,7 +538,7 @@ def test_a_load_in_words(load: Load, words: str) -> None:
 
 def test_the_tool_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"wrk", "ab"}
-    monkeypatch.setattr("ewe.lab.load.run.find_tool", lambda name: name if name in here else None)
+    monkeypatch.setattr("ewe_lab.load.run.find_tool", lambda name: name if name in here else None)
     ceiling = Load("ceiling", users=8)
     assert choose(Load(users=8)) == choose(Load("arrivals", rate=1)) == "locust"
     assert choose(ceiling) == "wrk"

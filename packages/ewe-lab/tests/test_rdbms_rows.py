@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from lab_bench import quick_lab
 from support.known_server import BODY, KnownServers
-from support.lab_bench import quick_lab
 
 from ewe.database import access_log
-from ewe.lab import cli
-from ewe.lab.bench.experiment import Chart
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.experiments import CATALOG, r_c2, r_f5, r_f7, r_f8, r_f9, r_t1
-from ewe.lab.experiments.r_f8 import column_of
-from ewe.lab.load.http_clients import Pinged, fault_of, pinged, told_by
-from ewe.lab.load.http_pinger import sample_of
-from ewe.lab.report import fit
-from ewe.lab.report.charts import draw
-from ewe.lab.stacks import database_ways, databases, report_peers, sessions
-from ewe.lab.stacks.database_ways import (
+from ewe_lab import cli
+from ewe_lab.bench.experiment import Chart
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.experiments import CATALOG, r_c2, r_f5, r_f7, r_f8, r_f9, r_t1
+from ewe_lab.experiments.r_f8 import column_of
+from ewe_lab.load.http_clients import Pinged, fault_of, pinged, told_by
+from ewe_lab.load.http_pinger import sample_of
+from ewe_lab.report import fit
+from ewe_lab.report.charts import draw
+from ewe_lab.stacks import database_ways, databases, report_peers, sessions
+from ewe_lab.stacks.database_ways import (
     CGI_DEMON,
     DATASETTE,
     EMBEDDED,
@@ -34,8 +34,8 @@ from ewe.lab.stacks.database_ways import (
     TYPE_2,
     WAYS,
 )
-from ewe.lab.stacks.databases import POSTGRESQL, SQLITE, Database
-from ewe.lab.stacks.servers import Server
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Database
+from ewe_lab.stacks.servers import Server
 
 DIGEST = hashlib.sha256(BODY).hexdigest()
 

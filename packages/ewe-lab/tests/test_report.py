@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.lab_tables import compared, everything, ewe_table, sweep, times
+from lab_tables import compared, everything, ewe_table, sweep, times
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.results import ERRORS, Cell, Results, Table, load
-from ewe.lab.experiments import CATALOG
-from ewe.lab.report import report, summary
+from ewe_lab.bench import figures
+from ewe_lab.bench.results import ERRORS, Cell, Results, Table, load
+from ewe_lab.experiments import CATALOG
+from ewe_lab.report import report, summary
 
 NASTY = "<script>alert('1')</script> & \"quoted\" \x01 ünïcode"
 

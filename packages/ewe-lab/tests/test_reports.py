@@ -15,18 +15,18 @@ from urllib.parse import quote
 
 import pytest
 from database.test_postgresql import PostgreSQL
+from lab_bench import quick_lab
 from support import needs
-from support.lab_bench import quick_lab
 from support.server import MODELS
 
-from ewe.lab.bench.experiment import Contender
-from ewe.lab.lab_bench import LabBench
-from ewe.lab.load.http_clients import TIMING
-from ewe.lab.stacks import databases, reports
-from ewe.lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
-from ewe.lab.stacks.gateways import CGI, LIBCGI
-from ewe.lab.stacks.reports import BY_NAME, DYNAMIC, SCENARIOS, STATIC, Scenario
 from ewe.libcgi.build import build
+from ewe_lab.bench.experiment import Contender
+from ewe_lab.lab_bench import LabBench
+from ewe_lab.load.http_clients import TIMING
+from ewe_lab.stacks import databases, reports
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.gateways import CGI, LIBCGI
+from ewe_lab.stacks.reports import BY_NAME, DYNAMIC, SCENARIOS, STATIC, Scenario
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
 NAMES = tuple(BY_NAME)

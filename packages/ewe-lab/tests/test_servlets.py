@@ -6,15 +6,15 @@ import hashlib
 import sqlite3
 
 import pytest
+from lab_bench import quick_lab
 from support import needs
 from support.java_site import UNREACHABLE, build_once
-from support.lab_bench import quick_lab
 
 from ewe.database.access_log import REPORT, fill, sample
 from ewe.database.layouts import fragments
-from ewe.lab.bench.processes import LabError
-from ewe.lab.load.http_clients import pinged
-from ewe.lab.stacks import servlets
+from ewe_lab.bench.processes import LabError
+from ewe_lab.load.http_clients import pinged
+from ewe_lab.stacks import servlets
 
 
 @pytest.mark.starts_processes

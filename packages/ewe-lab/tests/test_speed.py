@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from support.server import ROOT, wait_until
 
-from ewe.lab import options, speed
-from ewe.lab.bench import processes
-from ewe.lab.bench.processes import LabError, cpu_seconds, end_session, running, tree
-from ewe.lab.bench.results import Cell, Sample, Usage
-from ewe.lab.load.wrk import parse_wrk, run_wrk
-from ewe.lab.speed import Row, SpeedSetting
+from ewe_lab import options, speed
+from ewe_lab.bench import processes
+from ewe_lab.bench.processes import LabError, cpu_seconds, end_session, running, tree
+from ewe_lab.bench.results import Cell, Sample, Usage
+from ewe_lab.load.wrk import parse_wrk, run_wrk
+from ewe_lab.speed import Row, SpeedSetting
 
 needs_tools = pytest.mark.needs("wrk", "nginx")
 
@@ -327,7 +327,7 @@ def test_sizes() -> None:
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "ewe.lab.speed", *words]
+    return [sys.executable, "-m", "ewe_lab.speed", *words]
 
 
 def environment(tmp: Path) -> dict[str, str]:
@@ -341,7 +341,7 @@ def test_without_its_tools_it_names_the_packages(
     assert speed.main(["--quick"]) == 1
     assert capsys.readouterr() == (
         "",
-        "ewe.lab.speed: wrk and nginx missing: apt install wrk nginx-light\n",
+        "ewe_lab.speed: wrk and nginx missing: apt install wrk nginx-light\n",
     )
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ewe.lab.bench import verdicts
-from ewe.lab.bench.experiment import Experiment
-from ewe.lab.bench.results import Cell, Sample, Table, Times, Usage
+from ewe_lab.bench import verdicts
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.results import Cell, Sample, Table, Times, Usage
 
 EXPERIMENT = Experiment(
     "X", "EWE", "table", "title", "claim", "model", "rate", reference="apache", paper_reference="Apache"

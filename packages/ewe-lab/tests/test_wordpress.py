@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from lab_bench import quick_lab
 from support import web
-from support.lab_bench import quick_lab
 from support.server import Start, wait_until
 
-from ewe.lab.bench.processes import running
-from ewe.lab.stacks import backends, wordpress
-from ewe.lab.stacks.blog import posts
+from ewe_lab.bench.processes import running
+from ewe_lab.stacks import backends, wordpress
+from ewe_lab.stacks.blog import posts
 
 WAYS = ["pool", pytest.param("php-fpm", marks=pytest.mark.needs("php-fpm")), "xswitch"]
 if os.environ.get("EWE_TEST_APPLICATIONS"):

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.classroom.course import labs
-from ewe.classroom.seeds import Seed
 from ewe.config.command_parser import CommandParser, enough_read
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, one_line
+from ewe_classroom.course import labs
+from ewe_classroom.seeds import Seed
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from ewe.classroom.course.questions import Question
+    from ewe_classroom.course.questions import Question
 
 DESCRIPTION = (
     "Labs on concurrency: assignments, starters, solutions, and what a course's platform needs of them."
@@ -123,7 +123,7 @@ def add_language(command: argparse.ArgumentParser) -> None:
 
 
 def platforms() -> list[str]:
-    from ewe.classroom.course.packs import PLATFORMS
+    from ewe_classroom.course.packs import PLATFORMS
 
     return list(PLATFORMS)
 
@@ -145,7 +145,7 @@ def show(options: argparse.Namespace) -> int:
 
 def new(options: argparse.Namespace) -> int:
     """Write a handout or a solution."""
-    from ewe.classroom.course.handout import write
+    from ewe_classroom.course.handout import write
 
     lab = labs.lab(options.lab)
     way = lab.way(options.language)
@@ -161,7 +161,7 @@ def new(options: argparse.Namespace) -> int:
 
 def pack(options: argparse.Namespace) -> int:
     """Write a pack."""
-    from ewe.classroom.course import packs
+    from ewe_classroom.course import packs
 
     lab = labs.lab(options.lab)
     way = lab.way(options.language)
@@ -185,9 +185,9 @@ def pack(options: argparse.Namespace) -> int:
 
 def leaderboard(options: argparse.Namespace) -> int:
     """Make a leaderboard of a directory of results."""
-    from ewe.classroom.course import leaderboard as boards
-    from ewe.classroom.course.leaderboard_page import to_html
-    from ewe.classroom.grader.formats import write
+    from ewe_classroom.course import leaderboard as boards
+    from ewe_classroom.course.leaderboard_page import to_html
+    from ewe_classroom.grader.formats import write
 
     if options.names and not options.pseudonyms:
         raise ConfigError("--names: there are no pseudonyms without --pseudonyms KEY")
@@ -210,9 +210,9 @@ def leaderboard(options: argparse.Namespace) -> int:
 
 def measure(options: argparse.Namespace) -> int:
     """Measure a server."""
-    from ewe.classroom.course.measurements import measure as measured
-    from ewe.classroom.grader.kinds import NAMES, SERVER, kind
-    from ewe.classroom.grader.subject import BadSubject, NotStarted
+    from ewe_classroom.course.measurements import measure as measured
+    from ewe_classroom.grader.kinds import NAMES, SERVER, kind
+    from ewe_classroom.grader.subject import BadSubject, NotStarted
 
     if lacking := needs_linux("measuring a server", shlex.join(["ewe-course", *sys.argv[1:]])):
         raise ConfigError(lacking)
@@ -234,8 +234,8 @@ def measure(options: argparse.Namespace) -> int:
 
 def ask(options: argparse.Namespace) -> int:
     """Print the questions of a lab about measurements, or mark answers."""
-    from ewe.classroom.course.measurements import load
-    from ewe.classroom.course.questions import questions
+    from ewe_classroom.course.measurements import load
+    from ewe_classroom.course.questions import questions
 
     asked = questions(labs.lab(options.lab), load(options.file))
     if options.mark is not None and len(options.mark) != len(asked):

@@ -14,12 +14,12 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ewe.classroom.course.labs import MODEL, Lab, Way
-from ewe.classroom.course.text_page import to_html
-from ewe.classroom.grader import scheme
-from ewe.classroom.grader.kinds import SERVER
-from ewe.classroom.seeds import Seed
 from ewe.config.messages import ConfigError
+from ewe_classroom.course.labs import MODEL, Lab, Way
+from ewe_classroom.course.text_page import to_html
+from ewe_classroom.grader import scheme
+from ewe_classroom.grader.kinds import SERVER
+from ewe_classroom.seeds import Seed
 
 BEGIN = """
 ## Begin

@@ -1,4 +1,4 @@
-"""The labs of the course: one folder each below ewe/classroom/labs, and what is in it.
+"""The labs of the course: one folder each below ewe_classroom/labs, and what is in it.
 
     labs/pool/lab.toml        title, order, hours, and which files a student gets in each language
               text.md         the assignment
@@ -17,8 +17,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.classroom.course.one_source import SourceError, solution, starter
 from ewe.config.messages import ConfigError, nearest
+from ewe_classroom.course.one_source import SourceError, solution, starter
 
 LABS = Path(__file__).resolve().parents[1] / "labs"
 LANGUAGES = ("python", "c", "go")

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader.formats import rate_of
 from ewe.config.messages import ConfigError
+from ewe_classroom.grader.formats import rate_of
 
 FORMAT = "ewe-grade/1"
 MOST_BYTES = 4 << 20  # of one file of results

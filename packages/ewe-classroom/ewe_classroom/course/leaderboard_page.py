@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from html import escape
 
-from ewe.classroom.course.leaderboard import Entry, Standing, shown, standings
-from ewe.classroom.look import document
+from ewe_classroom.course.leaderboard import Entry, Standing, shown, standings
+from ewe_classroom.look import document
 
 STYLE = """
 .rule { max-width: 46rem; margin: .6rem 0 1.4rem }

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import psutil
 
-from ewe.classroom.course import other_measurements
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.sandbox import Limits
-from ewe.classroom.grader.subject import Recipe, Site, Subject
 from ewe.config.messages import ConfigError
+from ewe_classroom.course import other_measurements
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.subject import Recipe, Site, Subject
 
 CLIENTS = (1, 2, 4, 8, 16)
 HELD = (0, 100)

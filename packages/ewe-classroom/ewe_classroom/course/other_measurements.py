@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ewe.classroom.grader.engine_scene import EngineSubject, Scripts
-from ewe.classroom.grader.run_scene import FORMAT
-from ewe.classroom.grader.sandbox import Limits
-from ewe.classroom.grader.subject import Recipe
 from ewe.config.messages import ConfigError
+from ewe_classroom.grader.engine_scene import EngineSubject, Scripts
+from ewe_classroom.grader.run_scene import FORMAT
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.subject import Recipe
 
 FILE = "/bytes.bin"
 TIMES = 200  # requests of which a mean is taken

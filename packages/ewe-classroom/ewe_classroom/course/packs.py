@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ewe import __version__
-from ewe.classroom.course.labs import Lab, Way
 from ewe.config.messages import ConfigError
+from ewe_classroom.course.labs import Lab, Way
 
 EXECUTABLE = 0o755
-INSTALL = f'python3 -m pip install "ewe-server[classroom]=={__version__}"'
+INSTALL = f'python3 -m pip install "ewe-classroom=={__version__}"'
 AUTOGRADE = "autograde"  # of the pack for Autolab: the directory that is in autograde.tar
 NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are URLs
 

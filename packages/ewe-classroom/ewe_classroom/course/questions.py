@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ewe.classroom.course.labs import Lab
-from ewe.classroom.course.measurements import Measurements
 from ewe.config.messages import ConfigError
+from ewe_classroom.course.labs import Lab
+from ewe_classroom.course.measurements import Measurements
 
 TOLERANCE = 0.05  # of the answer: students round
 SHOWN = re.compile(r"\{([^}]+)\}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ewe.classroom.look import document
 from ewe.config.messages import ConfigError
+from ewe_classroom.look import document
 
 STYLE = """
 body { max-width: 56rem; font-size: 17px; line-height: 1.65 }
@@ -36,6 +36,6 @@ def to_html(text: str, title: str) -> str:
     try:
         from markdown import markdown
     except ImportError:
-        raise ConfigError("pages of assignments need Markdown: pip install 'ewe-server[classroom]'") from None
+        raise ConfigError("pages of assignments need Markdown: pip install markdown") from None
     body = markdown(text, extensions=["tables", "fenced_code", "sane_lists"])
     return document(title, STYLE, body)

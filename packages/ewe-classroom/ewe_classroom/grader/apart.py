@@ -23,12 +23,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader.verdicts import NOT_RUN, Report, Verdict
+import ewe
+import ewe_classroom
 from ewe.scratch import Scratch
+from ewe_classroom.grader.verdicts import NOT_RUN, Report, Verdict
 
 LOOK_S = 0.05
-CODE = "import sys; from ewe.classroom.grader.cli import main; sys.exit(main())"
-HOME = str(Path(__file__).resolve().parents[3])
+CODE = "import sys; from ewe_classroom.grader.cli import main; sys.exit(main())"
+# Where Python finds ewe and the grader: two directories in a clone, one if they are installed.
+HOMES = list(
+    dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (ewe.__file__, ewe_classroom.__file__))
+)
 
 
 class GradingFailed(Exception):
@@ -43,8 +48,8 @@ class Grader:
         self.place = Scratch("ewe-grade-")
         self.file = Path(self.place.path) / "report.json"
         self.errors = open(Path(self.place.path) / "errors", "w+b")
-        # The directory of ewe comes first: a student's file json.py or select.py next to the server hides nothing.
-        code = f"import sys; sys.path.insert(0, {HOME!r}); {CODE}"
+        # The directories of ewe come first: a student's file json.py or select.py next to the server hides nothing.
+        code = f"import sys; sys.path[:0] = {HOMES!r}; {CODE}"
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", code, "--json", str(self.file), *arguments],
             cwd=directory,

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import time
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.conditional import CHANGED, DAY, exchange, put, validators
-from ewe.classroom.grader.scene import Scene
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.conditional import CHANGED, DAY, exchange, put, validators
+from ewe_classroom.grader.scene import Scene
 
 ASKED = 10  # times that a file is asked for, once it is in the cache
 SMALL = 32 << 10  # bytes of a file that any cache of files should hold

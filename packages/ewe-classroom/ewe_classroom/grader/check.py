@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, TypeVar
 
-from ewe.classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Scene
 
 AnyScene = TypeVar("AnyScene", bound=Scene)
 
@@ -98,5 +98,5 @@ def check(
 def all_checks() -> dict[str, Check]:
     """Return every check by its name, in the order of the catalogue."""
     for module in MODULES:
-        import_module(f"ewe.classroom.grader.{module}")
+        import_module(f"ewe_classroom.grader.{module}")
     return CHECKS

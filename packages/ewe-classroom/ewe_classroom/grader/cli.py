@@ -20,13 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.classroom.grader import formats, processes, repeat, replay, scheme, subject
-from ewe.classroom.grader.check import Check, all_checks
-from ewe.classroom.grader.grading import Grading
-from ewe.classroom.grader.kinds import DATA, ENGINE, SERVER, kind
-from ewe.classroom.grader.page import to_html
-from ewe.classroom.grader.refused import refused
-from ewe.classroom.grader.sandbox import (
+from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.linux import needs_linux
+from ewe.config.messages import ConfigError, docs_page, nearest, one_line
+from ewe.scratch import Scratch
+from ewe_classroom.grader import formats, processes, repeat, replay, scheme, subject
+from ewe_classroom.grader.check import Check, all_checks
+from ewe_classroom.grader.grading import Grading
+from ewe_classroom.grader.kinds import DATA, ENGINE, SERVER, kind
+from ewe_classroom.grader.page import to_html
+from ewe_classroom.grader.refused import refused
+from ewe_classroom.grader.sandbox import (
     Account,
     Limits,
     adopt_orphans,
@@ -35,14 +39,10 @@ from ewe.classroom.grader.sandbox import (
     own_account,
     private_network,
 )
-from ewe.classroom.grader.speed import SPEED
-from ewe.classroom.grader.submission import Submission
-from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
-from ewe.classroom.seeds import Seed
-from ewe.config.command_parser import CommandParser, enough_read
-from ewe.config.linux import needs_linux
-from ewe.config.messages import ConfigError, docs_page, nearest, one_line
-from ewe.scratch import Scratch
+from ewe_classroom.grader.speed import SPEED
+from ewe_classroom.grader.submission import Submission
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
+from ewe_classroom.seeds import Seed
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -60,7 +60,9 @@ class Parser(CommandParser):
 
 def parser() -> Parser:
     made = Parser(
-        prog="ewe-grade", description=DESCRIPTION.format(page=docs_page("grading.md")), allow_abbrev=False
+        prog="ewe-grade",
+        description=DESCRIPTION.format(page=docs_page("grading.md", "ewe-classroom")),
+        allow_abbrev=False,
     )
     made.add_argument(
         "path", nargs="?", metavar="PATH",

@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping
 from email.utils import formatdate
 
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.responses import Response
-from ewe.classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.responses import Response
+from ewe_classroom.grader.scene import Client, Scene
 
 CHANGED = calendar.timegm((2020, 10, 6, 10, 0, 0))  # a Tuesday
 FRACTION_NS = 500_000_000  # files are changed at this part of a second: no field of HTTP carries it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.scene import Scene
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.scene import Scene
 
 
 @check(

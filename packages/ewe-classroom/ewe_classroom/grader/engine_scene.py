@@ -24,13 +24,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.sandbox import Limits
-from ewe.classroom.grader.scene import CEILING_S, SURE_S, Scene
-from ewe.classroom.grader.subject import BadSubject, NotStarted, Recipe
 from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.tools.driver import Answer, Driver, Exchange
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.scene import CEILING_S, SURE_S, Scene
+from ewe_classroom.grader.subject import BadSubject, NotStarted, Recipe
 
 LOOK_S = 0.02
 HEAD = b"Content-Type: text/plain\n\n"

@@ -21,12 +21,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.engine_scene import PROBE, EngineScene, short
-from ewe.classroom.grader.engines import PRINTS
-from ewe.classroom.grader.scene import CEILING_S
-from ewe.classroom.grader.subject import START_S
+import ewe
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short
+from ewe_classroom.grader.engines import PRINTS
+from ewe_classroom.grader.scene import CEILING_S
+from ewe_classroom.grader.subject import START_S
 
 ACCOUNT = "nobody"  # runs the scripts where the grader is root: X-Switch runs none as root
 # No time limit that a busy machine could reach: X-Switch ends the endless script because its client has left. The
@@ -37,7 +38,7 @@ abandoned = "200ms"
 max-engines-per-user = 1
 """
 RAN_S = 0.1  # of CPU time: an endless script has begun
-HOME = Path(__file__).resolve().parents[3]  # where Python finds ewe
+HOME = Path(ewe.__file__).resolve().parents[1]  # where Python finds ewe
 
 
 def may_read(path: Path) -> bool:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.engine_scene import EngineScene, short
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.engine_scene import EngineScene, short
 
 PRINTS = 'print("Content-Type: text/plain\\n")\n'
 ECHO = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.scene import Client, Scene
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.scene import Client, Scene
 
 FEW = 64  # descriptors: enough for a server and some clients
 PAUSE_S = (

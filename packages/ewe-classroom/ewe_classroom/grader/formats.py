@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, clip
 from ewe.config.messages import ConfigError
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, clip
 
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # PrairieLearn refuses results of more than 1 MB; a browser and a mail server like no larger ones, either.

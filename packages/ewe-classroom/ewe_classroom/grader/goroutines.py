@@ -26,8 +26,8 @@ import re
 import signal
 from collections import Counter
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.scene import Client, Scene
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.scene import Client, Scene
 
 BUILD_INFO = b"\xff Go buildinf:"  # in each program that the Go tools have linked: debug/buildinfo
 # Number 0 is a thread's own stack, on which the runtime waits: no goroutine.

@@ -16,16 +16,16 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import Check
-from ewe.classroom.grader.kinds import kind
-from ewe.classroom.grader.sandbox import Limits
-from ewe.classroom.grader.scene import Fault, Scene
-from ewe.classroom.grader.scheme import Item, Scheme
-from ewe.classroom.grader.speed import SPEED, judge, run_speed
-from ewe.classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Subject
-from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
-from ewe.classroom.seeds import Seed
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import Check
+from ewe_classroom.grader.kinds import kind
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.scene import Fault, Scene
+from ewe_classroom.grader.scheme import Item, Scheme
+from ewe_classroom.grader.speed import SPEED, judge, run_speed
+from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Subject
+from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+from ewe_classroom.seeds import Seed
 
 ATTEMPTS = 3  # at a schedule that a server's time limit has broken
 REPLAY_FORMAT = "ewe-replay/1"

@@ -6,9 +6,9 @@ import signal
 import time
 from collections.abc import Callable
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.scene import Client, Scene
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.scene import Client, Scene
 
 EACH = 8
 WINDOW_S = 0.5

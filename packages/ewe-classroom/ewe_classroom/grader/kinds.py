@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader.subject import Recipe
-from ewe.classroom.seeds import Seed
+from ewe_classroom.grader.subject import Recipe
+from ewe_classroom.seeds import Seed
 
 SERVER, ENGINE, DATA = "server", "engine", "data"
 NAMES = (SERVER, ENGINE, DATA)
@@ -34,7 +34,7 @@ class Kind:
 
 def kind(name: str) -> Kind:
     """Return a kind. Its modules are imported now: a lab about servers needs neither X-Switch nor data."""
-    from ewe.classroom.grader import engine_scene, run_scene, scene, subject
+    from ewe_classroom.grader import engine_scene, run_scene, scene, subject
 
     if name == ENGINE:
         return Kind(

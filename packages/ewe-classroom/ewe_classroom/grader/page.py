@@ -15,9 +15,9 @@ import html
 from datetime import UTC, datetime
 from typing import Any
 
-from ewe.classroom.grader.formats import MOST_BYTES
-from ewe.classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, clip
-from ewe.classroom.look import document
+from ewe_classroom.grader.formats import MOST_BYTES
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, clip
+from ewe_classroom.look import document
 
 MOST_LANES = 30
 MOST_COLUMNS = 150

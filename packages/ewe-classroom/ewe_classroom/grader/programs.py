@@ -9,10 +9,10 @@ the gate; how long a program takes is therefore a fact of the schedule, and not 
 
 from __future__ import annotations
 
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.responses import Response
-from ewe.classroom.grader.scene import Client, Scene
-from ewe.classroom.grader.site_programs import EARLY, NOTE
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.responses import Response
+from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.site_programs import EARLY, NOTE
 
 LINE = bytes(range(32, 127)) + b"-\n" + bytes(range(31))  # 128 bytes; a body is this line, again and again
 FULL = 8192  # lines: 1 MB, sixteen times what a pipe holds

@@ -12,8 +12,8 @@ server is calm without an answer: both are facts, so the number is exact.
 
 from __future__ import annotations
 
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.scene import Client, Scene
 
 MANY = 24
 KINDS = {"half": "has sent half a request", "reader": "does not read its response"}

@@ -7,8 +7,8 @@ reason with the first check.
 
 from __future__ import annotations
 
-from ewe.classroom.grader.scheme import Scheme
-from ewe.classroom.grader.verdicts import FAILED, Report, Verdict
+from ewe_classroom.grader.scheme import Scheme
+from ewe_classroom.grader.verdicts import FAILED, Report, Verdict
 
 
 def refused(lab: Scheme, shown: str, reason: str, student: str = "") -> Report:

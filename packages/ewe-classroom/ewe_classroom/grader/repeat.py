@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader.sandbox import end_with_parent
-from ewe.classroom.grader.verdicts import Report
 from ewe.config.messages import ConfigError, one_line
+from ewe_classroom.grader.sandbox import end_with_parent
+from ewe_classroom.grader.verdicts import Report
 
 FORMAT = "ewe-runs/1"
 

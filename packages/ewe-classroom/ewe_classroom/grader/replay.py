@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader import site_programs
-from ewe.classroom.grader.grading import REPLAY_FORMAT
-from ewe.classroom.grader.scene import Client, Scene
-from ewe.classroom.grader.subject import Subject
 from ewe.config.messages import ConfigError
+from ewe_classroom.grader import site_programs
+from ewe_classroom.grader.grading import REPLAY_FORMAT
+from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.subject import Subject
 
 ACTS = ("read", "half-close", "close", "reset")
 

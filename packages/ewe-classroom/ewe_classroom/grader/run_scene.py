@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader.sandbox import Limits
-from ewe.classroom.grader.scene import Scene
-from ewe.classroom.grader.subject import BadSubject, Recipe
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.subject import BadSubject, Recipe
 
 FORMAT = "ewe-runs/1"
 LARGEST = 64 << 20  # bytes of a file that is read

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.hygiene import EACH, expect_closed, open_descriptors
-from ewe.classroom.grader.programs import FULL, ask, response_of, run
-from ewe.classroom.grader.scene import Scene
-from ewe.classroom.grader.site_programs import open_gate
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.hygiene import EACH, expect_closed, open_descriptors
+from ewe_classroom.grader.programs import FULL, ask, response_of, run
+from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.site_programs import open_gate
 
 LIMIT_S = 1
 

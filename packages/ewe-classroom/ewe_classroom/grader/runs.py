@@ -6,7 +6,8 @@
     open loop ············ requests are due by a schedule, also while the server stands still
 
 The last one is where most load generators lie. A closed loop sends nothing while it waits, so that a server that
-stands still for a second has one slow response in place of a hundred (coordinated omission: docs/lab.md).
+stands still for a second has one slow response in place of a hundred (coordinated omission:
+packages/ewe-lab/docs/lab.md).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import math
 import re
 from pathlib import Path
 
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.run_scene import Request, Run, RunScene, Served, mean, percentile
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.run_scene import Request, Run, RunScene, Served, mean, percentile
 
 REPETITIONS = 3
 LEVELS = 4

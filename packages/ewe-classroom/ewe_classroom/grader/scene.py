@@ -43,9 +43,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.responses import Reader, Response
-from ewe.classroom.grader.subject import NotStarted, Subject
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.responses import Reader, Response
+from ewe_classroom.grader.subject import NotStarted, Subject
 
 CALM_S = 0.03
 SURE_S = 0.75

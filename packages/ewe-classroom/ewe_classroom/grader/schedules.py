@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ewe.classroom.grader import trace
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.scene import Client, Scene
+from ewe_classroom.grader import trace
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.scene import Client, Scene
 
 HELD = "/sizes/held"
 A, BB, M, Z, LONG = "/sizes/a", "/sizes/bb", "/sizes/m", "/sizes/z", "/sizes/a-long-name-and-a-short-file"

@@ -15,7 +15,7 @@
     clients = 16                         # the load that a server claims, unless --claim names another
     marks = [[0.1, 2], [0.3, 4]]         # 2 points from a tenth of the reference's rate on; [] by default
 
-The file is ewe/classroom/labs/NAME/grading.toml, or any file: --lab PATH.toml.
+The file is ewe_classroom/labs/NAME/grading.toml, or any file: --lab PATH.toml.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ewe.classroom.grader.check import Check, all_checks
-from ewe.classroom.grader.kinds import NAMES, SERVER
 from ewe.config.messages import ConfigError, nearest
+from ewe_classroom.grader.check import Check, all_checks
+from ewe_classroom.grader.kinds import NAMES, SERVER
 
 LABS = Path(__file__).parents[1] / "labs"
 KNOWN = {"title", "workers", "subject", "check", "speed"}

@@ -26,7 +26,7 @@ with half of the claimed clients.
 What can go wrong: the client needs a processor, too. Where it is busy nearly all the time, it and not the server
 sets the rate. The report then says that the ratio may be larger.
 
-Read next: leaderboard.py in ewe/classroom/course.
+Read next: leaderboard.py in ewe_classroom/course.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import Check
-from ewe.classroom.grader.load import Slice, closed_loop
-from ewe.classroom.grader.scene import Scene
-from ewe.classroom.grader.scheme import SpeedPlan
-from ewe.classroom.grader.subject import MODEL_OPTIONS, NotStarted, Recipe, Subject, from_path
-from ewe.classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
+import ewe
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import Check
+from ewe_classroom.grader.load import Slice, closed_loop
+from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scheme import SpeedPlan
+from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, Recipe, Subject, from_path
+from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
 SLICE_S = 0.2
 PAIRS = 5
@@ -134,7 +135,7 @@ def ratio(pairs: list[tuple[float, float]]) -> Ratio:
 def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> Recipe:
     """Return how to start the reference: a model of ewe, or the lab's solution, which is written to a directory."""
     if plan.reference == "solution":
-        from ewe.classroom.course import (
+        from ewe_classroom.course import (
             labs,
         )  # the course stands on the grader, and asks only here for the reverse
 
@@ -142,7 +143,7 @@ def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> Recipe:
         for name, text in solution.files(solution.way("python"), solved=True).items():
             (directory / name).write_text(text, encoding="utf-8")
         return from_path(str(directory / solution.way("python").work[0]))
-    home = str(Path(__file__).resolve().parents[3])
+    home = str(Path(ewe.__file__).resolve().parents[1])
     words = (sys.executable, "-P", "-m", "ewe", "--model", plan.reference, "--port", "{port}", "--documentroot",
              "{root}", "--threads", "{workers}", *MODEL_OPTIONS)  # fmt: skip
     return Recipe(words, directory, plan.reference, {"PYTHONPATH": home})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.scene import Scene
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.scene import Scene
 
 END_S = 4.0  # calm, before a server counts as one that does not end: Apache looks once a second
 

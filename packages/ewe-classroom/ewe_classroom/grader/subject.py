@@ -30,9 +30,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from ewe.classroom.grader import processes, site_programs
-from ewe.classroom.grader.sandbox import Limits, end_account
-from ewe.classroom.seeds import Seed
+import ewe
+from ewe_classroom.grader import processes, site_programs
+from ewe_classroom.grader.sandbox import Limits, end_account
+from ewe_classroom.seeds import Seed
 
 T = TypeVar("T")
 START_S = 60.0  # a server that compiles itself first may take long
@@ -178,7 +179,7 @@ def from_path(text: str) -> Recipe:
         name = model_class(path)
         if name:
             # The directory of ewe comes first, so that a student's file http.py or site.py hides nothing.
-            home = str(Path(__file__).resolve().parents[3])
+            home = str(Path(ewe.__file__).resolve().parents[1])
             command: tuple[str, ...] = (
                 sys.executable,
                 "-P",

@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ewe.classroom.grader import processes
-from ewe.classroom.grader.sandbox import Account, Limits, closed_to_others, end_account
-from ewe.classroom.grader.subject import ROUNDS, WALKS, BadSubject
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.sandbox import Account, Limits, closed_to_others, end_account
+from ewe_classroom.grader.subject import ROUNDS, WALKS, BadSubject
 
 MAX_FILE_BYTES = 32 << 20
 BUILD_S = 120.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ewe.classroom.grader import goroutines, processes
-from ewe.classroom.grader.check import check
-from ewe.classroom.grader.scene import Scene
+from ewe_classroom.grader import goroutines, processes
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.scene import Scene
 
 HELD = 12
 KIND = (

@@ -10,14 +10,14 @@ import sys
 import types
 from pathlib import Path
 
-LAB = Path(__file__).resolve().parents[3] / "ewe" / "classroom" / "labs" / "engine" / "engine.py"
+LAB = Path(__file__).resolve().parents[2] / "ewe_classroom" / "labs" / "engine" / "engine.py"
 ZOO = {}
 
 
 def solution():
     """Return the module of the lab's solution."""
-    sys.path.insert(0, str(LAB.parents[4]))
-    from ewe.classroom.course.one_source import solution as solved
+    sys.path.insert(0, str(LAB.parents[3]))
+    from ewe_classroom.course.one_source import solution as solved
 
     sys.path.pop(0)
     module = types.ModuleType("engine")

@@ -7,5 +7,5 @@
     links.py         slow links; accounts.py: temporary accounts
     progress.py      the line that shows the current step; interrupts.py: what Ctrl-C does
 
-Begin with experiment.py and results.py. ewe.lab.lab_bench is the bench itself, which joins all rooms.
+Begin with experiment.py and results.py. ewe_lab.lab_bench is the bench itself, which joins all rooms.
 """

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.processes import LabError, find_tool, one_line
 
 FIRST = 61_001  # the uid of the first account; Debian assigns none of this range
 NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")

@@ -7,7 +7,7 @@
             yield lab.measure(contender, load, Cell(...))
 
 An experiment is data (what a document claims, what is varied, how it is charted) and a generator `run`. It yields
-each cell when it is complete, so that the cells of an interrupted run are kept. ewe/lab/experiments holds them all.
+each cell when it is complete, so that the cells of an interrupted run are kept. ewe_lab/experiments holds them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ewe.lab.bench.results import Cell, Sample
+from ewe_lab.bench.results import Cell, Sample
 
 
 @dataclass(frozen=True)

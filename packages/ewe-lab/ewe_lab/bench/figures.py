@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ewe.lab.bench.results import ERRORS, Cell, Sample, figure
+from ewe_lab.bench.results import ERRORS, Cell, Sample, figure
 
 NONE = "–"  # not measured, not printed
 AT_LEAST = "≥\u00a0"  # before a time that is a lower bound

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ewe.lab.bench.processes import LabError, find_tool, one_line, running, text_of, tool
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, tool
 
 # A burst large enough for 1 Gbit/s, a queue of 50 ms, packets as on Ethernet.
 SHAPE = (

@@ -39,10 +39,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.experiment import Experiment
-from ewe.lab.bench.figures import ratio
-from ewe.lab.bench.results import Cell, Sample, Table, figure
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.figures import ratio
+from ewe_lab.bench.results import Cell, Sample, Table, figure
 
 WITHIN = 1.5  # between the ratios of a reproduced cell
 MANY = 4  # up to so many columns, each is described by itself

@@ -24,8 +24,8 @@ from typing import TypeVar
 
 import psutil
 
-from ewe.lab.bench.processes import core_seconds, cpu_seconds, tree
-from ewe.lab.bench.results import Second, Usage
+from ewe_lab.bench.processes import core_seconds, cpu_seconds, tree
+from ewe_lab.bench.results import Second, Usage
 
 EVERY = 1.0  # seconds
 HALF = EVERY / 2

@@ -21,10 +21,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ewe.lab.bench.experiment import Experiment
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import Finding
-from ewe.lab.experiments.durations import QUICK_SECONDS
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import Finding
+from ewe_lab.experiments.durations import QUICK_SECONDS
 
 DOCUMENTS = ("EWE", "X-Switch", "LibCGI", "RDBMS", "thesis", "ewe")
 CATALOG: dict[str, Experiment] = {}

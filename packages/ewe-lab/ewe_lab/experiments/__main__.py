@@ -1,8 +1,8 @@
-"""Print docs/experiments.md: `python -m ewe.lab.experiments > docs/experiments.md`."""
+"""Print docs/experiments.md: `python -m ewe_lab.experiments > packages/ewe-lab/docs/experiments.md`."""
 
 from __future__ import annotations
 
-from ewe.lab.experiments import CATALOG, DOCUMENTS
+from ewe_lab.experiments import CATALOG, DOCUMENTS
 
 HEAD = """\
 # The experiments
@@ -11,7 +11,7 @@ These are all tables, figures and claims of five documents that can be measured,
 `ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
 `ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.
 
-`python -m ewe.lab.experiments` writes this page. `ewe/lab/experiments/__init__.py` says where each experiment
+`python -m ewe_lab.experiments` writes this page. `ewe_lab/experiments/__init__.py` says where each experiment
 stands.
 """
 TITLES = {

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load, Running
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.thesis_dynamic import probe
-from ewe.lab.stacks.ways import Way, served
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.thesis_dynamic import probe
+from ewe_lab.stacks.ways import Way, served
 
 CLIENTS = 32
 ROUNDS = 7

@@ -12,10 +12,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe.lab.bench.experiment import Bench, Contender, Load, Running
-from ewe.lab.bench.processes import LabError, allow_descriptors
-from ewe.lab.bench.results import Cell
-from ewe.lab.stacks.peers import warmed
+from ewe_lab.bench.experiment import Bench, Contender, Load, Running
+from ewe_lab.bench.processes import LabError, allow_descriptors
+from ewe_lab.bench.results import Cell
+from ewe_lab.stacks.peers import warmed
 
 HIGH = 1024  # connections that only stay open have descriptors from this number on
 SPARE = 200  # descriptors for everything else

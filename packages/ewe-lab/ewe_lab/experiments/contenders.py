@@ -1,6 +1,6 @@
 """The servers that the experiments name."""
 
-from ewe.lab.bench.experiment import Contender
+from ewe_lab.bench.experiment import Contender
 
 SERIAL = Contender("serial", model="serial", most=1)
 FORK = Contender("fork", model="fork", most=256)

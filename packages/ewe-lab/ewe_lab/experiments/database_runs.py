@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from ewe.lab.bench.experiment import Bench, Running
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell
-from ewe.lab.stacks import databases
-from ewe.lab.stacks.database_ways import WAYS
-from ewe.lab.stacks.databases import DATABASES, Asked, Database
+from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell
+from ewe_lab.stacks import databases
+from ewe_lab.stacks.database_ways import WAYS
+from ewe_lab.stacks.databases import DATABASES, Asked, Database
 
 Started = Mapping[str, tuple[Running, str]]  # by way: the server, and the path of the report
 

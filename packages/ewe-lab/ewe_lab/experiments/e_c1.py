@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
-from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.ewe_figures import E_T3_PRINTED as PRINTED
-from ewe.lab.experiments.ewe_tables import MACHINE
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.results import Cell
+from ewe_lab.experiments.ewe_figures import E_T3_PRINTED as PRINTED
+from ewe_lab.experiments.ewe_tables import MACHINE
 
 AS_THEN, BOTH_BUILD, BOTH_SHARE = "as in 2006: threads build", "both build", "both share"
 THREAD = Contender("thread", model="thread", most=1000)
 FORK = Contender("fork", model="fork", most=256)
-BUILDING_THREAD = Contender("thread", model="ewe.lab.stacks.variants:BuildingThread", most=1000)
-BUILDING_FORK = Contender("fork", model="ewe.lab.stacks.variants:BuildingFork", most=256)
+BUILDING_THREAD = Contender("thread", model="ewe_lab.stacks.variants:BuildingThread", most=1000)
+BUILDING_FORK = Contender("fork", model="ewe_lab.stacks.variants:BuildingFork", most=256)
 PAIRS = {
     AS_THEN: (BUILDING_THREAD, FORK),
     BOTH_BUILD: (BUILDING_THREAD, BUILDING_FORK),

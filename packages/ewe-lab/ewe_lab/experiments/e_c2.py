@@ -5,12 +5,12 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.clients import ASKING, answered, connections
-from ewe.lab.experiments.ewe_tables import MACHINE
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import ASKING, answered, connections
+from ewe_lab.experiments.ewe_tables import MACHINE
 
 LIMITS = (64, 256, 1024)
 QUIET = 1.5  # seconds without an answer: by then every accepted connection has its answer

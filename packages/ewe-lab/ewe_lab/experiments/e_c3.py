@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError, processes
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.clients import ASKING, answered, connections
-from ewe.lab.experiments.ewe_tables import MACHINE
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError, processes
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import ASKING, answered, connections
+from ewe_lab.experiments.ewe_tables import MACHINE
 
 FORKS = 200
 EVERY = 0.25  # seconds between two counts
 CLOSE = ("--no-persistent",)  # a child ends with its answer
 SERVERS = (
-    Contender("lazy (2006)", model="ewe.lab.stacks.variants:LazyFork", options=CLOSE),
+    Contender("lazy (2006)", model="ewe_lab.stacks.variants:LazyFork", options=CLOSE),
     Contender("SIGCHLD (ewe)", model="fork", options=CLOSE),
-    Contender("pidfd", model="ewe.lab.stacks.variants:PidfdFork", options=CLOSE),
+    Contender("pidfd", model="ewe_lab.stacks.variants:PidfdFork", options=CLOSE),
 )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL, NOT_TESTABLE, Finding
-from ewe.lab.experiments.contenders import MODELS
-from ewe.lab.experiments.ewe_tables import MACHINE
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL, NOT_TESTABLE, Finding
+from ewe_lab.experiments.contenders import MODELS
+from ewe_lab.experiments.ewe_tables import MACHINE
 
 ON, OFF = "persistent", "not persistent"
 

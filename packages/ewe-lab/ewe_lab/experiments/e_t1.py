@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ewe.config.settings import Config
-from ewe.lab.bench.experiment import Bench, Experiment
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, Finding
+from ewe_lab.bench.experiment import Bench, Experiment
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, Finding
 
 PRINTED: dict[str, tuple[str, object]] = {  # option of 2006: our setting, the printed default
     "concurrency": ("concurrency", "none"),

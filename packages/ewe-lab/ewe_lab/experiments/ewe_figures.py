@@ -1,9 +1,9 @@
 """What EWE (2006) printed: tables 2 to 5, and figures 1 and 2. ewe_tables.py and ewe_sweeps.py say how they run."""
 
-from ewe.lab.bench.results import Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, LEVEL, NOT_TESTABLE, Finding
-from ewe.lab.experiments import ewe_sweeps, ewe_tables
-from ewe.lab.experiments.ewe_tables import HELD_BY_TIME, Printed
+from ewe_lab.bench.results import Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, LEVEL, NOT_TESTABLE, Finding
+from ewe_lab.experiments import ewe_sweeps, ewe_tables
+from ewe_lab.experiments.ewe_tables import HELD_BY_TIME, Printed
 
 # table 2: 64 bytes.
 

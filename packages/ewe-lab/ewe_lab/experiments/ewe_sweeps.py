@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.clients import once
-from ewe.lab.experiments.contenders import (
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import once
+from ewe_lab.experiments.contenders import (
     APACHE_PREFORK,
     ASYNCIO,
     FORK,
@@ -23,7 +23,7 @@ from ewe.lab.experiments.contenders import (
     SERIAL,
     THREAD,
 )
-from ewe.lab.experiments.ewe_tables import MACHINE
+from ewe_lab.experiments.ewe_tables import MACHINE
 
 SERVERS = (SERIAL, FORK, THREAD, POOL_2006, POOL, ASYNCIO, APACHE_PREFORK)
 MOST = {10: 16_000, 1: 6_000}  # requests a second that our load can send, by requests on a connection

@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
-from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.contenders import (
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.results import Cell
+from ewe_lab.experiments.contenders import (
     APACHE_PREFORK,
     ASYNCIO,
     FORK,

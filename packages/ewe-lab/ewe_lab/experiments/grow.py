@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.clients import ASKING, answered, connections, once
-from ewe.lab.experiments.contenders import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import ASKING, answered, connections, once
+from ewe_lab.experiments.contenders import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
 
 USERS, IDLE = "users", "idle connections"
 MANY = replace(POOL, options=("--connections", "10000"))  # the peer's own limit is 4000

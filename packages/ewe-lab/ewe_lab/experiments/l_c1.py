@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError, on_core, one_line, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.libcgi_tables import LIBCGI, MACHINE, SIZES, TABLE_2
-from ewe.lab.load import pinger
-from ewe.lab.load.child import environment
-from ewe.lab.stacks import gateways
-from ewe.lab.stacks.forms import PROGRAM, body, forms_of
-from ewe.lab.stacks.gateways import Program
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError, on_core, one_line, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.libcgi_tables import LIBCGI, MACHINE, SIZES, TABLE_2
+from ewe_lab.load import pinger
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import gateways
+from ewe_lab.stacks.forms import PROGRAM, body, forms_of
+from ewe_lab.stacks.gateways import Program
 
 LOADING, LATER, FIRST = "loading", "later", "first"
 PRINTED = {LOADING: 400, LATER: TABLE_2[0][2] * 1000}  # µs; the second of table 2

@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError, find_tool, one_line
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.libcgi_tables import MACHINE
-from ewe.lab.load.stub_dns import NAME, answering
-from ewe.lab.stacks import compiled, gateways
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.libcgi_tables import MACHINE
+from ewe_lab.load.stub_dns import NAME, answering
+from ewe_lab.stacks import compiled, gateways
 
 RESOLVER = "127.0.53.1"  # the name server's loopback address
 CLIENT = "127.0.0.53"  # the client's, which is not in /etc/hosts

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.libcgi_tables import MACHINE
-from ewe.lab.stacks import backends, compiled, gateways
 from ewe.xswitch.engine_kinds import LIBCGI as HOST
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.libcgi_tables import MACHINE
+from ewe_lab.stacks import backends, compiled, gateways
 
 FAULTS = ("loop", "crash", "abort", "exit")
 IN_PLACE, PROCESS, PROGRAM = "in place", "in an engine", "CGI program"

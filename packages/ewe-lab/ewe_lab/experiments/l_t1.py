@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment
-from ewe.lab.bench.processes import LabError, ended, one_line, running, text_of, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.libcgi_tables import MACHINE
-from ewe.lab.load.child import environment
-from ewe.lab.load.steps import EXEC, FORK, IPC, STEPS, TOTAL
-from ewe.lab.stacks import compiled
+from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.libcgi_tables import MACHINE
+from ewe_lab.load.child import environment
+from ewe_lab.load.steps import EXEC, FORK, IPC, STEPS, TOTAL
+from ewe_lab.stacks import compiled
 
 PRINTED = {FORK: 998, EXEC: 5250, IPC: 932, TOTAL: 7180}  # µs
 PARENTS = (10, 500)  # MB
@@ -89,7 +89,7 @@ def cells(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> 
 
 def measured(megabytes: int, count: int, command: Sequence[str]) -> dict[str, list[float]]:
     """Return the µs of each step of each start, measured by another process. Raises LabError."""
-    asked = [sys.executable, "-m", "ewe.lab.load.steps", str(megabytes), str(count), *command]
+    asked = [sys.executable, "-m", "ewe_lab.load.steps", str(megabytes), str(count), *command]
     with (
         tempfile.TemporaryFile() as said,
         tempfile.TemporaryFile() as output,

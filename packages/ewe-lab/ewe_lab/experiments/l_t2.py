@@ -9,16 +9,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError, cpu_seconds, on_core, own_seconds, process, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table, Usage
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, MACHINE, SIZES, STATIC, TABLE_2, size_name
-from ewe.lab.load import pinger
-from ewe.lab.stacks import gateways
-from ewe.lab.stacks.forms import body, forms_of
-from ewe.lab.stacks.gateways import Program
-from ewe.lab.stacks.variants import TIMES
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, own_seconds, process, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, MACHINE, SIZES, STATIC, TABLE_2, size_name
+from ewe_lab.load import pinger
+from ewe_lab.stacks import gateways
+from ewe_lab.stacks.forms import body, forms_of
+from ewe_lab.stacks.gateways import Program
+from ewe_lab.stacks.variants import TIMES
 
 CGI_PYTHON, ENGINE, APPLICATION = "CGI in Python", "X-Switch engine", "WSGI in process"
 WAYS = {  # name: the gateway and the program, "" for the file
@@ -96,7 +96,7 @@ def measured(lab: Bench, name: str, gateway: str, programs: Path, file: str) -> 
     """Start the server once and send requests of each size. Raises LabError."""
     times = programs / "times"
     found = {}
-    contender = Contender(name, model="ewe.lab.stacks.variants:Timed", variables=((TIMES, str(times)),))
+    contender = Contender(name, model="ewe_lab.stacks.variants:Timed", variables=((TIMES, str(times)),))
     with ExitStack() as stack:
         path = ""
         if gateway:

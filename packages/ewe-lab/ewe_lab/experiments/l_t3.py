@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
-from ewe.lab.bench.processes import LabError, find_tool, running, two_cores
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.libcgi_tables import (
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
+from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.libcgi_tables import (
     CGI,
     FASTCGI,
     KINDS,
@@ -26,11 +26,11 @@ from ewe.lab.experiments.libcgi_tables import (
     TABLE_3,
     size_name,
 )
-from ewe.lab.stacks import backends, compiled, gateways, webservers
-from ewe.lab.stacks.forms import PROGRAM, forms_of
-from ewe.lab.stacks.gateways import Program
-from ewe.lab.stacks.servers import Server, free_port, wait_for_port
-from ewe.lab.stacks.webservers import Behind, Setup
+from ewe_lab.stacks import backends, compiled, gateways, webservers
+from ewe_lab.stacks.forms import PROGRAM, forms_of
+from ewe_lab.stacks.gateways import Program
+from ewe_lab.stacks.servers import Server, free_port, wait_for_port
+from ewe_lab.stacks.webservers import Behind, Setup
 
 CLIENTS = 30
 LINKS = {"10 Mbit/s": "10mbit", "100 Mbit/s": "100mbit"}

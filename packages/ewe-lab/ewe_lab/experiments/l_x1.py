@@ -7,13 +7,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment
-from ewe.lab.bench.processes import LabError, ended, one_line, running, text_of, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.libcgi_tables import MACHINE
-from ewe.lab.load.child import environment
-from ewe.lab.load.exchanges import BYTE, COLUMNS, EACH, LONGEST, PROTOCOL, RAW
+from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.libcgi_tables import MACHINE
+from ewe_lab.load.child import environment
+from ewe_lab.load.exchanges import BYTE, COLUMNS, EACH, LONGEST, PROTOCOL, RAW
 
 CONTROL, COMMUNICATION, CODEC, TOTAL = "control", "IPC", "protocol", "total"
 PARTS = (CONTROL, COMMUNICATION, CODEC)
@@ -44,7 +44,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def measured(column: str, count: int) -> dict[str, list[float]]:
     """Return the µs of an exchange of each run, measured by another process. Raises LabError."""
-    asked = [sys.executable, "-m", "ewe.lab.load.exchanges", column, str(count), str(ROUNDS)]
+    asked = [sys.executable, "-m", "ewe_lab.load.exchanges", column, str(count), str(ROUNDS)]
     with (
         tempfile.TemporaryFile() as said,
         tempfile.TemporaryFile() as output,

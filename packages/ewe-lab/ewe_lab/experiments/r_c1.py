@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.contenders import FORK, PREFORK
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.results import Cell
+from ewe_lab.experiments.contenders import FORK, PREFORK
 
 PRINTED = {"fork": 1.0, "prefork": 2.0}
 

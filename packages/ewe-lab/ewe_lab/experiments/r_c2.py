@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from ewe.database.access_log import REPORT
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.rdbms_tables import MACHINE
-from ewe.lab.load.http_pinger import ping
-from ewe.lab.stacks import asking, databases
-from ewe.lab.stacks.databases import DATABASES, POSTGRESQL, SQLITE, Database
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.rdbms_tables import MACHINE
+from ewe_lab.load.http_pinger import ping
+from ewe_lab.stacks import asking, databases
+from ewe_lab.stacks.databases import DATABASES, POSTGRESQL, SQLITE, Database
 
 DEMONS = (1, 2, 3, 4)
 CLIENTS = 16
@@ -71,7 +71,7 @@ def started(lab: Bench, stack: ExitStack, database: Database, statement: str, co
     contender = Contender(
         f"{count} demons",
         model="pool",
-        options=("--poolthreads", str(CLIENTS), "--wsgi", "/report=ewe.lab.stacks.asking:application"),
+        options=("--poolthreads", str(CLIENTS), "--wsgi", "/report=ewe_lab.stacks.asking:application"),
         variables=((asking.DEMON, asked.address), (asking.STATEMENT, statement)),
         also=(asked.pid, *database.pids),
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.database_runs import Started, in_turns, measured, started
-from ewe.lab.experiments.rdbms_tables import LOST, MACHINE
-from ewe.lab.load.http_pinger import ping
-from ewe.lab.stacks.database_ways import CGI_DEMON, EMBEDDED, IN_PROCESS, KEPT
-from ewe.lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.database_runs import Started, in_turns, measured, started
+from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
+from ewe_lab.load.http_pinger import ping
+from ewe_lab.stacks.database_ways import CGI_DEMON, EMBEDDED, IN_PROCESS, KEPT
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
 
 ROWS = {  # of figure 3: the scenario's number there, and ours
     EMBEDDED: "1 CGI, embedded SQL",

@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Iterator
 from functools import partial
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.database_runs import in_turns, measured, started
-from ewe.lab.experiments.rdbms_tables import LOST, MACHINE
-from ewe.lab.load.http_pinger import ping
-from ewe.lab.stacks.database_ways import CGI_DEMON, SERVER_API, TYPE_2, TYPE_4, WAYS
-from ewe.lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.database_runs import in_turns, measured, started
+from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
+from ewe_lab.load.http_pinger import ping
+from ewe_lab.stacks.database_ways import CGI_DEMON, SERVER_API, TYPE_2, TYPE_4, WAYS
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
 
 REQUESTS = 10  # in a round
 ROUNDS = (1, 5)  # quick and full

@@ -12,17 +12,17 @@ from ewe.database.drivers import Database as Named
 from ewe.database.drivers import connect
 from ewe.database.layouts import fragments
 from ewe.database.protocol import ClientRequest, DatabaseError
-from ewe.lab.bench.experiment import Bench, Chart, Experiment
-from ewe.lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table, Usage
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.database_runs import in_turns, measured, started
-from ewe.lab.experiments.rdbms_tables import LOST, MACHINE
-from ewe.lab.load.http_pinger import ping
-from ewe.lab.stacks import reports
-from ewe.lab.stacks.database_ways import CGI_DEMON, EMBEDDED, ODBC, TYPE_2, TYPE_4, WAYS
-from ewe.lab.stacks.databases import NAME, POSTGRESQL, SQLITE, Asked, Database
-from ewe.lab.stacks.reports import DYNAMIC
+from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.database_runs import in_turns, measured, started
+from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
+from ewe_lab.load.http_pinger import ping
+from ewe_lab.stacks import reports
+from ewe_lab.stacks.database_ways import CGI_DEMON, EMBEDDED, ODBC, TYPE_2, TYPE_4, WAYS
+from ewe_lab.stacks.databases import NAME, POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.reports import DYNAMIC
 
 ROWS = (EMBEDDED, ODBC, TYPE_2, CGI_DEMON, TYPE_4)
 CON, RET, DYNAMIC_RET = "Tcon", "Tret", "Tret, dynamic SQL"

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table, Usage
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.rdbms_tables import LOST, MACHINE
-from ewe.lab.stacks import databases, sessions
-from ewe.lab.stacks.databases import SQLITE, Database
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
+from ewe_lab.stacks import databases, sessions
+from ewe_lab.stacks.databases import SQLITE, Database
 
 COLUMN = "a visit"
 ROWS = {  # name in tables: where
@@ -88,7 +88,7 @@ def served(lab: Bench) -> Iterator[Running]:
             contender = Contender(
                 "sessions",
                 model="thread",
-                options=("--wsgi", "/state=ewe.lab.stacks.sessions:application"),
+                options=("--wsgi", "/state=ewe_lab.stacks.sessions:application"),
                 variables=((sessions.SESSIONS, str(files)), (sessions.DEMON, asked.address)),
                 also=(asked.pid,),
             )

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table, Usage
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.load import pinger
-from ewe.lab.stacks import gateways, ways
-from ewe.lab.stacks.applications import HELLO
-from ewe.lab.stacks.forms import PROGRAM, body, forms_of
-from ewe.lab.stacks.gateways import Program
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.load import pinger
+from ewe_lab.stacks import gateways, ways
+from ewe_lab.stacks.applications import HELLO
+from ewe_lab.stacks.forms import PROGRAM, body, forms_of
+from ewe_lab.stacks.gateways import Program
 
 COLUMN, TIMES = "marks", "time of a call"
 MARKS = {1: "-", 2: "+", 3: "++"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load, Running
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.clients import SILENT, connections, once
-from ewe.lab.experiments.contenders import APACHE_PREFORK, MODELS, NGINX
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import SILENT, connections, once
+from ewe_lab.experiments.contenders import APACHE_PREFORK, MODELS, NGINX
 
 HELD = ("serial", "pool-2006", "prefork")  # as many workers as there are silent clients, or fewer
 STANDS = ("thread", "pool", "asyncio")

@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.thesis_dynamic import probe
-from ewe.lab.experiments.thesis_memory import SETTLES, look
-from ewe.lab.experiments.thesis_static import MACHINE
-from ewe.lab.stacks.programs import write_blog
-from ewe.lab.stacks.ways import Way, served
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.thesis_dynamic import probe
+from ewe_lab.experiments.thesis_memory import SETTLES, look
+from ewe_lab.experiments.thesis_static import MACHINE
+from ewe_lab.stacks.programs import write_blog
+from ewe_lab.stacks.ways import Way, served
 
 BEFORE, AFTER = "VmRSS before the main page", "VmRSS after the main page"
 WHOLE, COST = "all processes, PSS, after the main page", "the main page at full speed"

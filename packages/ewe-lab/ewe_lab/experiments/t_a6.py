@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Experiment, Load
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.contenders import ASYNCIO
-from ewe.lab.experiments.thesis_static import MACHINE
+from ewe_lab.bench.experiment import Bench, Experiment, Load
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.contenders import ASYNCIO
+from ewe_lab.experiments.thesis_static import MACHINE
 
 SIZES = {"10mbit": 65_536, "100mbit": 262_144, "1gbit": 1_048_576}  # a link carries about ten a second
 NOMINAL = {"10mbit": 10, "100mbit": 100, "1gbit": 1000}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Experiment
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.thesis_static import MACHINE
+from ewe_lab.bench.experiment import Bench, Experiment
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.thesis_static import MACHINE
 
 LEAST, DEFAULT, MOST = "least", "default", "most"
 PRINTED: dict[str, tuple[float, ...]] = {  # of TAS01; TAS02 and TAS03 have 129024 in the defaults

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Usage
-from ewe.lab.experiments.contenders import (
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Usage
+from ewe_lab.experiments.contenders import (
     APACHE_EVENT,
     APACHE_PREFORK,
     APACHE_WORKER,
@@ -20,7 +20,7 @@ from ewe.lab.experiments.contenders import (
     TOMCAT,
     YAWS,
 )
-from ewe.lab.experiments.thesis_static import MACHINE, NAMES
+from ewe_lab.experiments.thesis_static import MACHINE, NAMES
 
 WORKER, SIZE, WHOLE = "worker, VmRSS", "worker, VmSize", "all processes, PSS"
 SETTLES = 0.5  # seconds after which a server has started all its processes

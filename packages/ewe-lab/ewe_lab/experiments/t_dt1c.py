@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from ewe.lab.bench.results import Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.thesis_dynamic import KEEP, NO_KEEP, DynamicTest, experiment
-from ewe.lab.stacks.ways import Way
+from ewe_lab.bench.results import Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.thesis_dynamic import KEEP, NO_KEEP, DynamicTest, experiment
+from ewe_lab.stacks.ways import Way
 
 CHILDREN = (1, 4, 16)
 BACKLOG = 128  # of php-cgi by default

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe.lab.bench.experiment import Bench, Contender, Experiment, Load
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.contenders import APACHE_EVENT, APACHE_PREFORK, ASYNCIO, LIGHTTPD, NGINX, THREAD
-from ewe.lab.experiments.thesis_static import KEEP, MACHINE, NAMES, NO_KEEP, PARITY
+from ewe_lab.bench.experiment import Bench, Contender, Experiment, Load
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.contenders import APACHE_EVENT, APACHE_PREFORK, ASYNCIO, LIGHTTPD, NGINX, THREAD
+from ewe_lab.experiments.thesis_static import KEEP, MACHINE, NAMES, NO_KEEP, PARITY
 
 PLAIN, TLS = "plain", "TLS"
 SERVERS = (APACHE_PREFORK, APACHE_EVENT, NGINX, LIGHTTPD, THREAD, ASYNCIO)

@@ -1,8 +1,8 @@
 """Thesis, HTTPS-2: PHP over TLS, by all servers and all ways to run it."""
 
-from ewe.lab.experiments.thesis_dynamic import KEEP, NO_KEEP, DynamicTest, experiment
-from ewe.lab.experiments.thesis_workers import ONE_CORE
-from ewe.lab.stacks.ways import Way
+from ewe_lab.experiments.thesis_dynamic import KEEP, NO_KEEP, DynamicTest, experiment
+from ewe_lab.experiments.thesis_workers import ONE_CORE
+from ewe_lab.stacks.ways import Way
 
 SEVERAL = 4  # processes of nginx and lighttpd, where they have more than one
 WAYS = (

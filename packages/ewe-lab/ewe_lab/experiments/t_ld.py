@@ -24,15 +24,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, LOST, NOT_TESTABLE, Finding
-from ewe.lab.experiments.thesis_static import MACHINE
-from ewe.lab.experiments.visitors import BUSY, DATABASE, PARTS, PHASES, PROGRAM, SECOND, WEB, Stack
-from ewe.lab.stacks import sql_blog, wordpress
-from ewe.lab.stacks.ways import Way, served
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LOST, NOT_TESTABLE, Finding
+from ewe_lab.experiments.thesis_static import MACHINE
+from ewe_lab.experiments.visitors import BUSY, DATABASE, PARTS, PHASES, PROGRAM, SECOND, WEB, Stack
+from ewe_lab.stacks import sql_blog, wordpress
+from ewe_lab.stacks.ways import Way, served
 
 WORDPRESS, SQL = "WordPress", "pages from SQL"
 MEMORY, CPU = "memory at its peak", "CPU in the second phase"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load, Running
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample
-from ewe.lab.experiments.thesis_static import (
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample
+from ewe_lab.experiments.thesis_static import (
     AB,
     AT_TODAY,
     BEST,
@@ -26,8 +26,8 @@ from ewe.lab.experiments.thesis_static import (
     best,
     height,
 )
-from ewe.lab.stacks.backends import opener
-from ewe.lab.stacks.ways import MOST_PROCESSES, Way, served
+from ewe_lab.stacks.backends import opener
+from ewe_lab.stacks.ways import MOST_PROCESSES, Way, served
 
 QUICK = (32,)
 AGAIN = 2  # more measurements of the best point, in full

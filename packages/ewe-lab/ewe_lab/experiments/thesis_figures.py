@@ -4,8 +4,8 @@ thesis_static.py and thesis_workers.py say how these experiments run. What it pr
 thesis_program_figures.py.
 """
 
-from ewe.lab.experiments import thesis_static, thesis_workers
-from ewe.lab.experiments.contenders import (
+from ewe_lab.experiments import thesis_static, thesis_workers
+from ewe_lab.experiments.contenders import (
     APACHE_EVENT,
     APACHE_PREFORK,
     APACHE_WORKER,
@@ -14,7 +14,7 @@ from ewe.lab.experiments.contenders import (
     NGINX,
     THREAD,
 )
-from ewe.lab.experiments.thesis_static import KEEP, NO_KEEP, StaticTest
+from ewe_lab.experiments.thesis_static import KEEP, NO_KEEP, StaticTest
 
 # ST-1: an HTML page of 168 bytes, a connection for each request.
 

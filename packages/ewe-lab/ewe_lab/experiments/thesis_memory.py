@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Running
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample, Usage
-from ewe.lab.experiments.thesis_dynamic import probe
-from ewe.lab.experiments.thesis_static import MACHINE
-from ewe.lab.stacks.ways import Way, served
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Usage
+from ewe_lab.experiments.thesis_dynamic import probe
+from ewe_lab.experiments.thesis_static import MACHINE
+from ewe_lab.stacks.ways import Way, served
 
 if TYPE_CHECKING:
     from psutil import Process

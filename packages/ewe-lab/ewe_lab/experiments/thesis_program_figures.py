@@ -3,12 +3,12 @@
 thesis_dynamic.py and thesis_memory.py say how these experiments run.
 """
 
-from ewe.lab.experiments import thesis_dynamic, thesis_memory
-from ewe.lab.experiments.thesis_dynamic import FLUP, DynamicTest
-from ewe.lab.experiments.thesis_memory import PROGRAM, SERVER
-from ewe.lab.experiments.thesis_static import KEEP, NO_KEEP
-from ewe.lab.experiments.thesis_workers import ONE_CORE
-from ewe.lab.stacks.ways import Way
+from ewe_lab.experiments import thesis_dynamic, thesis_memory
+from ewe_lab.experiments.thesis_dynamic import FLUP, DynamicTest
+from ewe_lab.experiments.thesis_memory import PROGRAM, SERVER
+from ewe_lab.experiments.thesis_static import KEEP, NO_KEEP
+from ewe_lab.experiments.thesis_workers import ONE_CORE
+from ewe_lab.stacks.ways import Way
 
 # DT-1: 14 bytes from PHP, by all the ways there are to run it.
 

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
-from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.clients import once
-from ewe.lab.experiments.contenders import (
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.results import Cell
+from ewe_lab.experiments.clients import once
+from ewe_lab.experiments.contenders import (
     APACHE_EVENT,
     APACHE_PREFORK,
     APACHE_WORKER,
@@ -28,7 +28,7 @@ from ewe.lab.experiments.contenders import (
     TOMCAT,
     YAWS,
 )
-from ewe.lab.stacks.peers import caches
+from ewe_lab.stacks.peers import caches
 
 MACHINE = {
     "server": "Pentium D 950, 2 cores, 4 GB, Red Hat Enterprise Linux 5",

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
-from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.thesis_static import CACHES_OFF, KEEP, MACHINE, NO_KEEP, cell_of
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.results import Cell
+from ewe_lab.experiments.thesis_static import CACHES_OFF, KEEP, MACHINE, NO_KEEP, cell_of
 
 ONE_CORE = (
     "Server processes are pinned to one core here, so that a gain by more of them is not to be expected: the "

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench, Load, Running
-from ewe.lab.bench.processes import LabError, cpu_seconds, own_seconds, tree
-from ewe.lab.bench.results import Sample
+from ewe_lab.bench.experiment import Bench, Load, Running
+from ewe_lab.bench.processes import LabError, cpu_seconds, own_seconds, tree
+from ewe_lab.bench.results import Sample
 
 PHASES = ((1 / 2, 0.22), (1 / 6, 1.0), (1 / 3, 0.44))  # share of the time, share of the capacity
 SECOND = 1  # the number of the phase at capacity, from 0

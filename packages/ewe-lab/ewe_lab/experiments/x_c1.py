@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.bench.results import Cell
-from ewe.lab.experiments.contenders import APACHE_EVENT, APACHE_WORKER, ASYNCIO, NGINX, POOL, THREAD
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.results import Cell
+from ewe_lab.experiments.contenders import APACHE_EVENT, APACHE_WORKER, ASYNCIO, NGINX, POOL, THREAD
 
 PRINTED = {"thread": 1.0, "asyncio": 1.18, "pool": 1.18}
 PAPER = {"thread": "threads", "asyncio": "events", "pool": "hybrid"}

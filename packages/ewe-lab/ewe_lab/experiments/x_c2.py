@@ -11,17 +11,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ewe.lab.bench.accounts import User, accounts
-from ewe.lab.bench.experiment import Bench, Chart, Experiment
-from ewe.lab.bench.processes import LabError, on_core, two_cores
-from ewe.lab.bench.results import Cell, Sample, Table, Times
-from ewe.lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe.lab.experiments.xswitch_tables import MACHINE
-from ewe.lab.load import pinger
-from ewe.lab.load.pinger import Ask
-from ewe.lab.stacks.backends import status_of, wait_for_xswitch
-from ewe.lab.stacks.programs import PYTHON
-from ewe.lab.stacks.servers import ewe
+from ewe_lab.bench.accounts import User, accounts
+from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.processes import LabError, on_core, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table, Times
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.xswitch_tables import MACHINE
+from ewe_lab.load import pinger
+from ewe_lab.load.pinger import Ask
+from ewe_lab.stacks.backends import status_of, wait_for_xswitch
+from ewe_lab.stacks.programs import PYTHON
+from ewe_lab.stacks.servers import ewe
 
 CAPS = (4, 8, 16)  # engines of all users together
 USERS = (2, 4, 8, 16, 32)

@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.xswitch_tables import MACHINE
-from ewe.lab.stacks.programs import LARGE
-from ewe.lab.stacks.ways import served, technology
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.xswitch_tables import MACHINE
+from ewe_lab.stacks.programs import LARGE
+from ewe_lab.stacks.ways import served, technology
 
 FLAT = 1.5  # ratio of the greatest to the least throughput up to which it is flat
 STRAIGHT = 0.95  # the R² of a response time that grows linearly

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ewe.config.defaults import SEARCH_PATH
-from ewe.lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
-from ewe.lab.bench.processes import (
+from ewe.xswitch.engine_kinds import BUILT_IN
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import (
     LabError,
     cpu_seconds,
     ended,
@@ -36,17 +37,16 @@ from ewe.lab.bench.processes import (
     tree,
     two_cores,
 )
-from ewe.lab.bench.results import Cell, Sample, Table, Usage
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.xswitch_tables import MACHINE
-from ewe.lab.load import pinger
-from ewe.lab.load.pinger import Ask, Took
-from ewe.lab.stacks.applications import HELLO
-from ewe.lab.stacks.backends import status_of, switch
-from ewe.lab.stacks.programs import directory_of
-from ewe.lab.stacks.variants import NOTHING
-from ewe.lab.stacks.ways import served, technology
-from ewe.xswitch.engine_kinds import BUILT_IN
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.xswitch_tables import MACHINE
+from ewe_lab.load import pinger
+from ewe_lab.load.pinger import Ask, Took
+from ewe_lab.stacks.applications import HELLO
+from ewe_lab.stacks.backends import status_of, switch
+from ewe_lab.stacks.programs import directory_of
+from ewe_lab.stacks.variants import NOTHING
+from ewe_lab.stacks.ways import served, technology
 
 FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
 LAYERS = (FRONT, MOD_X, SWITCH, ENGINE, SCRIPT)
@@ -159,7 +159,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     )
     full = stack.enter_context(pinger.http(server.url, path, body))
     full()
-    null_contender = Contender("null handler", model="ewe.lab.stacks.variants:Null")
+    null_contender = Contender("null handler", model="ewe_lab.stacks.variants:Null")
     null_server = stack.enter_context(lab.start(null_contender, lab.site([])))
     null = stack.enter_context(pinger.http(null_server.url, path, NOTHING))
     params = variables(script, path)

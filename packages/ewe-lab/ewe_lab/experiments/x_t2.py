@@ -1,9 +1,9 @@
 """X-Switch, table 2: the first and the average answer in each language, beside its native technology."""
 
-from ewe.lab.bench.experiment import Chart, Experiment
-from ewe.lab.bench.results import Table
-from ewe.lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe.lab.experiments.xswitch_tables import COLD, FIRST, MACHINE, MEAN, NATIVE, TODAY, run
+from ewe_lab.bench.experiment import Chart, Experiment
+from ewe_lab.bench.results import Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.xswitch_tables import COLD, FIRST, MACHINE, MEAN, NATIVE, TODAY, run
 
 WITHIN = 1.13  # ratio to the native technology's average: the worst that is printed, of Java
 COLUMNS = {

@@ -1,6 +1,6 @@
 """What X-Switch (2010) printed: its figures 5 to 8, one for each language."""
 
-from ewe.lab.experiments.xswitch_tables import figure
+from ewe_lab.experiments.xswitch_tables import figure
 
 # figure 5: Java.
 

@@ -7,12 +7,12 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.experiment import Bench, Chart, Experiment, Load
-from ewe.lab.bench.processes import LabError
-from ewe.lab.bench.results import Cell, Sample
-from ewe.lab.stacks.applications import HELLO
-from ewe.lab.stacks.ways import served, technology
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample
+from ewe_lab.stacks.applications import HELLO
+from ewe_lab.stacks.ways import served, technology
 
 MACHINE = {
     "server": "Pentium M, 1.73 GHz",

@@ -13,18 +13,18 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from ewe.lab.load import users  # locust: before anything that knows sockets
+from ewe_lab.load import users  # locust: before anything that knows sockets
 
 # isort: split
 import gevent
 from locust.env import Environment
 from locust.event import Events
 
-from ewe.lab.bench.experiment import Load
-from ewe.lab.bench.processes import allow_descriptors
-from ewe.lab.bench.results import Sample, build
-from ewe.lab.load.client import target
-from ewe.lab.load.recorder import Recorder
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import allow_descriptors
+from ewe_lab.bench.results import Sample, build
+from ewe_lab.load.client import target
+from ewe_lab.load.recorder import Recorder
 
 GRACE = 1.0  # seconds by which a timeout may be late
 SPARE = 64  # descriptors that are not connections

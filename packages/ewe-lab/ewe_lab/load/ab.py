@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Load
-from ewe.lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
-from ewe.lab.bench.results import Sample, Times
-from ewe.lab.load.child import Marks
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
+from ewe_lab.bench.results import Sample, Times
+from ewe_lab.load.child import Marks
 
 MOST = 2_000_000  # requests of one run: ab keeps 32 bytes for each
 TRIES = 2  # ab ends when a connection is reset, for instance behind a token bucket; then it is started again

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import IO, Protocol
 
 import ewe
-from ewe.lab.bench.experiment import Load
-from ewe.lab.bench.processes import LabError, one_line, running, text_of
-from ewe.lab.bench.results import Sample, build
+import ewe_lab
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, one_line, running, text_of
+from ewe_lab.bench.results import Sample, build
 
 STARTS_IN = 20.0  # seconds that a thousand users may take on a busy machine
-LOCUST_MISSING = "locust is missing: pip install 'ewe-server[lab]'"
+LOCUST_MISSING = "locust is missing: pip install 'ewe-lab[locust]'"
 
 
 class Marks(Protocol):
@@ -59,7 +60,7 @@ def run_locust(
     with tempfile.TemporaryFile() as order, tempfile.TemporaryFile() as errors:
         order.write(json.dumps({"url": url, "load": asdict(load)}).encode())
         order.seek(0)
-        command = [*prefix, sys.executable, "-m", "ewe.lab.load"]
+        command = [*prefix, sys.executable, "-m", "ewe_lab.load"]
         with running(
             command, errors, core, env=environment(), stdin=order, stdout=subprocess.PIPE
         ) as started:
@@ -71,9 +72,9 @@ def run_locust(
 def environment() -> dict[str, str]:
     """Return an environment in which a child imports this ewe, and locust sees no setting of the user."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LOCUST_", "EWE_"))}
-    home = str(Path(ewe.__file__).resolve().parent.parent)
+    homes = dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (ewe.__file__, ewe_lab.__file__))
     paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))  # a child runs in another directory
-    env["PYTHONPATH"] = os.pathsep.join((home, *map(os.path.abspath, paths)))
+    env["PYTHONPATH"] = os.pathsep.join((*homes, *map(os.path.abspath, paths)))
     return env
 
 

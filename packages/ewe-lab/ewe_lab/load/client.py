@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ewe.lab.bench.experiment import Load
+from ewe_lab.bench.experiment import Load
 
 RECEIVE = 256 * 1024  # bytes of one receive
 HEAD_AT_MOST = 64 * 1024

@@ -1,4 +1,4 @@
-"""What it costs to hand a request to another process: `python -m ewe.lab.load.exchanges COLUMN COUNT ROUNDS`.
+"""What it costs to hand a request to another process: `python -m ewe_lab.load.exchanges COLUMN COUNT ROUNDS`.
 
 Two processes of the server's core exchange COUNT requests, in three ways that differ by one thing each:
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from ewe.lab.bench.results import Times
+from ewe_lab.bench.results import Times
 
 UNIT = 1e-7  # seconds
 BITS = 11  # of a number that are kept

@@ -1,4 +1,4 @@
-"""Clients that connect for each request: `python -m ewe.lab.load.http_clients URL CLIENTS REQUESTS [DIGEST]`.
+"""Clients that connect for each request: `python -m ewe_lab.load.http_clients URL CLIENTS REQUESTS [DIGEST]`.
 
 The HTTP pinger of the RDBMS paper (section 3.3). Each client is a thread that sends REQUESTS requests, one after
 the other, each over a new connection. Two times are measured:
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from urllib.parse import urlsplit
 
-from ewe.lab.bench.results import ERRORS
+from ewe_lab.bench.results import ERRORS
 
 PIECE = 64 * 1024
 TIMEOUT = 30.0  # seconds that one request may take
@@ -90,7 +90,7 @@ def joined(body: bytes) -> bytes:
 
 
 def kind_of(reason: OSError) -> str:
-    """Return what the lab calls an error (ewe.lab.bench.results.ERRORS)."""
+    """Return what the lab calls an error (ewe_lab.bench.results.ERRORS)."""
     if isinstance(reason, TimeoutError):
         return "ct"
     if isinstance(reason, ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""Run the clients of ewe.lab.load.http_clients in a separate process, on the core of the load. Raises LabError."""
+"""Run the clients of ewe_lab.load.http_clients in a separate process, on the core of the load. Raises LabError."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import statistics
 import sys
 import tempfile
 
-from ewe.lab.bench.experiment import Bench, Running
-from ewe.lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, two_cores
-from ewe.lab.bench.results import Sample, Usage, build
-from ewe.lab.load.child import environment
-from ewe.lab.load.http_clients import Pinged
+from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, two_cores
+from ewe_lab.bench.results import Sample, Usage, build
+from ewe_lab.load.child import environment
+from ewe_lab.load.http_clients import Pinged
 
 LONGEST = 900.0  # seconds that one measurement may take
 
@@ -22,7 +22,7 @@ def ping(lab: Bench, server: Running, path: str, clients: int, requests: int, di
     Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
     that the program told (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
     """
-    command = [*lab.prefix, sys.executable, "-m", "ewe.lab.load.http_clients", server.url.rstrip("/") + path]
+    command = [*lab.prefix, sys.executable, "-m", "ewe_lab.load.http_clients", server.url.rstrip("/") + path]
     before = cpu_seconds(server.pid, *server.also)
     with (
         tempfile.TemporaryFile() as said,

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from ewe.lab.bench.experiment import Load
-from ewe.lab.bench.processes import LabError, ended, one_line, running, text_of, tool
-from ewe.lab.bench.results import Sample
-from ewe.lab.load.child import Marks
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, tool
+from ewe_lab.bench.results import Sample
+from ewe_lab.load.child import Marks
 
 NUMBER = r"([\d.]+)"
 TOTAL = re.compile(

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ewe.gateway.records import END_REQUEST, HEADER, VERSION, Requester
-from ewe.lab.bench.processes import LabError, on_core
 from ewe.xswitch.protocol import request_lines
 from ewe.xswitch.tools.driver import Driver
+from ewe_lab.bench.processes import LabError, on_core
 
 PIECE = 64 * 1024
 TIMEOUT = 20  # seconds that an answer may take

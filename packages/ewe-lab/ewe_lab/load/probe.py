@@ -1,4 +1,4 @@
-"""Ask a server once: `python -m ewe.lab.load.probe URL [LENGTH]`. It is a
+"""Ask a server once: `python -m ewe_lab.load.probe URL [LENGTH]`. It is a
 separate process because it may run behind a slow link. An error is one line on its output, and exit status 1."""
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from ewe.lab.bench.experiment import Load
-from ewe.lab.load.client import BadAnswer, Connection, Status, target
+from ewe_lab.bench.experiment import Load
+from ewe_lab.load.client import BadAnswer, Connection, Status, target
 
 SECONDS = 5.0
 

@@ -7,8 +7,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from ewe.lab.bench.results import Sample, Second
-from ewe.lab.load.histogram import Histogram
+from ewe_lab.bench.results import Sample, Second
+from ewe_lab.load.histogram import Histogram
 
 NO_ANSWER = ("ct", "st")  # errors after a wait, whose time counts; a refusal comes at once
 

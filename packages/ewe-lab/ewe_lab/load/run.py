@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ewe.lab.bench.experiment import Load
-from ewe.lab.bench.processes import LabError, find_tool
-from ewe.lab.bench.results import Sample
-from ewe.lab.load.ab import run_ab
-from ewe.lab.load.child import Marks, NoMarks, run_locust
-from ewe.lab.load.httperf import run_httperf
-from ewe.lab.load.wrk import run_wrk
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, find_tool
+from ewe_lab.bench.results import Sample
+from ewe_lab.load.ab import run_ab
+from ewe_lab.load.child import Marks, NoMarks, run_locust
+from ewe_lab.load.httperf import run_httperf
+from ewe_lab.load.wrk import run_wrk
 
 SETTLE = 0.05  # seconds after a load in which the server closes the remaining connections
 

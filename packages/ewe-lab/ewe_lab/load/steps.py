@@ -1,4 +1,4 @@
-"""The steps of starting a program: `python -m ewe.lab.load.steps MEGABYTES COUNT PROGRAM [ARGUMENT ...]`.
+"""The steps of starting a program: `python -m ewe_lab.load.steps MEGABYTES COUNT PROGRAM [ARGUMENT ...]`.
 
 A process of MEGABYTES starts the program COUNT times, one after the other, and reads its answer from a pipe. The
 program answers with two times, of its first statement and of its write, so that each step has two ends:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ewe.lab.bench.processes import LabError
+from ewe_lab.bench.processes import LabError
 
 NAME = "client.example"
 PORT = 53

@@ -21,9 +21,9 @@ from gevent.pool import Group
 from gevent.queue import Queue
 from locust import User, task
 
-from ewe.lab.bench.experiment import Load
-from ewe.lab.load.client import BadAnswer, Connection, Status, Target, kind
-from ewe.lab.load.recorder import Recorder
+from ewe_lab.bench.experiment import Load
+from ewe_lab.load.client import BadAnswer, Connection, Status, Target, kind
+from ewe_lab.load.recorder import Recorder
 
 AFTER_ERROR = 0.1  # seconds that a closed user waits after an error; without it refused users would spin
 SEED = 2011  # of the random times

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ewe.lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
+from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
     bars      a group of bars for each server, the document's hatched beside ours. With printed figures the bars are
               ratios to the reference server and grow from 1 to either side of a logarithmic axis. Without them the
               bars are figures, from zero, or on a logarithmic axis if they differ much
-    lines     a line for each server against x, named at its end (ewe.lab.report.lines)
+    lines     a line for each server against x, named at its end (ewe_lab.report.lines)
     scatter   the same, with a fitted curve in place of a line through the figures
     stacked   a bar for each server, made of the columns' figures, or for each column, made of the servers'; with
               printed figures the document's above ours
     errors    for each server what part of its sessions ended in an error, by kind, the document's above ours
-    timeline  what one cell's middle sample did in each second (ewe.lab.report.lines)
+    timeline  what one cell's middle sample did in each second (ewe_lab.report.lines)
 
 Every figure that is drawn is also in `rows`, for the table under the chart.
 """
@@ -19,12 +19,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.experiment import Chart, Experiment
-from ewe.lab.bench.results import ERRORS, Cell, Table
-from ewe.lab.bench.verdicts import judge
-from ewe.lab.report import lines
 from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale, shortened, width
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Chart, Experiment
+from ewe_lab.bench.results import ERRORS, Cell, Table
+from ewe_lab.bench.verdicts import judge
+from ewe_lab.report import lines
 
 ROW, BAR, GAP = 14, 10, 9  # distance of bars, height of a bar, distance of groups
 LABELLED = 19  # distance of bars that have figures in them

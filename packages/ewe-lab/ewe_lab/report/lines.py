@@ -1,7 +1,7 @@
 """Charts with a line: figures against users, rates or sizes, and what happened second by second.
 
 A line joins the figures. In a scatter plot it is the polynomial of second degree that fits them best
-(ewe.lab.report.fit).
+(ewe_lab.report.fit).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.experiment import Chart
-from ewe.lab.bench.results import Cell, Second
-from ewe.lab.report import fit, phases
 from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Chart
+from ewe_lab.bench.results import Cell, Second
+from ewe_lab.report import fit, phases
 
 HIGH = 230  # of a plot
 HALF = 0.5  # seconds: a shorter rest is not shown

@@ -7,8 +7,8 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from ewe.lab.bench import figures
-from ewe.lab.bench.results import Sample, Second, Table
+from ewe_lab.bench import figures
+from ewe_lab.bench.results import Sample, Second, Table
 
 MOST = 120  # points of a line in a timeline
 HEAD = (

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import jinja2
 
-from ewe.lab.bench import figures, verdicts
-from ewe.lab.bench.experiment import Chart, Experiment
-from ewe.lab.bench.results import ERRORS, Cell, Results, Table, figure, save
-from ewe.lab.bench.verdicts import Finding, Judged
-from ewe.lab.experiments import CATALOG, CHECKS, PUBLISHED
-from ewe.lab.report import phases, summary, terminal
-from ewe.lab.report.charts import Drawn, draw
+from ewe_lab.bench import figures, verdicts
+from ewe_lab.bench.experiment import Chart, Experiment
+from ewe_lab.bench.results import ERRORS, Cell, Results, Table, figure, save
+from ewe_lab.bench.verdicts import Finding, Judged
+from ewe_lab.experiments import CATALOG, CHECKS, PUBLISHED
+from ewe_lab.report import phases, summary, terminal
+from ewe_lab.report.charts import Drawn, draw
 
 COMPARE = (  # what is drawn of a table that no experiment describes
     Chart("bars", "Replies in a second", "rate"),
@@ -285,7 +285,7 @@ def html(results: Results) -> str:
     sections = [section(table, number) for number, table in enumerate(results.tables)]
     ranked = summary.standings(results)
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("ewe.lab.report", "templates"),
+        loader=jinja2.PackageLoader("ewe_lab.report", "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ewe.lab.bench import figures, verdicts
-from ewe.lab.bench.experiment import Experiment
-from ewe.lab.bench.results import Cell, Results, Table
-from ewe.lab.bench.verdicts import Finding, Reach, Winner, capital
-from ewe.lab.experiments import CATALOG, CHECKS
+from ewe_lab.bench import figures, verdicts
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.results import Cell, Results, Table
+from ewe_lab.bench.verdicts import Finding, Reach, Winner, capital
+from ewe_lab.experiments import CATALOG, CHECKS
 
 COMPARE = "compare"  # id of a table that no experiment describes
 CROWD = 0.1  # share of the server's core that other programs may have

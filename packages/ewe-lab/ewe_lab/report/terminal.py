@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ewe.lab.bench import figures, verdicts
-from ewe.lab.bench.experiment import Experiment
-from ewe.lab.bench.results import Cell, Table
-from ewe.lab.report import phases, summary
+from ewe_lab.bench import figures, verdicts
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.report import phases, summary
 
 WIDE = 100
 SENTENCES = 6  # sentences about the winners

@@ -1,7 +1,7 @@
 """The same little program as a WSGI and as an ASGI application, for servers that run Python in their own process.
 
-    ewe --wsgi /page=ewe.lab.stacks.applications:wsgi_page
-    gunicorn ewe.lab.stacks.applications:wsgi_page
+    ewe --wsgi /page=ewe_lab.stacks.applications:wsgi_page
+    gunicorn ewe_lab.stacks.applications:wsgi_page
 
 It imports next to nothing, because the memory of the servers that import it is measured.
 """

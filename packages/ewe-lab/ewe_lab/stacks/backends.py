@@ -20,10 +20,10 @@ from pathlib import Path
 from subprocess import Popen
 from typing import IO, Any
 
-from ewe.lab.bench.experiment import Bench, Running
-from ewe.lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
-from ewe.lab.load.child import environment
-from ewe.lab.stacks.programs import PERL, directory_of
+from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks.programs import PERL, directory_of
 
 FPM = """\
 [global]
@@ -96,7 +96,7 @@ def xswitch(socket: Path, root: Path, *options: str) -> list[str]:
 
 def responder(socket: Path, children: int, length: int) -> list[str]:
     """Return the command of the lab's own FastCGI program. length: of its answer."""
-    return [sys.executable, "-m", "ewe.lab.stacks.responder", str(socket), str(children), str(length)]
+    return [sys.executable, "-m", "ewe_lab.stacks.responder", str(socket), str(children), str(length)]
 
 
 def opener() -> urllib.request.OpenerDirector:

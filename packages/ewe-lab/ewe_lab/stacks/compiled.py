@@ -1,4 +1,4 @@
-"""The lab's programs in C (ewe/lab/stacks/sources), built when an experiment needs one. Raises LabError."""
+"""The lab's programs in C (ewe_lab/stacks/sources), built when an experiment needs one. Raises LabError."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import ewe
-from ewe.lab.bench.experiment import Bench
-from ewe.lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.processes import LabError, find_tool, one_line
 
 SOURCES = Path(__file__).with_name("sources")
 LIBCGI_HEADER = Path(ewe.__file__).with_name("libcgi")  # its directory

@@ -4,7 +4,7 @@
         if why := way.missing(database): lab.note(why); continue
         with way.served(lab, database, demon) as (server, path): ...
 
-ewe.lab.stacks.reports has the scenarios in C and Python, servlets.py those in Java, report_peers.py the others.
+ewe_lab.stacks.reports has the scenarios in C and Python, servlets.py those in Java, report_peers.py the others.
 Raises LabError.
 """
 
@@ -15,11 +15,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from ewe.lab.bench.experiment import Bench, Contender, Running
-from ewe.lab.stacks import report_peers, reports, servlets
-from ewe.lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
-from ewe.lab.stacks.gateways import LIBCGI
-from ewe.lab.stacks.reports import DYNAMIC, SCENARIOS, STATIC, Scenario
+from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.stacks import report_peers, reports, servlets
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.gateways import LIBCGI
+from ewe_lab.stacks.reports import DYNAMIC, SCENARIOS, STATIC, Scenario
 
 Serving = Callable[[Bench, Database, Asked], AbstractContextManager[tuple[Running, str]]]
 EMBEDDED = "1 CGI, embedded SQL"
@@ -54,7 +54,7 @@ class DatabaseWay:
 def by_scenario(
     scenario: Scenario, lab: Bench, database: Database, demon: Asked
 ) -> Iterator[tuple[Running, str]]:
-    """Serve a scenario of ewe.lab.stacks.reports by ewe."""
+    """Serve a scenario of ewe_lab.stacks.reports by ewe."""
     contender = Contender(scenario.name, model=ANSWERS_IN)
     with (
         reports.ready(lab, scenario, database, demon, contender) as (found, path),

@@ -29,11 +29,11 @@ from ewe.database.drivers import Database as Named
 from ewe.database.drivers import connect
 from ewe.database.layouts import fragments
 from ewe.database.protocol import DatabaseError
-from ewe.lab.bench.experiment import Bench
-from ewe.lab.bench.processes import LabError, find_tool, one_line, running, two_cores
-from ewe.lab.load.child import environment
-from ewe.lab.stacks.backends import wait_for_socket
-from ewe.lab.stacks.servers import free_port, wait_for_port
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks.backends import wait_for_socket
+from ewe_lab.stacks.servers import free_port, wait_for_port
 
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 DATABASES = (SQLITE, POSTGRESQL)
@@ -69,7 +69,7 @@ class Database:
 
     @property
     def jdbc(self) -> str:
-        """Its place in the URL of a JDBC driver (ewe.lab.stacks.servlets)."""
+        """Its place in the URL of a JDBC driver (ewe_lab.stacks.servlets)."""
         return self.place if self.name == SQLITE else f"127.0.0.1:{self.port}/postgres?user={ACCOUNT}"
 
 

@@ -1,11 +1,11 @@
 """The program of the LibCGI paper's section 5 in every form: it answers with as many bytes as its query says.
 
-    bytes.cgi, bytes.fcgi, bytes.so      in C: CGI, FastCGI, LibCGI (ewe/lab/stacks/sources)
+    bytes.cgi, bytes.fcgi, bytes.so      in C: CGI, FastCGI, LibCGI (ewe_lab/stacks/sources)
     bytes.py                             in Python: CGI, and under X-Switch
     bytes_wsgi.py, bytes_asgi.py         in Python: in the server's interpreter
     28.html, 1024.html, ...              the same bytes as files
 
-All send the same body and a Content-Length. ewe.lab.stacks.gateways runs them. Raises LabError.
+All send the same body and a Content-Length. ewe_lab.stacks.gateways runs them. Raises LabError.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench
-from ewe.lab.stacks import compiled
-from ewe.lab.stacks.programs import PYTHON
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.stacks import compiled
+from ewe_lab.stacks.programs import PYTHON
 
 SIZE = "size = int(query or 28)\n"
 SCRIPT = f"""\

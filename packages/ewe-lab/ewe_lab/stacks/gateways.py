@@ -13,7 +13,7 @@ that it understands, and the forms stand beside each other in the directory:
     wsgi      hello_wsgi.py, with `application`; else .py   in the server's interpreter
     asgi      hello_asgi.py, with `application`; else .py   in the server's interpreter
 
-"else .py": a CGI script in Python needs no other form: ewe.lab.stacks.script_runner runs it. Raises LabError.
+"else .py": a CGI script in Python needs no other form: ewe_lab.stacks.script_runner runs it. Raises LabError.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ewe.config.settings import Config
-from ewe.lab.bench.experiment import Bench, Contender
-from ewe.lab.bench.processes import LabError, running, two_cores
-from ewe.lab.load.child import environment
-from ewe.lab.stacks import backends
-from ewe.lab.stacks.script_runner import SCRIPT
+from ewe_lab.bench.experiment import Bench, Contender
+from ewe_lab.bench.processes import LabError, running, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import backends
+from ewe_lab.stacks.script_runner import SCRIPT
 
 CGI, FASTCGI, XSWITCH, LIBCGI, WSGI, ASGI = "cgi", "fastcgi", "xswitch", "libcgi", "wsgi", "asgi"
 GATEWAYS = (CGI, FASTCGI, XSWITCH, LIBCGI, WSGI, ASGI)
@@ -148,7 +148,7 @@ def applied(gateway: str, form: Path, contender: Contender) -> Contender:
     if form.stem.endswith(f"_{gateway}"):
         where, variables = f"{form.stem}:application", (("PYTHONPATH", str(form.parent)),)
     else:
-        where, variables = f"ewe.lab.stacks.script_runner:{gateway}", ((SCRIPT, str(form)),)
+        where, variables = f"ewe_lab.stacks.script_runner:{gateway}", ((SCRIPT, str(form)),)
     found = with_options(contender, f"--{gateway}", f"/{gateway}={where}")
     return replace(found, variables=(*contender.variables, *variables))
 
@@ -165,7 +165,7 @@ def fastcgi(lab: Bench, form: Path, contender: Contender, keeps: bool) -> Iterat
         command = [
             sys.executable,
             "-m",
-            "ewe.lab.stacks.responder",
+            "ewe_lab.stacks.responder",
             str(path),
             str(backends.WORKERS),
             str(form),

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe import __version__
-from ewe.lab.bench.processes import two_cores
-from ewe.lab.stacks import peers
+from ewe_lab.bench.processes import two_cores
+from ewe_lab.stacks import peers
 
 TOOLS = {"wrk": "wrk", "ab": "ab", "httperf": "httperf"}
 

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench
-from ewe.lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
-from ewe.lab.load.child import environment
-from ewe.lab.stacks.backends import listens_at
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks.backends import listens_at
 
 SERVER, INSTALL = "mariadbd", "mariadb-install-db"
 ACCOUNTS = ("mysql", "nobody")  # the first that exists runs it for root; MariaDB refuses to run as root

@@ -16,10 +16,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Load
-from ewe.lab.bench.processes import LabError, find_tool, tool
-from ewe.lab.stacks import pythons, tomcat, webservers
-from ewe.lab.stacks.webservers import APACHE_MODULES, LIGHTTPD_MODULES, Setup
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, find_tool, tool
+from ewe_lab.stacks import pythons, tomcat, webservers
+from ewe_lab.stacks.webservers import APACHE_MODULES, LIGHTTPD_MODULES, Setup
 
 
 @dataclass(frozen=True)

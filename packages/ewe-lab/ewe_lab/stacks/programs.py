@@ -5,17 +5,17 @@
     page     as many bytes as the thesis's page has in the language
     blog     the main page of a blog in PHP: half a megabyte of source in 17 files, of which little runs
 
-ewe.lab.stacks.ways has the ways to serve them. Raises LabError.
+ewe_lab.stacks.ways has the ways to serve them. Raises LabError.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench
-from ewe.lab.stacks.applications import HELLO, PAGE_PYTHON
-from ewe.lab.stacks.tomcat import write_application
 from ewe.xswitch.engine_kinds import JAVA
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.stacks.applications import HELLO, PAGE_PYTHON
+from ewe_lab.stacks.tomcat import write_application
 
 LARGE = 43_000  # bytes of random text, as in its figure 4
 PAGE_PHP = "Hello, World!\n"  # 14 bytes, as in DT-1 of the thesis

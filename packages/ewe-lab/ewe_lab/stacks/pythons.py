@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ewe.lab.stacks.webservers import Setup
+from ewe_lab.stacks.webservers import Setup
 
 WSGI = """\
 import os

@@ -18,13 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe.database.access_log import REPORT
-from ewe.lab.bench.experiment import Bench, Running
-from ewe.lab.bench.processes import find_tool, running, two_cores
-from ewe.lab.load.child import environment
-from ewe.lab.stacks import backends, reports, webservers
-from ewe.lab.stacks.databases import NAME, SQLITE, Database
-from ewe.lab.stacks.servers import Server, free_port, wait_for_port
-from ewe.lab.stacks.webservers import KEPT, Behind, Setup
+from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.processes import find_tool, running, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import backends, reports, webservers
+from ewe_lab.stacks.databases import NAME, SQLITE, Database
+from ewe_lab.stacks.servers import Server, free_port, wait_for_port
+from ewe_lab.stacks.webservers import KEPT, Behind, Setup
 
 TEMPLATE = """\
 <table>

@@ -23,7 +23,7 @@
     FastCGI     four processes in C              C interface                     one each        static, dynamic
     X-Switch    a page in PHP, four engines      PDO, persistent                 one each        dynamic
 
-4 and 8 are servlets (ewe.lab.stacks.servlets). The paper's figure 6, which told what 3, 5 and 6 are, is lost: the
+4 and 8 are servlets (ewe_lab.stacks.servlets). The paper's figure 6, which told what 3, 5 and 6 are, is lost: the
 text says that they are among NSAPI, ISAPI and WAI, that "connections are established by the executing thread",
 and that a connection "could be pre-established and shared among the various threads" with a mutex. 3, 5 and 6 are
 our reading. Figure 3's three scenarios are 1, 7, and in process through the demon, which keeps its connection to
@@ -43,7 +43,7 @@ and by the clock:
 
 The CPU time is the program's: SQLite's work is part of it, that of PostgreSQL or of the demon is not. A
 connection that was kept has a `con` of 0. Without a database the answer is 503 and one line.
-ewe/lab/stacks/sources/report.h shows how the programs are made. Raises LabError.
+ewe_lab/stacks/sources/report.h shows how the programs are made. Raises LabError.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from urllib.parse import quote
 
 import ewe
 from ewe.database.access_log import REPORT
-from ewe.lab.bench.experiment import Bench, Contender
-from ewe.lab.bench.processes import LabError, find_tool, one_line
-from ewe.lab.stacks import backends, compiled, gateways
-from ewe.lab.stacks.databases import NAME, POSTGRESQL, SQLITE, Asked, Database
-from ewe.lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH
+from ewe_lab.bench.experiment import Bench, Contender
+from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.stacks import backends, compiled, gateways
+from ewe_lab.stacks.databases import NAME, POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH
 
 STATIC, DYNAMIC = "static", "dynamic"
 DIRECT, ODBC, DEMON = "direct", "odbc", "demon"  # how a program reaches the database

@@ -1,4 +1,4 @@
-"""A FastCGI program in Python, for experiments: `python -m ewe.lab.stacks.responder SOCKET CHILDREN ANSWER`.
+"""A FastCGI program in Python, for experiments: `python -m ewe_lab.stacks.responder SOCKET CHILDREN ANSWER`.
 
 ANSWER is a number of bytes, or a CGI script in Python that is executed for each request.
 It takes the place of flup, with which the thesis ran Python programs: it too is written in Python, and each of its
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
-from ewe.lab.stacks.script_runner import output_of
+from ewe_lab.stacks.script_runner import output_of
 
 Answer = Callable[[Mapping[bytes, bytes]], bytes]  # of the parameters
 

@@ -1,6 +1,6 @@
 """A CGI script in Python as an application of a server: under WSGI, under ASGI and behind FastCGI.
 
-    LAB_SCRIPT=/srv/cgi-bin/hello.py ewe --wsgi /wsgi=ewe.lab.stacks.script_runner:wsgi
+    LAB_SCRIPT=/srv/cgi-bin/hello.py ewe --wsgi /wsgi=ewe_lab.stacks.script_runner:wsgi
 
 The script is compiled once and executed for each request, unmodified, in the server's interpreter: the least that
 a gateway must do to run it without a new process. It is for comparisons. Standard output and the environment

@@ -4,7 +4,7 @@
         ask(server.url)
 
 directory: where the server may write; the caller removes it. prefix: of the command, for a slow link (see
-ewe.lab.bench.links). Raises LabError if a server does not start.
+ewe_lab.bench.links). Raises LabError if a server does not start.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ewe.lab.bench.processes import LabError, one_line, running, text_of
-from ewe.lab.load.child import environment
-from ewe.lab.stacks import peers
-from ewe.lab.stacks.webservers import Setup
+from ewe_lab.bench.processes import LabError, one_line, running, text_of
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import peers
+from ewe_lab.stacks.webservers import Setup
 
 STARTS_IN = 30.0  # seconds that a server may take to start
 DIRECTORIES = re.compile(

@@ -1,6 +1,6 @@
 """The database report as a servlet of X-Switch's JVM: scenarios 4 and 8 of the RDBMS paper.
 
-    python -m ewe.lab.stacks.servlets        builds it with Maven, once; `make java` does so, too
+    python -m ewe_lab.stacks.servlets        builds it with Maven, once; `make java` does so, too
 
     with served(lab, TYPE_2, "/tmp/access.db") as (server, path): ...
 
@@ -25,10 +25,10 @@ from html import escape
 from pathlib import Path
 
 from ewe.database.access_log import REPORT
-from ewe.lab.bench.experiment import Bench, Contender, Running
-from ewe.lab.bench.processes import LabError, find_tool, one_line
-from ewe.lab.stacks import backends
 from ewe.xswitch.engine_kinds import JAVA
+from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.bench.processes import LabError, find_tool, one_line
+from ewe_lab.stacks import backends
 
 SOURCE = Path(__file__).with_name("servlets")
 BUILT = SOURCE / "target" / "report"

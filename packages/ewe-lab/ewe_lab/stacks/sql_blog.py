@@ -17,11 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import ewe
-from ewe.lab.bench.experiment import Bench, Contender, Running
-from ewe.lab.bench.processes import LabError
-from ewe.lab.stacks import databases
-from ewe.lab.stacks.blog import posts
-from ewe.lab.stacks.databases import POSTGRESQL, SQLITE, Database
+from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.stacks import databases
+from ewe_lab.stacks.blog import posts
+from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Database
 
 NAME = "blog"  # of the database, in the pages
 PACKAGE = Path(ewe.__file__).resolve().parent

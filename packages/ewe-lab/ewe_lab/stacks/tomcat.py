@@ -15,8 +15,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ewe.lab.bench.processes import LabError, find_tool, one_line, tool
-from ewe.lab.stacks.webservers import Setup
+from ewe_lab.bench.processes import LabError, find_tool, one_line, tool
+from ewe_lab.stacks.webservers import Setup
 
 TOMCAT = Path("/usr/share/tomcat10")
 TOMCAT_THREADS = 200  # as by default

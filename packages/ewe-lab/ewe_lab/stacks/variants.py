@@ -1,4 +1,4 @@
-"""Processors for experiments only: `ewe --model ewe.lab.stacks.variants:BuildingThread`.
+"""Processors for experiments only: `ewe --model ewe_lab.stacks.variants:BuildingThread`.
 
 They do on purpose what the EWE of 2006 did, to measure what that costs. Do not use them for a site.
 """

@@ -20,18 +20,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from ewe.lab.bench.experiment import Bench, Contender, Running
-from ewe.lab.bench.processes import LabError, find_tool, running, two_cores
-from ewe.lab.load.child import environment
-from ewe.lab.stacks import backends, pythons, webservers
-from ewe.lab.stacks.applications import HELLO
-from ewe.lab.stacks.backends import WORKERS, php_fpm
-from ewe.lab.stacks.programs import EXTENSIONS, JSP, LARGE, PAGES, application_of, directory_of
-from ewe.lab.stacks.servers import Server, free_port, wait_for_port
-from ewe.lab.stacks.tomcat import missing as tomcat_lacks
-from ewe.lab.stacks.tomcat import serves_programs
-from ewe.lab.stacks.webservers import KEPT, Behind, Setup
 from ewe.xswitch.engine_kinds import JAVA
+from ewe_lab.bench.experiment import Bench, Contender, Running
+from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import backends, pythons, webservers
+from ewe_lab.stacks.applications import HELLO
+from ewe_lab.stacks.backends import WORKERS, php_fpm
+from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE, PAGES, application_of, directory_of
+from ewe_lab.stacks.servers import Server, free_port, wait_for_port
+from ewe_lab.stacks.tomcat import missing as tomcat_lacks
+from ewe_lab.stacks.tomcat import serves_programs
+from ewe_lab.stacks.webservers import KEPT, Behind, Setup
 
 SPOKEN = {  # what runs the program is a process before the web server starts: by, the protocol between the two
     "php-fpm": "fastcgi", "php-cgi": "fastcgi", "fastcgi": "fastcgi", "fcgi": "fastcgi", "xswitch": "fastcgi",
@@ -44,7 +44,7 @@ PACKAGES = {  # a front or a by: the program that has to be there, and its packa
 }  # fmt: skip
 IN_PROCESS = ("wsgi", "asgi")  # by: in a process of the server
 MODULES = ("gunicorn", "uvicorn")  # fronts that pip installs
-APPLICATIONS = "ewe.lab.stacks.applications"  # a module that any of our processes can import
+APPLICATIONS = "ewe_lab.stacks.applications"  # a module that any of our processes can import
 MOST_PROCESSES = 10  # clients at once where each request starts a process
 MOST = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe.lab.bench.processes import tool
+from ewe_lab.bench.processes import tool
 
 KEPT = 16  # connections that nginx keeps open to a program: each occupies one of the program's processes
 PHP_MODULES = "libphp*.so"  # the file's name contains PHP's version

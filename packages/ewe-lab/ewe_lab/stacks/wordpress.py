@@ -24,11 +24,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ewe.lab.bench.experiment import Bench
-from ewe.lab.bench.processes import LabError, find_tool, one_line, running, text_of
-from ewe.lab.load.child import environment
-from ewe.lab.stacks import mariadb
-from ewe.lab.stacks.blog import ON_MAIN_PAGE, TITLE, posts
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import mariadb
+from ewe_lab.stacks.blog import ON_MAIN_PAGE, TITLE, posts
 
 PACKAGE = Path("/usr/share/wordpress")
 THEMES = PACKAGE / "wp-content" / "themes"
