@@ -65,7 +65,7 @@ KNOWN = {
     "sites/part.py": {"features.users", "features.xswitch"},
     "sites/virtual.py": {"features.compression", "features.encoded_slashes", "features.proxy"},
 }
-APART = ("xswitch", "libcgi", "database", "sqlpages", "classroom", "lab")
+APART = ("xswitch", "libcgi", "database", "sqlpages")
 
 # A server of one process that serves files has no use for these.
 HEAVY = {
