@@ -31,18 +31,25 @@ def test_each_command_is_one_for_a_shell() -> None:
             subprocess.run(["sh", "-n", "-c", text], check=True)
 
 
-def test_the_image_installs_extras_that_exist_and_ewe_gets_what_it_is_built_from() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    (extras,) = re.findall(r"/opt/ewe\[([^]]+)\]", (ROOT / "Dockerfile").read_text())
-    assert set(extras.split(",")) <= project["project"]["optional-dependencies"].keys()
+def test_the_image_installs_what_there_is_and_each_package_gets_what_it_is_built_from() -> None:
     ignored = [line for line in (ROOT / ".dockerignore").read_text().split("\n") if line and line[0] != "#"]
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = ["pyproject.toml", "constraints.txt", *wheel["packages"], *wheel["force-include"]]
-    needed += project["project"]["license-files"]
-    for file in needed:
-        assert (ROOT / file).exists()
-        tops = [str(part) for part in (Path(file), *Path(file).parents)]
-        assert not any(fnmatch(top, pattern) for top in tops for pattern in ignored), file
+    installed = re.findall(
+        r"/opt/ewe(/packages/[a-z-]+)?(?:\[([^]]+)\])?[\s\"]", (ROOT / "Dockerfile").read_text()
+    )
+    assert {"", "/packages/ewe-classroom", "/packages/ewe-lab"} <= {place for place, _ in installed}
+    for place, extras in installed:
+        about = tomllib.loads((ROOT / place[1:] / "pyproject.toml").read_text())
+        assert (
+            set(filter(None, extras.split(","))) <= about["project"].get("optional-dependencies", {}).keys()
+        )
+        wheel = about["tool"]["hatch"]["build"]["targets"]["wheel"]
+        needed = ["pyproject.toml", *wheel.get("packages", ()), *wheel.get("only-include", ())]
+        needed += [*wheel["shared-data"], *about["project"]["license-files"]]
+        needed += ["constraints.txt"] if not place else ["hatch_build.py", about["project"]["readme"]]
+        for file in (Path(place[1:], each) for each in needed):
+            assert (ROOT / file).exists()
+            tops = [str(part) for part in (file, *file.parents)]
+            assert not any(fnmatch(top, pattern) for top in tops for pattern in ignored), file
 
 
 def test_the_editors_file_builds_this_image() -> None:
