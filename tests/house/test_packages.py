@@ -130,3 +130,20 @@ def test_the_server_names_no_house() -> None:
         and names.search(path.read_text(errors="replace"))
     ]
     assert not found
+
+
+def test_the_tests_of_the_server_need_no_house() -> None:
+    """`make test PART=server` tests what is installed alone. Two files try the commands of all packages."""
+    apart = (
+        "tests/house/",
+        "tests/support/rooms.py",
+        "tests/operations/test_cli.py",
+        "tests/operations/test_command_lines.py",
+    )
+    found = [
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        if not (name := path.relative_to(ROOT).as_posix()).startswith(apart)
+        and re.search("|".join(HOUSES), path.read_text(encoding="utf-8"))
+    ]
+    assert not found

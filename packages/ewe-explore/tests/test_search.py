@@ -243,8 +243,8 @@ def test_the_documents_show_what_the_command_prints() -> None:
     text = Path(__file__).parents[1].joinpath("docs", "explorer.md").read_text(encoding="utf-8")
     shown = text.partition("$ ewe-explore lost_wakeup\n")[2].partition("```")[0].rstrip("\n")
     result = explore(Program(Path(SAMPLES, "lost_wakeup.py"), "scenario"), runs=50)
-    expected = re.sub(r"again: ewe-explore \S+", "again: ewe-explore ewe_explore/samples/lost_wakeup.py",
-                      result.text(100))  # fmt: skip
+    file = "packages/ewe-explore/ewe_explore/samples/lost_wakeup.py"
+    expected = re.sub(r"again: ewe-explore \S+", f"again: ewe-explore {file}", result.text(100))
     assert shown == expected
 
 
