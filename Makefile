@@ -119,7 +119,7 @@ docs: $(VENV)/.test ## what is generated in docs/ and share/: settings, list of 
 	$(VENV)/bin/python share/make.py
 
 clean: ## remove all files that make and the tools have created
-	rm -rf .venv .venv-* ewe/xswitch/engines/java/target packages/ewe-lab/ewe_lab/stacks/servlets/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist packages/*/build packages/*/dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
+	rm -rf .venv .venv-* ewe/xswitch/engines/java/target packages/ewe-lab/ewe_lab/stacks/servlets/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist packages/*/build packages/*/dist packages/*/.hypothesis packages/*/.pytest_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 cgi-bin/hello-c: cgi-bin/hello.c
