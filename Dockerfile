@@ -5,7 +5,7 @@
 #   docker run --rm -it --init -v "$PWD:/work" ewe ewe-grade --lab pool server.py
 #   docker run --rm -it --init -v "$PWD:/work" -p 127.0.0.1:4000:4000 ewe ewe --host 0.0.0.0 4000
 #
-# docs/teaching.md says more. The directory is mounted, and files in it stay yours: on Linux, add
+# packages/ewe-classroom/docs/teaching.md says more. The directory is mounted, and files in it stay yours: on Linux, add
 # --user "$(id -u):$(id -g)".
 FROM python:3.12-slim-bookworm
 
@@ -16,7 +16,9 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 COPY . /opt/ewe
-RUN PIP_CONSTRAINT=/opt/ewe/constraints.txt pip install --no-cache-dir "/opt/ewe[classroom,uvloop]" pytest
+RUN PIP_CONSTRAINT=/opt/ewe/constraints.txt pip install --no-cache-dir \
+        "/opt/ewe[uvloop]" /opt/ewe/packages/ewe-explore /opt/ewe/packages/ewe-classroom \
+        /opt/ewe/packages/ewe-lab pytest
 
 # The grader and the servers of students need no rights of root.
 RUN useradd --create-home --uid 1000 --shell /bin/bash student

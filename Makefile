@@ -6,6 +6,19 @@ PYTHONS ?= python3.11 python3.12 python3.13
 PYTEST_ARGS ?= -n 5 --dist worksteal
 WHICH ?= pytest
 ARGS ?=
+PART ?=
+
+# Which tests `make test` and `make quick` run: those of one house, or all.
+TESTS_server = tests
+TESTS_explore = packages/ewe-explore/tests
+TESTS_classroom = packages/ewe-classroom/tests
+TESTS_lab = packages/ewe-lab/tests
+ifneq ($(PART),)
+ifndef TESTS_$(PART)
+$(error PART=$(PART) is no part of ewe: it is server, explore, classroom or lab)
+endif
+endif
+TESTS = $(TESTS_$(PART))
 
 # Tests of what differs between versions of Python, beside the quick ones: the event loop, threads at the end of a
 # process and forks beside threads (models, streams), ssl (streams), subprocess and os.posix_spawn (gateway), the
@@ -18,7 +31,7 @@ VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test
 # The rooms that a student's Mac needs, checked as on macOS. mypy would forget what it knows of Linux, so it has a
 # second cache. What the rooms import beyond them (X-Switch, the demon) is followed, and not reported.
 ELSEWHERE = $(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin --follow-imports silent $(filter-out \
-	$(addprefix ewe/,xswitch lab classroom database libcgi __pycache__),$(patsubst %/,%,$(wildcard ewe/*/ ewe/*.py)))
+	$(addprefix ewe/,xswitch database libcgi __pycache__),$(patsubst %/,%,$(wildcard ewe/*/ ewe/*.py)))
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
@@ -32,13 +45,13 @@ help: ## this list
 serve: $(VENV)/.serve $(HELLO_C) ## the server with the sample site; ARGS="-f 8080" is the command line
 	@exec $(VENV)/bin/ewe $(ARGS)
 
-test: lint pytest ## style, types and tests; PYTEST_ARGS="-x tests/http/test_http.py" is pytest's command line
+test: lint pytest ## style, types and tests; PART=lab: of one house; PYTEST_ARGS="-x FILE" is pytest's command line
 
 packages: ## Debian's packages for the tests that are skipped without them: sudo make packages
 	@$(PYTHON) tests/support/resources.py
 
 quick: $(VENV)/.test ## the tests that start no server and no other process, in less than a minute
-	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 4 --dist worksteal -m "not starts_processes" $(ARGS)
+	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 4 --dist worksteal -m "not starts_processes" $(ARGS) $(TESTS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .
@@ -52,7 +65,7 @@ format: $(VENV)/.test ## put the source into the style that lint expects
 	$(VENV)/bin/ruff format .
 
 pytest: $(VENV)/.test $(HELLO_C) ## the tests alone
-	$(VENV)/bin/pytest $(PYTEST_ARGS)
+	$(VENV)/bin/pytest $(PYTEST_ARGS) $(TESTS)
 
 # The tests whose outcome depends on Python's version.
 pytest-versions: $(VENV)/.test $(HELLO_C)
@@ -78,10 +91,10 @@ gigabyte: $(VENV)/.test ## 1 GB in and out through every gateway under every mod
 	EWE_TEST_MEGABYTES=1024 $(VENV)/bin/pytest tests/gateway/test_every_gateway.py -k long_bodies $(ARGS)
 
 applications: $(VENV)/.test ## programs of others (git, cgit, Fossil, calendars, WordPress ...) under every model
-	EWE_TEST_APPLICATIONS=1 $(VENV)/bin/pytest tests/applications tests/sites/test_git.py $(ARGS)
+	EWE_TEST_APPLICATIONS=1 $(VENV)/bin/pytest tests/applications tests/sites/test_git.py packages/ewe-lab/tests/test_wordpress.py $(ARGS)
 
 zoo: $(VENV)/.test ## every broken server of the zoo, which the grader must catch; `make test` has one for each check
-	EWE_TEST_ZOO=1 $(VENV)/bin/pytest $(PYTEST_ARGS) tests/classroom $(ARGS)
+	EWE_TEST_ZOO=1 $(VENV)/bin/pytest $(PYTEST_ARGS) $(TESTS_classroom) $(ARGS)
 
 bench: $(VENV)/.lab ## measure ewe's models beside nginx (needs nginx and wrk)
 	$(VENV)/bin/ewe-lab speed $(ARGS)
@@ -91,7 +104,7 @@ lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the co
 
 java: $(VENV)/.serve ## the Java engine of X-Switch, and the lab's servlets (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java
-	$(VENV)/bin/python -m ewe.lab.stacks.servlets
+	PYTHONPATH=packages/ewe-lab $(VENV)/bin/python -m ewe_lab.stacks.servlets
 
 libcgi: $(VENV)/.serve ## LibCGI and its samples, libcgi-bin/* (needs a C compiler; C++ and Rust if they are here)
 	$(VENV)/bin/ewe --build-libcgi
@@ -106,7 +119,7 @@ docs: $(VENV)/.test ## what is generated in docs/ and share/: settings, list of 
 	$(VENV)/bin/python share/make.py
 
 clean: ## remove all files that make and the tools have created
-	rm -rf .venv .venv-* ewe/xswitch/engines/java/target ewe/lab/stacks/servlets/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
+	rm -rf .venv .venv-* ewe/xswitch/engines/java/target packages/ewe-lab/ewe_lab/stacks/servlets/target ewe/libcgi/target ewe/xswitch/engines/libcgi libcgi-bin/*.so build dist packages/*/build packages/*/dist packages/*/.hypothesis packages/*/.pytest_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis cgi-bin/hello-c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 cgi-bin/hello-c: cgi-bin/hello.c
@@ -125,18 +138,20 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv --clear $(VENV)
 	@echo '$(CURDIR)' > $@
 
-$(VENV)/.serve: WHAT = .[pages]
-$(VENV)/.test: WHAT = .[test,lint]
+$(VENV)/.serve: WHAT = -e '.[pages]'
+$(VENV)/.test: WHAT = -e '.[test,lint]' -e packages/ewe-explore -e packages/ewe-classroom -e packages/ewe-lab
 $(VENV)/.test: THEN = $(VENV)/bin/python tests/support/few_tests.py
-$(VENV)/.lab: WHAT = .[lab]
+$(VENV)/.lab: WHAT = -e . -e 'packages/ewe-lab[locust]'
 
 # Newer versions of pip read the constraints for builds from another variable.
 PIP_INSTALL = PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/python -m pip install --quiet
 
+$(VENV)/.test $(VENV)/.lab: $(wildcard packages/*/pyproject.toml)
+
 $(VENV)/.serve $(VENV)/.test $(VENV)/.lab: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $(VENV)/.unfinished
-	@$(PIP_INSTALL) -e '$(WHAT)'
+	@$(PIP_INSTALL) $(WHAT)
 	@$(THEN)
 	@$(PIP_INSTALL) uvloop >$(VENV)/uvloop.log 2>&1 || \
 	  echo "uvloop does not install here ($(VENV)/uvloop.log says why): ewe uses asyncio's own loop"

@@ -37,11 +37,15 @@ def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
     return f'; did you mean "{near[0]}"?' if near else ""
 
 
-def docs_page(name: str) -> str:
-    """Return the path of a page of docs/: in the clone that runs, or where pip has installed it."""
+def docs_page(name: str, package: str = "") -> str:
+    """Return the path of a page of docs/: in the clone that runs, or where pip has installed it.
+
+    package: the directory below packages/ whose page is meant; without one, the page is the server's.
+    """
     clone = Path(__file__).resolve().parents[2]
     prefix = os.path.normpath(clone / "../../..")  # of prefix/lib/python3.11/site-packages
-    for page in (clone / "docs" / name, Path(prefix, "share/doc/ewe", name)):
+    source = f"packages/{package}/docs/{name}" if package else f"docs/{name}"
+    for page in (clone / source, Path(prefix, "share/doc", package or "ewe", name)):
         if page.is_file():
             return str(page.relative_to(clone) if clone == Path.cwd() else page)
-    return f"docs/{name} of ewe's source"
+    return f"{source} of ewe's source"

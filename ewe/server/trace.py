@@ -5,8 +5,8 @@
     8123.551311 dispatch 40112 7120 -        its conversation begins, in the thread 7120 of the kernel
     8123.602544 completion 40112 7120 -      the conversation has ended
 
-docs/grading.md describes the lines. They show a class who runs which conversation, and when. A model knows
-connections and no requests, so TARGET is "-".
+packages/ewe-classroom/docs/grading.md describes the lines. They show a class who runs which conversation, and when.
+A model knows connections and no requests, so TARGET is "-".
 
 Without the variable this module is not imported, and no call of a processor is different. With it, trace() puts
 methods in front of those of one processor.

@@ -13,12 +13,11 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-from support.server import Start, wait_until
+from support.server import Start, free_port, wait_until
 from support.wire import read_all
 
 from ewe.database.access_log import MAX_LINE, lines_of, opened
 from ewe.database.cli import main
-from ewe.lab.stacks.servers import free_port
 
 AGENT = 'He said "hi" \\ back [22/Nov/2026:19:12:46 +0000] "GET / HTTP/1.1" 200 1'
 NAME = 'John [x] "Q" Smith'

@@ -33,7 +33,7 @@ def left_open(source: str) -> list[int]:
 
 
 def test_connections_are_closed() -> None:
-    paths = [*ROOT.glob("ewe/**/*.py"), *ROOT.glob("tests/**/*.py")]
+    paths = [path for top in ("ewe", "tests", "packages") for path in ROOT.glob(f"{top}/**/*.py")]
     found = {str(path.relative_to(ROOT)): left_open(path.read_text(encoding="utf-8")) for path in paths}
     assert {path: lines for path, lines in found.items() if lines} == {}
 

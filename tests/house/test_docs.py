@@ -15,8 +15,17 @@ from ewe.config.messages import docs_page
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("tests/README.md")]
+    for path in [
+        *(ROOT / "README.md", ROOT / "tests/README.md"),
+        *(*ROOT.glob("docs/*.md"), *ROOT.glob("packages/*/README.md"), *ROOT.glob("packages/*/docs/*.md")),
+    ]
 )
+
+
+def place_of(file: str) -> Path:
+    """Return the directory that a file's text takes for the project: its house below packages/, or the clone."""
+    parts = Path(file).parts
+    return ROOT.joinpath(*parts[:2]) if parts[0] == "packages" else ROOT
 
 
 def prose(page: str) -> str:
@@ -45,21 +54,26 @@ def test_links_lead_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_files_are_there(page: str) -> None:
     """A file of the source that a page names, as in `ewe/site.py`, exists."""
-    for name in re.findall(r"`((?:ewe|tests|docs|htdocs|cgi-bin)/[\w./-]+)`", prose(page)):
+    tops = "ewe|ewe_[a-z]+|packages|tests|docs|htdocs|cgi-bin"
+    for name in re.findall(rf"`((?:{tops})/[\w./-]+)`", prose(page)):
         built = "/target/" in name or name in ("cgi-bin/hello-c",)
-        assert built or (ROOT / name).exists(), f"{page} names {name}, which is not there"
+        there = (ROOT / name).exists() or (place_of(page) / name).exists()
+        assert built or there, f"{page} names {name}, which is not there"
 
 
 def test_promises_name_real_tests() -> None:
     """Each promise of docs/security.md names a test that exists."""
     names = set(re.findall(r"`(test_\w+)`", prose("docs/security.md")))
-    files = [path.read_text() for path in ROOT.glob("tests/**/test_*.py")]
+    tests = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("packages/*/tests/**/test_*.py")]
+    files = [path.read_text() for path in tests]
     defined = {name for text in files for name in re.findall(r"def (test_\w+)", text)}
     assert not names - defined, f"docs/security.md names tests that are not there: {sorted(names - defined)}"
 
 
 SOURCES = sorted(
-    path.relative_to(ROOT).as_posix() for top in ("ewe", "tests") for path in ROOT.glob(f"{top}/**/*.py")
+    path.relative_to(ROOT).as_posix()
+    for top in ("ewe", "tests", "packages")
+    for path in ROOT.glob(f"{top}/**/*.py")
 )
 
 
@@ -69,9 +83,12 @@ def test_source_names_pages_that_exist() -> None:
         for source in SOURCES
         if source != "tests/house/test_docs.py"
         for page in re.findall(
-            r"\bdocs/[a-z-]+\.md|(?<=docs_page\([\"'])[a-z-]+\.md", (ROOT / source).read_text()
+            r"(?:\bpackages/[a-z-]+/)?\bdocs/[a-z-]+\.md|(?<=docs_page\([\"'])[a-z-]+\.md",
+            (ROOT / source).read_text(),
         )
-        if not (ROOT / "docs" / page.removeprefix("docs/")).exists()
+        if not any(
+            (top / page).exists() or (top / "docs" / page).exists() for top in (ROOT, place_of(source))
+        )
     }
     assert not missing, f"these pages are not there: {sorted(missing)}"
 
@@ -91,13 +108,16 @@ def test_messages_name_a_page_where_it_is_installed() -> None:
     named = [
         f"{source}: {text}"
         for source in SOURCES
-        if source.startswith("ewe/") and "settings_page.py" not in source
+        if not re.search("(^|/)tests/", source)
+        and not source.endswith(("settings_page.py", "experiments/__main__.py"))
         for text in texts(source)
         if re.search(r"docs/[a-z-]+\.md", text)
     ]
     assert not named
-    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert about["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]["docs"] == "share/doc/ewe"
+    for project in (ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")):
+        wheel = tomllib.loads(project.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+        name = "ewe" if project.parent == ROOT else project.parent.name
+        assert wheel["shared-data"]["docs"] == f"share/doc/{name}"
 
 
 def test_a_page_in_a_clone_and_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +125,13 @@ def test_a_page_in_a_clone_and_installed(tmp_path: Path, monkeypatch: pytest.Mon
     assert docs_page("running.md") == "docs/running.md"
     monkeypatch.chdir(tmp_path)
     assert docs_page("running.md") == f"{ROOT}/docs/running.md"
+    assert docs_page("lab.md", "ewe-lab") == f"{ROOT}/packages/ewe-lab/docs/lab.md"
     assert docs_page("absent.md") == "docs/absent.md of ewe's source"
-    (tmp_path / "share/doc/ewe").mkdir(parents=True)
-    (tmp_path / "share/doc/ewe/installed.md").touch()
+    assert docs_page("absent.md", "ewe-lab") == "packages/ewe-lab/docs/absent.md of ewe's source"
+    for name in ("ewe", "ewe-lab"):
+        (tmp_path / "share/doc" / name).mkdir(parents=True)
+        (tmp_path / "share/doc" / name / "installed.md").touch()
     module = tmp_path / "lib/python3.11/site-packages/ewe/config/messages.py"
     monkeypatch.setattr("ewe.config.messages.__file__", str(module))
     assert docs_page("installed.md") == f"{tmp_path}/share/doc/ewe/installed.md"
+    assert docs_page("installed.md", "ewe-lab") == f"{tmp_path}/share/doc/ewe-lab/installed.md"

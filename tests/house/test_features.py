@@ -19,7 +19,7 @@ def rows(columns: int) -> list[list[str]]:
 
 def test_each_feature_names_its_tests() -> None:
     """A file that the page names exists: tests/house/test_docs.py looks for it."""
-    tested = {name for name, tests in rows(2) if "`tests/" in tests}
+    tested = {name for name, tests in rows(2) if "tests/" in tests}
     claimed = {row[0] for row in rows(6) if row[1].startswith("✓")}
     assert claimed and claimed == tested
 

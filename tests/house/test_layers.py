@@ -1,5 +1,7 @@
 """A room imports only rooms below it, no room what it must never know, and no two files each other.
 
+The same holds for the houses below packages/: they import ewe, and the server imports none of them.
+
 The house has floors (tests/support/rooms.py): the grammar, the settings and the logs lie on the ground, then come
 the streams, the gateway, the features, the site, the conversation, the processors, the server and the command. So
 each file can be read with only the files below it in mind. The source is checked without running it. Imports for
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.rooms import BEGIN, END, FLOORS, PAGE, ROOT, SOURCES, room_of, with_rooms
+from support.rooms import BEGIN, BESIDE, END, FLOORS, HOUSES, PAGE, ROOT, SOURCES, room_of, with_rooms
 
 # Which modules of its own package a room shares; where nothing is said, all of them.
 # Prefork is the serial model in many processes, X-Switch the event model with something behind it.
@@ -38,7 +40,6 @@ CIRCLES = {
     # A stream returns the poller of its model, and the event loop's poller is entered with its stream: types only.
     frozenset({"ewe.streams.base", "ewe.streams.event", "ewe.streams.poller"}),
 }
-BESIDE = ("ewe.xswitch", "ewe.lab", "ewe.classroom")  # they have rules of their own
 
 SOCKETS = {"_socket", "asyncio", "select", "selectors", "socket", "socketserver", "uvloop"}
 THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
@@ -52,8 +53,7 @@ ROOMS_WITH_SOCKETS = {
     "ewe.processors",
     "ewe.server",
     "ewe.xswitch",
-    "ewe.lab",
-    "ewe.classroom",
+    *HOUSES,
 }
 
 
@@ -131,7 +131,7 @@ def offences(module: str, source: str, modules: set[str], *, is_package: bool = 
 def objection(room: str, found: Import) -> str | None:
     """Why this room may not import that, if it may not."""
     top = found.module.partition(".")[0]
-    if top != "ewe":
+    if top not in ("ewe", *HOUSES):
         if top in SOCKETS and room not in ROOMS_WITH_SOCKETS:
             return "only streams, processors and the server touch sockets and loops"
         if top in THREADS and room == "ewe.features":
@@ -148,8 +148,8 @@ def objection(room: str, found: Import) -> str | None:
         if found.module in SHARED.get(room, {found.module}):
             return None
         return f"of its own package it shares only {', '.join(sorted(SHARED[room]))}"
-    if target in ("ewe.lab", "ewe.classroom"):
-        return f"nothing leans on {target}"
+    if target in HOUSES and room not in HOUSES:
+        return f"the server knows no house: {target} imports it"
     if FLOORS[target] >= FLOORS[room]:
         return f"floor {FLOORS[target]} is not below floor {FLOORS[room]}"
     return None
@@ -223,7 +223,7 @@ MADE_UP_MODULES = {
     "ewe.processors.base",
     "ewe.processors.fork",
     "ewe.processors.pool",
-    "ewe.lab.speed",
+    "ewe_lab.speed",
 }
 
 
@@ -244,10 +244,15 @@ MADE_UP_MODULES = {
         ("ewe.features.static", "if TYPE_CHECKING:\n    from ewe.site import Site"),
         ("ewe.cli", "import ewe.__main__"),
         ("ewe", "from ewe.cli import main"),
-        # the lab leans on everything, nothing on the lab
-        ("ewe.cli", "import ewe.lab.speed"),
-        ("ewe.cli", "from ewe.lab.speed import main"),
-        ("ewe.cli", "if TYPE_CHECKING:\n    from ewe.lab import speed"),
+        # the houses lean on the server, never the reverse
+        ("ewe.cli", "import ewe_lab.speed"),
+        ("ewe.cli", "from ewe_lab.speed import main"),
+        ("ewe.cli", "if TYPE_CHECKING:\n    from ewe_lab import speed"),
+        ("ewe.features.static", "def respond():\n    import ewe_explore"),
+        ("ewe.server", "import importlib\nimportlib.import_module('ewe_classroom.grader.cli')"),
+        # a house leans on the houses below it only
+        ("ewe_explore.page", "from ewe_classroom.look import document"),
+        ("ewe_classroom.look", "def page():\n    from ewe_lab.report import charts"),
         # what a feature does not know
         ("ewe.features.static", "import asyncio"),
         ("ewe.features.static", "import threading"),
@@ -304,7 +309,9 @@ def test_the_check_names_the_line() -> None:
         ("ewe.server", "import socket\nfrom ewe.processors import fork\nfrom ewe import conversation"),
         ("ewe.cli", "from ewe.server import serve\nfrom ewe import config, logger"),
         ("ewe.__main__", "from ewe.cli import main"),
-        ("ewe.lab.speed", "import socket, asyncio\nimport ewe.__main__, ewe.http, ewe.lab.other"),
+        ("ewe_lab.speed", "import socket, asyncio\nimport ewe.__main__, ewe.http, ewe_lab.other"),
+        ("ewe_lab.speed", "import ewe_classroom.grader.load, ewe_explore"),
+        ("ewe_classroom", "from ewe_explore import explore"),
     ],
 )
 def test_the_check_allows_what_is_right(module: str, source: str) -> None:
@@ -326,7 +333,7 @@ LAB_ORDER = (
     "cli",
     "__main__",
 )
-LAB = {module: path for module, path in SOURCES.items() if module.startswith("ewe.lab.")}
+LAB = {module: path for module, path in SOURCES.items() if module.startswith("ewe_lab.")}
 
 
 def lab_imports(module: str) -> list[Import]:
@@ -340,12 +347,12 @@ def lab_imports(module: str) -> list[Import]:
 
 @pytest.mark.parametrize("module", LAB)
 def test_the_rooms_of_the_lab_stand_on_each_other(module: str) -> None:
-    room = module.split(".")[2]
+    room = module.split(".")[1]
     if room == "locustfile":  # a program by itself, for students
         assert not lab_imports(module)
         return
     for found in lab_imports(module):
-        below = found.module.split(".")[2]
+        below = found.module.split(".")[1]
         assert LAB_ORDER.index(below) <= LAB_ORDER.index(room), f"{module}:{found.line}: {found.module}"
 
 

@@ -37,7 +37,7 @@ KNOWN = {
 }
 # The interface of features, and the files of a document root, which every site has
 INTERFACE = ("base", "declaration", "plan", "static", "files")
-APART = ("xswitch", "libcgi", "database", "sqlpages", "classroom", "lab")
+APART = ("xswitch", "libcgi", "database", "sqlpages")
 
 # A server of one process that serves files has no use for these.
 HEAVY = {

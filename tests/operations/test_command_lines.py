@@ -10,14 +10,14 @@ import pytest
 from support.rooms import SOURCES
 
 from ewe import cli
-from ewe.classroom.course import cli as course
-from ewe.classroom.explorer import cli as explorer
-from ewe.classroom.grader import cli as grader
 from ewe.config.command_parser import CommandParser
 from ewe.database import cli as database
-from ewe.lab import cli as lab
 from ewe.xswitch import check
 from ewe.xswitch import cli as xswitch
+from ewe_classroom.course import cli as course
+from ewe_classroom.grader import cli as grader
+from ewe_explore import cli as explorer
+from ewe_lab import cli as lab
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "ewe": cli.main,
@@ -84,7 +84,7 @@ def test_no_command_has_another_parser() -> None:
     others = [
         f"{module}:{node.lineno}"
         for module, path in SOURCES.items()
-        if module != CommandParser.__module__ and not module.startswith("ewe.classroom.explorer.samples")
+        if module != CommandParser.__module__ and not module.startswith("ewe_explore.samples")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if (isinstance(node, ast.Call) and names_argparse(node.func))
         or (isinstance(node, ast.ClassDef) and any(names_argparse(base) for base in node.bases))

@@ -113,6 +113,7 @@ def open_python() -> str:
     return ""
 
 
+CONTAINER = "use a container (packages/ewe-classroom/docs/teaching.md)"
 RESOURCES = {
     # Compilers and interpreters
     "gcc": Resource(compiles("stdio.h"), "gcc libc6-dev"),
@@ -195,9 +196,9 @@ RESOURCES = {
     ),
     "ip": Resource(programs("ip"), "iproute2"),
     "a private network": Resource(private_network, instead="run the tests as root"),
-    "Linux": Resource(lambda: sys.platform == "linux", instead="use a container (docs/teaching.md)"),
-    "/proc": Resource(files("/proc/self/fd"), instead="use a container (docs/teaching.md)"),
-    "/dev/full": Resource(files("/dev/full"), instead="use a container (docs/teaching.md)"),
+    "Linux": Resource(lambda: sys.platform == "linux", instead=CONTAINER),
+    "/proc": Resource(files("/proc/self/fd"), instead=CONTAINER),
+    "/dev/full": Resource(files("/dev/full"), instead=CONTAINER),
     "/dev/shm": Resource(lambda: os.access("/dev/shm", os.W_OK), instead="mount a tmpfs there"),
     "a pseudo-terminal": Resource(pseudo_terminal, instead="mount devpts at /dev/pts"),
     "apt-get": Resource(programs("apt-get", "dpkg-deb"), instead="use Debian, or a container"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,24 +40,29 @@ FLOORS = {
     "ewe.server": 11,
     "ewe.cli": 12,
     "ewe.__main__": 13,
-    "ewe.lab": 14,
-    "ewe.classroom": 14,
+    "ewe_explore": 14,
+    "ewe_classroom": 15,
+    "ewe_lab": 16,
 }
+# Packages beside the server: each has a directory below packages/. They import ewe, and ewe imports none of them.
+HOUSES = ("ewe_explore", "ewe_classroom", "ewe_lab")
 # Rooms beside the house. Their modules have pages of their own.
-BESIDE = ("ewe.xswitch", "ewe.lab", "ewe.classroom")
+BESIDE = ("ewe.xswitch", *HOUSES)
 
 
 def module_name(path: Path) -> str:
     """Return the name by which a source file is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] == "packages":
+        parts = parts[2:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# What students get (ewe/classroom/labs) is no part of the house.
+# What students get (ewe_classroom/labs) is no part of a house.
 SOURCES = {
     module_name(path): path
-    for path in sorted(ROOT.glob("ewe/**/*.py"))
-    if "ewe/classroom/labs/" not in path.as_posix()
+    for path in sorted([*ROOT.glob("ewe/**/*.py"), *ROOT.glob("packages/*/ewe_*/**/*.py")])
+    if "/ewe_classroom/labs/" not in path.as_posix()
 }
 
 
@@ -64,7 +70,8 @@ def room_of(module: str) -> str | None:
     """Return the room a module is in: itself, or the package it belongs to; None if it has no floor yet."""
     if module in FLOORS:
         return module
-    room = ".".join(module.split(".")[:2])
+    top = module.partition(".")[0]
+    room = top if top in HOUSES else ".".join(module.split(".")[:2])
     return room if room in FLOORS else None
 
 
@@ -81,7 +88,7 @@ def page() -> str:
         modules = [name for name in SOURCES if room_of(name) == room] if room != "ewe" else ["ewe"]
         for module in modules if room not in BESIDE else [room]:
             file = SOURCES[module].relative_to(ROOT).as_posix().removesuffix("__init__.py")
-            name = file.removeprefix("ewe/") or "ewe/"
+            name = re.sub("^(ewe/|packages/[^/]*/)(?=.)", "", file)
             bold = "**" if module == room else ""
             rows.append(f"| {FLOORS[room]} | [{bold}{name}{bold}](../{file}) | {purpose(module)} |")
     return "\n" + "\n".join(rows) + "\n\n"

@@ -1,0 +1,97 @@
+"""Questions whose answers are computed from a student's own measurements.
+
+    [[question]]
+    ask = "With {c} clients your server answered {rate[8]} requests a second, ... How many were in it on average?"
+    answer = "rate[8] * time_ms[8] / 1000"
+    unit = "requests"
+    because = "Little's law: N = X R."
+
+`answer` is a small expression: numbers, + - * /, min(), max(), and the measurements by name. `ask` and `because`
+may show a measurement in braces. An answer within TOLERANCE of the computed one is right.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.course.labs import Lab
+from ewe_classroom.course.measurements import Measurements
+
+TOLERANCE = 0.05  # of the answer: students round
+SHOWN = re.compile(r"\{([^}]+)\}")
+OPERATORS: dict[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "values": lambda table: table.values()}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, with the student's own numbers in it. answer: what is right, in `unit`."""
+
+    text: str
+    answer: float
+    unit: str
+    because: str
+
+    def is_right(self, given: float) -> bool:
+        """Return whether an answer is near enough."""
+        return abs(given - self.answer) <= TOLERANCE * max(abs(self.answer), 1e-9)
+
+
+def questions(lab: Lab, found: Measurements) -> list[Question]:
+    """Return the questions of a lab about these measurements. Raises ConfigError."""
+    if found.lab != lab.name:
+        raise ConfigError(f"these measurements are of the lab {found.lab}, not of {lab.name}")
+    values = asdict(found) | found.more
+    made = []
+    for each in lab.questions:
+        try:
+            made.append(
+                Question(
+                    SHOWN.sub(lambda match: shown(evaluate(match[1], values)), each["ask"]),
+                    evaluate(each["answer"], values),
+                    each["unit"],
+                    SHOWN.sub(lambda match: shown(evaluate(match[1], values)), each["because"]),
+                )
+            )
+        except ZeroDivisionError:
+            raise ConfigError(
+                "these measurements hold a zero where there cannot be one; measure again"
+            ) from None
+    return made
+
+
+def shown(value: float) -> str:
+    """Return a number as a question shows it."""
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def evaluate(text: str, values: Mapping[str, Any]) -> float:
+    """Return the value of an expression. Raises ValueError for one that does more than count."""
+    return float(value_of(ast.parse(text, mode="eval").body, values))
+
+
+def value_of(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    """Return the value of a part of an expression."""
+    match node:
+        case ast.Constant(value=int() | float()):
+            return node.value
+        case ast.Name(id=name) if name in values:
+            return values[name]
+        case ast.Subscript(value=table, slice=key):
+            return value_of(table, values)[value_of(key, values)]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](value_of(left, values), value_of(right, values))
+        case ast.Call(func=ast.Name(id=name), args=arguments) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(value_of(each, values) for each in arguments))
+    raise ValueError(f"not an expression of a question: {ast.unparse(node)}")

@@ -1,0 +1,340 @@
+"""A scene for an engine of X-Switch: the grader plays X-Switch, and has the engine run scripts.
+
+    grader ──control socket, data socket──▶ the student's engine, started as X-Switch starts one
+             two lines, a body ─▶
+             ◀─ output, mark
+
+The engine is started with exactly the descriptors, signals and umask that X-Switch gives it, by the same code, and
+gets the limits and the account of any program under test. If it ends, the next request goes to a new one.
+
+As with servers, a wait has no clock: the engine has answered, or has ended, or is *calm* (processes.py): it sleeps,
+all bytes have arrived, and it will never write its mark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ewe.config.defaults import SEARCH_PATH
+from ewe.xswitch.protocol import ProtocolError
+from ewe.xswitch.tools.driver import Answer, Driver, Exchange
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.scene import CEILING_S, SURE_S, Scene
+from ewe_classroom.grader.subject import BadSubject, NotStarted, Recipe
+
+LOOK_S = 0.02
+HEAD = b"Content-Type: text/plain\n\n"
+# Tells what a script finds in its process: all of it must be the same for each script, after any other one.
+PROBE = """\
+import builtins, json, os, signal, subprocess, sys
+mask = os.umask(0)
+os.umask(mask)
+seen = {
+    "pid": os.getpid(), "directory": os.getcwd(), "arguments": sys.argv, "environment": dict(os.environ),
+    "umask": oct(mask), "name": __name__, "file": __file__,
+    "globals": sorted(name for name in globals() if name[0] != "_"),
+    "builtins": len(vars(builtins)), "path": sys.path[:],
+    "descriptors": sorted(
+        entry for entry in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + entry)
+    ),
+    "ignored": sorted(int(each) for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN),
+    "handled": sorted(
+        int(each) for each in signal.valid_signals()
+        if callable(signal.getsignal(each)) and signal.getsignal(each) is not signal.default_int_handler
+        and not isinstance(signal.getsignal(each), signal.Handlers)
+    ),
+    "blocked": sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))), "alarm": signal.alarm(0),
+    "inherited": subprocess.run(["env"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout.split(),
+}
+print("Content-Type: application/json\\n")
+print(json.dumps(seen))
+"""
+
+
+def from_path(text: str) -> Recipe:
+    """Return the recipe of an engine: a Python file, or any program. Raises BadSubject."""
+    path = Path(text).absolute()
+    if not path.is_file():
+        raise BadSubject(f"{text}: not a file; name your engine, or use --command 'PROGRAM ARGUMENT ...'")
+    if path.suffix == ".py":
+        return Recipe((sys.executable, str(path)), path.parent, shlex.quote(text))
+    if not os.access(path, os.X_OK):
+        raise BadSubject(f"{text}: not executable; chmod +x it, or use --command")
+    return Recipe((str(path),), path.parent, shlex.quote(text))
+
+
+def from_command(text: str) -> Recipe:
+    """Return the recipe of --command. Raises BadSubject."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadSubject(f"--command: {error}; quote it as a shell would") from None
+    if not words or shutil.which(words[0]) is None:
+        raise BadSubject(f"--command: {words[0] if words else text!r} is not a program that can be run")
+    if os.sep in words[0]:
+        words[0] = os.path.abspath(words[0])
+    words[1:] = [os.path.abspath(word) if os.path.isfile(word) else word for word in words[1:]]
+    return Recipe(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
+
+
+class Scripts:
+    """The directory of the scripts that engines run. root: the account of the engine may read it, not write."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "cgi-bin"
+        self.root.mkdir(exist_ok=True)
+        for each in (directory, self.root):
+            each.chmod(0o755)
+
+    def write(self, name: str, text: str) -> str:
+        """Write a script, or a module beside one; return its path."""
+        file = self.root / name
+        file.parent.mkdir(exist_ok=True)
+        file.parent.chmod(0o755)
+        file.write_text(text)
+        file.chmod(0o755)
+        return str(file)
+
+
+class Silent(Exception):
+    """The engine is calm, and has not answered. The text says what has come."""
+
+
+class PatientDriver(Driver):
+    """A driver that waits as the grader does: until the engine has answered, has ended, or is calm."""
+
+    def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
+        """Send the body and read the output, until the mark or the engine's end. Raises Silent, ProtocolError."""
+        exchange = Exchange(self, body)
+        began = calm_from = time.monotonic()
+        before: object = None
+        while not exchange.over:
+            moved = exchange.go_on(LOOK_S)
+            now = time.monotonic()
+            if moved:
+                before, calm_from = None, now
+                continue
+            look = self.look()
+            if look is None or look != before:
+                before, calm_from = look, now
+            elif now - calm_from > SURE_S:
+                raise Silent(f"{len(exchange.output)} bytes of output")
+            if now - began > CEILING_S:
+                raise Silent(f"{len(exchange.output)} bytes of output, and the engine is never calm")
+        return bytes(exchange.output), exchange.status
+
+    def look(self) -> tuple[object, ...] | None:
+        """Return what would differ if the engine had done something; None while one of its threads runs."""
+        tasks = processes.tasks(processes.family([self.pid]))
+        if not all(task.asleep for task in tasks.values()):
+            return None
+        return tuple((tid, task.turns) for tid, task in sorted(tasks.items()))
+
+
+class EngineSubject:
+    """An engine that runs, and the next one if it ends."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        site: Scripts,
+        workers: int,
+        limits: Limits,
+        port: int,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.recipe, self.site, self.workers, self.limits = recipe, site, workers, limits
+        self.environment = dict(environment or {})
+        self.engine: PatientDriver | None = None
+        self.starts = 0
+
+    def driver(self) -> PatientDriver:
+        """Return the engine that runs; start one if none does. Raises NotStarted."""
+        if self.engine is not None and (self.engine.ending or self.has_ended()):
+            self.end()
+        if self.engine is None:
+            environment = {
+                "PATH": SEARCH_PATH,
+                "LANG": "C.UTF-8",
+                "XSWITCH_ISOLATION": "none",
+                **self.environment,
+            }
+            try:
+                self.engine = PatientDriver(self.recipe.command, environment, self.limits)
+            except OSError as error:
+                raise NotStarted(f"the engine could not be started: {error}") from None
+            self.starts += 1
+        return self.engine
+
+    def has_ended(self) -> bool:
+        engine = self.engine
+        return engine is None or bool(select.select([engine.exited], [], [], 0)[0])
+
+    def tasks(self) -> dict[int, processes.Task]:
+        return processes.tasks(processes.family([self.engine.pid])) if self.engine else {}
+
+    def excess(self) -> str:
+        return ""
+
+    def alive(self) -> bool:
+        return True  # the next request starts an engine if need be
+
+    def end(self) -> None:
+        """End the engine as X-Switch does."""
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+    close = end
+
+    def log(self, lines: int = 12) -> str:
+        """Return the last lines that the engine and its script wrote to descriptor 2 in this request."""
+        if self.engine is None or self.engine.errors.closed:
+            return ""
+        text = os.pread(self.engine.errors.fileno(), 1 << 16, 0).lstrip(b"\0").decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def __enter__(self) -> EngineSubject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class EngineScene(Scene):
+    """What a check of engines is given: scripts to write, and an engine to run them."""
+
+    subject: Any
+
+    def __init__(self, subject: EngineSubject, options: dict[str, Any] | None = None) -> None:
+        super().__init__(subject, options)  # type: ignore[arg-type]
+        self.asked = 0
+
+    def write(self, name: str, text: str) -> str:
+        """Write a script, or a module beside one; return its path."""
+        return str(self.subject.site.write(name, text))
+
+    def run(
+        self,
+        name: str,
+        text: str | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Answer:
+        """Have the engine run a script (written now, if its text is given); return its answer. Fail without one."""
+        path = str(self.subject.site.root / name) if text is None else self.write(name, text)
+        engine: PatientDriver = self.subject.driver()
+        self.asked += 1
+        lane = f"{self.asked}: {name}"
+        self.note(lane=lane, do="connect", engine=self.subject.starts)
+        self.note(lane=lane, do="send", bytes=f"{path} {' '.join(arguments)}\n{dict(environment or {})}\n")
+        try:
+            answer = engine.ask(
+                path, arguments, {"SCRIPT_NAME": f"/cgi-bin/{name}", **(environment or {})}, body
+            )
+        except (Silent, ProtocolError, BrokenPipeError, ConnectionResetError) as error:
+            said = self.subject.log(1).strip()
+            words = f"; its last words: {said}" if said else ""
+            if isinstance(error, Silent):
+                did = f"the engine runs {name} and never writes its mark: it sleeps after {error}"
+                should = "write EOT, the exit status and LF to descriptor 3 when a script has ended"
+            elif isinstance(error, ProtocolError):
+                did, should = f"{error}", "write the mark and nothing else to descriptor 3"
+            else:
+                did = f"the engine ended before it took the request for {name}{words}"
+                should = "live on after a script: the next request comes on the same sockets"
+            self.subject.end()
+            self.fail(did, should, words.removeprefix("; "))
+        self.note(lane=lane, do="got", bytes=answer.output[:300].decode("latin-1"))
+        if answer.status is None:
+            self.note(lane=lane, do="closed-by-server")
+        else:
+            self.note(lane=lane, do="answered", status=answer.status)
+        return answer
+
+    def expect(
+        self,
+        name: str,
+        text: str | None,
+        output: str | bytes,
+        because: str,
+        status: int | None = 0,
+        **more: Any,
+    ) -> Answer:
+        """Run a script; fail unless it answers with this body after its head, and with this status."""
+        answer = self.run(name, text, **more)
+        wanted = output.encode() if isinstance(output, str) else output
+        body = answer.output.partition(b"\n\n")[2]
+        if not answer.output.startswith(HEAD) or body != wanted:
+            self.fail(
+                f"{name} answered {difference(answer.output, HEAD + wanted)}{self.errors(answer)}",
+                f"answer {difference(HEAD + wanted, answer.output)}",
+                because,
+            )
+        if answer.status != status:
+            self.fail(
+                f"the mark of {name} has status {ending(answer.status)}{self.errors(answer)}",
+                f"give the script's exit status: {ending(status)}",
+                because,
+            )
+        return answer
+
+    def errors(self, answer: Answer) -> str:
+        """Return the last line on descriptor 2, for a message."""
+        last = answer.errors.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"; on descriptor 2: {last[:150]}" if last else ""
+
+    def probe(self, after: str = "", name: str = "probe.py") -> dict[str, Any]:
+        """Return what a script finds in its process. after: what ran before, for a message."""
+        answer = self.run(name, PROBE, environment={"CHECK_VALUE": "mine"})
+        body = answer.output.partition(b"\n\n")[2]
+        try:
+            found = json.loads(body)
+        except ValueError:
+            self.fail(
+                f"an ordinary script{after and ' after ' + after} answered "
+                f"{short(answer.output)}{self.errors(answer)}",
+                "run it as a new process would",
+            )
+        return dict(found)
+
+    def expect_same(self, key: str, wanted: object, after: str, because: str) -> None:
+        """Fail unless the next script finds this in its process."""
+        found = self.probe(after)[key]
+        if found != wanted:
+            self.fail(
+                f"after {after}, the next script found {key} {short(found)}",
+                f"give each script a fresh start: {key} {short(wanted)}",
+                because,
+            )
+
+
+def short(value: object) -> str:
+    """Return a value as a short piece of text."""
+    text = repr(value)
+    return text if len(text) <= 160 else f"{text[:140]}… ({len(text)} characters)"
+
+
+def difference(found: bytes, wanted: bytes) -> str:
+    """Return a text: all of it if it is short, else the place where it differs from another one."""
+    if len(found) <= 100 and len(wanted) <= 100:
+        return repr(found)
+    pairs = zip(found, wanted, strict=False)
+    at = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(found), len(wanted)))
+    return f"{len(found):,} bytes; from byte {at:,} on: {found[max(at - 10, 0) : at + 30]!r}"
+
+
+def ending(status: int | None) -> str:
+    return "none: the engine ended" if status is None else str(status)

@@ -1,0 +1,361 @@
+"""Checks of CGI (RFC 3875): what a program is told, the pipes to and from it, and how it ends.
+
+    client ──request──▶ server ──environment, body──▶ program
+    client ◀─response── server ◀──head, body──────── program      the server waits for the program, too
+
+The programs and their gates are in site_programs.py. A program that waits at a gate goes on when the grader opens
+the gate; how long a program takes is therefore a fact of the schedule, and not of the machine.
+"""
+
+from __future__ import annotations
+
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.responses import Response
+from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.site_programs import EARLY, NOTE
+
+LINE = bytes(range(32, 127)) + b"-\n" + bytes(range(31))  # 128 bytes; a body is this line, again and again
+FULL = 8192  # lines: 1 MB, sixteen times what a pipe holds
+BROKEN = (500, 502)
+
+
+def ask(
+    scene: Scene, path: str, fields: dict[str, str] | None = None, times: int | None = None, name: str = ""
+) -> Client:
+    """Send a request for a program. times: POST, with a body of so many lines; None: GET."""
+    host = f"localhost:{scene.subject.port}"
+    head = [f"{'GET' if times is None else 'POST'} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
+    head += [f"{field}: {value}" for field, value in (fields or {}).items()]
+    if times is not None:
+        head.append(f"Content-Length: {len(LINE) * times}")
+    client = scene.client(name)
+    client.path = path
+    client.send("\r\n".join([*head, "", ""]).encode("latin-1"))
+    if times:
+        client.send(LINE, times)
+    return client
+
+
+def response_of(scene: Scene, client: Client, because: str = "") -> Response:
+    """Wait for the response to a request for a program; fail if the server gives none."""
+    scene.until(client.answered_or_over, f"{client.name} is answered")
+    if not client.answered():
+        scene.expect_alive(f"a request for {client.path}")
+        scene.fail(
+            f"{client.name} asked for {client.path} and {client.story()}{scene.blocked()}",
+            "run the program, and answer with its output",
+            because
+            or "the server waits for the program, and the program for the server; or the thread has ended",
+        )
+    return client.answers[-1]
+
+
+def run(
+    scene: Scene,
+    path: str,
+    fields: dict[str, str] | None = None,
+    times: int | None = None,
+    because: str = "",
+    status: int = 200,
+) -> Response:
+    """Ask for a program; return the response. Fail if there is none, or if it has another status."""
+    client = ask(scene, path, fields, times)
+    response = response_of(scene, client, because)
+    if response.status != status:
+        scene.fail(
+            f"the request for {path} got status {response.status}",
+            f"run the program, and answer {status} with its output",
+            because,
+        )
+    client.close()
+    return response
+
+
+def environment(scene: Scene, path: str, fields: dict[str, str], times: int | None = None) -> dict[str, str]:
+    """Return the variables that a program was given."""
+    because = "the program's name ends at the next slash; what follows is PATH_INFO" if times else ""
+    body = run(scene, path, fields, times, because).body.decode("latin-1")
+    return dict(text.partition("=")[::2] for text in body.split("\0") if "=" in text)
+
+
+@check(
+    "cgi-environment",
+    proves="a program is told everything about its request, exactly as RFC 3875 says",
+    sends="POST with a path after the program's name, a query and a body; then GET with none of them",
+    expects=(
+        "PATH_INFO decoded, QUERY_STRING not decoded, CONTENT_LENGTH of the body, HTTP_* "
+        "for the fields; then none of it"
+    ),
+    why="The environment is the whole contract: programs in any language, from any decade, read it.",
+    hint=(
+        "RFC 3875, section 4.1. Make a new dictionary for each request. Percent-decode the path and not the query; "
+        "PATH_INFO begins behind the program's name."
+    ),
+)
+def cgi_environment(scene: Scene) -> None:
+    fields = {"Content-Type": "text/x-lines", "X-Two-Words": "seven", "Cookie": "a=b"}
+    found = environment(scene, "/cgi-bin/environment/more/a%20b?x=%2F&y=1+2", fields, times=3)
+    wanted = {
+        "GATEWAY_INTERFACE": "CGI/1.1",
+        "REQUEST_METHOD": "POST",
+        "SCRIPT_NAME": "/cgi-bin/environment",
+        "PATH_INFO": "/more/a b",
+        "QUERY_STRING": "x=%2F&y=1+2",
+        "CONTENT_LENGTH": str(3 * len(LINE)),
+        "CONTENT_TYPE": "text/x-lines",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": str(scene.subject.port),
+        "REMOTE_ADDR": "127.0.0.1",
+        "HTTP_COOKIE": "a=b",
+        "HTTP_X_TWO_WORDS": "seven",
+    }
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            scene.fail(
+                f"the program got {shown(name, found)}",
+                f"give it {name}={value}",
+                "the path, the query and the body's length each have their own variable (section 4.1)",
+            )
+    if not found.get("SERVER_SOFTWARE"):
+        scene.fail(f"the program got {shown('SERVER_SOFTWARE', found)}", "give it a name of your server")
+    found = environment(scene, "/cgi-bin/environment", {})
+    if found.get("QUERY_STRING") != "":
+        scene.fail(
+            f"a request without a query, and the program got {shown('QUERY_STRING', found)}",
+            "give it QUERY_STRING with an empty value: section 4.1.7 says it must be set",
+        )
+    for name in ("PATH_INFO", "CONTENT_LENGTH", "CONTENT_TYPE", "HTTP_COOKIE", "HTTP_X_TWO_WORDS"):
+        if found.get(name, "") not in ("", "0"):
+            scene.fail(
+                f"a GET without a body, path or cookie, and the program got {shown(name, found)}",
+                f"leave {name} out",
+                "the variables of an earlier request are still there: one dictionary (os.environ?) serves them all",
+            )
+    scene.confirm(f"{len(wanted) + 2} variables were right, and none was left over for the next request")
+
+
+def shown(name: str, found: dict[str, str]) -> str:
+    """Return a variable as a verdict shows it."""
+    return f"{name}={found[name]}" if name in found else f"no {name}"
+
+
+SECRETS = {
+    "Proxy": "http://evil.example:8080/",
+    "Authorization": "Basic c2VjcmV0OnNlY3JldA==",
+    "Proxy-Authorization": "Basic cHJveHk6cHJveHk=",
+}
+
+
+@check(
+    "cgi-secrets",
+    proves="no field of a request becomes a variable that programs trust or that tells a password",
+    sends="a request with the fields Proxy, Authorization and Proxy-Authorization",
+    expects="no HTTP_PROXY, HTTP_AUTHORIZATION or HTTP_PROXY_AUTHORIZATION; the field Cookie as HTTP_COOKIE",
+    why=(
+        "Many libraries take HTTP_PROXY for the proxy that they must use: any visitor could lead the program's "
+        "requests to another server (httpoxy, 2016). A password belongs to the server, and `ps e` shows it."
+    ),
+    hint="Leave these three fields out before you make HTTP_* of the others: RFC 3875, section 4.1.18.",
+)
+def cgi_secrets(scene: Scene) -> None:
+    found = environment(scene, "/cgi-bin/environment", {**SECRETS, "Cookie": "a=b"})
+    for field, value in SECRETS.items():
+        names = [name for name, text in found.items() if text == value]
+        if names:
+            scene.fail(
+                f"the field {field} of the request became {names[0]} in the program's environment",
+                f"leave the field {field} out",
+                "every field becomes HTTP_ and its name, without an exception",
+            )
+    if found.get("HTTP_COOKIE") != "a=b":
+        scene.fail(f"the program got {shown('HTTP_COOKIE', found)}", "give it HTTP_COOKIE=a=b")
+    scene.confirm("the fields Proxy, Authorization and Proxy-Authorization did not reach the program")
+
+
+@check(
+    "cgi-body",
+    proves="a program reads the body of the request, and then the end of its input",
+    sends="GET for a program that copies its input to its output; then POST with 0, 128 and 51,200 bytes",
+    expects="the same bytes, and nothing for GET: the input of a program without a body ends at once",
+    why="A program reads until the end of its input. If the server keeps its end of the pipe open, both wait.",
+    hint="Close the writing end of the pipe when the body is written; a child must not keep a copy of it either.",
+)
+def cgi_body(scene: Scene) -> None:
+    for times in (None, 0, 1, 400):
+        body = LINE * (times or 0)
+        found = run(
+            scene,
+            "/cgi-bin/echo",
+            times=times,
+            because="the program's input does not end: the writing end of its pipe is open somewhere, or the "
+            "server reads all of the output before it writes the body",
+        ).body
+        if found != body:
+            scene.fail(
+                f"a body of {len(body)} bytes, and the program read {len(found)} bytes"
+                + ("" if len(found) != len(body) else f" that differ: {found[:20]!r}"),
+                "write the body to the program's standard input: as many bytes as Content-Length says",
+                "the bytes that came with the head are forgotten, or a read stops before the body's end",
+            )
+    scene.confirm("four bodies reached the program unchanged, and its input ended")
+
+
+@check(
+    "cgi-deadlock",
+    proves="a program may write before it has read its input, and more than a pipe holds",
+    sends=f"POST with 1 MB to a program that copies it; then to one that first writes {EARLY >> 10} KB",
+    expects="all the output",
+    why=(
+        "A pipe holds 64 KB. If the server writes the whole body first, the program's output fills its pipe, the "
+        "program stops reading, the other pipe fills, and both wait until they are killed."
+    ),
+    hint=(
+        "Write and read in turns, as the pipes let you: non-blocking descriptors and select(), or one thread "
+        "that writes and one that reads."
+    ),
+)
+def cgi_deadlock(scene: Scene) -> None:
+    because = (
+        "two full pipes: the server writes and does not read, the program writes and does not read; "
+        "each waits for the other (a deadlock)"
+    )
+    for name, early in (("echo", 0), ("talks-first", EARLY)):
+        found = run(scene, f"/cgi-bin/{name}", times=FULL, because=because).body
+        wanted = early + len(LINE) * FULL
+        if len(found) != wanted or found[early:] != LINE * FULL:
+            scene.fail(
+                f"the program wrote {wanted} bytes, and the client got {len(found)}",
+                "send all of the output, unchanged",
+                "reading stops when the body is written, or at the first read that returns few bytes",
+            )
+    scene.confirm("1 MB went into two programs and came out, while both pipes were full")
+
+
+@check(
+    "cgi-no-reader",
+    proves="a program need not read its input",
+    sends="POST with 1 MB to a program that answers without reading, and to one that closes its input",
+    expects="200 and the program's output, each time; then the next request is answered",
+    why="Writing to a pipe without a reader fails with EPIPE, and raises SIGPIPE, which ends a program in C.",
+    hint="Take EPIPE (BrokenPipeError) for the end of the writing, and go on reading the output.",
+)
+def cgi_no_reader(scene: Scene) -> None:
+    because = "the error of the write (EPIPE, BrokenPipeError) ends the request; the program has answered"
+    for name in ("reads-nothing", "closes-input"):
+        for _ in range(2):
+            response = run(scene, f"/cgi-bin/{name}", times=FULL, because=because)
+            if response.body != b"done\n":
+                scene.fail(
+                    f"the program wrote 'done', and the client got {response.body[:60]!r}",
+                    "send the program's output",
+                    because,
+                )
+    scene.expect_answer(after="programs that do not read", because=because)
+    scene.confirm("four programs that did not read their input were answered for")
+
+
+@check(
+    "cgi-status",
+    proves="the head of a program's output decides the response",
+    sends=(
+        "requests for programs that write Status, Location with a URL, Location with a "
+        "path, and a head with bare line feeds"
+    ),
+    expects="the status and the fields of the program; 302 for a URL; for a path, the response of that path",
+    why="Status and Location are for the server; the other fields are for the client.",
+    hint="RFC 3875, section 6. Split at the first empty line; a line may end with CR LF or LF alone.",
+)
+def cgi_status(scene: Scene) -> None:
+    tea = run(scene, "/cgi-bin/status", status=418)
+    for field, value in (("Content-Type", "text/x-tea"), ("X-Two", "2")):
+        if tea.fields.get(field) != value:
+            scene.fail(
+                f"the program wrote '{field}: {value}', and the response has {field}: {tea.fields.get(field)}",
+                "pass on the fields that the program wrote",
+            )
+    if "Status" in tea.fields:
+        scene.fail("the response has the field Status", "put it into the status line, and leave it out")
+    plain = run(
+        scene, "/cgi-bin/line-feeds", because="a head whose lines end with LF alone is not understood"
+    )
+    if plain.body != b"lf\n" or plain.fields.get("Content-Type") != "text/x-lf":
+        scene.fail(
+            f"a head whose lines end with LF: the client got the body {plain.body[:60]!r}",
+            "understand LF alone, too: programs print lines",
+        )
+    moved = run(scene, "/cgi-bin/moved", status=302, because="Location with a URL means 302 Found")
+    if moved.fields.get("Location") != "http://example.com/there":
+        scene.fail(
+            f"the response has Location: {moved.fields.get('Location')}", "pass on the program's field"
+        )
+    local = run(scene, "/cgi-bin/elsewhere", because="Location with a path is answered by the server itself")
+    if local.body != scene.site.files["/folder/deep.txt"]:
+        scene.fail(
+            f"the program wrote 'Location: /folder/deep.txt', and the client got {local.body[:60]!r}",
+            "answer as if the client had asked for that path (section 6.2.2)",
+        )
+    scene.confirm("four heads of programs became the right responses")
+
+
+@check(
+    "cgi-bad-output",
+    proves="a program that fails does no harm beyond its request",
+    sends="requests for programs that write nothing, no head, half a head or a wrong status, or are killed",
+    expects="status 502 or 500 each time, 404 for a program that is not there, no source; then 200",
+    why="Programs fail daily. The client needs an answer, and the others must not notice.",
+    hint="Check what you parse: no head and a head without an end are errors of the program, not of your server.",
+)
+def cgi_bad_output(scene: Scene) -> None:
+    for name in ("says-nothing", "has-no-head", "ends-in-head", "bad-status", "is-killed"):
+        client = ask(scene, f"/cgi-bin/{name}", name=name)
+        response = response_of(
+            scene, client, "an exception in parsing the program's output ends the conversation, or its thread"
+        )
+        if response.status not in BROKEN:
+            scene.fail(
+                f"the program {name} failed, and the client got status {response.status}",
+                "answer 502 (or 500)",
+                "the output is not checked: a head, an empty line, a status of three digits",
+            )
+    for name, wanted in (("missing", (404,)), ("not-executable", (403, 404, *BROKEN))):
+        client = ask(scene, f"/cgi-bin/{name}", name=name)
+        response = response_of(scene, client)
+        if NOTE.strip() in response.body:
+            scene.fail(
+                "a file below cgi-bin that is not executable was sent as a file: its source is public",
+                "answer 403 or 404",
+                "a file below cgi-bin that is no program is served like the files of the site",
+            )
+        if response.status not in wanted:
+            scene.fail(
+                f"/cgi-bin/{name} got status {response.status}",
+                f"answer {' or '.join(map(str, wanted))}",
+                "whether the program exists is not looked at before it is started",
+            )
+    if run(scene, "/cgi-bin/hello").body != b"Hello from a program.\n":
+        scene.fail("after programs that failed, the next one's output is wrong", "send its output")
+    scene.confirm("five programs failed and two were not there; each client got the right status")
+
+
+@check(
+    "cgi-outside",
+    proves="no request runs a program outside cgi-bin",
+    sends="/cgi-bin/ with ../../outside behind it, plain and percent-encoded",
+    expects="any answer but the program's output",
+    why="A server that can be made to run any program of the machine belongs to its visitors.",
+    hint="The program's name is one segment of the path: decode it, and refuse slashes, dot segments and NUL.",
+)
+def cgi_outside(scene: Scene) -> None:
+    paths = ("../../outside", "..%2f..%2foutside", "%2e%2e/%2e%2e/outside", "hello/..%2f..%2f..%2foutside")
+    for path in paths:
+        client = ask(scene, f"/cgi-bin/{path}")
+        scene.until(client.answered_or_over, f"{client.name} is answered")
+        if any(b"outside\n" in response.body for response in client.answers):
+            scene.fail(
+                f"GET /cgi-bin/{path} ran a program that lies outside cgi-bin",
+                "answer 400, 403 or 404",
+                "the path is joined to the directory, and what comes out is run without a check",
+            )
+    run(scene, "/cgi-bin/hello", because="an earlier request named a path with ..")
+    scene.confirm(f"{len(paths)} paths with .. ran nothing")

@@ -1,0 +1,104 @@
+"""A replay: the bytes and the schedule of a check, sent again, with every step shown.
+
+A replay file holds JSON lines. The first one names the check; each other line is a step:
+
+    {"t": 0.0012, "lane": "held 1", "do": "connect", "reads": true}
+    {"t": 0.0013, "lane": "held 1", "do": "send", "bytes": "GET /1.txt HTTP/1.1\\r\\n..."}   bytes as Latin-1
+    {"t": 0.0620, "do": "wait", "what": "the server is calm", "happened": false}
+    {"t": 0.0711, "lane": "held 1", "do": "got", "bytes": "HTTP/1.1 200 OK..."}            what came back then
+
+The replay does what the client did and, at each wait, waits until the server is calm. What comes back is shown
+beside what came back at the time of the record; whether it is right is for the reader to judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.grader import site_programs
+from ewe_classroom.grader.grading import REPLAY_FORMAT
+from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.subject import Subject
+
+ACTS = ("read", "half-close", "close", "reset")
+
+
+def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the first line of a replay file, and its steps. Raises ConfigError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--replay: {path}: {getattr(error, 'strerror', None) or 'not a replay file'}"
+        ) from None
+    steps = []
+    for number, line in enumerate(lines, 1):
+        try:
+            step = json.loads(line)
+        except ValueError:
+            raise ConfigError(f"--replay: {path}, line {number}: not JSON") from None
+        if not isinstance(step, dict):
+            raise ConfigError(f"--replay: {path}, line {number}: not an object")
+        steps.append(step)
+    if not steps or steps[0].get("format") != REPLAY_FORMAT:
+        raise ConfigError(f"--replay: {path}: not a replay file; ewe-grade --record DIR writes them")
+    return steps[0], steps[1:]
+
+
+def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
+    """Do each step; yield a line for it, and a line for all that comes back."""
+    scene = Scene(subject)
+    clients: dict[str, Client] = {}
+    try:
+        for step in steps:
+            do, lane = str(step.get("do")), str(step.get("lane", ""))
+            client = clients.get(lane)
+            shown = len(scene.steps)
+            if do == "connect":
+                clients[lane] = scene.client(lane, reads=bool(step.get("reads", True)))
+            elif do == "wait":
+                scene.settle()
+            elif do == "signal":
+                os.kill(subject.pid, signal.Signals[str(step.get("signal", "SIGTERM"))])
+            elif do == "start-again":
+                scene.start_again()
+            elif do == "open-gate":
+                site_programs.open_gate(subject.site.root, str(step.get("gate")))
+                scene.note(do=do, gate=step.get("gate"))
+            elif client is None:
+                if do == "note":
+                    yield f"        note  {step.get('text', '')}"
+                continue
+            elif do == "send":
+                client.send(
+                    str(step.get("bytes", "")).encode("latin-1", "replace"), int(step.get("times", 1))
+                )
+            elif do in ("got", "answered", "closed-by-server", "reset-by-server", "refused"):
+                yield f"{'then':>8}  {lane}: {do} {brief(step)}".rstrip()
+                continue
+            elif do in ACTS:
+                {"read": client.read_on, "half-close": client.half_close, "close": client.close,
+                 "reset": client.reset}[do]()  # fmt: skip
+            for line in scene.steps[shown:]:
+                yield f"{line['t']:8.3f}  {line.get('lane', 'all')}: {line['do']} {brief(line)}".rstrip()
+    finally:
+        scene.close()
+
+
+def brief(step: dict[str, Any]) -> str:
+    """Return the rest of a step in a few words."""
+    if "bytes" in step:
+        text = str(step["bytes"])
+        times = f" {step['times']} times" if "times" in step else ""
+        return repr(text if len(text) <= 70 else text[:70] + "…") + times
+    if step["do"] == "wait":
+        return f"until {step.get('what')}"
+    return " ".join(
+        f"{key}={value}" for key, value in step.items() if key not in ("t", "lane", "do", "reads")
+    )

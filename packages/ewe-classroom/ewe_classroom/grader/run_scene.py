@@ -1,0 +1,208 @@
+"""A scene for a measurement: no server runs. The grader reads what a student has measured, and checks the data.
+
+    runs.json       {"format": "ewe-runs/1", "log": "server.log", "report": "lab/results.json", "runs": [RUN, ...]}
+    a RUN           {"kind": "closed", "clients": 4, "repetition": 1, "began": 81.0, "seconds": 1.0,
+                     "rate": 198.0, "mean_ms": 20.1, "p99_ms": 24.8, "requests": [[due, sent, done], ...]}
+                    {"kind": "open", "rate_wanted": 150, ...}
+    server.log      a line for each request that the server has served: arrival start end
+
+All times are seconds of time.monotonic(), which is one clock for all processes of a machine. Each request of the
+data can therefore be found in the server's log. Data and log are two witnesses: an invented or dropped request
+shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.subject import BadSubject, Recipe
+
+FORMAT = "ewe-runs/1"
+LARGEST = 64 << 20  # bytes of a file that is read
+
+
+def from_path(text: str) -> Recipe:
+    """Return the recipe of a file of runs. Raises BadSubject."""
+    path = Path(text).absolute()
+    if not path.is_file():
+        raise BadSubject(f"{text}: not a file; python3 measure.py makes runs.json")
+    if path.suffix != ".json":
+        raise BadSubject(f"{text}: this lab grades data; run python3 {path.name}, and name its runs.json")
+    return Recipe((str(path),), path.parent, shlex.quote(text))
+
+
+def from_command(text: str) -> Recipe:
+    """Refuse a command: data is no program. Raises BadSubject."""
+    raise BadSubject("--command: this lab grades data; name its file: ewe-grade --lab measure runs.json")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request. due: when the schedule wanted it sent; in a closed loop that is when it was sent."""
+
+    due: float
+    sent: float
+    done: float
+
+
+@dataclass(frozen=True)
+class Served:
+    """One line of the server's log."""
+
+    arrival: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. level: its clients (closed) or the requests a second that were wanted (open)."""
+
+    kind: str
+    level: float
+    repetition: int
+    began: float
+    seconds: float
+    rate: float
+    mean_ms: float
+    p99_ms: float
+    requests: tuple[Request, ...]
+
+    @property
+    def name(self) -> str:
+        what = f"{self.level:g} clients" if self.kind == "closed" else f"{self.level:g} requests a second"
+        return f"the {self.kind} run of {what}, repetition {self.repetition}"
+
+    @property
+    def completed(self) -> int:
+        """Return how many responses came before the run's end."""
+        return sum(request.done <= self.began + self.seconds for request in self.requests)
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
+
+
+class RunSubject:
+    """A file of runs, in the place of a server."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        site: None,
+        workers: int,
+        limits: Limits,
+        port: int,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.recipe, self.site, self.workers = recipe, site, workers
+        self.environment = dict(environment or {})
+        self.path = Path(recipe.command[0])
+
+    def alive(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def log(self, lines: int = 12) -> str:
+        return ""
+
+    def __enter__(self) -> RunSubject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class RunScene(Scene):
+    """What a check of a measurement is given."""
+
+    subject: Any
+
+    def table(self) -> dict[str, Any]:
+        """Return the file. Fail if it is none."""
+        path = self.subject.path
+        try:
+            if path.stat().st_size > LARGEST:
+                self.fail(
+                    f"{path.name} has more than {LARGEST >> 20} MB", "measure for some seconds, not for hours"
+                )
+            table = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            self.fail(f"{path.name} cannot be read: {error.strerror}", "hand in runs.json")
+        except ValueError as error:
+            self.fail(f"{path.name} is not JSON: {error}", "let measure.py write it, and do not edit it")
+        if not isinstance(table, dict) or table.get("format") != FORMAT:
+            self.fail(
+                f"{path.name} is not of the format {FORMAT}", "let measure.py write it, and do not edit it"
+            )
+        return table
+
+    def runs(self, kind: str = "") -> list[Run]:
+        """Return the runs of a kind, or all. Fail if one cannot be read."""
+        found = []
+        rows = self.table().get("runs")
+        for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
+            try:
+                level = row["clients" if row["kind"] == "closed" else "rate_wanted"]
+                found.append(
+                    Run(
+                        str(row["kind"]), float(level), int(row["repetition"]), float(row["began"]),
+                        float(row["seconds"]), float(row["rate"]), float(row["mean_ms"]), float(row["p99_ms"]),
+                        tuple(Request(*map(float, each)) for each in row["requests"]),
+                    )
+                )  # fmt: skip
+            except (KeyError, TypeError, ValueError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                self.fail(
+                    f"run {number} of the file cannot be read ({reason})", f"write runs as {FORMAT} has them"
+                )
+            if not found[-1].requests or found[-1].seconds <= 0:
+                self.fail(f"{found[-1].name} has no request, or no duration", "measure again")
+        if not found:
+            self.fail("the file has no runs", "run python3 measure.py to its end")
+        chosen = [run for run in found if not kind or run.kind == kind]
+        if not chosen:
+            self.fail(
+                f"the file has no {kind} run", "measure closed and open loops: section 2 and 3 of the text"
+            )
+        return chosen
+
+    def served(self) -> list[Served]:
+        """Return the server's log. Fail without one."""
+        name = str(self.table().get("log", ""))
+        path = self.subject.path.parent / Path(name).name
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines() if name else []
+            found = [Served(*map(float, line.split())) for line in lines]
+        except (OSError, TypeError, ValueError):
+            found = []
+        if not found:
+            self.fail(
+                f"there is no log of the server ({name or 'no name in the file'}), or it is not one",
+                "hand in the file that queue_server.py has written, beside runs.json",
+            )
+        return sorted(found, key=lambda each: each.end)
+
+    def levels(self, kind: str) -> dict[float, list[Run]]:
+        """Return the runs of a kind by their level, the lowest first."""
+        found: dict[float, list[Run]] = {}
+        for run in sorted(self.runs(kind), key=lambda run: (run.level, run.repetition)):
+            found.setdefault(run.level, []).append(run)
+        return found

@@ -1,0 +1,170 @@
+"""A lab's grading scheme: which checks it runs, with which points, options and hints. Data, not code.
+
+    title = "The pool: exactly n at a time"
+    workers = 4                          # {workers} in the server's command
+    subject = "server"                   # what is graded (kinds.py): "server", "engine" or "data"; may be left out
+
+    [[check]]
+    name = "progress"                    # a name from `ewe-grade --list`
+    points = 20
+    options = { limit = "workers" }      # what `ewe-grade --explain progress` lists
+    hint = "Read section 3 of the text." # added to the check's hint
+
+    [speed]                              # speed.py; measured if --speed asks for it, or marks are here
+    reference = "pool"                   # a model of ewe, or "solution": the lab's own, in Python
+    clients = 16                         # the load that a server claims, unless --claim names another
+    marks = [[0.1, 2], [0.3, 4]]         # 2 points from a tenth of the reference's rate on; [] by default
+
+The file is ewe_classroom/labs/NAME/grading.toml, or any file: --lab PATH.toml.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ewe.config.messages import ConfigError, nearest
+from ewe_classroom.grader.check import Check, all_checks
+from ewe_classroom.grader.kinds import NAMES, SERVER
+
+LABS = Path(__file__).parents[1] / "labs"
+KNOWN = {"title", "workers", "subject", "check", "speed"}
+KNOWN_OF_SPEED = {"reference", "clients", "marks"}
+REFERENCES = ("serial", "fork", "prefork", "thread", "pool", "asyncio", "event", "solution")
+MOST_CLIENTS = 400
+KNOWN_OF_CHECK = {"name", "points", "options", "hint"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One check of a lab."""
+
+    check: Check
+    points: int
+    options: dict[str, str] = field(default_factory=dict)
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class SpeedPlan:
+    """How a lab measures speed. marks: pairs of a ratio and its points; clients: the load that is claimed."""
+
+    reference: str = "thread"
+    clients: int = 16
+    marks: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def points(self) -> int:
+        return max((points for _, points in self.marks), default=0)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    name: str
+    title: str
+    workers: int
+    items: tuple[Item, ...]
+    speed: SpeedPlan = SpeedPlan()
+    subject: str = SERVER  # what is graded: kinds.py
+
+
+def lab_names() -> list[str]:
+    return sorted(path.parent.name for path in LABS.glob("*/grading.toml"))
+
+
+def load(name: str) -> Scheme:
+    """Load the scheme of a lab by its name, or from a file. Raises ConfigError."""
+    path = Path(name) if name.endswith(".toml") else LABS / name / "grading.toml"
+    if not path.is_file():
+        near = nearest(name, lab_names())
+        raise ConfigError(f"--lab: there is no lab {name}{near}; the labs are {', '.join(lab_names())}")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    unknown = sorted(table.keys() - KNOWN)
+    if unknown:
+        raise ConfigError(f"{path}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN)}")
+    workers = table.get("workers", 4)
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
+        raise ConfigError(f"{path}: workers: {workers!r}, which is no number from 1 to 16")
+    subject = table.get("subject", SERVER)
+    if subject not in NAMES:
+        raise ConfigError(f"{path}: subject: {subject!r}; it can be {', '.join(NAMES)}")
+    rows = table.get("check")
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError(f"{path}: no [[check]]; a lab needs at least one")
+    stem = path.parent.name if path.name == "grading.toml" else path.stem
+    items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
+    names = [item.check.name for item in items]
+    twice = {each for each in names if names.count(each) > 1}
+    if twice:
+        raise ConfigError(f"{path}: check {min(twice)} stands there twice")
+    if subject != SERVER and "speed" in table:
+        raise ConfigError(
+            f"{path}: speed: only servers have one, and the subject is {subject}; remove the table"
+        )
+    speed = read_speed(table.get("speed", {}), stem, f"{path}: speed")
+    for item in items:
+        if item.check.subject != subject:
+            raise ConfigError(
+                f"{path}: check {item.check.name} is of the subject {item.check.subject}, not {subject}"
+            )
+    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject)
+
+
+def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
+    """Return the table [speed]. Raises ConfigError."""
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: not a table")
+    unknown = sorted(row.keys() - KNOWN_OF_SPEED)
+    if unknown:
+        raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_OF_SPEED)}")
+    reference = row.get("reference", lab if lab in REFERENCES else SpeedPlan.reference)
+    if reference not in REFERENCES:
+        raise ConfigError(f"{where}: reference = {reference!r}; it can be {', '.join(REFERENCES)}")
+    clients = row.get("clients", SpeedPlan.clients)
+    if not isinstance(clients, int) or isinstance(clients, bool) or not 1 <= clients <= MOST_CLIENTS:
+        raise ConfigError(f"{where}: clients: {clients!r}, which is no number from 1 to {MOST_CLIENTS}")
+    marks = row.get("marks", [])
+    wanted = isinstance(marks, list) and all(
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in pair)
+        and isinstance(pair[1], int)
+        and min(pair) >= 0
+        for pair in marks
+    )
+    if not wanted:
+        raise ConfigError(
+            f"{where}: marks: {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
+        )
+    return SpeedPlan(reference, clients, tuple((float(least), points) for least, points in marks))
+
+
+def read_item(row: object, where: str) -> Item:
+    """Return one row of [[check]]. Raises ConfigError."""
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: not a table")
+    unknown = sorted(row.keys() - KNOWN_OF_CHECK)
+    if unknown:
+        raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_OF_CHECK)}")
+    name, points = row.get("name"), row.get("points", 0)
+    checks = all_checks()
+    if not isinstance(name, str) or name not in checks:
+        raise ConfigError(
+            f"{where}: no check is called {name!r}{nearest(str(name), checks)}; see ewe-grade --list"
+        )
+    if not isinstance(points, int) or isinstance(points, bool) or points < 0:
+        raise ConfigError(f"{where} ({name}): points: {points!r}, which is no whole number from 0")
+    options = row.get("options", {})
+    if not isinstance(options, dict):
+        raise ConfigError(f"{where} ({name}): options: not a table")
+    for key in options:
+        if key not in checks[name].options:
+            raise ConfigError(f"{where} ({name}): unknown option {key}; see ewe-grade --explain {name}")
+        values = [part.partition(":")[0].strip() for part in checks[name].options[key].split(";")]
+        if options[key] not in values:
+            raise ConfigError(f"{where} ({name}): {key} = {options[key]!r}; it can be {', '.join(values)}")
+    return Item(checks[name], points, dict(options), str(row.get("hint", "")))

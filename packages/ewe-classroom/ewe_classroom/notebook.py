@@ -1,0 +1,167 @@
+"""Grading from Python, above all from a notebook: `from ewe_classroom import check`.
+
+    class Mine(Processor):                 in one cell
+        def serve(self, listener): ...
+
+    check(Mine, lab="serial")              in the next one: a table of the checks, each with its explanation
+    check("server.py", lab="pool").of(10)  as a float, 0.0 to 10.0: nbgrader takes it for partial credit
+
+A class of a notebook is in no file. check() therefore writes one: the class, and the functions, classes, imports
+and plain constants of the notebook that the class names. The grader then runs this file as a model of ewe.
+
+What can go wrong: the class uses something of the notebook that has no source, such as an open file. The error
+names it.
+
+Read next: grader/apart.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ewe_classroom.grader.apart import Grader
+from ewe_classroom.grader.formats import summary_line
+from ewe_classroom.grader.page import LEVELS, STYLE, body_of
+from ewe_classroom.grader.verdicts import PASSED, Report, Verdict
+from ewe_classroom.look import PALETTE
+
+CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
+
+
+class Graded:
+    """What ewe-grade has found. In a notebook it shows itself as a report, in a terminal as lines of text."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    @property
+    def score(self) -> int:
+        return self.report.score
+
+    @property
+    def points(self) -> int:
+        return self.report.points
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check has passed."""
+        return self.report.all_passed
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """What was found, by the names of the checks."""
+        return {verdict.name: verdict for verdict in self.report.verdicts}
+
+    def of(self, points: float) -> float:
+        """Return the share of these points that was reached: the last line of a cell that nbgrader marks.
+
+        Checks without points (`only` may name some) count the same each.
+        """
+        if self.report.points:
+            return points * self.report.score / self.report.points
+        return (
+            points * sum(each.status == PASSED for each in self.report.verdicts) / len(self.report.verdicts)
+        )
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        lines = [summary_line(self.report)]
+        for verdict in self.report.verdicts:
+            lines.append(f"{verdict.status:<8}{verdict.name:<22}{verdict.score}/{verdict.points}")
+            if verdict.status != PASSED:
+                lines.append(textwrap.indent(verdict.text(), "        "))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook. A frame keeps its style away from the notebook's."""
+        most, drawn = LEVELS[1]
+        style = f"<!doctype html><meta charset=utf-8><style>{PALETTE}{STYLE}</style>"
+        page = style + body_of(self.report, most, drawn)
+        return (
+            f'<iframe srcdoc="{escape(page)}" title="{escape(summary_line(self.report))}" sandbox '
+            'style="width: 100%; height: 36rem; border: 0"></iframe>'
+        )
+
+
+def check(
+    server: str | Path | type,
+    lab: str = "thread",
+    *,
+    only: Iterable[str] = (),
+    seed: str | None = None,
+    speed: bool = False,
+    user: str | None = None,
+) -> Graded:
+    """Grade a server, which takes about 15 seconds for a lab.
+
+    server: a file (a model of ewe, or a program), a command with {port} and {root}, or a class below Processor.
+    only: names of checks. seed: the student whose numbers are used. user: the server's account, for root.
+    Raises GradingFailed with one line: there is no such file, lab or check. Raises TypeError or ValueError for a
+    class whose source cannot be found.
+    """
+    arguments = ["--lab", lab]
+    arguments += [word for name in only for word in ("--only", name)]
+    arguments += ["--seed", seed] if seed is not None else []
+    arguments += ["--user", user] if user is not None else []
+    arguments += ["--speed"] if speed else []
+    if not isinstance(server, type):
+        text = str(server)
+        return graded([*arguments, *(["--command", text] if "{port}" in text else [text])])
+    with tempfile.TemporaryDirectory(prefix="ewe-check-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)  # the server may run as another account
+        file = directory / "cell.py"
+        file.write_text(source_of(server), encoding="utf-8")
+        return graded([*arguments, str(file)])
+
+
+def graded(arguments: list[str]) -> Graded:
+    """Run the grader to its end."""
+    with Grader(arguments) as grader:
+        *_, report = grader.reports()
+    return Graded(report)
+
+
+def source_of(cls: type) -> str:
+    """Return a file that defines a class, with what the class names of its module. Raises TypeError, ValueError."""
+    module = vars(sys.modules[cls.__module__])
+    imports: list[str] = []
+    parts: list[str] = []
+    seen: set[str] = set()
+
+    def add(name: str, value: Any) -> None:
+        """Add what defines a name of the module; first what that names in turn."""
+        if name in seen:
+            return
+        seen.add(name)
+        home = getattr(value, "__module__", None)
+        if isinstance(value, ModuleType):
+            imports.append(f"import {value.__name__} as {name}")
+        elif isinstance(value, FunctionType | type) and home == cls.__module__:
+            source = textwrap.dedent(inspect.getsource(value))
+            for each in ast.walk(ast.parse(source)):
+                if isinstance(each, ast.Name) and each.id in module:
+                    add(each.id, module[each.id])
+            parts.append(source)
+        elif isinstance(value, CONSTANTS):
+            parts.append(f"{name} = {value!r}\n")
+        elif home is not None and hasattr(value, "__qualname__"):
+            imports.append(f"from {home} import {value.__qualname__} as {name}")
+        else:
+            raise ValueError(
+                f"{cls.__name__} uses {name}, {type(value).__name__} of the notebook; make it in the class"
+            )
+
+    add(cls.__name__, cls)
+    return "\n".join(["from __future__ import annotations", *imports, "", *parts])

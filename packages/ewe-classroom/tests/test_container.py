@@ -1,0 +1,60 @@
+"""The image for laptops, as far as it can be checked without Docker: commands, context, the editors' file."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LINES = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text()).splitlines()
+STEPS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]
+
+
+def test_each_step_is_known_and_the_account_is_not_root() -> None:
+    words = [word for word, _ in STEPS]
+    assert words[0] == "FROM" and set(words) <= {"FROM", "RUN", "COPY", "USER", "ENV", "WORKDIR", "CMD"}
+    last_user = [text for word, text in STEPS if word == "USER"][-1]
+    assert f" {last_user}" in " ".join(text for word, text in STEPS if word == "RUN") and last_user != "root"
+    assert json.loads(next(text for word, text in STEPS if word == "CMD")) == ["bash"]
+
+
+@pytest.mark.starts_processes
+def test_each_command_is_one_for_a_shell() -> None:
+    for word, text in STEPS:
+        if word == "RUN":
+            subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+def test_the_image_installs_what_there_is_and_each_package_gets_what_it_is_built_from() -> None:
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().split("\n") if line and line[0] != "#"]
+    installed = re.findall(
+        r"/opt/ewe(/packages/[a-z-]+)?(?:\[([^]]+)\])?[\s\"]", (ROOT / "Dockerfile").read_text()
+    )
+    assert {"", "/packages/ewe-classroom", "/packages/ewe-lab"} <= {place for place, _ in installed}
+    for place, extras in installed:
+        about = tomllib.loads((ROOT / place[1:] / "pyproject.toml").read_text())
+        assert (
+            set(filter(None, extras.split(","))) <= about["project"].get("optional-dependencies", {}).keys()
+        )
+        wheel = about["tool"]["hatch"]["build"]["targets"]["wheel"]
+        needed = ["pyproject.toml", *wheel.get("packages", ()), *wheel.get("only-include", ())]
+        needed += [*wheel["shared-data"], *about["project"]["license-files"]]
+        needed += ["constraints.txt"] if not place else ["hatch_build.py", about["project"]["readme"]]
+        for file in (Path(place[1:], each) for each in needed):
+            assert (ROOT / file).exists()
+            tops = [str(part) for part in (file, *file.parents)]
+            assert not any(fnmatch(top, pattern) for top in tops for pattern in ignored), file
+
+
+def test_the_editors_file_builds_this_image() -> None:
+    table = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    place = ROOT / ".devcontainer"
+    assert (place / table["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
+    assert (place / table["build"]["context"]).resolve() == ROOT
+    assert ["USER", table["remoteUser"]] in STEPS

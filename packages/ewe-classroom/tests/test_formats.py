@@ -1,0 +1,237 @@
+"""Reports in every format, held against what the platforms document; what responses look like in parts."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from datetime import datetime
+from html.parser import HTMLParser
+
+import pytest
+
+from ewe_classroom.grader import formats
+from ewe_classroom.grader.page import to_html
+from ewe_classroom.grader.responses import Reader
+from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+
+
+@pytest.fixture
+def report() -> Report:
+    steps = [
+        {"t": 0.0, "lane": "A", "do": "connect", "reads": True},
+        {"t": 0.1, "lane": "A", "do": "send", "bytes": "GET /<b> HTTP/1.1\r\n\x00\xff"},
+        {"t": 0.2, "do": "wait", "what": "A is answered", "happened": False},
+        {"t": 0.3, "lane": "A", "do": "closed-by-server"},
+    ]
+    return Report(
+        "pool",
+        "The pool",
+        "./server",
+        [
+            Verdict("answers", "files are served", 8, PASSED, ["five files"], seconds=0.5),
+            Verdict(
+                "progress", "n at a time", 20, FAILED, did="got <b>\x00 & \ud800", should="wait", steps=steps
+            ),
+            Verdict("fifo", "in order", 5, ERROR, did="a fault"),
+            Verdict("stop", "it ends", 4),
+        ],
+        seconds=1.5,
+    )
+
+
+def test_gradescope(report: Report) -> None:
+    table = json.loads(formats.to_gradescope(report))
+    assert table["score"] == 8 and isinstance(table["execution_time"], int)
+    assert table["stdout_visibility"] in ("hidden", "after_due_date", "after_published", "visible")
+    known = {
+        "score", "max_score", "status", "name", "name_format", "number", "output", "output_format", "tags",
+        "visibility", "extra_data",
+    }  # fmt: skip
+    for test in table["tests"]:
+        assert test.keys() <= known
+        assert test["status"] in ("passed", "failed") and test["score"] <= test["max_score"]
+        assert test["output_format"] in ("text", "html", "simple_format", "md", "ansi")
+    assert sum(test["score"] for test in table["tests"]) == table["score"]
+    assert "stopped before it had finished" in table["output"]
+    assert "not run" in table["tests"][3]["output"]
+
+
+def test_classroom50(report: Report) -> None:
+    table = json.loads(formats.to_classroom50(report))
+    assert table["schema"] == "classroom50/result/v1"
+    for key in (
+        "classroom", "assignment", "assignment_type", "owner", "submission", "commit", "release", "review",
+    ):  # fmt: skip
+        assert isinstance(table[key], str)
+    assert datetime.fromisoformat(table["graded_at"]) >= datetime.fromisoformat(table["datetime"])
+    assert type(table["score"]) is int and type(table["max-score"]) is int
+    assert (table["score"], table["max-score"]) == (8, 37)
+    for test in table["tests"]:
+        assert type(test["passed"]) is bool
+        assert {"test-name", "passed", "score", "max-score"} <= test.keys()
+
+
+def test_prairielearn(report: Report) -> None:
+    text = formats.to_prairielearn(report)
+    table = json.loads(text)
+    assert table["gradable"] is True and table["score"] == pytest.approx(8 / 37, abs=1e-5)
+    for test in table["tests"]:
+        assert {"name", "description", "points", "max_points", "message", "output"} == test.keys()
+    report.verdicts[1].did = "x" * 2_000_000
+    assert len(formats.to_prairielearn(report)) < 1 << 20
+
+
+def test_junit(report: Report) -> None:
+    root = ElementTree.fromstring(formats.to_junit(report).encode("utf-8", "replace"))
+    (suite,) = root
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4", "failures": "1", "errors": "1", "skipped": "1",
+    }  # fmt: skip
+    kinds = [[child.tag for child in case] for case in suite]
+    assert kinds == [[], ["failure"], ["error"], ["skipped"]]
+    assert float(suite[0].get("time", "")) == 0.5
+
+
+def test_autolab(report: Report) -> None:
+    line = formats.to_autolab(report)
+    assert "\n" not in line
+    table = json.loads(line)
+    assert table["scores"] == {"answers": 8, "progress": 0, "fifo": 0, "stop": 0}
+    assert all(isinstance(value, int) for value in table["scoreboard"])
+
+
+def test_json_holds_every_step(report: Report) -> None:
+    table = json.loads(formats.to_json(report))
+    assert table["format"] == "ewe-grade/1" and table["verdicts"][1]["steps"] == report.verdicts[1].steps
+
+
+class Balance(HTMLParser):
+    """Notes the elements that are open, and what is loaded from elsewhere."""
+
+    VOID = {"meta", "br", "circle", "path", "rect", "line"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.open.append(tag) if tag != "meta" else None
+        self.loaded += [
+            str(value) for key, value in attributes if key in ("src", "href") and value[:1] != "#"
+        ]  # type: ignore[index]
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_holds_no_markup_of_the_server(report: Report) -> None:
+    page = to_html(report)
+    balance = Balance()
+    balance.feed(page)
+    balance.close()
+    assert not balance.open and not balance.loaded
+    assert "got <b>" not in page and "got &lt;b&gt;" in page
+    assert page.count('<svg width="') - page.count("aria-hidden") == 1 and 'class="waits"' in page
+
+
+@pytest.mark.parametrize("text", ["\x00", "&", "\ud800"])
+def test_no_report_is_larger_than_a_megabyte(text: str) -> None:
+    steps = [{"t": 0.1, "lane": f"client {n % 40}", "do": "send", "bytes": text * 1000} for n in range(100)]
+    words = text * 4000
+    report = Report("pool", "The pool", words, student=words, verdicts=[
+        Verdict(f"check {n}", "proves", 1, (PASSED, FAILED, ERROR)[n % 3], [words] * 3, words, words, words, words,
+                words, words, words, words, steps=steps)
+        for n in range(40)
+    ])  # fmt: skip
+    made = {name: convert(report) for name, (_, convert) in formats.FORMATS.items()} | {
+        "html": to_html(report)
+    }
+    for name, page in made.items():
+        assert len(page.encode(errors="replace")) <= formats.MOST_BYTES, name
+    ElementTree.fromstring(made["junit"].encode(errors="replace"))
+    for name in ("json", "gradescope", "classroom50", "prairielearn"):
+        tests = json.loads(made[name])
+        assert len(tests.get("tests") or tests["verdicts"]) == 40
+    assert made["html"].endswith("</html>\n") and made["html"].count("<details") == 40
+
+
+def test_the_speed_is_in_the_reports(report: Report) -> None:
+    assert "leaderboard" not in json.loads(formats.to_gradescope(report))
+    rates = {n: {"median": 0.5 * n, "low": 0.4, "high": 0.6, "pairs": 5} for n in (1, 2)}
+    report.speed = {"reference": "ewe <b>", "claim": 2, "failure": "", "rates": rates, "cpu": 0.8, "p99": 1.2,
+                    "memory_kib": 0.0, "noisy": False}  # fmt: skip
+    report.verdicts.append(Verdict("speed", "how fast", 4, PASSED, earned=2))
+    table = json.loads(formats.to_gradescope(report))
+    assert [(each["value"], each["order"]) for each in table["leaderboard"]] == [
+        (1.0, "desc"), (1.2, "asc"), (0.8, "asc"), (0.0, "asc"), (10, "desc"),
+    ]  # fmt: skip
+    assert table["score"] == 10 == sum(test["score"] for test in table["tests"])
+    assert json.loads(formats.to_autolab(report))["scoreboard"] == [10, 2, 1.0]
+    page = to_html(report)
+    balance = Balance()
+    balance.feed(page)
+    assert not balance.open and "ewe &lt;b&gt; = 1" in page and page.count('class="whisker"') == 2
+    report.speed["failure"] = "it refused"
+    assert "leaderboard" not in json.loads(formats.to_gradescope(report))
+    assert json.loads(formats.to_autolab(report))["scoreboard"] == [10, 2, 0]
+
+
+def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:
+    target = tmp_path / "new" / "results.json"
+    for text in ("first", "second"):
+        formats.write(target, text)
+        assert target.read_text() == text
+    assert [file.name for file in target.parent.iterdir()] == ["results.json"]
+
+
+def test_bytes_without_an_end_are_not_kept() -> None:
+    for fields in ("", "Transfer-Encoding: chunked\r\n", "Content-Length: 99999999999999\r\n", None):
+        reader = Reader()
+        reader.feed(b"HTTP/1.1 200 OK\r\n" + (b"X: " if fields is None else f"{fields}\r\n".encode()))
+        for _ in range(40):
+            reader.feed(b"20000\r\n" + b"x" * (2 << 16) + b"\r\n")
+            reader.feed(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+        assert reader.too_much and "more than" in reader.fault and not reader.buffer
+        assert not any(each.whole for each in reader.responses)
+        assert bool(reader.responses) == (fields is not None)
+        for response in reader.responses:
+            assert "more than 32 MB" in response.fault and not response.body
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_responses_in_parts(size: int) -> None:
+    data = (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n0\r\n\r\n"
+        b"HTTP/1.0 404 Not Found\r\n\r\nuntil the end"
+    )
+    reader = Reader()
+    for at in range(0, len(data), size):
+        reader.feed(data[at : at + size])
+    assert [response.whole for response in reader.responses] == [True, True, False]
+    assert [response.keeps_open for response in reader.responses] == [True, True, False]
+    reader.end()
+    assert [response.body for response in reader.responses] == [b"abc", b"de", b"until the end"]
+    assert not reader.fault
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"hello there\r\n", "begin no response"),
+        (b"HTTP/1.1 abc\r\n\r\n", "status line"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n", "no number"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "chunked"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "ended after 3"),
+    ],
+)
+def test_what_is_wrong_with_a_response_is_said(data: bytes, says: str) -> None:
+    reader = Reader()
+    reader.feed(data)
+    reader.end()
+    assert says in (reader.fault or reader.responses[0].fault)

@@ -1,0 +1,160 @@
+"""Grading from pytest (`pytest --ewe`) and from a notebook (`ewe_classroom.check`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from importlib.metadata import entry_points
+from pathlib import Path
+from shlex import quote
+
+import pytest
+from classroom_server import COMMAND, PYTHON, ZOO
+
+from ewe.processors.base import Processor
+from ewe.processors.serial import Serial
+from ewe_classroom import check
+from ewe_classroom.grader.apart import GradingFailed
+from ewe_classroom.notebook import source_of
+
+pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
+AS_ROOT = "root" if os.geteuid() == 0 else None
+STACK = f"{PYTHON} -S {quote(str(ZOO / 'mutants.py'))} Stack {{port}} {{root}} {{workers}}"
+
+
+def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    account = ["--ewe-user", AS_ROOT] if AS_ROOT and any("--ewe" in each for each in arguments) else []
+    # Other plugins of this environment take seconds to load.
+    plugins = ["-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "ewe_classroom.pytest_plugin"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, *account, *arguments],
+        cwd=directory, capture_output=True, text=True, timeout=80,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.starts_processes
+def test_pytest_grades_a_server_with_a_test_for_each_check(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("def test_mine():\n    assert False\n")
+    xml = tmp_path / "r.xml"
+    done = run_pytest(
+        tmp_path,
+        "--ewe-command",
+        STACK,
+        "--ewe-lab",
+        "pool",
+        "-v",
+        "-k",
+        "fifo or not-found",
+        f"--junit-xml={xml}",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "server::not-found PASSED" in done.stdout and "server::fifo FAILED" in done.stdout
+    assert "Likely cause: waiting connections are kept in a stack" in done.stdout
+    assert "test_mine" not in done.stdout and "Traceback" not in done.stdout
+    assert "collected 27 items / 25 deselected / 2 selected" in done.stdout
+    cases = {case.get("name"): case for case in ElementTree.parse(xml).iter("testcase")}
+    points = {each.get("name"): each.get("value") for each in cases["not-found"].iter("property")}
+    assert points == {"points": "4", "max_points": "4"}
+    # Under xdist, and beside tests that the command line names.
+    done = run_pytest(
+        tmp_path,
+        "--ewe-command",
+        STACK,
+        "--ewe-lab",
+        "pool",
+        "-n",
+        "2",
+        "-k",
+        "not-found or mine",
+        "test_mine.py",
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+
+
+def test_the_plugin_is_registered() -> None:
+    (found,) = entry_points(group="pytest11", name="ewe")
+    assert found.value == "ewe_classroom.pytest_plugin"
+
+
+@pytest.mark.starts_processes
+def test_pytest_says_wrong_usage_in_one_line_and_does_nothing_unasked(tmp_path: Path) -> None:
+    for arguments, says in (
+        (["--ewe", "none.py"], "none.py: not a file"),
+        (["--ewe", "x", "--ewe-lab", "pol"], 'did you mean "pool"?'),
+    ):
+        done = run_pytest(tmp_path, *arguments)
+        assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+        assert says in done.stdout + done.stderr and "Traceback" not in done.stdout + done.stderr
+    (tmp_path / "test_mine.py").write_text(
+        "import sys\ndef test_mine():\n"
+        "    loaded = {name for name in sys.modules if name.startswith('ewe')}\n"
+        "    assert loaded == {'ewe_classroom', 'ewe_classroom.pytest_plugin'}\n"
+    )
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+
+
+CRLF = b"\r\n"
+
+
+def helper(line: bytes) -> bytes:
+    return line + CRLF
+
+
+class Mine(Serial):
+    """A model, as in a cell."""
+
+    name = "mine"
+
+    def serve(self, listener: object) -> None:
+        assert helper(b"") == CRLF and Path("/").is_dir() and os.sep == "/"
+        super().serve(listener)  # type: ignore[arg-type]
+
+
+class Uses(Processor):
+    def serve(self, listener: object) -> None:
+        print(AN_OBJECT)
+
+
+AN_OBJECT = object()
+
+
+@pytest.mark.starts_processes
+def test_a_class_of_a_notebook_is_graded() -> None:
+    found = check(Mine, lab="serial", only=["answers", "progress", "who-works"], user=AS_ROOT)
+    assert found.passed and found and found.score == found.points == 26, repr(found)
+    assert found.of(10) == 10.0 and "passed  answers" in repr(found)
+    assert found.verdicts["progress"].facts
+
+
+@pytest.mark.starts_processes
+def test_a_command_is_graded_and_its_faults_are_shown() -> None:
+    found = check(STACK, lab="pool", only=["fifo", "not-found"], user=AS_ROOT)
+    assert not found.passed and (found.score, found.points, found.of(18)) == (4, 9, 8.0)
+    assert "failed  fifo" in repr(found) and "Likely cause: waiting connections are kept in a stack" in repr(
+        found
+    )
+    page = found._repr_html_()
+    assert page.startswith("<iframe") and "&lt;svg" in page and "<svg" not in page
+    with pytest.raises(GradingFailed, match='did you mean "fifo"'):
+        check(COMMAND, only=["fifi"])
+    with pytest.raises(GradingFailed, match="not a file"):
+        check("none.py")
+
+
+def test_the_source_of_a_class_holds_what_it_names() -> None:
+    source = source_of(Mine)
+    for line in (
+        "import os as os",
+        f"from {Path.__module__} import Path as Path",  # pathlib._local in Python 3.13
+        "from ewe.processors.serial import Serial as Serial",
+        "CRLF = b'\\r\\n'",
+        "def helper(line: bytes) -> bytes:",
+    ):
+        assert line in source
+    assert source.index("CRLF =") < source.index("def helper") < source.index("class Mine")
+    with pytest.raises(ValueError, match="uses AN_OBJECT, object of the notebook"):
+        source_of(Uses)

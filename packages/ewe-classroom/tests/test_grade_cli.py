@@ -1,0 +1,238 @@
+"""The command `ewe-grade`: what it says of wrong usage, and what it leaves behind when it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from classroom_server import COMMAND, GRADER
+from support.proc import alive, descendants
+from support.server import wait_until
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader import scheme
+from ewe_classroom.grader.check import all_checks
+from ewe_classroom.grader.formats import FORMATS
+from ewe_classroom.grader.subject import BadSubject, from_path
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "name one server"),
+        (["--command", "./server"], "no {port}"),
+        (["--command", "no-such-program {port}"], "not a program that can be run"),
+        (["--command", "'unclosed {port}"], "quote"),
+        (["--command", ""], "name one server"),
+        (["/nowhere/server.py"], "not a file"),
+        (["--lab", "pol", "--command", "true {port}"], 'did you mean "pool"?'),
+        (["--only", "fifi", "--command", "true {port}"], 'did you mean "fifo"?'),
+        (["--explain", "fifi"], 'did you mean "fifo"?'),
+        (["--repeat", "0", "--command", "true {port}"], "--repeat"),
+        (["--repeat", "x", "--command", "true {port}"], "invalid int"),
+        (["--jobs", "0", "--command", "true {port}"], "--jobs"),
+        (["--repeat", "2", "--jobs", "2", "--network", "host", "--command", "true {port}"], "--network host"),
+        (["--replay", "/nowhere/x.jsonl", "--command", "true {port}"], "No such file"),
+        (["--user", "no-such-account", "--command", "true {port}"], "--user"),
+        (["--nonsense"], "unrecognized"),
+    ],
+)
+def test_wrong_usage_is_said_in_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grade_cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1 and error.startswith("ewe-grade: ")
+
+
+@pytest.mark.parametrize("text", [None, "def (", "-" * 100_000 + "1"])
+def test_a_submission_that_cannot_start_has_a_report(
+    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = tmp_path / "server.py"
+    if text is not None:
+        server.write_text(text)
+    files = {name: tmp_path / name for name in (*FORMATS, "html")}
+    options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    assert grade_cli.main(["--lab", "pool", "--autolab", *options, str(server)]) == 2
+    says = "not a file" if text is None else "not Python"
+    said = capsys.readouterr()
+    assert says in said.err and set(json.loads(said.out)["scores"].values()) == {0}
+    for file in files.values():
+        assert says in file.read_text() or file.name == "classroom50"
+    table = json.loads(files["gradescope"].read_text())
+    assert table["score"] == 0 and says in table["output"] and says in table["tests"][0]["output"]
+    assert says in json.loads(files["prairielearn"].read_text())["message"]
+
+
+@pytest.mark.starts_processes
+def test_a_server_that_sleeps_and_does_not_listen_is_given_up(tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(
+        "import socket\nlistener = socket.socket()\nlistener.bind(('127.0.0.1', 0))\n"
+        "listener.listen()\nlistener.accept()\n"
+    )
+    done = subprocess.run(
+        [*GRADER, "--lab", "pool", "--only", "answers", str(server)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "the server sleeps, and nothing listens on port" in " ".join(
+        done.stdout.split()
+    )
+
+
+def test_every_check_is_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert grade_cli.main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    used = {item.check.name for lab in scheme.lab_names() for item in scheme.load(lab).items}
+    for name in all_checks():
+        assert f"  {name} " in listed and name in used
+        assert grade_cli.main(["--explain", name]) == 0
+        text = capsys.readouterr().out
+        assert all(f"  {word} " in text for word in ("proves", "sends", "expects", "why", "hint", "labs"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense = 1", "unknown key nonsense"),
+        ("x = [", "Invalid value"),
+        ("workers = 0", "workers: 0"),
+        ("workers = true", "workers: True"),
+        ("title = 'a'", "no [[check]]"),
+        ("check = [1]", "not a table"),
+        ("[[check]]\nname = 'fifi'", 'did you mean "fifo"?'),
+        ("[[check]]\nname = 'fifo'\npoints = -1", "points: -1"),
+        ("[[check]]\nname = 'fifo'\npoints = 0.5", "points: 0.5"),
+        ("[[check]]\nname = 'fifo'\noptions = { limt = 'all' }", "unknown option limt"),
+        ("[[check]]\nname = 'fifo'\noptions = { limit = 'some' }", "it can be none, workers, all"),
+        ("[[check]]\nname = 'fifo'\n[[check]]\nname = 'fifo'", "stands there twice"),
+    ],
+)
+def test_a_wrong_scheme_is_refused_with_its_place(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "grading.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        scheme.load(str(file))
+    assert says in str(caught.value) and str(file) in str(caught.value)
+
+
+def test_a_file_is_a_model_or_a_program(tmp_path: Path) -> None:
+    model = tmp_path / "mine.py"
+    model.write_text("from ewe.processors.base import Processor\nclass Mine(Processor):\n    pass\n")
+    assert "mine:Mine" in from_path(str(model)).command
+    model.write_text("import socket\nclass Mine:\n    pass\n")
+    assert from_path(str(model)).command[1:] == (str(model), "{port}", "{root}", "{workers}")
+    model.write_text("def broken(:\n")
+    with pytest.raises(BadSubject, match="not Python"):
+        from_path(str(model))
+    program = tmp_path / "server"
+    program.write_text("x")
+    with pytest.raises(BadSubject, match="not executable"):
+        from_path(str(program))
+
+
+def run(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GRADER, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120, **more
+    )  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.starts_processes
+def test_a_model_of_ewe_in_one_file_is_graded(tmp_path: Path) -> None:
+    model = tmp_path / "mine.py"
+    model.write_text(
+        "from ewe.processors.base import Processor\n\n\nclass Mine(Processor):\n"
+        "    def serve(self, listener):\n        for accepted in listener:\n"
+        "            self.hold(self.meet(accepted))\n"
+    )
+    done = run("--lab", "serial", "--only", "progress", "--only", "answers", "--autolab", str(model))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 checks passed" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["scores"] == {"progress": 12, "answers": 8}
+
+
+@pytest.mark.starts_processes
+def test_a_server_that_does_not_start_is_said_with_its_output(tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text("import no_such_module\n")
+    done = run("--only", "answers", str(server))
+    assert done.returncode == 1
+    assert "ended with status 1 before it listened" in done.stdout and "no_such_module" in done.stdout
+
+
+@pytest.mark.starts_processes
+def test_a_grader_that_is_killed_leaves_files_that_count_what_was_done(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    formats = [f"--{name}={tmp_path / name}" for name in ("json", "classroom50", "prairielearn")]
+    grader = subprocess.Popen(
+        [*GRADER, "--lab", "thread", f"--gradescope={results}", *formats, "--command", COMMAND],
+        stdout=subprocess.DEVNULL, cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # its directory stays: nothing can remove it after SIGKILL
+    )  # fmt: skip
+    try:
+        files = [results, *(tmp_path / name for name in ("json", "classroom50", "prairielearn"))]
+        wait_until(
+            lambda: all(each.exists() and json.loads(each.read_text())["score"] > 0 for each in files), 60
+        )
+        family = descendants(grader.pid)
+    finally:
+        grader.send_signal(signal.SIGKILL)
+        grader.wait()
+    for file in files:
+        assert json.loads(file.read_text())["score"] > 0
+    tests = json.loads(results.read_text())["tests"]
+    assert tests[0]["status"] == "passed" and "not run" in tests[-1]["output"]
+    wait_until(lambda: not alive(family), 30)  # the server ends with its grader
+
+
+@pytest.mark.starts_processes
+def test_a_replay_shows_what_was_sent_and_what_comes_back(tmp_path: Path) -> None:
+    done = run("--only", "own-answers", "--record", str(tmp_path), "--command", COMMAND)
+    assert done.returncode == 0, done.stdout
+    file = tmp_path / "own-answers.jsonl"
+    head, *steps = map(json.loads, file.read_text().splitlines())
+    assert head["check"] == "own-answers" and any(step["do"] == "send" for step in steps)
+    done = run("--replay", str(file), "--command", COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert "A: send 'GET /1.txt HT'" in done.stdout and "D: answered status=200" in done.stdout
+    file.write_text("not JSON\n")
+    assert "line 1: not JSON" in run("--replay", str(file), "--command", COMMAND).stderr
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("a private network")
+def test_two_graders_at_once_use_the_same_port_where_networks_are_private() -> None:
+    graders = [
+        subprocess.Popen(
+            [*GRADER, "--only", "idle-cpu", "--command", COMMAND], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    shown = [grader.communicate(timeout=100)[0] for grader in graders]
+    assert [grader.returncode for grader in graders] == [0, 0], shown
+
+
+@pytest.mark.needs("a private network")
+@pytest.mark.starts_processes
+def test_a_busy_machine_changes_no_mark() -> None:
+    """Progress is proved, not timed. The long form: `ewe-grade --repeat 200` beside the same load."""
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        wanted = ["--lab", "pool", "--repeat", "3", "--jobs", "3", "--only", "progress", "--only", "fifo"]
+        done = run(*wanted, "--command", COMMAND.replace(" thread ", " pool "))
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert done.returncode == 0 and "0 with different marks" in done.stdout, done.stdout
+    assert done.stdout.count("2 of 2 checks passed") == 3

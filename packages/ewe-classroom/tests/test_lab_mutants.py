@@ -1,0 +1,194 @@
+"""The checks of the labs about caching, engines and measurements: each mutant is caught, and rightly explained.
+
+One grading for each mutant runs in this process: that takes a fifth of a second, where the command takes one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+import pytest
+from classroom_server import PYTHON
+
+from ewe_classroom.course import cli as course
+from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader import engine_scene, run_scene
+from ewe_classroom.grader.grading import Grading
+from ewe_classroom.grader.kinds import DATA
+from ewe_classroom.grader.processes import free_port
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.scheme import load
+from ewe_classroom.grader.subject import from_command
+from ewe_classroom.grader.verdicts import FAILED, PASSED, Verdict
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "zoo"))
+import caching_mutants  # noqa: E402
+import data_mutants  # noqa: E402
+import engine_mutants  # noqa: E402
+
+sys.path.pop(0)
+pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def caching(tmp_path_factory: pytest.TempPathFactory) -> Grading:
+    """Return one grading for all servers: its site has 16 MB, which need not be written for each."""
+    directory = tmp_path_factory.mktemp("site")
+    directory.chmod(0o755)
+    return Grading(from_command("true {port}"), load("caching"), directory, Limits())
+
+
+def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
+    """Grade a command, or a file of data, by some checks of the grading's lab, or by all."""
+    whole = grading.scheme
+    items = tuple(item for item in whole.items if not checks or item.check.name in checks)
+    recipe = grading.kind.from_path(subject) if whole.subject == DATA else grading.kind.from_command(subject)
+    grading.recipe, grading.scheme = recipe, replace(whole, items=items)
+    try:
+        return grading.run().verdicts
+    finally:
+        grading.scheme = whole
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Grading:
+    return Grading(
+        engine_scene.from_command("true"), load("engine"), tmp_path_factory.mktemp("scripts"), Limits()
+    )
+
+
+def of_caching(name: str) -> str:
+    return f"{PYTHON} -S {quote(f'{HERE}/zoo/caching_mutants.py')} {name} {{port}} {{root}} {{workers}}"
+
+
+def explained(verdict: Verdict, says: str) -> bool:
+    return verdict.status == FAILED and any(part in verdict.text() for part in says.split("|"))
+
+
+@pytest.mark.parametrize("name", caching_mutants.ZOO)
+def test_a_mutant_of_caching_is_caught(name: str, caching: Grading) -> None:
+    _, check, _, says = caching_mutants.ZOO[name]
+    (verdict,) = grade(caching, of_caching(name), check)
+    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+
+
+def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None:
+    checks = sorted({check for _, check, _, _ in caching_mutants.ZOO.values()})
+    verdicts = grade(caching, of_caching("Caching"), *checks)
+    assert all(each.status == PASSED for each in verdicts), [
+        each.text() for each in verdicts if each.status != PASSED
+    ]
+
+
+@pytest.mark.parametrize("name", engine_mutants.ZOO)
+def test_a_mutant_of_an_engine_is_caught(name: str, engine: Grading) -> None:
+    _, check, _, says = engine_mutants.ZOO[name]
+    (verdict,) = grade(engine, f"{PYTHON} {quote(f'{HERE}/zoo/engine_mutants.py')} {name}", check)
+    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+
+
+@pytest.mark.parametrize("name", [*data_mutants.ZOO, *data_mutants.HONEST])
+def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
+    path = str(data_mutants.write(name, tmp_path))
+    grading = Grading(run_scene.from_path(path), load("measure"), tmp_path, Limits())
+    if name in data_mutants.HONEST:
+        verdicts = grade(grading, path)
+        assert all(each.status == PASSED for each in verdicts), [each.text() for each in verdicts]
+        return
+    _, check, _, says = data_mutants.ZOO[name]
+    (verdict,) = grade(grading, path, check)
+    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+
+
+def test_no_check_of_conditions_fails_on_ewe(caching: Grading) -> None:
+    command = f"{PYTHON} -m ewe -t --port {{port}} --documentroot {{root}} --access-log off"
+    checks = (
+        "not-modified",
+        "tag-lists",
+        "modified-since",
+        "precedence",
+        "preconditions",
+        "head",
+        "file-cache",
+    )
+    verdicts = grade(caching, command, *checks)
+    assert [each.text() for each in verdicts if each.status != PASSED] == [] and len(verdicts) == len(checks)
+
+
+def test_the_load_of_the_lab_goes_on_while_the_server_stands_still(tmp_path: Path) -> None:
+    assert course.main(["solution", "measure", str(tmp_path)]) == 0
+    load = types.ModuleType("measure")
+    exec((tmp_path / "measure.py").read_text(), load.__dict__)
+    port = free_port()
+    log = tmp_path / "server.log"
+    # A request takes 2 ms, and the server stands still in the second half of each second.
+    command = [sys.executable, str(tmp_path / "queue_server.py"), str(port), str(log), "2", "500", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            began, closed = load.closed_loop(port, 2, 0.2)
+            start, opened = load.open_loop(port, 50, 1.0)
+        finally:
+            server.terminate()
+    assert len(closed) + 50 == len(log.read_text().splitlines()) and len(opened) == 50
+    assert [round((due - start) * 50) for due, _, _ in sorted(opened)] == list(range(50))
+    assert max(done - due for due, _, done in opened) > 0.4
+    assert all(began <= due == sent < done for due, sent, done in closed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--lab", "engine", "/nowhere/engine.py"], "not a file; name your engine"),
+        (["--lab", "engine", "--command", "no-such-program"], "not a program that can be run"),
+        (
+            ["--lab", "engine", "--only", "answers", "--command", "true"],
+            "answers is no check for the lab engine",
+        ),
+        (["--lab", "measure", "/nowhere/runs.json"], "python3 measure.py makes runs.json"),
+        (["--lab", "measure", __file__], "this lab grades data"),
+        (["--lab", "measure", "--command", "true"], "this lab grades data"),
+        (["--lab", "pool", "--only", "runs-little", "--command", "true {port}"], "runs-little is no check"),
+        (["--lab", "engine", "--speed", "--command", "true"], "grades no server"),
+    ],
+)
+def test_wrong_usage_of_labs_without_a_server(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grade_cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not of the format"),
+        ('{"format": "ewe-runs/1"}', "no runs"),
+        ('{"format": "ewe-runs/1", "runs": [{"kind": "closed"}]}', "run 1 of the file cannot be read"),
+        ('{"format": "ewe-runs/1", "runs": [[]]}', "run 1 of the file cannot be read"),
+    ],
+)
+def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    path.write_text(text)
+    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, Limits())
+    verdicts = grade(grading, str(path))
+    assert {each.status for each in verdicts} == {FAILED} and says in verdicts[0].text()
+
+
+def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:
+    checks = [item.check.name for item in engine.scheme.items if item.check.name != "engine-xswitch"]
+    verdicts = grade(
+        engine,
+        f"{PYTHON} {quote(f'{HERE.parents[2]}/ewe/xswitch/engines/python.py')}",
+        *checks,
+    )
+    assert [each.text() for each in verdicts if each.status != PASSED] == [] and len(verdicts) == 14

@@ -1,0 +1,135 @@
+"""The leaderboard: who is listed and in which order, pseudonyms, and its page, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ewe_classroom.course import cli
+from ewe_classroom.course.leaderboard import pseudonyms
+
+
+def result(name: str, rate: float, **more: Any) -> dict[str, Any]:
+    """Return what ewe-grade --speed --json writes of a server, the parts that a leaderboard reads."""
+    speed = {
+        "reference": "ewe --model pool", "claim": 16, "failure": more.pop("failure", ""), "noisy": False,
+        "rates": {"8": {}, "16": {"median": rate, "low": rate * 0.9, "high": rate * 1.1, "pairs": 5}},
+        "p99": 1.25, "cpu": None, "memory_kib": 8.5, **more.pop("speed", {}),
+    }  # fmt: skip
+    return {
+        "format": "ewe-grade/1", "lab": "pool", "title": "The <pool>", "student": name, "began": 5.0, "score": 7,
+        "max_score": 9, "verdicts": [{"name": "a", "status": "passed"}, {"name": "b", "status": "failed"}],
+        "speed": speed, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for number, table in enumerate(
+        [
+            result("Bo <b>", 0.5),
+            result("Ada", 0.9, began=1.0),
+            result("Ada", 1.5, began=2.0),
+            result("=1+1", 0.7),
+            result("Di", 0.8, speed={"noisy": True}),
+            result("Ed", 0.0, failure="with 32 clients at once: reset"),
+            result("", 0.1, speed={"cpu": 0.5}),
+        ]
+    ):
+        file = tmp_path / f"s{number}" / "report.json"
+        file.parent.mkdir()
+        file.write_text(json.dumps(table))
+    (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "nan.json").write_text(json.dumps(result("Nan", float("nan"))))
+    return tmp_path
+
+
+def board(*arguments: str) -> int:
+    return cli.main(["leaderboard", *arguments])
+
+
+def test_the_standings(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: directory / "out" / name for name in ("csv", "json")}
+    assert board(str(directory), *(f"--{name}={file}" for name, file in files.items())) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("left out") == 2 and "Traceback" not in shown.err
+    rows = json.loads(files["json"].read_text())["rows"]
+    # The latest result of a name counts; a noisy one has no rank; one without speed comes last.
+    assert [(row["rank"], row["name"], row["rate"]) for row in rows] == [
+        (1, "Ada", 1.5), (None, "Di", 0.8), (2, "=1+1", 0.7), (3, "Bo <b>", 0.5), (4, "s6", 0.1), (None, "Ed", 0.0),
+    ]  # fmt: skip
+    assert rows[-1]["failure"] == "with 32 clients at once: reset" and rows[0]["passed"] == 1
+    table = list(csv.DictReader(files["csv"].read_text().splitlines()))
+    assert [row["name"] for row in table][2] == "'=1+1" and table[0]["cpu"] == "" and table[4]["cpu"] == "0.5"
+    assert "no speed: with 32 clients" in shown.out and shown.out.index("Ada") < shown.out.index("Di")
+
+
+class Table(HTMLParser):
+    """Notes the rows of the page, the open elements, and what is loaded from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.values: list[list[str]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        assert "src" not in found and "href" not in found
+        if tag != "meta":
+            self.open.append(tag)
+        if tag == "tr" and "tbody" in self.open:
+            self.values.append([])
+        if tag == "td":
+            self.values[-1].append(found["data-value"] or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_can_be_sorted_without_a_network(directory: Path) -> None:
+    file = directory / "board.html"
+    assert board(str(directory), "--html", str(file)) == 0
+    page = file.read_text()
+    table = Table()
+    table.feed(page)
+    table.close()
+    assert not table.open
+    assert [row[:3] for row in table.values] == [
+        ["1", "Ada", "1.5"], ["", "Di", "0.8"], ["2", "=1+1", "0.7"], ["3", "Bo <b>", "0.5"], ["4", "s6", "0.1"],
+    ]  # fmt: skip
+    assert "Bo <b>" not in page and "The <pool>" not in page and page.count("<button") == 7
+    assert "Ed" not in page and "1 server has no entry" in page and "too large to tell" in page
+
+
+def test_pseudonyms_are_stable_and_need_the_key(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"student {number}" for number in range(300)]
+    first, other = pseudonyms(names, "wool"), pseudonyms(names, "yarn")
+    assert len(set(first.values())) == 300 and first == pseudonyms(names[::-1], "wool")
+    assert sum(first[name] == other[name] for name in names) < 3
+    keys = directory / "names.csv"
+    assert board(str(directory), "--pseudonyms", "wool", "--names", str(keys)) == 0
+    shown = capsys.readouterr().out
+    assert "Ada" not in shown and dict(csv.reader(keys.read_text().splitlines()))["Ada"] in shown
+
+
+def test_wrong_usage_of_the_leaderboard(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    for arguments, says in (
+        ([str(empty)], "no results"),
+        ([str(empty / "none")], "not a directory"),
+        ([str(directory), "--lab", "fork"], "no results of the lab fork"),
+        ([str(directory), "--names", "x"], "without --pseudonyms"),
+    ):
+        assert board(*arguments) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("ewe-course: ") and says in error
+    (directory / "fork.json").write_text(json.dumps(result("Zoe", 1.0, lab="fork")))
+    assert board(str(directory)) == 2
+    assert "choose one with --lab: fork, pool" in capsys.readouterr().err

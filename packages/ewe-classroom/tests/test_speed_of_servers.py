@@ -1,0 +1,205 @@
+"""Speed in ratios: the closed loop, the pairs and their spread, twice the load, points by thresholds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+
+import pytest
+from classroom_server import PYTHON, ZOO
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.grader import load, processes, scheme, speed
+from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.subject import Site, Subject, from_command
+from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
+
+FILE = b"wool\n" * 1000
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(FILE), FILE)
+BUSY = b"HTTP/1.1 503 Busy\r\n\r\n"
+
+
+@contextmanager
+def answering(answer: Callable[[int], bytes]) -> Iterator[int]:
+    """Answer each connection in a thread of this process; answer: the bytes for so many connections at once."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    lock = threading.Lock()
+    count = 0
+
+    def serve(connection: socket.socket) -> None:
+        nonlocal count
+        with connection:
+            with lock:
+                count += 1
+                now = count
+            try:
+                connection.recv(4096)
+                connection.sendall(answer(now))
+            finally:
+                with lock:
+                    count -= 1
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=serve, args=(connection,))
+            threads.append(thread)
+            thread.start()
+
+    threads: list[threading.Thread] = []
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        acceptor.join()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (GOOD, ""),
+        (GOOD[:-1], "closed after 4999 of 5000 bytes"),
+        (b"", "closed after 0 bytes, before a response"),
+        (GOOD[:-1] + b"!", "other bytes than the file's"),
+        (BUSY, "'HTTP/1.1 503 Busy"),
+        (b"x" * 70_000, "head of more than 64 KB"),
+    ],
+)
+def test_a_closed_loop_counts_whole_answers_and_says_what_failed(answer: bytes, says: str) -> None:
+    with answering(lambda now: answer) as port:
+        found = load.closed_loop(port, 3, 0.05, "/wool.txt", FILE, "127.9.0.1")
+    assert says in found.failure and bool(says) == bool(found.failure)
+    if not says:
+        assert len(found.times_s) >= 3 and found.rate > 0 and max(found.times_s) < found.seconds
+
+
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = load.closed_loop(silent.getsockname()[1], 2, 0.05, "/", FILE, "127.9.0.1")
+        assert "2 of 2 clients got nothing" in found.failure
+        port = silent.getsockname()[1]
+    assert "a connection failed" in load.closed_loop(port, 2, 0.05, "/", FILE, "127.9.0.1").failure
+
+
+def measured(low: float, middle: float, high: float, **more: object) -> speed.Speed:
+    return speed.Speed("ewe --model pool", 16, rates={16: speed.Ratio(middle, low, high, 5)}, **more)  # type: ignore[arg-type]
+
+
+def test_the_ratio_is_the_median_of_the_pairs_and_the_spread_its_middle_half() -> None:
+    found = speed.ratio([(50, 100), (90, 100), (100, 100), (110, 100), (900, 100)])
+    assert (found.median, found.low, found.high, found.pairs) == (1.0, 0.9, 1.1, 5)
+    assert found.spread == pytest.approx(0.2)
+    assert speed.ratio([(1, 4)]).text() == "0.25 (0.25 to 0.25)"
+
+
+def test_points_are_given_by_the_upper_end_of_the_spread() -> None:
+    marks = ((0.1, 2), (0.3, 4))
+    for high, points in ((0.05, 0), (0.1, 2), (0.29, 2), (0.31, 4), (3.0, 4)):
+        assert measured(0.01, high / 2, high).earned(marks) == points
+    assert measured(1, 1, 1).earned(()) == 0
+    assert speed.Speed("r", 16, "it failed", {16: speed.Ratio(1, 1, 1, 5)}).earned(marks) == 0
+
+
+def test_a_verdict_says_when_the_spread_is_too_large_to_tell() -> None:
+    plan = scheme.SpeedPlan("pool", 16, ((0.3, 4),))
+    verdict = Verdict("speed", "", 4)
+    speed.judge(measured(0.9, 1.0, 1.1, cpu=0.8, p99=1.2, memory_kib=3.5), verdict, plan)
+    assert verdict.status == PASSED and verdict.score == 4
+    assert verdict.facts[0] == "1.00 (0.90 to 1.10) of the rate of ewe --model pool, with 16 clients"
+    assert "0.80 of its CPU time" in verdict.text() and "3.5 KiB" in verdict.text()
+    speed.judge(measured(0.2, 0.25, 0.5, client_busy=0.9), verdict, plan)
+    assert "too large to tell" in verdict.facts[0] and verdict.score == 4
+    assert "the client was busy" in verdict.text()
+    speed.judge(speed.Speed("r", 16, "with 32 clients at once: reset"), verdict, plan)
+    assert verdict.status == FAILED and verdict.score == 0 and "no speed" in verdict.did
+    speed.judge(speed.Speed("r", 16, "the reference, r: with 1 client at once: reset"), verdict, plan)
+    assert verdict.status == ERROR
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("speed = 1", "not a table"),
+        ("subject = 'data'\nspeed = {}", "only servers have one"),
+        ("speed = { refrence = 'pool' }", 'did you mean "reference"?'),
+        ("speed = { reference = 'poo' }", "it can be serial, fork"),
+        ("speed = { clients = 0 }", "clients: 0"),
+        ("speed = { marks = [1] }", "write pairs"),
+        ("speed = { marks = [[0.1, 0.5]] }", "write pairs"),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_its_place(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "grading.toml"
+    file.write_text(f"{text}\n[[check]]\nname = 'fifo'\n")
+    with pytest.raises(ConfigError) as caught:
+        scheme.load(str(file))
+    assert says in str(caught.value) and str(file) in str(caught.value)
+
+
+REFUSES = """
+import socket, sys, threading, time
+port, root, most = int(sys.argv[1]), sys.argv[2], 6
+listener = socket.create_server(("127.0.0.1", port), backlog=64)
+count = 0
+def serve(connection):
+    global count
+    count += 1
+    head = connection.recv(4096).split()
+    if count <= most:
+        time.sleep(0.002)
+        body = open(root + head[1].decode(), "rb").read()
+        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    count -= 1
+    connection.close()
+while True:
+    threading.Thread(target=serve, args=[listener.accept()[0]]).start()
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("SLICE_S", 0.03), ("PAIRS", 2), ("MOST_PAIRS", 2)):
+        monkeypatch.setattr(speed, name, value)
+    families = []
+    measure = speed.measure
+
+    def watched(student: Subject, *rest: object) -> speed.Speed:
+        families.append([pid == student.pid for pid in student.running()])
+        return measure(student, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(speed, "measure", watched)
+    tmp_path.chmod(0o755)
+    (tmp_path / "refuses.py").write_text(REFUSES)
+    site = Site(tmp_path)
+    commands = {
+        "good": f"{PYTHON} -S {quote(str(ZOO / 'correct.py'))} thread {{port}} {{root}} {{workers}}",
+        "bad": f"{PYTHON} -S {quote(str(tmp_path / 'refuses.py'))} {{port}} {{root}}",
+    }
+    found = {}
+    for name, command in commands.items():
+        plan = scheme.SpeedPlan("solution" if name == "bad" else "thread", 4)
+        port = processes.free_port()
+        with Subject(from_command(command), site, 4, Limits(), port, tmp_path / "output") as student:
+            found[name] = speed.run_speed(student, plan, "thread", tmp_path, processes.free_port())
+            assert processes.runs(student.pid) and student.family() == [student.pid]
+    assert families == [[True], [True]]  # the reference is none of the student's processes
+    good, bad = found["good"], found["bad"]
+    assert not good.failure and list(good.rates) == [1, 2, 4, 8] and good.rate is not None
+    assert 0.02 < good.rate.median < 50 and good.p99 is not None and good.memory_kib is not None
+    assert good.reference == "ewe --model thread" and bad.reference == "the lab's solution (thread)"
+    assert bad.failure.startswith("with 8 clients at once, twice the 4 that it claims") and bad.rate is None

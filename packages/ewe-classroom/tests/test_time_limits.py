@@ -1,0 +1,52 @@
+"""A time limit of the server can open a gate on a busy machine: what a scene knows of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ewe_classroom.grader.scene import Scene
+
+HALF, REST = "GET /1.txt HTTP/1.1\r\nHost: localhost\r\n", "\r\n"
+
+
+def scene(*steps: tuple[float, str, str]) -> Scene:
+    """Return a scene with these steps of one client: when, what, and which bytes."""
+    made = Scene(SimpleNamespace(site=None, workers=4))  # type: ignore[arg-type]
+    for at, do, data in steps:
+        step: dict[str, Any] = {"t": at, "lane": "held", "do": do}
+        made.steps.append({**step, "bytes": data} if data else step)
+    return made
+
+
+@pytest.mark.parametrize("end", ["answered", "closed-by-server", "reset-by-server"])
+def test_half_a_request_that_the_server_ends_late_met_a_time_limit(end: str) -> None:
+    assert scene((1.0, "send", HALF), (11.0, end, "")).gave_up()
+
+
+def test_an_end_at_once_is_no_time_limit() -> None:
+    assert not scene((1.0, "send", HALF), (1.2, "closed-by-server", "")).gave_up()
+
+
+def test_an_answer_after_the_rest_is_no_time_limit_however_late() -> None:
+    assert not scene((1.0, "send", HALF), (9.0, "send", REST), (30.0, "answered", "")).gave_up()
+    assert not scene((1.0, "send", HALF + REST), (30.0, "answered", "")).gave_up()
+
+
+def unread(*steps: tuple[float, str, str]) -> Scene:
+    """Return a scene of a client that connects and does not read, and these steps of it."""
+    made = scene((0.0, "connect", ""), (1.0, "send", HALF + REST), *steps)
+    made.steps[0]["reads"] = False
+    return made
+
+
+def test_a_response_that_nobody_read_and_the_server_ended_met_a_time_limit() -> None:
+    assert unread((12.0, "read", ""), (12.1, "closed-by-server", "")).gave_up()
+    assert unread((11.0, "reset-by-server", "")).gave_up()
+
+
+def test_a_response_that_is_read_in_time_met_none() -> None:
+    assert not unread((3.0, "read", ""), (30.0, "closed-by-server", "")).gave_up()
+    assert not unread((3.0, "closed-by-server", "")).gave_up()

@@ -1,0 +1,225 @@
+"""The command `ewe-explore`: find the races of a program with threads. docs/explorer.md explains it.
+
+Exit status: 0 if no run failed; 1 if one did; 2 for wrong usage, or a program that cannot be explored; 130 after an
+interrupt. Each error is one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ewe import __version__
+from ewe.config.command_parser import CommandParser, HelpFormatter, enough_read
+from ewe.config.messages import nearest
+from ewe_explore.harness import Model
+from ewe_explore.program import Program, scenarios
+from ewe_explore.report import Exploration, explore, read_schedule, replay
+from ewe_explore.scheduler import SAMPLES, Options, ProgramError, Schedule
+
+INTERRUPTED = 130
+HASHES = "PYTHONHASHSEED"
+
+EPILOG = """examples:
+  ewe-explore pool.py                      search for 10 s, or until a run fails
+  ewe-explore pool.py --runs 500 --seed 7  a search that is the same on every machine
+  ewe-explore pool.py --schedule 17:2      one run: at decision 17, thread 2 goes on
+  ewe-explore mine.py --model Mine         a model of ewe, with clients in memory
+  ewe-explore count --html race.html       a sample, and its timeline as a page
+  ewe-explore --list                       the samples
+"""
+
+
+class UsageError(Exception):
+    """The command line is wrong; the text is one line."""
+
+
+class Formatter(HelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of the description."""
+
+
+class Parser(CommandParser):
+    """Reports an error as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see ewe-explore --help")
+
+
+@enough_read(1)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with its arguments (by default the process's own), and return its exit status."""
+    if argv is None and os.environ.get(HASHES) != "0":
+        # The order of a set of strings is part of a run: it must be the same in the next process.
+        os.environ[HASHES] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    try:
+        return run(parser().parse_args(argv))
+    except (UsageError, ProgramError) as error:
+        print(f"ewe-explore: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\newe-explore: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def count(text: str) -> int:
+    """Return a number of the command line that is 1 or more."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10**9):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1000000000")
+    return int(text)
+
+
+def number(text: str) -> int:
+    """Return a seed."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed; a seed is a number from 0 on")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return a time of the command line."""
+    try:
+        found = float(text.removesuffix("s"))
+    except ValueError:
+        found = -1.0
+    if not 0 < found <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, such as 5 or 0.5")
+    return found
+
+
+def schedule(text: str) -> Schedule:
+    """Return a schedule of the command line."""
+    try:
+        return read_schedule(text)
+    except ValueError as reason:
+        raise argparse.ArgumentTypeError(str(reason)) from None
+
+
+def parser() -> Parser:
+    """Return what the command line may be."""
+    found = Parser(
+        prog="ewe-explore",
+        description="Find the races of a program with threads: run it under many schedules, show one that fails.",
+        epilog=EPILOG,
+        formatter_class=Formatter,
+    )
+    add = found.add_argument
+    add("file", nargs="?", metavar="FILE", help="a file with scenario(), a program, or the name of a sample")
+    add("--scenario", metavar="NAME", help="explore only this function of the file")
+    add("--model", metavar="CLASS", help="explore this model of ewe, with clients in memory")
+    add("--clients", type=count, default=2, metavar="N", help="clients of a model (2)")
+    add("--requests", type=count, default=1, metavar="N", help="requests of each client (1)")
+    add("--stop-early", action="store_true", help="stop a model while it serves its clients")
+    add("--seconds", type=seconds, default=10.0, metavar="S", help="search for at most so long (10)")
+    add("--runs", type=count, metavar="N", help="search for so many runs instead")
+    add("--seed", type=number, default=1, metavar="N", help="where the search begins (1)")
+    add("--schedule", type=schedule, metavar="LIST", help="run this schedule only: 17:2,31:0, or none")
+    add(
+        "--max-steps",
+        type=count,
+        default=20_000,
+        metavar="N",
+        help="steps after which a run is too long (20000)",
+    )
+    add("--spurious", action="store_true", help="conditions may wake without a notify")
+    add("--early-timeouts", action="store_true", help="timeouts may expire while others still work")
+    add("--html", metavar="FILE", help="write the timeline as a page")
+    add("--list", action="store_true", help="list the samples")
+    add("--version", action="version", version=f"ewe-explore {__version__}")
+    return found
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the command line says."""
+    if options.list:
+        print(samples())
+        return 0
+    if not options.file:
+        raise UsageError("name a file with a scenario, or a sample (ewe-explore --list)")
+    path = find(options.file)
+    failed = False
+    for program in programs(path, options):
+        result = search(program, options)
+        failed = failed or result.failure is not None
+        width = min(shutil.get_terminal_size((100, 24)).columns, 160)
+        print(result.text(width, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        if result.failure is not None and options.html:
+            write(Path(options.html), result.html())
+            print(f"timeline: {options.html}")
+            break
+    return int(failed)
+
+
+def search(program: Program, options: argparse.Namespace) -> Exploration:
+    """Search, or replay one schedule."""
+    if options.schedule is not None:
+        result = replay(program, options.schedule)
+        if result.failure is None:
+            result.seed = options.seed
+        return result
+    shows = sys.stderr.isatty()
+
+    def progress(runs: int) -> None:
+        if shows and runs % 50 == 0:
+            print(f"\r{runs:,} runs", end="", file=sys.stderr, flush=True)
+
+    try:
+        return explore(program, options.seconds, options.seed, options.runs, progress=progress)
+    finally:
+        if shows:
+            print("\r" + " " * 20 + "\r", end="", file=sys.stderr, flush=True)
+
+
+def programs(path: Path, options: argparse.Namespace) -> list[Program]:
+    """Return the programs that the command line names. Raises ProgramError."""
+    found = scenarios(path)
+
+    def fresh() -> Options:
+        return Options(
+            max_steps=options.max_steps, spurious=options.spurious, early_timeouts=options.early_timeouts
+        )
+
+    if options.model:
+        return [Model(path, options.model, options.clients, options.requests, options.stop_early, fresh())]
+    if options.scenario:
+        if options.scenario not in found:
+            there = f"; there are {', '.join(found)}" if found else ""
+            hint = nearest(options.scenario, found) or there
+            raise ProgramError(f"{path} has no scenario {options.scenario!r}{hint}")
+        found = [options.scenario]
+    return [Program(path, name, fresh()) for name in found or [""]]
+
+
+def find(name: str) -> Path:
+    """Return the path of a file, or of a sample. Raises ProgramError."""
+    path = Path(name)
+    if path.exists():
+        return path
+    sample = Path(SAMPLES, name + ".py")
+    if "/" not in name and sample.is_file():
+        return sample
+    known = [each.stem for each in Path(SAMPLES).glob("*.py")]
+    raise ProgramError(f"{name}: there is no such file, and no sample of this name{nearest(name, known)}")
+
+
+def samples() -> str:
+    """Return the list of samples."""
+    lines = []
+    for path in sorted(Path(SAMPLES).glob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        lines.append(f"  {path.stem:<18} {text.splitlines()[0] if text else ''}")
+    return "\n".join(["ewe-explore NAME explores one of these samples:", *lines])
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page. Raises ProgramError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as reason:
+        raise ProgramError(f"{path} cannot be written: {reason.strerror}") from None

@@ -1,0 +1,389 @@
+"""The story of a failure: what happened, in words, and why it went wrong.
+
+A failing schedule is run once more, and this time every step keeps the value that it saw. Of its steps a reader
+needs few: locks, queues and conditions, and the variables that several threads use. The story has three parts:
+
+- events: these steps in the order in which they happened, and each moment at which a thread was stopped;
+- sentences: the same in words, a sentence for each turn of a thread;
+- why: the pattern that the events show, if it is one of those that a textbook names: a circle of locks, a lost
+  wake-up, a lost update, a test that was no longer true.
+
+Read next: timeline.py and page.py, which draw a story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ewe_explore.primitives import LOST, Condition, Semaphore
+from ewe_explore.queues import Queue
+from ewe_explore.scheduler import Run, Step, Wait, named
+from ewe_explore.search import shared_keys
+
+QUIET = {"looks at", "looks at the size of"}
+SHOWN = 160  # events of a story; of a longer one, the middle is left out
+MOST = 7  # steps of one turn that a sentence tells
+
+
+@dataclass
+class Event:
+    """A row of the timeline. kind: step, wait (the lane blocks), stop (a switch), gap (rows left out), fail."""
+
+    kind: str
+    lane: int
+    text: str
+    file: str = ""
+    line: int = 0
+    other: int = -1  # of a stop: who goes on
+    step: Step | None = None
+    writes: bool = False
+
+
+@dataclass
+class Story:
+    """A failure, ready to be drawn."""
+
+    lanes: list[str]
+    events: list[Event]
+    headline: str
+    why: list[str]
+    sentences: list[str]
+    kind: str
+    files: dict[str, set[int]] = field(default_factory=dict)  # the lines that take part
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+def story_of(run: Run) -> Story:
+    """Return the story of a detailed run that has failed."""
+    assert run.problem is not None
+    events = events_of(run)
+    files: dict[str, set[int]] = {}
+    for event in events:
+        if event.file.startswith(run.options.user):
+            files.setdefault(event.file, set()).add(event.line)
+    if run.problem.file.startswith(run.options.user):
+        files.setdefault(run.problem.file, set()).add(run.problem.line)
+    names = [lane.name for lane in run.lanes]
+    return Story(
+        names, events, run.problem.headline, reasons(run), sentences(names, events), run.problem.kind, files
+    )
+
+
+def events_of(run: Run) -> list[Event]:
+    """Return the events of a run, in the order in which they happened."""
+    shared = shared_keys(run)
+    if run.problem is not None and run.problem.kind == "steps":  # what the loop looks at
+        shared |= {step.key() for step in run.steps[-200:]}
+    happened = sorted((step for step in run.steps if step.done >= 0), key=lambda step: step.done)
+    first = min((lane.born for lane in run.lanes[1:]), default=0)  # before it there is one thread
+    pending = {step.lane: step for step in run.steps if step.done < 0}
+    events: list[Event] = []
+    for step in happened:
+        if not visible(step, shared) or step.index < first:
+            continue
+        if events and step.attribute and phrase(step) == events[-1].text and step.line == events[-1].line:
+            continue
+        kind = "wait" if step.verb.startswith(("waits", "wants", "sleeps")) else "step"
+        event = Event(
+            kind, step.lane, phrase(step), step.file, step.line, step=step, writes=step.kind == "write"
+        )
+        events.append(event)
+    events = with_stops(run, events)
+    problem = run.problem
+    assert problem is not None
+    for lane, step in pending.items():
+        if problem.kind in ("invariant",) and visible(step, shared):
+            events.append(Event("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane))
+    events.append(Event("fail", problem.lane, problem.headline, problem.file, problem.line))
+    return shortened(events)
+
+
+def shortened(events: list[Event]) -> list[Event]:
+    """Return the events without the middle of a long story."""
+    if len(events) <= SHOWN:
+        return events
+    half = SHOWN // 2
+    gap = Event("gap", events[half].lane, f"{len(events) - SHOWN:,} more steps")
+    return [*events[:half], gap, *events[-half:]]
+
+
+def stopped(run: Run) -> dict[int, int]:
+    """Return the steps before which a lane was stopped although it could go on, with the lane that went on."""
+    return {
+        branch.step: branch.chosen
+        for branch in run.branches
+        if branch.current >= 0 and branch.chosen != branch.current
+    }
+
+
+def with_stops(run: Run, events: list[Event]) -> list[Event]:
+    """Insert an event for each stop, where the next lane takes over."""
+    found: list[Event] = []
+    order = sorted(stopped(run).items())
+    for event in events:
+        while order and event.step is not None and event.step.index > order[0][0]:
+            index, other = order.pop(0)
+            step = upcoming(events, run.steps[index])
+            text = f"is stopped before it {phrase(step, values=False)}"
+            found.append(Event("stop", step.lane, text, step.file, step.line, other))
+        found.append(event)
+    return found
+
+
+def upcoming(events: list[Event], step: Step) -> Step:
+    """Return the first step of the story that a lane makes from a step on."""
+    for event in events:
+        if event.step is not None and event.lane == step.lane and event.step.index >= step.index:
+            return event.step
+    return step
+
+
+def visible(step: Step, shared: set[tuple[int, str | None]]) -> bool:
+    """Return whether a step belongs into the story."""
+    if step.kind == "print":
+        return True
+    if step.kind == "life" or step.hidden:
+        return False
+    if step.kind == "sync":
+        return step.key() in shared or step.verb not in QUIET
+    return step.key() in shared
+
+
+def phrase(step: Step, values: bool = True) -> str:
+    """Return a step in words: `reads self.n (3)`."""
+    text = f"{step.verb} {named(step)}".strip()
+    if values and step.attribute is not None:
+        if step.verb == "writes" and step.attribute != "[]":
+            text += f" = {step.after}" if step.after else ""
+        elif step.writes and step.after and step.after != step.before:
+            text += f" → {plain(step.after)}"
+        elif step.before and not step.writes:
+            text += f" ({plain(step.before)})"
+    if values and step.note:
+        text += f" ({step.note})"
+    return text
+
+
+def plain(value: str) -> str:
+    """Return the text of a value; that of an empty container is a word."""
+    return "empty" if value in ("[]", "{}", "set()", "0 items") else value
+
+
+def sentences(names: list[str], events: list[Event]) -> list[str]:
+    """Tell the events, a sentence for each turn of a lane."""
+    found: list[str] = []
+    turn: list[Event] = []
+    for event in [*events, Event("end", -2, "")]:
+        if turn and (event.lane != turn[0].lane or event.kind in ("gap", "fail")):
+            found.append(sentence(names, turn))
+            turn = []
+        if event.kind in ("gap", "fail"):
+            found.append(f"{event.text}.")
+        else:
+            turn.append(event)
+    return found
+
+
+def sentence(names: list[str], turn: list[Event]) -> str:
+    """Return one turn of a lane as a sentence."""
+    parts = [f"{event.text}{at_line(event.line)}" for event in turn]
+    if len(parts) > MOST:
+        left = len(parts) - MOST + 1
+        parts = [*parts[:3], f"takes {left} more steps", *parts[-(MOST - 4) :]]
+    words = ", ".join(parts[:-1])
+    words = f"{words}, and {parts[-1]}" if words else parts[-1]
+    return f"{names[turn[0].lane]} {words}."
+
+
+# Why
+
+
+def reasons(run: Run) -> list[str]:
+    """Return why it went wrong, as far as the events show it."""
+    problem = run.problem
+    assert problem is not None
+    if problem.kind == "deadlock":
+        return circle(run, problem.waits) or [text for wait in problem.waits if (text := lonely(run, wait))]
+    if problem.kind == "steps":
+        return [
+            "A thread that waits must block: on a condition, an event or a queue. A loop that looks again and "
+            "again takes the processor from the thread that it waits for."
+        ]
+    if not run.lanes[1:]:
+        return ["This is not a race: the program fails before it starts a thread."]
+    return lost_update(run) or stale_test(run) or surprise(run)
+
+
+def circle(run: Run, waits: list[Wait]) -> list[str]:
+    """Tell a circle of lanes, each of which waits for what the next one holds."""
+    waiting = {wait.lane: wait for wait in waits}
+    for first in waiting:
+        path = [first]
+        while (wait := waiting.get(path[-1])) is not None and wait.holder is not None:
+            if wait.holder in path:
+                round_trip = path[path.index(wait.holder) :]
+                break
+            path.append(wait.holder)
+        else:
+            continue
+        found = []
+        for lane in round_trip:
+            wait = waiting[lane]
+            holder = "itself" if wait.holder == lane else run.lanes[wait.holder or 0].name
+            held = f"holds {' and '.join(wait.holds)}" if wait.holds else "holds nothing"
+            found.append(
+                f"{run.lanes[lane].name} {held}, and waits for {wait.name}{at_line(wait.line)}, "
+                f"which {holder} holds."
+            )
+        if len(round_trip) == 1:
+            found.append("A Lock cannot be taken twice by one thread. Release it first, or use an RLock.")
+        else:
+            found.append(
+                "No thread in this circle can go on. Have every thread take its locks in the same order."
+            )
+        return found
+    return []
+
+
+def lonely(run: Run, wait: Wait) -> str:
+    """Tell why a lane waits without end, where no circle is the cause."""
+    name = run.lanes[wait.lane].name
+    target = wait.target
+    if run.lanes[wait.lane].daemon:
+        return ""
+    if isinstance(target, Condition):
+        began = max(
+            step.done for step in run.steps if step.target is target and step.verb.startswith("waits on")
+            and step.lane == wait.lane
+        )  # fmt: skip
+        calls = [step for step in run.steps if step.target is target and step.verb.startswith("notifies")]
+        others = [step for step in calls if step.done > began]
+        if others:
+            last = others[-1]
+            return (
+                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another thread: "
+                f"{run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)}, and notify() wakes one "
+                "thread, not one of your choice. Call notify_all() where every thread must see the change (such "
+                "as a close), or give each kind of waiting thread a condition."
+            )
+        lost = [step for step in calls if step.note == LOST and 0 <= step.done < began]
+        if lost:
+            last = lost[-1]
+            return (
+                f"A lost wake-up: {run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)} before "
+                f"{name} begins to wait{at_line(wait.line)}, and a notify is not kept. {name} has to test its "
+                "condition and wait while it holds the lock all the time: `with lock: while not …: wait()`."
+            )
+        if calls:
+            return (
+                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify came before. Which change does "
+                f"{name} wait for, and who notifies it of this one?"
+            )
+        return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
+    if isinstance(target, Queue):
+        side = "gets an item out of" if wait.verb.startswith("waits for room") else "puts an item into"
+        return f"{name} {wait.verb} {wait.name}{at_line(wait.line)}, and no other thread {side} it any more."
+    if isinstance(target, Semaphore):
+        return f"{name} waits for {wait.name}{at_line(wait.line)}, and no thread releases it any more."
+    if wait.holder is not None:
+        holder = run.lanes[wait.holder]
+        ended = ", which has ended," if holder.done else ""
+        return (
+            f"{name} waits for {wait.name}{at_line(wait.line)}; {holder.name}{ended} holds it and keeps it."
+        )
+    if hasattr(target, "lane"):
+        return ""
+    return f"{name} {wait.verb} {wait.name}{at_line(wait.line)} without end."
+
+
+def lost_update(run: Run) -> list[str]:
+    """Find a read, a write of another lane, and the write that follows the read."""
+    for first, between, last in interrupted(run):
+        if last.writes and last.verb == "writes" and first.line == last.line and between.verb == "writes":
+            saw = f" ({first.before})" if first.before else ""
+            wrote = f" {last.after}" if last.after else ""
+            return [
+                f"A lost update: {name(run, first)} reads {first.name}{saw}{at_line(first.line)}. Before it "
+                f"writes, {name(run, between)} writes {between.name}{at_line(between.line)}. Then "
+                f"{name(run, last)} writes"
+                f"{wrote or ' its value'}, made from the old one, and the change of {name(run, between)} is gone.",
+                "Reading, changing and writing must be one step for the others: put one lock around all three, "
+                "in every thread.",
+            ]
+    return []
+
+
+def stale_test(run: Run) -> list[str]:
+    """Find a test whose answer another lane changed before it was used."""
+    problem = run.problem
+    assert problem is not None
+    found = list(interrupted(run))
+    for first, between, last in reversed(found):
+        if problem.kind in ("assertion", "invariant"):
+            fits = last.lane != problem.lane and last.line != first.line and first.kind == "read"
+        else:
+            fits = last.lane == problem.lane and abs(last.line - problem.line) <= 30
+        if fits:
+            return [
+                f"A test that is no longer true: {name(run, first)} {phrase(first)}{at_line(first.line)}. Before "
+                f"it uses the answer{at_line(last.line)}, {name(run, between)} {phrase(between, values=False)} "
+                f"[line {between.line}].",
+                again(run, first, last)
+                or "The test and what depends on it must be one step for the others: hold one lock over both.",
+            ]
+    return []
+
+
+def again(run: Run, first: Step, last: Step) -> str:
+    """Tell how a wait between a test and its use must look; "" if there was none."""
+    for step in run.steps:
+        inside = first.done < step.done < last.done and step.lane == first.lane
+        if inside and isinstance(step.target, Condition) and step.verb.startswith("waits on"):
+            return (
+                f"{name(run, step)} waits on {named(step)} in between{at_line(step.line)}. What it was woken for "
+                "may be gone when it has the lock again, so it must test once more: `while`, not `if`."
+            )
+    return ""
+
+
+def surprise(run: Run) -> list[str]:
+    """Name the switches without which the program passes."""
+    found = []
+    for index, other in stopped(run).items():
+        step = run.steps[index]
+        found.append(
+            f"It depends on this switch: {run.lanes[step.lane].name} is stopped before it "
+            f"{phrase(step, values=False)}{at_line(step.line)}, and {run.lanes[other].name} goes on."
+        )
+    return found[:3]
+
+
+def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
+    """Return each (use by a lane, write by another lane, next use by the first lane) of the same object or part."""
+    found: list[tuple[Step, Step, Step]] = []
+    last: dict[tuple[tuple[int, str | None], int], Step] = {}
+    writes: dict[tuple[int, str | None], Step] = {}
+    for step in sorted((step for step in run.steps if step.done >= 0), key=lambda step: step.done):
+        if step.attribute is None:
+            continue
+        key = step.key()
+        mine = last.get((key, step.lane))
+        written = writes.get(key)
+        if mine is None or written is None or mine.writes:
+            pass
+        elif written.lane != step.lane and written.done > mine.done:
+            found.append((mine, written, step))
+        last[key, step.lane] = step
+        if step.writes:
+            writes[key] = step
+    return found
+
+
+def name(run: Run, step: Step) -> str:
+    """Return the name of a step's lane."""
+    return run.lanes[step.lane].name
+
+
+def at_line(line: int) -> str:
+    """Return where something happens: ` [line 12]`; "" if it is not in the student's file."""
+    return f" [line {line}]" if line else ""

@@ -1,0 +1,459 @@
+"""Sockets in memory: a program's connections, without the kernel.
+
+A connection is two pipes, one in each direction. A call that would wait in the kernel blocks its lane instead,
+and a send, a receive, an accept and a close are steps on the pipe. select(), poll() and epoll are there too, so
+that `selectors` works. File descriptors are numbers from FIRST on, counted for each run.
+
+What is as in Linux: send() to a peer that has closed raises BrokenPipeError, connect() to a port that no socket
+listens on raises ConnectionRefusedError, a timeout raises TimeoutError, close() in one thread does not wake a
+recv() in another, shutdown() does. What is not: nothing is lost, reordered or cut, and a full pipe holds CAPACITY
+bytes.
+
+Read next: modules.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ewe_explore.primitives import Primitive
+from ewe_explore.scheduler import ACTIVE, Run
+
+FIRST = 1000  # the first descriptor
+CAPACITY = 64 * 1024
+Address = tuple[str, int]
+
+
+class Network:
+    """The sockets of one run."""
+
+    def __init__(self) -> None:
+        self.sockets: dict[int, Any] = {}
+        self.listening: dict[int, Socket] = {}
+        self.next_descriptor = FIRST
+        self.next_port = 50000
+
+    def add(self, item: Any) -> int:
+        """Return a descriptor for a socket."""
+        self.next_descriptor += 1
+        self.sockets[self.next_descriptor] = item
+        return self.next_descriptor
+
+
+def network() -> Network:
+    """Return the network of the run in progress."""
+    run = ACTIVE[-1]
+    if run.network is None:
+        run.network = Network()
+    found: Network = run.network
+    return found
+
+
+class Pipe:
+    """The bytes that travel in one direction."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ended = False  # the writer has closed
+        self.unread = False  # the reader has closed
+
+    def readable(self) -> bool:
+        return bool(self.data) or self.ended
+
+    def writable(self) -> bool:
+        return len(self.data) < CAPACITY or self.unread
+
+
+class Socket(Primitive):
+    """A stream socket in memory."""
+
+    def __init__(
+        self,
+        family: int = socket.AF_INET,
+        type: int = socket.SOCK_STREAM,
+        proto: int = 0,
+        fileno: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.family = family
+        self.type = type
+        self.proto = proto
+        self.incoming: Pipe | None = None
+        self.outgoing: Pipe | None = None
+        self.waiting: deque[Socket] | None = None  # connections to accept, of a listening socket
+        self.backlog = 128
+        self.name: Address = ("0.0.0.0", 0)
+        self.peer: Address = ("0.0.0.0", 0)
+        self.timeout: float | None = None
+        self.kernel_limit: float | None = None  # SO_RCVTIMEO
+        self.number = network().add(self) if ACTIVE else -1
+        self.closed = False
+        self._io_refs = 0
+
+    # How long calls wait
+
+    def settimeout(self, seconds: float | None) -> None:
+        self.timeout = seconds
+
+    def gettimeout(self) -> float | None:
+        return self.timeout
+
+    def setblocking(self, flag: bool) -> None:
+        self.timeout = None if flag else 0.0
+
+    def getblocking(self) -> bool:
+        return self.timeout != 0.0
+
+    def setsockopt(self, level: int, option: int, *value: Any) -> None:
+        """Accept an option. Only the kernel's time limits change a connection in memory."""
+        if level == socket.SOL_SOCKET and option == socket.SO_RCVTIMEO and isinstance(value[0], bytes):
+            whole, millionths = struct.unpack("@ll", value[0])
+            self.kernel_limit = whole + millionths / 1e6 or None
+
+    def getsockopt(self, *_: Any) -> int:
+        return 0
+
+    def until(
+        self, run: Run | None, verb: str, then: str, ready: Callable[[], bool], dont_wait: bool = False
+    ) -> None:
+        """Block until ready(). Raises BlockingIOError, TimeoutError."""
+        if self.closed:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        if run is None or ready():
+            return
+        if dont_wait or self.timeout == 0.0:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        limited = self.timeout is None and then == "receives from"
+        if not self.wait(run, verb, ready, self.kernel_limit if limited else self.timeout, then):
+            if limited:
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+            raise TimeoutError("timed out")
+
+    # Servers
+
+    def bind(self, address: Address) -> None:
+        host, port = address[0], address[1]
+        if port == 0:
+            network().next_port += 1
+            port = network().next_port
+        elif port in network().listening:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        self.name = (host or "0.0.0.0", port)
+
+    def listen(self, backlog: int = 128) -> None:
+        self.point("listens on")
+        self.waiting = deque()
+        self.backlog = max(backlog, 1)
+        network().listening[self.name[1]] = self
+
+    def accept(self) -> tuple[Socket, Address]:
+        run = self.point("accepts from")
+        self.until(run, "waits for a connection of", "accepts from", self.readable)
+        if not self.waiting:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        found = self.waiting.popleft()
+        self.changed()
+        return found, found.peer
+
+    def connect(self, address: Address) -> None:
+        run = self.point("connects")
+        server = network().listening.get(address[1])
+        if server is None or server.waiting is None or server.closed:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        queue = server.waiting
+        self.until(run, "waits for room in the backlog of", "connects", lambda: len(queue) <= server.backlog)
+        network().next_port += 1
+        other = Socket()
+        self.peer, self.name = server.name, ("127.0.0.1", network().next_port)
+        join(self, other)
+        other.made_at = server.made_at
+        other.name, other.peer = self.peer, self.name
+        queue.append(other)
+        self.changed()
+
+    def connect_ex(self, address: Address) -> int:
+        try:
+            self.connect(address)
+        except OSError as reason:
+            return reason.errno or 0
+        return 0
+
+    # Bytes
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        run = self.point("receives from")
+        pipe = self.incoming
+        if pipe is None and not self.closed:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        self.until(
+            run, "waits for bytes of", "receives from", self.readable, bool(flags & socket.MSG_DONTWAIT)
+        )
+        assert pipe is not None
+        data = bytes(pipe.data[:size])
+        if not flags & socket.MSG_PEEK:
+            del pipe.data[:size]
+        self.changed()
+        return data
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        data = self.recv(nbytes or len(buffer), flags)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        run = self.point("sends to")
+        pipe = self.outgoing
+        if pipe is None and not self.closed:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        self.until(run, "waits for room in", "sends to", self.writable, bool(flags & socket.MSG_DONTWAIT))
+        assert pipe is not None
+        if pipe.unread or pipe.ended:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        part = bytes(data)[: CAPACITY - len(pipe.data)]
+        pipe.data += part
+        self.changed()
+        return len(part)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        rest = bytes(data)
+        while True:
+            rest = rest[self.send(rest, flags) :]
+            if not rest:
+                return
+
+    def shutdown(self, how: int) -> None:
+        if self.quiet():
+            return
+        self.point("shuts down")
+        if self.incoming is None or self.outgoing is None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        if how in (socket.SHUT_WR, socket.SHUT_RDWR):
+            self.outgoing.ended = True
+        if how in (socket.SHUT_RD, socket.SHUT_RDWR):
+            self.incoming.ended = True
+        self.changed()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        if not self.quiet():
+            self.point("closes")
+        self.closed = True
+        if ACTIVE:
+            network().sockets.pop(self.number, None)
+            if network().listening.get(self.name[1]) is self:
+                del network().listening[self.name[1]]
+        for pipe in (self.outgoing, self.incoming):
+            if pipe is not None:
+                pipe.ended = pipe.unread = True
+        for each in self.waiting or ():
+            each.close()
+        self.changed()
+
+    def detach(self) -> int:
+        return self.number
+
+    def changed(self) -> None:
+        """Have the scheduler look again who may run."""
+        if ACTIVE:
+            ACTIVE[-1].dirty = True
+
+    def readable(self) -> bool:
+        if self.waiting is not None:
+            return bool(self.waiting)
+        return self.incoming is not None and self.incoming.readable()
+
+    def writable(self) -> bool:
+        return self.outgoing is not None and (self.outgoing.writable() or self.outgoing.ended)
+
+    # The rest
+
+    def fileno(self) -> int:
+        return -1 if self.closed else self.number
+
+    def getsockname(self) -> Address:
+        return self.name
+
+    def getpeername(self) -> Address:
+        return self.peer
+
+    def makefile(self, *args: Any, **named: Any) -> Any:
+        makefile: Any = socket.socket.makefile  # it only calls methods of this class
+        return makefile(self, *args, **named)
+
+    def _decref_socketios(self) -> None:
+        """Be told that a file of makefile() is closed."""
+
+    def __enter__(self) -> Socket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def join(one: Socket, other: Socket) -> None:
+    """Connect two sockets."""
+    one.incoming = other.outgoing = Pipe()
+    one.outgoing = other.incoming = Pipe()
+
+
+def socketpair(family: int = socket.AF_UNIX, type: int = socket.SOCK_STREAM, proto: int = 0) -> Any:
+    """Return two connected sockets."""
+    one, other = Socket(family, type, proto), Socket(family, type, proto)
+    join(one, other)
+    return one, other
+
+
+def create_connection(address: Address, timeout: Any = None, source_address: Any = None, **_: Any) -> Socket:
+    """Return a socket that is connected to an address."""
+    found = Socket()
+    if isinstance(timeout, int | float):
+        found.settimeout(timeout)
+    found.connect(address)
+    return found
+
+
+def create_server(address: Address, *, backlog: int | None = None, **_: Any) -> Socket:
+    """Return a listening socket."""
+    found = Socket()
+    found.bind(address)
+    found.listen(backlog or 128)
+    return found
+
+
+# Waiting for several sockets
+
+
+def lookup(item: Any) -> Socket:
+    """Return the socket of a descriptor or of an object with fileno()."""
+    number = item if isinstance(item, int) else item.fileno()
+    found = network().sockets.get(number)
+    if found is None:
+        raise ValueError(f"descriptor {number} is not a socket of the explorer")
+    assert isinstance(found, Socket)
+    return found
+
+
+class Selection(Primitive):
+    """A call that waits for several sockets."""
+
+    def until_any(
+        self, wanted: Callable[[], list[tuple[int, int]]], seconds: float | None
+    ) -> list[tuple[int, int]]:
+        """Return the ready descriptors with their events, at most after `seconds`."""
+        run = self.point("looks at the sockets of")
+        if run is None:
+            return []
+        if not wanted() and seconds != 0:
+            self.wait(
+                run, "waits for a socket of", lambda: bool(wanted()), seconds, "looks at the sockets of"
+            )
+        return wanted()
+
+
+def select_call(
+    readers: Iterable[Any], writers: Iterable[Any], _errors: Iterable[Any], timeout: float | None = None
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Be select.select()."""
+    readers, writers = list(readers), list(writers)
+
+    def wanted() -> list[tuple[int, int]]:
+        found = [(0, place) for place, each in enumerate(readers) if lookup(each).readable()]
+        return found + [(1, place) for place, each in enumerate(writers) if lookup(each).writable()]
+
+    ready = Selection().until_any(wanted, timeout)
+    return (
+        [readers[place] for kind, place in ready if kind == 0],
+        [writers[place] for kind, place in ready if kind == 1],
+        [],
+    )
+
+
+class Poll(Selection):
+    """Be select.poll(): timeouts are milliseconds."""
+
+    unit = 0.001
+    read, write, hang, once = select.POLLIN, select.POLLOUT, select.POLLHUP, 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: dict[int, int] = {}
+        self.closed = False
+
+    def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
+        number = lookup(item).number
+        if self.once and number in self.watched:
+            raise FileExistsError(errno.EEXIST, "File exists")
+        self.point("watches a socket with")
+        self.watched[number] = events
+        self.changed()
+
+    def modify(self, item: Any, events: int) -> None:
+        number = item if isinstance(item, int) else item.fileno()
+        if number not in self.watched:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        self.point("watches a socket with")
+        self.watched[number] = events
+        self.changed()
+
+    def unregister(self, item: Any) -> None:
+        number = item if isinstance(item, int) else item.fileno()
+        self.point("forgets a socket of")
+        if self.watched.pop(number, None) is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    def changed(self) -> None:
+        """Have the scheduler look again who may run."""
+        if ACTIVE:
+            ACTIVE[-1].dirty = True
+
+    def ready(self) -> list[tuple[int, int]]:
+        """Return the descriptors with events that have come."""
+        found = []
+        for number, events in self.watched.items():
+            each = network().sockets.get(number)
+            if each is None:
+                continue  # closed: the kernel forgets it
+            come = (self.read if each.readable() else 0) | (self.write if each.writable() else 0)
+            come &= events
+            if come:
+                found.append((number, come))
+        return found
+
+    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
+        seconds = None if timeout is None or timeout < 0 else timeout * self.unit
+        found = self.until_any(self.ready, seconds)
+        for number, _ in found:
+            if self.watched[number] & self.once:
+                self.watched[number] = self.once
+        return found
+
+
+class Epoll(Poll):
+    """Be select.epoll(): timeouts are seconds."""
+
+    unit = 1.0
+    read, write = getattr(select, "EPOLLIN", 1), getattr(select, "EPOLLOUT", 4)
+    once = getattr(select, "EPOLLONESHOT", 1 << 30)
+
+    def __init__(self, sizehint: int = -1, flags: int = 0) -> None:
+        super().__init__()
+        self.number = network().add(self) if ACTIVE else -1
+
+    def fileno(self) -> int:
+        return self.number
+
+    def close(self) -> None:
+        self.closed = True
+
+    def __enter__(self) -> Epoll:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

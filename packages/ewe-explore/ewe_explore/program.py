@@ -1,0 +1,118 @@
+"""A program: a file, a scenario in it, and what must hold.
+
+A file of a student is one of these:
+
+    def scenario(): ...            what to run: it starts threads, and asserts what must hold at the end
+    def check(result): ...         called when all threads have ended, with what scenario() returned
+    def scenario_two_workers(): ...    a file may have several: each is explored by itself
+
+A file without a scenario is run as a program (`__name__` is "__main__"). In tests and notebooks, a scenario is any
+function (explore()). Its module is then read again from its file for each run, like the student's others.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ewe_explore.modules import World
+from ewe_explore.scheduler import Options, ProgramError, Run
+
+
+class Program:
+    """A scenario of a file."""
+
+    def __init__(
+        self,
+        path: Path,
+        scenario: str = "",
+        options: Options | None = None,
+        instrumented: tuple[str, ...] = (),
+        function: Callable[[], Any] | None = None,
+    ) -> None:
+        self.path = path.resolve()
+        self.scenario = scenario
+        self.function = function
+        self.world = World([self.path.parent], instrumented)
+        self.options = options or Options()
+        self.options.user = (str(self.path.parent) + "/",)
+
+    def words(self) -> list[str]:
+        """Return the options of the command that name this program."""
+        return [] if self.scenario in ("", "scenario") else ["--scenario", self.scenario]
+
+    def start(self, run: Run) -> None:
+        """Execute the program in a run."""
+        self.world.begin()
+        try:
+            run.execute(lambda: self.main(run))
+        finally:
+            self.world.end()
+
+    def main(self, run: Run) -> Any:
+        """Be lane 0: import the file, call the scenario, wait for the threads, call check()."""
+        if self.function is not None:
+            return self.function()
+        if not self.scenario:
+            self.world.run_file(self.path, "__main__")
+            self.world.leave()
+            return None
+        module = self.world.run_file(self.path, self.path.stem)
+        result = getattr(module, self.scenario)()
+        check = getattr(module, "check", None)
+        self.world.leave()
+        if check is not None:
+            self.join_all(run)
+            check(*([result] if inspect.signature(check).parameters else []))
+        return result
+
+    def join_all(self, run: Run) -> None:
+        """Wait for every thread that is not a daemon, as the interpreter does at its end."""
+        for lane in list(run.lanes[1:]):
+            if not lane.daemon and lane.thread is not None and not lane.done:
+                lane.thread.join()
+
+
+def scenarios(path: Path) -> list[str]:
+    """Return the names of the scenarios of a file, in their order. Raises ProgramError."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise ProgramError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ProgramError(f"{path} is a directory; name a file with a scenario") from None
+    except OSError as reason:
+        raise ProgramError(f"{path}: {reason.strerror}") from None
+    except SyntaxError as reason:
+        where = f"{path}:{reason.lineno}" if reason.lineno else f"{path}"
+        raise ProgramError(f"{where}: {reason.msg}") from None
+    except ValueError as reason:  # NUL bytes
+        raise ProgramError(f"{path}: {reason}") from None
+    except (RecursionError, MemoryError):
+        raise ProgramError(f"{path}: an expression is nested too deeply") from None
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and (node.name == "scenario" or node.name.startswith("scenario_"))
+        and not node.args.args
+    ]
+
+
+def of_function(function: Callable[[], Any], options: Options | None = None) -> Program:
+    """Return the program of a function: by its file and name where it is a module's own, else as it is."""
+    try:
+        file = inspect.getsourcefile(function)
+    except TypeError:
+        file = None
+    if file is None or not Path(file).is_file():
+        raise ProgramError(f"{function!r} has no source file, so the explorer cannot see its steps")
+    name = getattr(function, "__qualname__", "")
+    if not name.isidentifier():
+        raise ProgramError(
+            f"{name or function!r} is no function of a module; define the scenario at the top of a file"
+        )
+    return Program(Path(file), name, options)

@@ -1,0 +1,262 @@
+"""explore(): one call from a scenario to a verdict, for tests, notebooks and the command.
+
+    from ewe_explore import explore
+
+    def scenario():
+        ...
+
+    def test_my_pool():
+        explore(scenario, runs=500).check()      # raises RaceFound, whose text is the timeline
+
+Read next: search.py.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ewe_explore.explain import Story, story_of
+from ewe_explore.page import page
+from ewe_explore.program import Program, of_function
+from ewe_explore.scheduler import ACTIVE, Options, ProgramError, Run, Schedule
+from ewe_explore.search import Failure, Replay, Search, failure_of
+from ewe_explore.shrink import Shrinker
+from ewe_explore.timeline import timeline
+
+SECONDS = 10.0
+NO_VERDICT = ("stuck", "unusable")  # kinds of problems that say nothing about schedules
+
+
+class RaceFound(AssertionError):
+    """The scenario fails with some schedule. The text tells how."""
+
+
+@dataclass
+class Exploration:
+    """What a search has found. failure: None if every run passed.
+
+    runs: of the search. exhaustive: every schedule was tried. levels: all schedules with up to so many
+    deviations were.
+    """
+
+    program: Program
+    seed: int
+    runs: int
+    seconds: float
+    exhaustive: bool
+    levels: int
+    longest: int
+    failure: Failure | None = None
+    story: Story | None = None
+
+    def text(self, width: int = 100, colour: bool = False) -> str:
+        """Return the report for a terminal."""
+        if self.story is None:
+            return self.verdict()
+        drawn = timeline(self.story, width, colour)
+        if len(self.story.lanes) == 1:  # nothing to draw
+            drawn = f"✗ {self.story.headline}"
+        parts = [drawn, ""]
+        why = [f"Why: {text}" if not place else text for place, text in enumerate(self.story.why)]
+        parts += [textwrap.fill(text, max(width, 40), break_on_hyphens=False) for text in why]
+        parts += ["", self.verdict()]
+        return "\n".join(parts)
+
+    def verdict(self) -> str:
+        """Return what the runs say, in one or two lines."""
+        name = f"{self.program.path.name}: "
+        if self.program.scenario not in ("", "scenario"):
+            name += f"{self.program.scenario}: "
+        if self.failure is None:
+            return f"{name}no failure in {self.counted()}{self.covered()}"
+        small = (
+            "no schedule with fewer switches fails" if self.failure.complete else "perhaps not the smallest"
+        )
+        found = f"found in run {self.runs:,}" if self.runs else "replayed"
+        return (
+            f"{name}{found}; the schedule has {deviations(self.failure.schedule)} ({small})\n"
+            f"again: {self.command()}"
+        )
+
+    def counted(self) -> str:
+        return f"{self.runs:,} run{'s' if self.runs != 1 else ''}"
+
+    def covered(self) -> str:
+        """Return how many schedules the search has tried to their end."""
+        if self.exhaustive:
+            return ": these are all schedules"
+        if self.levels < 1:
+            return ""
+        return f"; every schedule with up to {self.levels} chosen switch{'es' if self.levels != 1 else ''} passes"
+
+    def command(self) -> str:
+        """Return the command that shows the failure again."""
+        words = ["ewe-explore", relative(self.program.path)]
+        words += self.program.words()
+        words += self.flags()
+        if self.failure is not None:
+            words += ["--schedule", schedule_text(self.failure.schedule)]
+        return " ".join(words)
+
+    def flags(self) -> list[str]:
+        """Return the options of the command that change what a schedule means."""
+        options = self.program.options
+        words = []
+        if options.spurious:
+            words.append("--spurious")
+        if options.early_timeouts:
+            words.append("--early-timeouts")
+        if options.max_steps != Options().max_steps:
+            words += ["--max-steps", str(options.max_steps)]
+        return words
+
+    def html(self) -> str:
+        """Return the failure as a page. Raises ValueError if there is none."""
+        if self.story is None:
+            raise ValueError("nothing failed, so there is no timeline to show")
+        return page(self.story, self.program.path.name)
+
+    def check(self) -> Exploration:
+        """Return this exploration if nothing failed; else raise RaceFound."""
+        if self.failure is not None:
+            raise RaceFound("\n" + self.text(96))
+        return self
+
+
+def relative(path: Path) -> str:
+    """Return a path as it is shortest: from the current directory, if the file is below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def deviations(schedule: Schedule) -> str:
+    """Return the length of a schedule in words."""
+    count = len(schedule)
+    return (
+        "no chosen switch: it fails by itself" if not count else f"{count} chosen switch{'es' * (count > 1)}"
+    )
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Return a schedule as the command line writes it: `17:2,31:0`; `none` is the empty one."""
+    return ",".join(f"{index}:{lane}" for index, lane in schedule) or "none"
+
+
+def read_schedule(text: str) -> Schedule:
+    """Return the schedule that a text says. Raises ValueError with one line."""
+    if text.strip() in ("", "none"):
+        return ()
+    found: list[tuple[int, int]] = []
+    for part in text.split(","):
+        index, colon, lane = part.strip().partition(":")
+        if not (colon and index.isascii() and index.isdigit() and lane.isascii() and lane.isdigit()):
+            raise ValueError(f"{part.strip()!r} is no part of a schedule; one is written as 17:2,31:0")
+        found.append((int(index), int(lane)))
+    return tuple(sorted(found))
+
+
+def explore(
+    scenario: Callable[[], Any] | Program,
+    seconds: float = SECONDS,
+    seed: int = 1,
+    runs: int | None = None,
+    *,
+    spurious: bool = False,
+    early_timeouts: bool = False,
+    max_steps: int = 20_000,
+    progress: Callable[[int], None] | None = None,
+) -> Exploration:
+    """Search for a schedule with which a scenario fails, for at most `seconds` or `runs`.
+
+    scenario: a function at the top of a file. It starts threads and asserts what must hold. spurious: conditions
+    may wake without a notify. early_timeouts: a timeout may expire while others still work. Raises ProgramError if
+    the scenario cannot be explored.
+    """
+    options = Options(max_steps=max_steps, spurious=spurious, early_timeouts=early_timeouts)
+    program = scenario if isinstance(scenario, Program) else of_function(scenario, options)
+    began = time.monotonic()
+    search = Search(program.start, program.options, seed)
+    failed: Run | None = None
+    while (runs is None or search.runs < runs) and (runs is not None or time.monotonic() - began < seconds):
+        run = search.attempt()
+        if run is None:
+            break
+        if progress is not None:
+            progress(search.runs)
+        if run.problem is not None:
+            failed = run
+            break
+    result = Exploration(
+        program,
+        seed,
+        search.runs,
+        0.0,
+        failed is None and search.exhausted(),
+        search.finished_levels(),
+        search.longest,
+    )
+    if failed is not None:
+        if failed.problem is not None and failed.problem.kind in NO_VERDICT:
+            raise ProgramError(failed.problem.headline)
+        result.failure = Shrinker(search, failure_of(failed)).shrink()
+        tell(result)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def replay(program: Program, schedule: Schedule) -> Exploration:
+    """Run a program with one schedule."""
+    result = Exploration(program, 0, 0, 0.0, False, -1, 0)
+    result.failure = Failure(schedule, None, 0, 0)  # type: ignore[arg-type] # tell() sets it
+    run = tell(result)
+    if run.problem is None:
+        result.failure = None
+        result.runs = 1
+    elif run.problem.kind in NO_VERDICT:
+        raise ProgramError(run.problem.headline)
+    return result
+
+
+def tell(result: Exploration) -> Run:
+    """Run the schedule of a failure once more, with all values, and add its story."""
+    assert result.failure is not None
+    run = Run(Replay(result.failure.schedule), replace(result.program.options), detailed=True)
+    result.program.start(run)
+    if run.problem is not None:
+        result.failure = replace(
+            failure_of(run), complete=result.failure.complete, tried=result.failure.tried
+        )
+        result.story = story_of(run)
+        result.story.facts = facts(result)
+    return run
+
+
+def facts(result: Exploration) -> dict[str, str]:
+    """Return what a page says about the search."""
+    failure = result.failure
+    assert failure is not None
+    found = {"schedule": schedule_text(failure.schedule), "steps": f"{failure.steps:,}"}
+    if result.runs:
+        found = {"found in run": f"{result.runs:,}", "seed": str(result.seed), **found}
+    if failure.complete:
+        found["smallest"] = "no schedule with fewer switches fails"
+    return {**found, "command": result.command()}
+
+
+def always(invariant: Callable[[], object]) -> None:
+    """Have the explorer check an invariant before every step of the scenario.
+
+    invariant: returns False, or raises, if it is broken. It must not change anything. Outside of an exploration it
+    is called once.
+    """
+    if ACTIVE:
+        ACTIVE[-1].invariants.append(invariant)
+    elif invariant() is False:
+        raise AssertionError("the invariant is broken")

@@ -1,0 +1,214 @@
+"""Threads under the scheduler: threading.Thread and Timer, and the functions of `_thread`.
+
+A thread of the program is a lane. start() adds the lane and is a point: the new thread may go first, or much later.
+
+Read next: scheduler.py; queues.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ewe_explore.primitives import Event, Primitive
+from ewe_explore.scheduler import ACTIVE, Lane, Run, Step, place
+
+
+def lane_name(run: Run, target: Any) -> str:
+    """Return a name for a lane: that of its function, with a number."""
+    function = getattr(target, "func", target)
+    name = getattr(function, "__name__", "thread").strip("_<>") or "thread"
+    number = sum(lane.name.rpartition(" ")[0] == name for lane in run.lanes) + 1
+    return f"{name} {number}"
+
+
+class Thread(Primitive):
+    """A thread that start() makes a lane of."""
+
+    _counter = 0
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., Any] | None = None,
+        name: str | None = None,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self._target = target
+        self._args = args
+        self._kwargs = dict(kwargs or {})
+        self._given = name
+        self._name = name or ""
+        inherited = bool(ACTIVE) and ACTIVE[-1].current.daemon
+        self._daemonic = inherited if daemon is None else daemon
+        self.lane: Lane | None = None
+
+    @property
+    def label(self) -> str:
+        return self.lane.name if self.lane is not None else self._name or "a thread"
+
+    def run(self) -> None:
+        """Call the target; a subclass may do something else."""
+        if self._target is not None:
+            self._target(*self._args, **self._kwargs)
+
+    def start(self) -> None:
+        if not ACTIVE:
+            raise RuntimeError("threads of the explorer start during a run only")
+        run = ACTIVE[-1]
+        if self.lane is not None:
+            raise RuntimeError("threads can only be started once")
+        called = self._target if self._target is not None else type(self).run
+        name = self._given or (
+            lane_name(run, called) if self._target is not None else lane_name(run, type(self))
+        )
+        self.lane = run.add(name, self.run, self._daemonic)
+        self.lane.thread = self
+        run.begin(self.lane)
+        self.point("starts")
+
+    def join(self, timeout: float | None = None) -> None:
+        lane = self.lane
+        if lane is None:
+            raise RuntimeError("cannot join thread before it is started")
+        if not ACTIVE:
+            return
+        if lane is ACTIVE[-1].current:
+            raise RuntimeError("cannot join current thread")
+        run = self.point("joins")
+        if run is not None and not lane.done:
+            self.wait(run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
+
+    def is_alive(self) -> bool:
+        self.point("looks at")
+        return self.lane is not None and not self.lane.done
+
+    @property
+    def name(self) -> str:
+        return self._name or self.label
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = str(name)
+        if self.lane is not None:
+            self.lane.name = self._name
+
+    def getName(self) -> str:
+        return self.name
+
+    def setName(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def daemon(self) -> bool:
+        return self._daemonic
+
+    @daemon.setter
+    def daemon(self, daemonic: bool) -> None:
+        if self.lane is not None:
+            raise RuntimeError("cannot set daemon status of active thread")
+        self._daemonic = daemonic
+
+    def isDaemon(self) -> bool:
+        return self.daemon
+
+    def setDaemon(self, daemonic: bool) -> None:
+        self.daemon = daemonic
+
+    @property
+    def ident(self) -> int | None:
+        return None if self.lane is None else self.lane.number + 1
+
+    native_id = ident
+
+    def __repr__(self) -> str:
+        return f"<Thread({self.name})>"
+
+
+class Timer(Thread):
+    """Calls a function after some time, unless it is cancelled."""
+
+    def __init__(
+        self,
+        interval: float,
+        function: Callable[..., Any],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.interval = interval
+        self.function = function
+        self.args = list(args or [])
+        self.kwargs = dict(kwargs or {})
+        self.finished = Event()
+
+    def cancel(self) -> None:
+        self.finished.set()
+
+    def run(self) -> None:
+        self.finished.wait(self.interval)
+        if not self.finished.is_set():
+            self.function(*self.args, **self.kwargs)
+        self.finished.set()
+
+
+def current_thread() -> Any:
+    """Return the Thread of the current lane."""
+    if not ACTIVE:
+        return threading.current_thread()
+    lane = ACTIVE[-1].current
+    if lane.thread is None:
+        thread = Thread(name=lane.name, daemon=lane.daemon)
+        thread.lane = lane
+        lane.thread = thread
+    return lane.thread
+
+
+def main_thread() -> Any:
+    """Return the Thread of lane 0."""
+    run = ACTIVE[-1]
+    before, run.current = run.current, run.lanes[0]
+    try:
+        return current_thread()
+    finally:
+        run.current = before
+
+
+def enumerate_threads() -> list[Any]:
+    """Return the threads that have not ended."""
+    return [lane.thread or main_thread() for lane in ACTIVE[-1].lanes if not lane.done] if ACTIVE else []
+
+
+def get_ident() -> int:
+    """Return the number of the current thread: the same in every run."""
+    return ACTIVE[-1].current.number + 1 if ACTIVE else threading.get_ident()
+
+
+def start_new_thread(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> int:
+    """Start a lane without a Thread: a daemon, as in the standard library."""
+    run = ACTIVE[-1]
+    lane = run.add(lane_name(run, function), lambda: function(*args, **(kwargs or {})), daemon=True)
+    run.begin(lane)
+    file, line = place()
+    run.point(Step(run.current.number, "sync", "starts", lane.name, lane, None, True, file, line))
+    return lane.number + 1
+
+
+def exit_thread() -> None:
+    """End the current thread."""
+    raise SystemExit
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Stand for a function that has no meaning under the scheduler."""
+
+
+def stack_size(_size: int = 0) -> int:
+    return 0

@@ -1,0 +1,343 @@
+"""The stand-ins mean what the standard library means, and a changed program what the original means."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ewe_explore import instrument
+from ewe_explore.program import Program
+from ewe_explore.scheduler import Options, Run
+from ewe_explore.search import Replay
+
+# Programs whose result does not depend on the schedule. Each is run with real threads, too.
+SAME = {
+    "lock": """
+        lock = threading.Lock()
+        yield lock.acquire(), lock.acquire(blocking=False), lock.locked(), lock.acquire(timeout=0.01)
+        lock.release()
+        yield lock.locked()
+        yield caught(lock.release)
+        yield caught(lock.acquire, False, 3)
+        """,
+    "rlock": """
+        lock = threading.RLock()
+        with lock, lock:
+            yield in_thread(lambda: lock.acquire(blocking=False))
+        yield in_thread(lambda: lock.acquire(blocking=False))
+        yield caught(threading.RLock().release)
+        """,
+    "condition": """
+        ready = threading.Condition()
+        yield caught(ready.notify), caught(ready.wait, 1)
+        with ready:
+            yield ready.wait(timeout=0.01), ready.wait_for(lambda: 0, 0.01), ready.wait_for(lambda: 7)
+        order = []
+        def wait(number):
+            with ready:
+                order.append(number)
+                ready.wait()
+                order.append(-number)
+        threads = [threading.Thread(target=wait, args=(n,)) for n in (1, 2, 3)]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            while number not in order:
+                time.sleep(0.001)
+        for expected in (-1, -2, -3):
+            with ready:
+                ready.notify()
+            while expected not in order:
+                time.sleep(0.001)
+        yield order
+        """,
+    "semaphore": """
+        two = threading.BoundedSemaphore(2)
+        yield two.acquire(), two.acquire(), two.acquire(blocking=False), two.acquire(timeout=0.01)
+        two.release(2)
+        yield caught(two.release), caught(threading.Semaphore, -1), caught(two.release, 0)
+        """,
+    "event": """
+        event = threading.Event()
+        yield event.wait(0.01), event.is_set()
+        yield in_thread(event.set), event.wait(), event.is_set()
+        event.clear()
+        yield event.is_set()
+        """,
+    "barrier": """
+        barrier = threading.Barrier(2, action=lambda: done.append(1))
+        done = []
+        other = []
+        thread = threading.Thread(target=lambda: other.append(barrier.wait()))
+        thread.start()
+        mine = barrier.wait()
+        thread.join()
+        yield sorted([mine, *other]), done, barrier.n_waiting, barrier.parties, barrier.broken
+        yield caught(barrier.wait, 0.01), barrier.broken, caught(barrier.wait)
+        barrier.reset()
+        yield barrier.broken
+        """,
+    "thread": """
+        thread = threading.Thread(target=lambda: None, name="T", daemon=True)
+        yield caught(thread.join), thread.is_alive(), thread.daemon, thread.name
+        thread.start()
+        yield caught(thread.start), thread.join(), thread.is_alive(), caught(threading.current_thread().join)
+        class Mine(threading.Thread):
+            def run(self):
+                self.result = threading.current_thread() is self
+        mine = Mine()
+        mine.start()
+        mine.join()
+        yield mine.result, threading.current_thread() is threading.main_thread() or "not main"
+        """,
+    "timer": """
+        out = []
+        timer = threading.Timer(0.01, out.append, ["late"])
+        timer.start()
+        timer.join()
+        other = threading.Timer(60, out.append, ["never"])
+        other.start()
+        other.cancel()
+        other.join()
+        yield out
+        """,
+    "local": """
+        mine = threading.local()
+        mine.x = 1
+        yield in_thread(lambda: hasattr(mine, "x")), mine.x
+        """,
+    "queue": """
+        q = queue.Queue(maxsize=2)
+        q.put(1), q.put(2)
+        yield caught(q.put, 3, False), caught(q.put, 3, True, 0.01), q.full(), q.qsize()
+        yield q.get(), q.get(), q.empty()
+        yield caught(q.get_nowait), caught(q.get, True, 0.01), caught(q.get, True, -1)
+        q.task_done(), q.task_done()
+        yield q.join(), caught(q.task_done)
+        for kind in (queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue):
+            each = kind()
+            for item in (2, 3, 1):
+                each.put(item)
+            yield [each.get() for _ in range(3)]
+        class Last(queue.Queue):
+            def _put(self, item):
+                self.queue.appendleft(item)
+        last = Last()
+        last.put(1), last.put(2)
+        yield last.get()
+        """,
+    "sockets": """
+        one, other = socket.socketpair()
+        one.sendall(b"abc")
+        yield other.recv(2), other.recv(2)
+        other.setblocking(False)
+        yield caught(other.recv, 1)
+        other.settimeout(0.01)
+        yield caught(other.recv, 1)
+        one.shutdown(socket.SHUT_WR)
+        yield other.recv(9), other.recv(9)
+        file = one.makefile("rb")
+        other.sendall(b"line\\nrest")
+        yield file.readline()
+        one.close(), file.close()
+        yield caught(one.recv, 1), one.fileno(), caught(other.send, b"late")
+        other.close()
+        """,
+    "server": """
+        server = socket.create_server(("127.0.0.1", 0))
+        address = server.getsockname()
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(connection.recv(10).upper())
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"hello")
+            yield connection.recv(10), connection.recv(10)
+        thread.join()
+        server.close()
+        yield caught(socket.create_connection, address)
+        """,
+    "selectors": """
+        one, other = socket.socketpair()
+        with selectors.DefaultSelector() as selector:
+            selector.register(one, selectors.EVENT_READ, "data")
+            yield selector.select(0)
+            other.send(b"x")
+            yield [(key.data, events) for key, events in selector.select(1)]
+        yield [len(each) for each in select.select([one], [one], [], 1)]
+        one.close(), other.close()
+        """,
+    "executor": """
+        with ThreadPoolExecutor(2) as pool:
+            yield list(pool.map(lambda n: n * n, range(4)))
+            future = pool.submit(lambda: 1 / 0)
+            yield caught(future.result)
+        """,
+}
+HEAD = """
+import queue, select, selectors, socket, threading, time
+from concurrent.futures import ThreadPoolExecutor
+
+def caught(function, *args):
+    try:
+        return function(*args)
+    except (Exception, TimeoutError) as reason:
+        return type(reason).__name__
+
+def in_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+def steps():
+{body}
+
+def scenario():
+    return [str(each) for each in steps()]
+"""
+
+
+def program(path: Path, text: str) -> Program:
+    path.write_text(text)
+    return Program(path, "scenario", Options(stall_s=20))
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_stand_in_is_as_the_standard_library(name: str, tmp_path: Path) -> None:
+    lines = SAME[name].strip("\n").splitlines()
+    indent = len(lines[0]) - len(lines[0].lstrip()) - 4
+    source = HEAD.format(body="\n".join(line[indent:] for line in lines))
+    real: dict[str, Any] = {"__name__": "real"}
+    exec(compile(source, "real", "exec"), real)
+    expected = real["scenario"]()
+    explored = program(tmp_path / f"{name}_explored.py", source)
+    run = Run(Replay(()), explored.options)
+    explored.start(run)
+    assert run.problem is None, run.problem
+    assert run.result == expected
+
+
+def test_random_numbers_are_the_same_in_each_run(tmp_path: Path) -> None:
+    explored = program(tmp_path / "dice.py", "import random\ndef scenario(): return random.random()\n")
+    state = random.getstate()
+    results = []
+    for _ in range(2):
+        run = Run(Replay(()), explored.options)
+        explored.start(run)
+        results.append(run.result)
+    assert results[0] == results[1]
+    assert random.getstate() == state
+
+
+def test_nothing_of_a_run_is_left(tmp_path: Path) -> None:
+    text = "import threading, helper\ndef scenario():\n    lock = threading.Lock()\n"
+    text += "    lock.acquire(), lock.acquire()\n"
+    (tmp_path / "helper.py").write_text("import threading\ncount = 0\n")
+    before = (set(sys.modules), threading.active_count(), threading.Lock, len(sys._current_frames()))
+    explored = program(tmp_path / "left_over.py", text)
+    for _ in range(20):
+        run = Run(Replay(()), explored.options)
+        explored.start(run)
+        assert run.problem is not None and run.problem.kind == "deadlock"
+    assert set(sys.modules) - before[0] <= {"selectors"}
+    assert (threading.active_count(), threading.Lock) == before[1:3]
+    assert len(sys._current_frames()) <= before[3]
+
+
+# The changed source
+
+LIBRARY = [
+    "argparse",
+    "configparser",
+    "dataclasses",
+    "difflib",
+    "heapq",
+    "json.decoder",
+    "statistics",
+    "textwrap",
+]
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_changed_module_still_works(name: str) -> None:
+    """Modules of the standard library, changed: every kind of statement is in them somewhere."""
+    original = importlib.import_module(name)
+    assert original.__file__ is not None
+    code = instrument.compiled(Path(original.__file__).read_text(encoding="utf-8"), original.__file__)
+    module = types.ModuleType(name)
+    module.__package__ = name.rpartition(".")[0]
+    module.__dict__.update({instrument.AT: instrument.at, instrument.HOLD: instrument.hold})
+    exec(code, module.__dict__)
+    assert {key for key in vars(original) if not key.startswith("__")} <= set(vars(module))
+    if name == "textwrap":
+        text = "a lock is a variable with its owner " * 5
+        assert module.fill(text, 30) == original.fill(text, 30)
+    if name == "json.decoder":
+        assert module.JSONDecoder().decode('{"a": [1, 2.5, null]}') == json.loads('{"a": [1, 2.5, null]}')
+    if name == "statistics":
+        assert module.median([3, 1, 2]) == 2 and module.linear_regression([1, 2, 3], [2, 4, 6]).slope == 2
+    if name == "heapq":
+        assert list(module.merge([1, 4], [2, 3])) == [1, 2, 3, 4]
+    if name == "difflib":
+        assert module.get_close_matches("lock", ["block", "queue"]) == ["block"]
+    if name == "argparse":
+        parser = module.ArgumentParser()
+        parser.add_argument("--n", type=int)
+        assert parser.parse_args(["--n", "3"]).n == 3
+    if name == "configparser":
+        parser = module.ConfigParser()
+        parser.read_string("[a]\nb = ${x}1\n")
+        assert parser["a"]["b"] == "${x}1"
+
+
+def test_the_order_of_evaluation_stays() -> None:
+    source = """
+seen = []
+def f(value):
+    seen.append(value)
+    return value
+class Box:
+    pass
+box, table, total = Box(), {}, 0
+def work():
+    global total
+    f(box).x = f(1)
+    f(box).x += f(2)
+    table[f("k")] = f(3)
+    table[f("k")] += f(4)
+    total += f(5)
+    f([6]).append(f(box).x)
+    f(box).y, table["z"] = f((7, 8))
+    [n for n in f([9]) if n in f([9])]
+    del f(box).y
+    match f(box).x:
+        case 3 if f(10):
+            seen.append("matched")
+    try:
+        f(box).none
+    except AttributeError:
+        seen.append("no attribute")
+    return (lambda: total)() or f(11)
+result = work()
+"""
+    plain: dict[str, Any] = {}
+    exec(compile(source, "plain", "exec"), plain)
+    changed: dict[str, Any] = {instrument.AT: instrument.at, instrument.HOLD: instrument.hold}
+    exec(instrument.compiled(source, "changed"), changed)
+
+    def told(names: dict[str, Any]) -> list[str]:
+        return [type(each).__name__ if type(each).__name__ == "Box" else repr(each) for each in names["seen"]]
+
+    assert told(changed) == told(plain) and changed["result"] == plain["result"] == 5
+    assert changed["table"] == plain["table"]

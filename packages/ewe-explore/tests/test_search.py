@@ -1,0 +1,312 @@
+"""What the explorer sees, how small its schedules are, and what it says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.server import wait_until
+
+from ewe_explore import RaceFound, always, explore
+from ewe_explore.cli import main
+from ewe_explore.program import Program
+from ewe_explore.report import read_schedule, replay, schedule_text
+from ewe_explore.scheduler import SAMPLES, Options, ProgramError, Run
+from ewe_explore.search import Replay
+
+# Accesses that are two steps: a read, then a write. Two threads call work(), and `value()` must be 2.
+LOST = {
+    "attribute": "class Box: n = 0\nbox = Box()\ndef work(): box.n += 1\ndef value(): return box.n",
+    "class": "class Box: n = 0\ndef work(): Box.n += 1\ndef value(): return Box.n",
+    "item": "t = {'n': 0}\ndef work(): t['n'] += 1\ndef value(): return t['n']",
+    "global": "n = 0\ndef work():\n    global n\n    n += 1\ndef value(): return n",
+    "nonlocal": "def make():\n    n = 0\n    def work():\n        nonlocal n\n        n += 1\n"
+    "    return work, lambda: n\nwork, value = make()",
+    "two lines": "t = [0]\ndef work():\n    old = t[0]\n    t[0] = old + 1\ndef value(): return t[0]",
+    "get and set": "t = {}\ndef work(): t['n'] = t.get('n', 0) + 1\ndef value(): return t['n']",
+    "length": "t = []\ndef work(): t.append(len(t))\ndef value(): return t[-1] + 1",
+    "argument": "class Box: n = 0\nbox = Box()\ndef work(): box.n = max(box.n + 1, 0)\ndef value(): return box.n",
+    "while": "t = [1, 2]\nout = []\ndef work():\n    if t:\n        out.append(t[0])\n        del t[0]\n"
+    "def value(): return len(set(out))",
+    "in": "t = set()\nout = []\ndef work():\n    if 'a' not in t:\n        t.add('a')\n        out.append(1)\n"
+    "def value(): return 3 - len(out)",
+}
+TWO = """
+import threading
+def scenario():
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert value() == 2
+"""
+
+
+def program(path: Path, text: str, options: Options | None = None) -> Program:
+    path.write_text(text)
+    return Program(path, "scenario", options)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_switch_is_possible_within(name: str, tmp_path: Path) -> None:
+    result = explore(program(tmp_path / "lost.py", LOST[name] + "\n" + TWO), runs=60)
+    assert result.failure is not None, result.text()
+    assert len(result.failure.schedule) == 1
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_lock_around_it_is_enough(name: str, tmp_path: Path) -> None:
+    locked = (
+        TWO.replace("target=work", "target=locked")
+        + "lock = threading.Lock()\ndef locked():\n    with lock: work()\n"
+    )
+    result = explore(program(tmp_path / "locked.py", LOST[name] + "\n" + locked), runs=60)
+    assert result.failure is None, result.text()
+
+
+@pytest.mark.parametrize(
+    "name", ["count", "forks", "lost_wakeup", "closed_twice", "forks_three", "buffer_if"]
+)
+def test_no_smaller_schedule_fails(name: str) -> None:
+    """Without the search and its heuristics: every schedule with fewer deviations passes, wherever it deviates."""
+    explored = Program(Path(SAMPLES, f"{name}.py"), "scenario")
+    result = explore(explored, seed=9, runs=400)
+    assert result.failure is not None and result.failure.complete
+    waiting: list[tuple[tuple[int, int], ...]] = [()]
+    tried = 0
+    while waiting:
+        schedule = waiting.pop()
+        if len(schedule) >= len(result.failure.schedule):
+            continue
+        run = Run(Replay(schedule), explored.options)
+        explored.start(run)
+        tried += 1
+        assert run.problem is None, schedule
+        last = schedule[-1][0] if schedule else -1
+        for index in range(last + 1, len(run.branches)):
+            branch = run.branches[index]
+            waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
+    assert tried >= 1
+    for place in range(len(result.failure.schedule)):
+        shorter = result.failure.schedule[:place] + result.failure.schedule[place + 1 :]
+        assert replay(explored, shorter).failure is None
+
+
+# Ends of a run: the text of scenario(), the kind of problem (None: it passes), what the headline says
+ENDS = [
+    ("lock = threading.Lock(); lock.acquire(); lock.acquire()", "deadlock", "main waits without end"),
+    ("threading.Thread(target=queue.Queue().get).start()", "deadlock", "the program cannot end: get 1"),
+    ("threading.Thread(target=queue.Queue().get, daemon=True).start()", None, ""),
+    ("threading.Thread(target=lambda: 1 / 0).start()", "exception", "dies of ZeroDivisionError"),
+    ("threading.Thread(target=sys.exit, args=(3,)).start()", None, ""),
+    ("assert [] == [1]", "assertion", "`assert [] == [1]` does not hold"),
+    ("while True: time.sleep(1)", "steps", "has not ended after 500 steps"),
+    ("time.sleep(1e9); assert time.monotonic() == 1e9", None, ""),
+    (
+        "done = []; threading.Thread(target=done.append, args=(1,)).start()\n    while not done: pass",
+        None,
+        "",
+    ),
+    ("os.fork()", "exception", "os.fork() cannot be explored"),
+    ("input()", "exception", "input() cannot be explored"),
+    ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
+    ("always(lambda: True); queue.Queue().qsize()", None, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "headline"), ENDS, ids=[row[0] for row in ENDS])
+def test_the_end_of_a_run(text: str, kind: str | None, headline: str, tmp_path: Path) -> None:
+    imports = "import os, queue, sys, threading, time\nfrom ewe_explore import always\n"
+    source = f"{imports}def scenario():\n    {text}\n"
+    result = explore(program(tmp_path / "ends.py", source, Options(max_steps=500)), runs=5)
+    if kind is None:
+        assert result.failure is None, result.text()
+    else:
+        assert result.failure is not None
+        assert result.failure.problem.kind == kind
+        assert headline in result.failure.problem.headline
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import asyncio; asyncio.run(asyncio.sleep(3))", r"main blocks at stuck\.py:2 \(in .*select"),
+        ("n = 0\n    while True: n += 1", r"main computes at stuck\.py:3.*does this loop end"),
+    ],
+)
+def test_a_lane_that_leaves_the_scheduler_is_reported(text: str, says: str, tmp_path: Path) -> None:
+    explored = program(tmp_path / "stuck.py", f"def scenario():\n    {text}\n", Options(stall_s=0.3))
+    threads = len(sys._current_frames())
+    with pytest.raises(ProgramError) as caught:
+        explore(explored, runs=3)
+    wait_until(lambda: len(sys._current_frames()) <= threads, 30)  # it is ended as soon as it can be
+    assert re.search(says, str(caught.value)) and "\n" not in str(caught.value)
+
+
+CONDITION = """
+import threading
+def scenario():
+    ready, box = threading.Condition(), []
+    def work():
+        with ready:
+            IF not box:
+                ready.wait()
+            assert box
+    thread = threading.Thread(target=work)
+    thread.start()
+    with ready:
+        box.append(1)
+        ready.notify()
+    thread.join()
+"""
+
+
+def test_spurious_wakeups_are_an_option(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    text = CONDITION.replace("IF", "if")
+    assert explore(program(wrong, text), runs=100).failure is None
+    result = explore(program(wrong, text, Options(spurious=True)), runs=100)
+    assert result.failure is not None and "--spurious" in result.command()
+    right = program(tmp_path / "right.py", CONDITION.replace("IF", "while"), Options(spurious=True))
+    assert explore(right, runs=100).failure is None
+
+
+def test_early_timeouts_are_an_option(tmp_path: Path) -> None:
+    text = (
+        "import queue, threading\ndef scenario():\n    q = queue.Queue()\n"
+        "    threading.Thread(target=q.put, args=(1,)).start()\n    q.get(timeout=5)\n"
+    )
+    path = tmp_path / "early.py"
+    assert explore(program(path, text), runs=50).failure is None
+    result = explore(program(path, text, Options(early_timeouts=True)), runs=50)
+    assert result.failure is not None and result.failure.problem.type == "Empty"
+
+
+def test_check_gets_the_result_after_the_last_thread(tmp_path: Path) -> None:
+    text = (
+        "import threading, time\ndef scenario():\n    out = []\n"
+        "    def work():\n        time.sleep(9)\n        out.append(1)\n"
+        "    threading.Thread(target=work).start()\n    return out\n"
+        "def check(out):\n    assert out == [EXPECTED]\n"
+    )
+    assert explore(program(tmp_path / "a.py", text.replace("EXPECTED", "1")), runs=9).failure is None
+    assert explore(program(tmp_path / "b.py", text.replace("EXPECTED", "2")), runs=9).failure is not None
+
+
+# For tests: a scenario of this file
+
+
+def scenario_that_races() -> None:
+    import threading
+
+    box = {"n": 0}
+
+    def work() -> None:
+        box["n"] += 1
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert box["n"] == 2
+
+
+def test_explore_takes_a_function() -> None:
+    with pytest.raises(RaceFound, match="A lost update"):
+        explore(scenario_that_races, runs=50).check()
+    with pytest.raises(ProgramError, match="define the scenario at the top of a file"):
+        explore(lambda: None)
+
+
+def test_always_outside_of_an_exploration() -> None:
+    always(lambda: True)
+    with pytest.raises(AssertionError, match="the invariant is broken"):
+        always(lambda: False)
+
+
+def test_schedules_are_written_and_read() -> None:
+    for schedule in ((), ((17, 2),), ((3, 1), (31, 0))):
+        assert read_schedule(schedule_text(schedule)) == schedule
+    for wrong in ("3", "3:", "a:1", "3:1;4:1", "-3:1", "٣:1"):
+        with pytest.raises(ValueError, match="is no part of a schedule"):
+            read_schedule(wrong)
+
+
+# The page and the command
+
+
+def test_the_documents_show_what_the_command_prints() -> None:
+    text = Path(__file__).parents[1].joinpath("docs", "explorer.md").read_text(encoding="utf-8")
+    shown = text.partition("$ ewe-explore lost_wakeup\n")[2].partition("```")[0].rstrip("\n")
+    result = explore(Program(Path(SAMPLES, "lost_wakeup.py"), "scenario"), runs=50)
+    file = "packages/ewe-explore/ewe_explore/samples/lost_wakeup.py"
+    expected = re.sub(r"again: ewe-explore \S+", f"again: ewe-explore {file}", result.text(100))
+    assert shown == expected
+
+
+def test_a_story_begins_with_the_first_thread_and_leaves_out_the_middle_of_a_long_one() -> None:
+    short = explore(Program(Path(SAMPLES, "count.py"), "scenario"), runs=50).story
+    assert short is not None and short.events[0].text == "starts work 1"
+    result = explore(Program(Path(SAMPLES, "busy_wait.py"), "scenario"), runs=1)
+    assert result.story is not None and len(result.story.events) == 161
+    assert re.search(r"⋮  \([\d,]+ more steps\)", result.text()) and "more steps" in result.html()
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    text = scenario_text = (
+        "import threading\ndef scenario():\n    name = '<b>&'\n"
+        "    threading.Thread(target=lambda: 1 / 0, name=name).start()\n"
+    )
+    page = explore(program(tmp_path / "page.py", text), runs=5).html()
+    assert "&lt;b&gt;&amp; dies of ZeroDivisionError" in page and "<b>&" not in page
+    assert not re.search(r"(src|href)=|url\(|https?://|<script", page)
+    assert "prefers-color-scheme: dark" in page and 'name="viewport"' in page
+    assert all(f"{number}</i>" in page for number in range(1, scenario_text.count("\n") + 1))
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "race.html"
+    assert main(["count", "--runs", "50", "--html", str(page)]) == 1
+    output = capsys.readouterr().out
+    assert "A lost update" in output and page.read_text().startswith("<!doctype html>")
+    command = re.search(r"again: ewe-explore (.*)", output)
+    assert command is not None
+    assert main(command[1].split()) == 1
+    again = capsys.readouterr().out
+    assert again.partition("\n\n")[0] == output.partition("\n\n")[0]
+    assert main(["count_locked", "--runs", "20"]) == 0
+    assert "no failure in 20 runs" in capsys.readouterr().out
+    assert main(["--list"]) == 0
+    assert "lost_wakeup" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("", "name a file with a scenario"),
+        ("cuont", 'no sample of this name; did you mean "count"?'),
+        ("{dir}", "is a directory"),
+        ("{dir}/broken.py", "broken.py:1: "),
+        ("{dir}/nul.py", "nul.py: "),
+        ("count --runs 0", "is no number from 1"),
+        ("count --seconds none", "is no time in seconds"),
+        ("count --seed -1", "is no seed"),
+        ("count --schedule 3-1", "is no part of a schedule"),
+        ("count --scenario scenari", 'did you mean "scenario"?'),
+        ("count --nonsense", "unrecognized arguments"),
+        ("count --runs 50 --html {dir}/none/race.html", "cannot be written"),
+        ("count --model Missing --runs 2", "there is no class Missing"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("def scenario(:\n")
+    (tmp_path / "nul.py").write_bytes(b"\0")
+    assert main(arguments.format(dir=tmp_path).split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ewe-explore: ") and says in error and error.count("\n") == 1

@@ -1,0 +1,95 @@
+"""Temporary accounts for an experiment: they exist only for the processes of the experiment.
+
+    with accounts(directory, 16) as (users, prefix):
+        subprocess.run([*prefix, "ewe", ...])
+
+A command behind the prefix runs in a mount namespace with its own /etc. There /etc/passwd has more users; all
+other names are links to the machine's /etc. Other processes do not see it, and the kernel removes it with the last
+process. (The whole directory is mounted, because a mount over /etc/passwd alone would be lost when the machine's
+file is replaced.) It needs root: only root may change to other users.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ewe_lab.bench.processes import LabError, find_tool, one_line
+
+FIRST = 61_001  # the uid of the first account; Debian assigns none of this range
+NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+OVERLAY = 'mount --bind /etc "$0" && mount --bind "$1" /etc && shift && exec "$@"'
+TRIED_IN = 10  # seconds
+
+
+@dataclass(frozen=True)
+class User:
+    """A temporary account with a home directory. number: its uid and gid."""
+
+    name: str
+    number: int
+    home: Path
+
+    def write(self, name: str, text: str) -> None:
+        """Write a program of this user, below ~/public_html/cgi-bin."""
+        directory = self.home / "public_html" / "cgi-bin"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+        for path in (self.home, directory.parent, directory, directory / name):
+            os.chown(path, self.number, self.number)
+            path.chmod(0o755)
+
+
+def impossible() -> str:
+    """Return why temporary accounts are impossible here, "" if they are possible."""
+    if os.geteuid():
+        return "accounts for the purpose need root: only root may run programs as others"
+    if not find_tool("unshare") or not find_tool("mount"):
+        return "accounts for the purpose need unshare and mount: apt install util-linux mount"
+    command = [*NAMESPACE, "mount --bind /etc /etc"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TRIED_IN)
+    if done.returncode:
+        return f"no mount namespace can be made here: {one_line(done.stderr)}"
+    return ""
+
+
+def own_etc(own: Path, machine: Path, passwd: str) -> None:
+    """Fill the directory to mount over /etc: `passwd` as a file, links into `machine` for all other names."""
+    own.mkdir()
+    for name in set(os.listdir("/etc")) - {"passwd"}:
+        (own / name).symlink_to(machine / name)
+    (own / "passwd").write_text(passwd)
+
+
+@contextmanager
+def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[User], list[str]]]:
+    """Make `count` accounts; yield them, and the prefix of a command. The caller removes the directory.
+
+    Raises LabError.
+    """
+    if why := impossible():
+        raise LabError(why)
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    numbers = range(FIRST, FIRST + count)
+    if taken & set(numbers):
+        raise LabError(f"the users {FIRST} to {FIRST + count - 1} exist on this machine")
+    homes = directory / "homes"
+    homes.mkdir(exist_ok=True)
+    users = [User(f"lab{number}", number, homes / f"lab{number}") for number in numbers]
+    lines = [f"{user.name}:x:{user.number}:{user.number}::{user.home}:/usr/sbin/nologin" for user in users]
+    for user in users:
+        user.home.mkdir(exist_ok=True)
+    # Not in `directory`, whose contents the caller deletes: the machine's /etc is mounted here. rmdir() is safe.
+    machine = Path(tempfile.mkdtemp(prefix="ewe-lab-etc-"))
+    try:
+        machine.chmod(0o755)
+        own_etc(directory / "etc", machine, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
+        yield users, [*NAMESPACE, OVERLAY, str(machine), str(directory / "etc")]
+    finally:
+        machine.rmdir()

@@ -1,0 +1,171 @@
+"""How figures are written for people: numbers, times, sizes, ratios, errors by kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ewe_lab.bench.results import ERRORS, Cell, Sample, figure
+
+NONE = "–"  # not measured, not printed
+AT_LEAST = "≥\u00a0"  # before a time that is a lower bound
+NAMES = {  # what a figure is called, in words that fit into the head of a table
+    "rate": "replies/s",
+    "micros": "CPU µs/reply",
+    "request_rate": "requests/s",
+    "connection_rate": "connections/s",
+    "kilobytes": "KB/s",
+    "client": "load generator busy",
+    "lost": "lost",
+    "extra.percent": "share",
+    "usage.memory": "memory",
+    "usage.threads": "threads",
+    "usage.processes": "processes",
+    "usage.cpu": "CPU seconds",
+    "service.p50": "service time, median",
+    "service.p99": "service time, p99",
+    "service.mean": "service time, mean",
+    "response.p50": "response time, median",
+    "response.p99": "response time, p99",
+    "response.mean": "response time, mean",
+}
+
+
+def number(value: float | None) -> str:
+    """Return three significant digits without an exponent: `0.0044`, `12.9`, `8,310`."""
+    if value is None or math.isnan(value):
+        return NONE
+    if math.isinf(value):
+        return "∞"
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(digits, 15)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and abs(value) >= 100 else trimmed(text)
+
+
+def whole(value: float) -> str:
+    """Return a figure without decimals, for narrow places."""
+    return f"{value:,.0f}"
+
+
+def trimmed(text: str) -> str:
+    """Return a decimal fraction without trailing zeros: `5.00` is `5`, `5.10` is `5.1`."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio with two significant digits below 0.1, else two decimals below 10."""
+    if value is None:
+        return NONE
+    if value == 0:
+        return "0"
+    if value < 0.1:
+        return f"{value:.{1 - math.floor(math.log10(value))}f}"
+    return f"{value:.2f}" if value < 10 else number(value)
+
+
+def times(value: float | None) -> str:
+    """Return seconds in the unit that suits them: `85 µs`, `1.2 ms`, `3.4 s`."""
+    if value is None:
+        return NONE
+    if value == 0:
+        return "0"
+    if value < 0.9995e-3:
+        return f"{number(value * 1e6)} µs"
+    return f"{number(value * 1e3)} ms" if value < 0.9995 else f"{number(value)} s"
+
+
+def size(value: float | None) -> str:
+    """Return bytes in a decimal unit: `716 kB`, `20.1 MB`."""
+    if value is None:
+        return NONE
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{number(value / factor)} {unit}"
+    return f"{number(value)} B"
+
+
+def percent(value: float | None) -> str:
+    """Return a share in percent."""
+    if value is None:
+        return NONE
+    text = f"{value * 100:.0f}" if value >= 0.0995 or value == 0 else f"{value * 100:.2g}"
+    return f"{text}\u00a0%"
+
+
+def as_text(name: str, value: float | None, unit: str = "") -> str:
+    """Return a figure as text, by its name: a time, a size, a share or a number with its unit."""
+    if value is None:
+        return NONE
+    if name.startswith(("service.", "response.")) and not name.endswith(".count"):
+        return times(value)
+    if name in ("usage.memory", "received"):
+        return size(value)
+    if name in ("client", "lost"):
+        return percent(value)
+    if name in ("rate", "micros") or not name.startswith("extra."):
+        return number(value)
+    return f"{number(value)} {unit}".rstrip()
+
+
+def title_of(name: str, unit: str = "") -> str:
+    """Return the title of an axis or a column that shows a figure."""
+    if name in NAMES:
+        return NAMES[name]
+    words = name.rpartition(".")[2].replace("_", " ")
+    return f"{words} ({unit})" if unit and unit != words else words
+
+
+def errors(found: Mapping[str, int]) -> str:
+    """Return errors by kind, in the order of the kinds: `881 st, 5 res`; "0" if there is none."""
+    known = [kind for kind in ERRORS if found.get(kind)]
+    return ", ".join(f"{found[kind]:,} {kind}" for kind in [*known, *sorted(set(found) - set(ERRORS))]) or "0"
+
+
+def middle(cell: Cell) -> Sample | None:
+    """Return the sample with the middle figure (the lower of two), None if there is no sample."""
+    by_figure = sorted(
+        (value, index)
+        for index, sample in enumerate(cell.samples)
+        if (value := figure(sample, cell.value)) is not None
+    )
+    if by_figure:
+        return cell.samples[by_figure[(len(by_figure) - 1) // 2][1]]
+    return cell.samples[0] if cell.samples else None
+
+
+def of_cell(cell: Cell, name: str = "") -> float | None:
+    """Return a cell's own figure (the median), or another one of its middle sample."""
+    if not name or name == cell.value:
+        return cell.median
+    sample = middle(cell)
+    return figure(sample, name) if sample else None
+
+
+def is_bound(sample: Sample | None, name: str) -> bool:
+    """Whether a figure is a lower bound: a percentile that includes requests without an answer."""
+    kind, _, part = name.partition(".")
+    if sample is None or kind not in ("service", "response") or part in ("mean", "count"):
+        return False
+    times, value = getattr(sample, kind), figure(sample, name)
+    return times is not None and value is not None and times.is_bound(value)
+
+
+def of_sample(sample: Sample | None, name: str, unit: str = "") -> str:
+    """Return a sample's figure as text: `≥ 5 s` where it is a lower bound."""
+    text = as_text(name, figure(sample, name) if sample else None, unit)
+    return f"{AT_LEAST}{text}" if is_bound(sample, name) else text
+
+
+def shown(cell: Cell, name: str = "") -> str:
+    """Return a cell's own figure, or another one of its middle sample, as text."""
+    name = name or cell.value
+    text = as_text(name, of_cell(cell, name), cell.unit if name == cell.value else "")
+    return f"{AT_LEAST}{text}" if is_bound(middle(cell), name) else text
+
+
+def all_errors(cell: Cell) -> dict[str, int]:
+    """Return a cell's errors by kind, those of its middle sample."""
+    sample = middle(cell)
+    return {kind: count for kind, count in sample.errors.items() if count} if sample else {}

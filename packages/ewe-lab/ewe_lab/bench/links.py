@@ -1,0 +1,51 @@
+"""Slow links on one machine: a private network whose loopback has a token bucket.
+
+    with link("100mbit") as prefix:
+        subprocess.run([*prefix, "ewe", ...]); subprocess.run([*prefix, "wrk", ...])
+
+A command behind the prefix has its own loopback, with that speed for both directions together and
+the packet size of Ethernet. Requests are small beside answers, so the answers have nearly all of the link.
+Root needs a network namespace. Other accounts need a user namespace first, which some systems and containers
+forbid. The kernel removes the namespaces with the last process in them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, tool
+
+# A burst large enough for 1 Gbit/s, a queue of 50 ms, packets as on Ethernet.
+SHAPE = (
+    "{ip} link set lo mtu 1500 up && {tc} qdisc add dev lo root tbf rate {speed} burst 128kb latency 50ms"
+    " && echo ready && exec sleep 86400"
+)
+SPEEDS = ("10mbit", "100mbit", "1gbit")
+MADE_IN = 5.0  # seconds
+
+
+@contextmanager
+def link(speed: str) -> Iterator[list[str]]:
+    """Make a link; yield the prefix of a command that runs behind it. Raises LabError."""
+    if speed not in SPEEDS:
+        raise LabError(f"there is no link of {speed!r}; there are {', '.join(SPEEDS)}")
+    lacking = [name for name in ("ip", "tc") if not find_tool(name)]
+    if lacking:
+        raise LabError(f"no link of {speed}: {' and '.join(lacking)} missing: apt install iproute2")
+    script = SHAPE.format(ip=tool("ip"), tc=tool("tc"), speed=speed)
+    superuser = os.geteuid() == 0
+    user = [] if superuser else ["--user", "--map-current-user", "--keep-caps"]
+    command = [tool("unshare"), *user, "--net", "sh", "-c", script]
+    with tempfile.TemporaryFile() as output, running(command, output, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        with holder.stdout as said:
+            ready = select.select([said], [], [], MADE_IN)[0] and said.readline() == b"ready\n"
+            if not ready:
+                raise LabError(f"no link of {speed} can be made here: {one_line(text_of(output))}")
+            enter = [] if superuser else ["--user", "--preserve-credentials"]
+            yield [tool("nsenter"), "--target", str(holder.pid), *enter, "--net", "--"]

@@ -1,0 +1,347 @@
+"""The command `ewe-lab`: compare models, run experiments, make reports. docs/lab.md explains it.
+
+Exit status: 0; 1 if something could not be measured; 2 for wrong usage; 130 after an interrupt. An error in the
+command line is reported as one line on standard error. Each command imports what it needs itself, so that `list`
+and `--help` are fast and work without the packages of the extra `lab`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from ewe import __version__
+from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.linux import needs_linux
+from ewe.config.messages import nearest
+from ewe.config.setting_types import WAIT, duration
+from ewe.processors.base import FLAGS
+from ewe_lab.bench.interrupts import INTERRUPTED
+from ewe_lab.options import CommandError, between, count, of, several, target
+
+if TYPE_CHECKING:
+    from ewe_lab.bench.experiment import Experiment
+
+INSTALL = "pip install 'ewe-lab[locust]'"
+NEEDS = ("locust", "psutil", "jinja2")
+WIDTH = 100  # columns of what is printed
+
+
+class LabParser(CommandParser):
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(message)
+
+
+@enough_read(0)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with its arguments (by default the process's own) and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words[:1] == ["speed"]:
+            need_extra()
+            from ewe_lab import speed
+
+            return speed.main(words[1:])
+        options = arguments().parse_args(words)
+        action: Callable[[argparse.Namespace], int] = options.action
+        options.command = rerun(words)
+        return action(options)
+    except CommandError as error:
+        print(f"ewe-lab: {error}", file=sys.stderr)
+        return error.status
+    except SystemExit as done:  # argparse has answered --help or --version
+        return int(done.code or 0)
+    except KeyboardInterrupt:  # before any server was started
+        return INTERRUPTED
+
+
+def rerun(words: Sequence[str]) -> str:
+    """Return the command line that repeats this run, without --out."""
+    text = shlex.join(["ewe-lab", *words])
+    return re.sub(r" (--out|-o)[ =]('[^']*'|\S+)", "", text)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What the command line may be
+
+
+def arguments() -> LabParser:
+    """Return the parser. The options it returns hold `action`, the function to call."""
+    parser = LabParser(
+        prog="ewe-lab",
+        description="Compare concurrency models with each other, with other servers, and with what was"
+        " published from 2006 to 2011.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"ewe-lab {__version__}")
+    actions = parser.add_subparsers(metavar="COMMAND", required=True, dest="what")
+    add_compare(actions)
+    add_run(actions)
+    for name, action, text in (
+        ("list", list_experiments, "list the experiments"),
+        ("locustfile", print_locustfile, "print a locustfile to save and change"),
+    ):
+        actions.add_parser(name, help=text, description=text, allow_abbrev=False).set_defaults(action=action)
+    show = actions.add_parser("show", help="describe experiments", allow_abbrev=False)
+    show.add_argument("ids", nargs="+", metavar="ID")
+    show.set_defaults(action=show_experiments)
+    join = actions.add_parser("report", help="join runs into one report", allow_abbrev=False)
+    join.add_argument("directories", nargs="+", type=Path, metavar="DIR")
+    add_out(join)
+    join.set_defaults(action=make_report)
+    actions.add_parser(
+        "speed", help="compare the CPU time a request of every model with nginx", add_help=False
+    )
+    return parser
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add --out."""
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="DIR", help="directory to write to [ewe-lab-DATE-TIME]"
+    )
+
+
+def add_compare(actions: argparse._SubParsersAction[LabParser]) -> None:
+    """Add `compare`."""
+    parser = actions.add_parser(
+        "compare",
+        help="models and other servers under one load",
+        description="Compare models of ewe (all, if none is named) and other servers under one load.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(action=compare_servers, models=[])
+    add = parser.add_argument
+    for flag, model in FLAGS.items():
+        add(flag, action="append_const", dest="models", const=model, help=f"the model {model}")
+    add("--model", action="extend", dest="models", type=several, metavar="LIST",
+        help="models, with commas; a model may have options: 'pool --poolthreads 20'")  # fmt: skip
+    add("--against", type=several, action="extend", default=[], metavar="LIST",
+        help="other servers, with commas: nginx,apache-event,...")  # fmt: skip
+    add("--users", type=count(1, 10_000), metavar="N", help="users at once [50]; with --rate: connections"
+        " that all requests share [one for each]")  # fmt: skip
+    add(
+        "--think",
+        type=of(duration(0.0)),
+        default=0.1,
+        metavar="TIME",
+        help="between answer and request [100ms]",
+    )
+    add("--rate", type=between(0.1, 20_000), metavar="N", help="requests/s that arrive however fast the"
+        " server is, instead of users")  # fmt: skip
+    add("--time", type=of(WAIT), default=10.0, metavar="TIME", help="of one measurement [10s]")
+    add("--warm-up", type=of(duration(0.0)), default=1.0, metavar="TIME", help="before it, not counted [1s]")
+    add("--timeout", type=of(WAIT), default=5.0, metavar="TIME", help="of a request [5s]")
+    add("--no-keep-alive", dest="keep_alive", action="store_false", help="a connection for each request")
+    add("--tls", action="store_true", help="HTTPS")
+    add("--path", type=target, default="/index.html", help="path of the URL [/index.html, 1 KB]")
+    add("--root", type=Path, metavar="DIR", help="document root [a site that the lab makes]")
+    add(
+        "--cgi",
+        type=Path,
+        metavar="DIR",
+        help="directory of a program, which --path names: /cgi-bin/hello.py",
+    )
+    add("--gateways", type=several, action="extend", default=[], metavar="LIST",
+        help="ways to run the program, with commas: cgi,fastcgi,xswitch,libcgi,wsgi,asgi [cgi]")  # fmt: skip
+    add("--repeats", type=count(1, 99), default=3, metavar="N", help="[3]")
+    add_out(parser)
+
+
+def add_run(actions: argparse._SubParsersAction[LabParser]) -> None:
+    """Add `run`."""
+    parser = actions.add_parser("run", help="run experiments", allow_abbrev=False)
+    parser.set_defaults(action=run_experiments)
+    add = parser.add_argument
+    add("ids", nargs="*", metavar="ID", help="R-F5, or R (or RDBMS) for all of a document")
+    add("--all", action="store_true", help="every experiment; with --quick those marked q in the list")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="shorter, and once")
+    length.add_argument("--full", action="store_true", help="in full length, three times (the default)")
+    add("--repeats", type=count(1, 99), metavar="N", help="[3; 1 with --quick]")
+    add_out(parser)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What it does
+
+
+def in_container(words: Sequence[str]) -> str:
+    """Return the command that measures in a container of ewe's Dockerfile, whose image lacks locust."""
+    return f'bash -c "pip install {" ".join(NEEDS)} && {shlex.join(["ewe-lab", *words])}"'
+
+
+def need_extra() -> None:
+    """Check that this is Linux, and that the packages that measuring needs are installed. Raises CommandError."""
+    if reason := needs_linux("measuring", in_container(sys.argv[1:])):
+        raise CommandError(reason, 1)
+    if lacking := [name for name in NEEDS if find_spec(name) is None]:
+        raise CommandError(f"{' and '.join(lacking)} missing: {INSTALL}", 1)
+
+
+def compare_servers(options: argparse.Namespace) -> int:
+    """Carry out `compare`."""
+    need_extra()
+    from ewe_lab import compare, invocation
+    from ewe_lab.bench.processes import LabError
+
+    try:
+        part = compare.part(options, options.command)
+        directory = invocation.new_directory(options.out)
+    except LabError as reason:
+        raise CommandError(str(reason)) from None
+    return invocation.carry_out(
+        [part],
+        directory,
+        command=options.command,
+        quick=False,
+        repeats=options.repeats,
+        used=options.against,
+    )
+
+
+def run_experiments(options: argparse.Namespace) -> int:
+    """Carry out `run`."""
+    need_extra()
+    from ewe_lab import invocation
+    from ewe_lab.bench.processes import LabError
+    from ewe_lab.bench.results import Table
+    from ewe_lab.experiments import CATALOG
+    from ewe_lab.stacks.peers import PEERS
+
+    if bool(options.ids) == options.all:
+        raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
+    chosen = [CATALOG[name] for name in ids(of_documents(options.ids, CATALOG), list(CATALOG))]
+    if options.all:
+        chosen = [each for each in CATALOG.values() if each.quick or not options.quick]
+    parts = []
+    length = " --quick" if options.quick else ""
+    for each in chosen:
+        seconds = each.quick_seconds if options.quick else each.minutes * 60 if each.run else 0.0
+        command = f"ewe-lab run {each.id}{length}"
+        reason = "" if each.run else each.needs or "it cannot be run yet"
+        table = Table(each.id, each.title, skipped=reason, quick=options.quick, command=command)
+        parts.append(invocation.PlannedTable(table, each.run, seconds, each))
+    try:
+        directory = invocation.new_directory(options.out)
+    except LabError as reason:
+        raise CommandError(str(reason)) from None
+    return invocation.carry_out(
+        parts,
+        directory,
+        command=options.command,
+        quick=options.quick,
+        repeats=options.repeats or (1 if options.quick else 3),
+        used=list(PEERS),
+    )
+
+
+def of_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -> list[str]:
+    """Return ids, with those of all its experiments in place of a document: `RDBMS`, or `R` as its ids begin."""
+    found: list[str] = []
+    for name in wanted:
+        of = [
+            id for id, each in catalog.items() if each.document == name or id.startswith(f"{name.upper()}-")
+        ]
+        found += of or [name]
+    return found
+
+
+def ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return ids in the spelling of the catalogue. Raises CommandError for an unknown one."""
+    spelt = {name.lower(): name for name in known}
+    for name in wanted:
+        if name.lower() not in spelt:
+            near = nearest(name.upper(), known) or "; `ewe-lab list` shows them"
+            raise CommandError(f"there is no experiment {name!r}{near}")
+    return list(dict.fromkeys(spelt[name.lower()] for name in wanted))
+
+
+def list_experiments(options: argparse.Namespace) -> int:
+    """Carry out `list`."""
+    from ewe_lab.experiments import CATALOG
+
+    document = ""
+    for each in CATALOG.values():
+        if each.document != document:
+            document = each.document
+            print(f"{document}:")
+        marks = "q" if each.quick else " "
+        length = f"{each.minutes:4.1f} min" if each.run else "  waits "
+        print(f"  {each.id:9} {marks} {length}  {each.title}" + ("" if each.run else f" ({each.needs})"))
+    seconds = sum(each.quick_seconds for each in CATALOG.values() if each.quick)
+    print(f"\nq: also in `ewe-lab run --all --quick`, which takes about {seconds / 60:.0f} minutes in all.")
+    return 0
+
+
+def show_experiments(options: argparse.Namespace) -> int:
+    """Carry out `show`."""
+    from ewe_lab.experiments import CATALOG
+
+    for name in ids(options.ids, list(CATALOG)):
+        each = CATALOG[name]
+        print(f"{each.id}: {each.title}")
+        rows = {
+            "document": f"{each.document}, {each.source}",
+            "claim": each.claim,
+            "varies": each.varies,
+            "measures": each.measures,
+            "then": ", ".join(f"{key}: {value}" for key, value in each.machine.items()),
+            "errors": " ".join(each.errata),
+            "waits": "" if each.run else each.needs,
+            "takes": f"{each.minutes:g} min, {each.quick_seconds:.0f} s with --quick" if each.run else "",
+            "again": f"ewe-lab run {each.id}" if each.run else "",
+        }
+        for title, text in rows.items():
+            if text:
+                print(
+                    textwrap.fill(
+                        text, WIDTH, initial_indent=f"  {title + ':':10} ", subsequent_indent=" " * 13
+                    )
+                )
+        print()
+    return 0
+
+
+def make_report(options: argparse.Namespace) -> int:
+    """Carry out `report`. Without --out, the report of a single run goes into the directory of that run."""
+    need_extra()
+    from ewe_lab import invocation
+    from ewe_lab.bench.processes import LabError
+    from ewe_lab.bench.results import BadResults, join, load
+    from ewe_lab.report import report
+
+    parts = []
+    for directory in options.directories:
+        path = directory / "results.json" if directory.is_dir() else directory
+        try:
+            parts.append(load(path))
+        except BadResults as reason:
+            raise CommandError(str(reason)) from None
+        except OSError as reason:
+            raise CommandError(f"{path}: {reason.strerror}") from None
+    alone = options.directories[0] if len(parts) == 1 and options.directories[0].is_dir() else None
+    try:
+        directory = invocation.new_directory(options.out or alone)
+        for path in report.write(join(parts), directory):
+            print(path)
+    except LabError as reason:
+        raise CommandError(str(reason)) from None
+    return 0
+
+
+def print_locustfile(options: argparse.Namespace) -> int:
+    """Carry out `locustfile`."""
+    print(Path(__file__).with_name("locustfile.py").read_text(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

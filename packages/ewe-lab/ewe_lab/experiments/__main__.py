@@ -1,0 +1,42 @@
+"""Print docs/experiments.md: `python -m ewe_lab.experiments > packages/ewe-lab/docs/experiments.md`."""
+
+from __future__ import annotations
+
+from ewe_lab.experiments import CATALOG, DOCUMENTS
+
+HEAD = """\
+# The experiments
+
+These are all tables, figures and claims of five documents that can be measured, and three that we added.
+`ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
+`ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.
+
+`python -m ewe_lab.experiments` writes this page. `ewe_lab/experiments/__init__.py` says where each experiment
+stands.
+"""
+TITLES = {
+    "EWE": "EWE (2006)",
+    "X-Switch": "X-Switch (2010)",
+    "LibCGI": "LibCGI",
+    "RDBMS": "Database gateways",
+    "thesis": "The thesis (2011)",
+    "ewe": "Our own",
+}
+
+
+def listing() -> str:
+    """Return the page: a table for each document."""
+    parts = [HEAD]
+    for document in DOCUMENTS:
+        parts.append(f"\n## {TITLES[document]}\n\n| id | | what | source | state |\n|---|---|---|---|---|\n")
+        for each in CATALOG.values():
+            if each.document == document:
+                state = f"waits for {each.needs}" if each.needs else f"runs, {each.minutes:g} min"
+                parts.append(
+                    f"| {each.id} | {'q' if each.quick else ''} | {each.title} | {each.source} | {state} |\n"
+                )
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    print(listing(), end="")

@@ -1,0 +1,152 @@
+"""Our own: a Python application in the server's process, by WSGI beside gunicorn and by ASGI beside uvicorn.
+
+All servers of a column run the same application, which answers 52 bytes. They are started together and loaded in
+turns, in one order and then in the other, so that each round measures all of them within seconds. A round's ratio
+is that of two neighbours in time: on a busy machine it is steadier than either rate.
+
+ASGI is compared like with like: the same event loop, and a parser of HTTP in Python for both (uvicorn with h11).
+uvicorn with httptools, whose parser is in C, stands beside them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.thesis_dynamic import probe
+from ewe_lab.stacks.ways import Way, served
+
+CLIENTS = 32
+ROUNDS = 7
+
+
+def gunicorn() -> Way:
+    return Way("gunicorn", "wsgi", "python", program="hello", label="gunicorn")
+
+
+def wsgi(model: str) -> Way:
+    return Way("ewe", "wsgi", "python", program="hello", model=model, label=f"ewe {model}")
+
+
+def uvicorn(loop: str, parser: str) -> Way:
+    options = ("--loop", loop, "--http", parser)
+    return Way("uvicorn", "asgi", "python", program="hello", options=options, label=f"uvicorn {parser}")
+
+
+def asgi(loop: str) -> Way:
+    return Way("ewe", "asgi", "python", program="hello", options=("--loop", loop), label="ewe asyncio")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The servers of one column. The first of `ours` must have at least `least` times the rate of the reference."""
+
+    column: str
+    reference: Way
+    ours: Sequence[Way]
+    least: float
+    beside: Sequence[Way] = ()
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """All of them, the reference first."""
+        return (self.reference, *self.ours, *self.beside)
+
+
+CONTESTS = (
+    Contest("WSGI", gunicorn(), (wsgi("thread"), wsgi("pool"), wsgi("asyncio")), 2.0),
+    Contest("ASGI, uvloop", uvicorn("uvloop", "h11"), (asgi("uvloop"),), 1.0, (uvicorn("uvloop", "httptools"),)),
+    Contest(
+        "ASGI, asyncio's loop", uvicorn("asyncio", "h11"), (asgi("asyncio"),), 1.0,
+        (uvicorn("asyncio", "httptools"),),
+    ),
+)  # fmt: skip
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure the columns one after the other."""
+    for contest in CONTESTS:
+        yield from take_turns(lab, contest)
+
+
+def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
+    """Start the servers of a column, load them in turns, and yield their cells."""
+    cells: list[Cell] = []
+    with ExitStack() as stack:
+        running: list[tuple[Running, Load, Cell]] = []
+        for way in contest.ways:
+            if way.missing:
+                lab.notes.append(f"{contest.column}: {way.missing}")
+                continue
+            cells.append(Cell(way.name, contest.column))
+            try:
+                server, path = stack.enter_context(served(lab, way))
+                probe(server.url.rstrip("/") + path, way.page)
+            except LabError as reason:
+                cells[-1].failure = str(reason)
+                continue
+            load = Load(
+                "ceiling", users=CLIENTS, seconds=lab.seconds(0.6, 1.5), warm_up=lab.seconds(0.3, 0.5),
+                path=path, length=way.length,
+            )  # fmt: skip
+            cells[-1].command, cells[-1].load = server.command, load.words()
+            running.append((server, load, cells[-1]))
+        for number in range(int(lab.seconds(2, ROUNDS))):
+            for server, load, cell in running if number % 2 else reversed(running):
+                cell.samples.append(lab.load(server, load))
+    yield from cells
+
+
+def ratio(table: Table, contest: Contest, way: Way, value: str = "rate") -> float | None:
+    """Return the median, over the rounds, of a server's rate over that of the reference. None: not measured."""
+    found = {cell.server: cell for cell in table.cells if cell.column == contest.column}
+    ours, reference = found.get(way.name), found.get(contest.reference.name)
+    if ours is None or reference is None:
+        return None
+    pairs = zip(ours.values, reference.values, strict=False)
+    ratios = [one / other for one, other in pairs if other]
+    return statistics.median(ratios) if ratios else None
+
+
+def check(table: Table) -> Finding:
+    """The claim has a part for each column: the ratio that its first server of ours must reach."""
+    told, kept = [], []
+    for contest in CONTESTS:
+        measured = {way.name: ratio(table, contest, way) for way in contest.ours}
+        ratios = {name: found for name, found in measured.items() if found is not None}
+        if (first := ratios.get(contest.ours[0].name)) is None:
+            continue
+        kept.append(first >= contest.least)
+        each = ", ".join(f"{name} {found:.2f}" for name, found in ratios.items())
+        beside = contest.reference.name
+        told.append(f"{contest.column}: {each} times the rate of {beside} (wanted: {contest.least:g})")
+    if not told:
+        return Finding(NOT_TESTABLE, "No server of ours was measured beside its reference.")
+    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
+    return Finding(word, "; ".join(told) + ".")
+
+
+EXPERIMENT = Experiment(
+    id="APPS",
+    document="ewe",
+    source="our own",
+    title="Python applications in the server's process",
+    claim="A WSGI application answers at least twice as much as under gunicorn's gthread, an ASGI application at "
+    "least as much as under uvicorn with the same loop and a parser in Python.",
+    varies="server; WSGI, ASGI; event loop",
+    measures="replies a second, CPU time for a reply",
+    minutes=3.5,
+    reference="gunicorn",
+    by_column={contest.column: (contest.reference.name, "") for contest in CONTESTS},
+    charts=(
+        Chart("bars", "Replies a second", "rate"),
+        Chart("bars", "CPU time for a reply, in µs", "micros"),
+    ),
+    run=run,
+)

@@ -1,0 +1,140 @@
+"""Clients beside locust: they open connections and then send nothing, or one request only."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ewe_lab.bench.experiment import Bench, Contender, Load, Running
+from ewe_lab.bench.processes import LabError, allow_descriptors
+from ewe_lab.bench.results import Cell
+from ewe_lab.stacks.peers import warmed
+
+HIGH = 1024  # connections that only stay open have descriptors from this number on
+SPARE = 200  # descriptors for everything else
+OPENS_IN = 20.0  # seconds within which all connections must be open
+AT_ONCE = 64  # connections that are opened together: more could overflow the backlog
+SILENT = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # a head without its end
+ASKING = SILENT + b"\r\n"
+
+
+def address(url: str) -> tuple[str, int]:
+    """Return host and port of a URL."""
+    parts = urlsplit(url)
+    assert parts.hostname and parts.port
+    return parts.hostname, parts.port
+
+
+@contextmanager
+def connections(url: str, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Hold connections open within the block. say: what each sends first. Raises LabError.
+
+    Connections that the server's backlog does not accept are missing from the list.
+    """
+    least = count + SPARE
+    if (limit := allow_descriptors(least + HIGH)) < least:
+        raise LabError(f"the limit of descriptors is {limit}, and {least} are needed: ulimit -Hn {least}")
+    opened: list[socket.socket] = []
+    end = time.monotonic() + OPENS_IN
+    try:
+        while len(opened) < count and time.monotonic() < end:
+            batch = dial(address(url), min(AT_ONCE, count - len(opened)), end)
+            opened += batch
+            if not batch:
+                break
+            for sock in batch:
+                try:
+                    sock.send(say)
+                except OSError:
+                    pass  # the server closed it; `answered` will not count it
+        yield opened
+    finally:
+        for sock in opened:
+            sock.close()
+
+
+def out_of_the_way(sock: socket.socket) -> socket.socket:
+    """Move a socket to a high descriptor: select() works below 1024 only, and other code needs select()."""
+    try:
+        high = fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    except OSError:
+        return sock  # the limit of descriptors is too low
+    sock.close()
+    return socket.socket(fileno=high)
+
+
+def dial(where: tuple[str, int], count: int, end: float) -> list[socket.socket]:
+    """Open connections together; return those that are open within a second."""
+    waiting: dict[int, socket.socket] = {}
+    done: list[socket.socket] = []
+    poll = select.poll()
+    try:
+        for _ in range(count):
+            sock = out_of_the_way(socket.socket())
+            sock.setblocking(False)
+            waiting[sock.fileno()] = sock
+            if sock.connect_ex(where) not in (0, errno.EINPROGRESS):
+                continue
+            poll.register(sock, select.POLLOUT)
+        until = min(end, time.monotonic() + 1.0)
+        while waiting and time.monotonic() < until:
+            for descriptor, event in poll.poll(50):
+                poll.unregister(descriptor)
+                sock = waiting.pop(descriptor)
+                if event & (select.POLLERR | select.POLLHUP):
+                    sock.close()
+                else:
+                    done.append(sock)
+    finally:
+        for sock in waiting.values():
+            sock.close()
+    return done
+
+
+def answered(sockets: Sequence[socket.socket], quiet: float) -> int:
+    """Count the connections that get an answer with status 200, until none got one for `quiet` seconds."""
+    poll = select.poll()
+    by_descriptor = {sock.fileno(): sock for sock in sockets}
+    for sock in sockets:
+        poll.register(sock, select.POLLIN)
+    end, count = time.monotonic() + quiet, 0
+    while by_descriptor and time.monotonic() < end:
+        for descriptor, _ in poll.poll(50):
+            poll.unregister(descriptor)
+            end = time.monotonic() + quiet
+            try:
+                count += by_descriptor.pop(descriptor).recv(64).startswith(b"HTTP/1.1 200")
+            except OSError:
+                pass  # reset: no answer
+    return count
+
+
+def once(
+    lab: Bench,
+    contender: Contender,
+    load: Load,
+    cell: Cell,
+    root: Path,
+    around: Callable[[Running], Iterator[None]] | None = None,
+) -> Cell:
+    """Measure a cell once. It is a point of a sweep, and its neighbours take the place of repeats.
+
+    around: a generator that is entered before the load and left after it. A LabError becomes the cell's failure.
+    """
+    load = warmed(load, contender.kind)
+    cell.load = load.words()
+    try:
+        with lab.start(contender, root, tls=bool(load.tls)) as server:
+            cell.command = server.command
+            with contextmanager(around)(server) if around else nullcontext():
+                cell.samples.append(lab.load(server, load))
+    except LabError as reason:
+        cell.failure = str(reason)
+    return cell

@@ -1,0 +1,56 @@
+"""EWE, section 3.2: persistent connections, on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL, NOT_TESTABLE, Finding
+from ewe_lab.experiments.contenders import MODELS
+from ewe_lab.experiments.ewe_tables import MACHINE
+
+ON, OFF = "persistent", "not persistent"
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure each model with the option on and off."""
+    root = lab.site([])
+    for contender in lab.servers(MODELS):
+        for column in (ON, OFF):
+            load = Load("ceiling", users=32, keep_alive=column == ON, seconds=lab.seconds(1, 3), warm_up=0.5)
+            options = () if column == ON else ("--no-persistent",)
+            yield lab.measure(contender, load, Cell(contender.name, column), root, *options)
+
+
+def check(table: Table) -> Finding:
+    """The claim holds for a model that answers more requests on kept connections."""
+    rates: dict[str, dict[str, float]] = {}
+    for cell in table.cells:
+        if cell.median:
+            rates.setdefault(cell.server, {})[cell.column] = cell.median
+    gains = {name: found[ON] / found[OFF] for name, found in rates.items() if len(found) == 2}
+    if not gains:
+        return Finding(NOT_TESTABLE, "No model was measured both ways.")
+    more = sum(gain > LEVEL for gain in gains.values())
+    word = HOLDS if more == len(gains) else IN_PART if more else FAILS
+    told = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
+    return Finding(word, f"Replies on kept connections over replies with a connection for each: {told}.")
+
+
+EXPERIMENT = Experiment(
+    id="E-C4",
+    document="EWE",
+    source="sections 2.4 and 3.2",
+    title="Persistent connections on and off",
+    claim="A kept connection saves the price of opening one, in every model.",
+    varies="the option `persistent`",
+    measures="replies a second, CPU time for a reply",
+    minutes=4.5,
+    charts=(
+        Chart("bars", "Replies a second", "rate"),
+        Chart("bars", "CPU time for a reply, in µs", "micros"),
+    ),
+    run=run,
+    machine=MACHINE,
+)

@@ -1,0 +1,108 @@
+"""Growth: users who work, and connections that only stay open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.clients import ASKING, answered, connections, once
+from ewe_lab.experiments.contenders import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
+
+USERS, IDLE = "users", "idle connections"
+MANY = replace(POOL, options=("--connections", "10000"))  # the peer's own limit is 4000
+SERVERS = (FORK, PREFORK, THREAD, MANY, ASYNCIO, NGINX)
+SETTLES = 1.0  # seconds without an answer: by then every connection has had its answer
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure users first, then idle connections, server by server."""
+    for contender in lab.servers(SERVERS):
+        yield from growing_users(lab, contender)
+        yield from growing_idle(lab, contender)
+
+
+def growing_users(lab: Bench, contender: Contender) -> Iterator[Cell]:
+    """Measure users with a think time of 100 ms."""
+    root = lab.site([])
+    for users in (1, 100, 1000) if lab.quick else (1, 10, 30, 100, 300, 1000):
+        load = Load("closed", users=users, think=0.1, seconds=lab.seconds(1.5, 4), warm_up=lab.seconds(1, 2))
+        yield once(lab, contender, load, Cell(contender.name, USERS, users), root)
+
+
+def growing_idle(lab: Bench, contender: Contender) -> Iterator[Cell]:
+    """Measure idle connections, each after one answer, beside a load of 50 requests a second."""
+    load = Load("arrivals", rate=50, seconds=lab.seconds(1, 3), warm_up=0, timeout=2.0)
+    for count in (100, 900, 9000) if lab.quick else (100, 300, 900, 3000, 9000):
+        cell = Cell(contender.name, IDLE, count, value="usage.memory", unit="bytes")
+        if count > contender.most:
+            lab.notes.append(f"{contender.name} holds at most {contender.most} connections.")
+            return
+        had: list[int] = []
+
+        def idle(server: Running, count: int = count, had: list[int] = had) -> Iterator[None]:
+            with connections(server.url, count, ASKING) as opened:
+                had.append(answered(opened, SETTLES))
+                yield
+
+        once(lab, contender, load, cell, lab.site([]), idle)
+        for sample, open_ones in zip(cell.samples, had, strict=False):
+            sample.extra["held"] = open_ones
+            if open_ones < count:
+                sample.notes.append(f"only {open_ones} of {count} connections were answered")
+        yield cell
+
+
+def check(table: Table) -> Finding:
+    """The claim holds if an idle connection costs the event loop less than a tenth of what a thread costs."""
+    cost = {}
+    for server in ("asyncio", "pool", "thread", "fork", "nginx"):
+        points = sorted(
+            (cell.x, cell.median)
+            for cell in table.cells
+            if cell.server == server and cell.column == IDLE and cell.x and cell.median
+        )
+        if len(points) >= 2:
+            (x0, y0), (x1, y1) = points[0], points[-1]
+            cost[server] = (y1 - y0) / (x1 - x0)
+    if "asyncio" not in cost or "thread" not in cost:
+        return Finding(NOT_TESTABLE, "No figures for an event loop beside threads.")
+    told = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())
+    word = HOLDS if cost["asyncio"] * 2 < cost["thread"] else FAILS
+    return Finding(
+        word, f"Memory for each idle connection, by the slope from the fewest to the most: {told}."
+    )
+
+
+EXPERIMENT = Experiment(
+    id="GROW",
+    document="ewe",
+    source="our own",
+    title="One user to a thousand, and nine thousand idle connections",
+    claim="An idle connection costs an event loop or a pool that parks less than half of the memory that it costs "
+    "a thread, and where a process or a thread is needed for each, their number ends the growth.",
+    varies="users with 100 ms think time; idle connections",
+    measures="replies, times, memory, threads and processes",
+    quick=True,
+    minutes=8.0,
+    reference="nginx",
+    charts=(
+        Chart("lines", "Replies a second", "rate", (USERS,), x=USERS, log_x=True, log_y=True),
+        Chart("lines", "Service time, p99", "service.p99", (USERS,), x=USERS, log_x=True, log_y=True),
+        Chart("lines", "CPU time of the server for a reply, in µs", "micros", (USERS,), x=USERS, log_x=True),
+        Chart("lines", "Memory", "usage.memory", (IDLE,), x=IDLE, log_x=True, log_y=True),
+        Chart("lines", "Threads", "usage.threads", (IDLE,), x=IDLE, log_x=True, log_y=True),
+        Chart(
+            "lines",
+            "Response time of the others, p99",
+            "response.p99",
+            (IDLE,),
+            x=IDLE,
+            log_x=True,
+            log_y=True,
+        ),
+    ),
+    run=run,
+)

@@ -1,0 +1,338 @@
+"""Thesis, the load test (section 4.4): a blog and its visitors, in three phases.
+
+The thesis let 100 visitors a second come to a WordPress for 30 minutes, 450 for 10 minutes and 200 for 20 minutes.
+450 a second was as much as its machine could answer. The phases here are therefore shares of a capacity, which is
+measured first. Visitors come at random times, as those of the thesis's tool, tsung, do:
+
+    visitors a second
+        100 %                      ┌──────┐
+                                   │      │
+         44 %                      │      └─────────────┐
+         22 %  ────────────────────┘                    │
+               │◀──── 1/2 ────────▶│◀ 1/6 ▶│◀── 1/3 ───▶│
+
+A visitor looks at the main page, thinks, and looks at one post. All servers of a blog get the same visitors: at the
+capacity of Apache prefork with mod_php for WordPress, and of ewe's prefork model for the blog of SQL pages.
+
+What can mislead: server, PHP and database share one core here, and the load has the other. A blog of SQL pages does
+far less than a WordPress for a page, so that more visitors come to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LOST, NOT_TESTABLE, Finding
+from ewe_lab.experiments.thesis_static import MACHINE
+from ewe_lab.experiments.visitors import BUSY, DATABASE, PARTS, PHASES, PROGRAM, SECOND, WEB, Stack
+from ewe_lab.stacks import sql_blog, wordpress
+from ewe_lab.stacks.ways import Way, served
+
+WORDPRESS, SQL = "WordPress", "pages from SQL"
+MEMORY, CPU = "memory at its peak", "CPU in the second phase"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What the thesis printed for a server, by its name there. memory: in GB; cpu: in percent."""
+
+    server: str = ""
+    memory: float | None = None
+    cpu: float | None = None
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A server that WordPress is loaded on. full: it takes part in a full run only."""
+
+    way: Way
+    printed: Printed = Printed()
+    full: bool = False
+
+
+PREFORK = "prefork mod_php"
+ENTRANTS = (
+    Entrant(Way("apache-prefork", "mod_php", "php"), Printed("Apache prefork", 4.0, 100)),
+    Entrant(Way("apache-event", "php-fpm", "php"), Printed("Apache event", cpu=100)),
+    Entrant(Way("nginx", "php-fpm", "php"), Printed("Nginx", 2.8, 90)),
+    Entrant(Way("lighttpd", "php-fpm", "php"), Printed("Lighttpd", 2.0, 90), full=True),
+    Entrant(Way("ewe", "php-fpm", "php")),
+    Entrant(Way("ewe", "xswitch", "php")),
+)
+LONG = 0.5  # seconds: a visitor notices
+FEW = 20  # visitors in the second phase; a share of fewer says nothing
+GONE = Cell("cherokee", MEMORY, value="usage.memory", unit="GB", paper=3.4, paper_server="Cherokee")
+GONE_CPU = Cell("cherokee", CPU, value="extra.cpu", unit="%", paper=92, paper_server="Cherokee")
+NOTES = (
+    "The thesis's figures are those of the whole machine, as Ganglia saw it, caches of files included. Ours are of "
+    "web server, PHP and database together (PSS), on one core.",
+    "WordPress has PHP's opcache and no cache of pages; the thesis installed both. Its posts have plain permalinks "
+    "(/?p=1), as in the thesis: other permalinks need a fallback to index.php, which ewe does not have yet.",
+)
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Load WordPress on each server, then the blog of SQL pages on each model and database."""
+    lab.notes.extend(NOTES)
+    cells: list[Cell] = []
+    for each in (on_wordpress(lab), on_sql(lab)):
+        for cell in each:
+            cells.append(cell)
+            yield cell
+    yield from (replace(GONE), replace(GONE_CPU))
+    lab.notes.extend(seen(cells))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The two blogs
+
+
+def on_wordpress(lab: Bench) -> Iterator[Cell]:
+    """Install WordPress once, and load it behind each server."""
+    if packages := wordpress.missing():
+        lab.notes.append(f"WordPress is left out: apt install {packages}")
+        return
+    present = []
+    for each in ENTRANTS:
+        if each.full and lab.quick:
+            continue
+        if lacking := each.way.missing:
+            lab.notes.append(lacking)
+        else:
+            present.append(each)
+    capacity = 0.0
+    with failing(WORDPRESS) as failed, wordpress.wordpress(lab) as blog:
+        paths = ("/", blog.post)
+        for each in present:
+            with failing(each.way.name) as failed_here, served(lab, each.way, root=blog.root) as (server, _):
+                running = Stack(lab, server, blog.also, paths)
+                if not capacity:
+                    capacity = running.capacity()
+                    lab.notes.append(told_capacity(WORDPRESS, each.way.name, capacity))
+                else:
+                    running.warm()
+                yield from cells_of(each.way.name, each.printed, WORDPRESS, running, *running.load(capacity))
+            yield from failed_here
+    yield from failed
+
+
+def on_sql(lab: Bench) -> Iterator[Cell]:
+    """Load the blog of SQL pages, under two models and on each database that is here."""
+    capacity = 0.0
+    for each in sql_blog.BLOGS:
+        if each.full and lab.quick:
+            continue
+        if lacking := each.missing:
+            lab.notes.append(lacking)
+            continue
+        with failing(each.name) as failed, each.served(lab) as (server, also, paths):
+            running = Stack(lab, server, also, paths)
+            if not capacity:
+                capacity = running.capacity()
+                lab.notes.append(told_capacity(SQL, each.name, capacity))
+            else:
+                running.warm()
+            yield from cells_of(each.name, Printed(), SQL, running, *running.load(capacity))
+        yield from failed
+
+
+@contextmanager
+def failing(name: str) -> Iterator[list[Cell]]:
+    """Turn a LabError of the block into a cell, in the list that this yields."""
+    failed: list[Cell] = []
+    try:
+        yield failed
+    except LabError as reason:
+        failed.append(Cell(name, failure=str(reason)))
+
+
+def told_capacity(blog: str, name: str, capacity: float) -> str:
+    """Return the sentence that says what the phases are shares of."""
+    return (
+        f"{blog}: {name} answers {figures.number(capacity)} visitors a second at best, with {BUSY} clients that "
+        f"never pause; the phases are 22, 100 and 44 % of that, for all servers of this blog."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Figures
+
+
+def cells_of(
+    name: str, printed: Printed, blog: str, stack: Stack, load: Load, sample: Sample
+) -> Iterator[Cell]:
+    """Yield the cells of one server: the phases, what the thesis printed, and the parts of the CPU time."""
+    command = stack.server.command
+    yield Cell(name, blog, samples=[sample], command=command, load=load.words())
+    light = replace(sample, timeline=[], phases=[], running=[])
+    for column, value, unit, paper in (
+        (MEMORY, "usage.memory", "GB", printed.memory),
+        (CPU, "extra.cpu", "%", printed.cpu),
+    ):
+        yield Cell(
+            name, column, value=value, unit=unit, samples=[light], command=command, load=load.words(),
+            paper=paper, paper_server=printed.server if paper else "",
+        )  # fmt: skip
+    for part in PARTS:
+        if part in sample.extra:
+            yield Cell(name, part, value=f"extra.{part}", unit="ms", samples=[light], load=load.words())
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What one sees
+
+
+def loaded(cells: Sequence[Cell], blog: str) -> dict[str, Sample]:
+    """Return the samples with three phases, by server."""
+    return {
+        cell.server: cell.samples[0]
+        for cell in cells
+        if cell.column == blog and cell.samples and len(cell.samples[0].phases) == len(PHASES)
+    }
+
+
+def seen(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield what one sees in the figures, a sentence each."""
+    costs = {}
+    for blog in (WORDPRESS, SQL):
+        samples = loaded(cells, blog)
+        if not samples:
+            continue
+        total = {name: sum(sample.extra.get(part, 0.0) for part in PARTS) for name, sample in samples.items()}
+        costs[blog] = min(total.values())
+        apart = {name: sample for name, sample in samples.items() if sample.extra.get(PROGRAM)}
+        yield (
+            f"{blog}: a page takes {span(total, milliseconds)} of CPU in all. Where a process beside the web "
+            f"server runs the pages, its part is {span(parts(apart, PROGRAM), milliseconds)}, the web server's "
+            f"{span(parts(apart, WEB), milliseconds)}, the database's "
+            f"{span(parts(samples, DATABASE), milliseconds)}."
+        )
+        yield (
+            f"{blog}: 95 of 100 pages came within {', '.join(waits(samples, phase) for phase in range(3))} in the "
+            f"three phases. {still_waiting(samples)}"
+        )
+        memory = {name: sample.usage.memory for name, sample in samples.items() if sample.usage}
+        yield f"{blog}: memory at its peak is {span(memory, figures.size)}. {lost_in_words(samples)}"
+    if len(costs) > 1:
+        more = costs[WORDPRESS] / costs[SQL] if costs[SQL] else 0.0
+        yield f"A page of WordPress costs {figures.number(more)} times the CPU time of the same page from SQL."
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a time that is given in ms."""
+    return figures.times(None if value is None else value / 1e3)
+
+
+def parts(samples: Mapping[str, Sample], part: str) -> dict[str, float | None]:
+    """Return the CPU time of one part for a page in ms, by server; without servers that have no such part."""
+    return {name: sample.extra[part] for name, sample in samples.items() if sample.extra.get(part)}
+
+
+def span(values: Mapping[str, float | None], text: Callable[[float | None], str]) -> str:
+    """Return the least and the greatest figure, with the servers that have them."""
+    known = sorted((value, name) for name, value in values.items() if value is not None)
+    if not known:
+        return figures.NONE
+    (least, first), (most, last) = known[0], known[-1]
+    return f"{text(least)} ({first})" + (f" to {text(most)} ({last})" if len(known) > 1 else "")
+
+
+def waits(samples: Mapping[str, Sample], phase: int) -> str:
+    """Return the range of the 95th percentiles in a phase."""
+    times = {
+        name: response.p95
+        for name, sample in samples.items()
+        if (response := sample.phases[phase].response) is not None
+    }
+    return span(times, figures.times)
+
+
+def still_waiting(samples: Mapping[str, Sample]) -> str:
+    """Say at which servers the third phase began with the queue of the second."""
+    late = []
+    for name, sample in samples.items():
+        first, last = sample.phases[0].response, sample.phases[-1].response
+        if first and last and last.p95 > max(LONG, 2 * first.p95):
+            late.append(f"{name} ({figures.times(last.p95)} after {figures.times(first.p95)})")
+    if late:
+        return f"A queue of the second phase kept the visitors of the third waiting: {', '.join(late)}."
+    return "No server took a queue along from the second phase into the third."
+
+
+def lost_in_words(samples: Mapping[str, Sample]) -> str:
+    """Say which servers lost visitors."""
+    lost = [
+        f"{name} ({figures.percent(sample.lost)})"
+        for name, sample in samples.items()
+        if (sample.lost or 0) > LOST
+    ]
+    return f"Visitors were lost by {', '.join(lost)}." if lost else "No server lost a visitor in a hundred."
+
+
+def check(table: Table) -> Finding:
+    """The claim has three parts: prefork loses visitors, the others do not, and they need less memory."""
+    samples = loaded(table.cells, WORDPRESS)
+    prefork = samples.pop(PREFORK, None)
+    others = {each.way.name for each in ENTRANTS if each.printed.server} & set(samples)
+    if prefork is None or not others:
+        return Finding(NOT_TESTABLE, "WordPress was not measured on Apache prefork and another server.")
+    if (came := prefork.phases[SECOND].sessions) < FEW:
+        sentence = (
+            f"Only {came} visitors came in the second phase, too few to judge: Apache prefork was too slow."
+        )
+        return Finding(NOT_TESTABLE, sentence)
+    kept = []
+    told = []
+    lost = prefork.phases[SECOND].lost or 0.0
+    kept.append(lost > LOST)
+    told.append(f"Apache prefork lost {figures.percent(lost)} of its visitors in the second phase")
+    most = max(samples[name].phases[SECOND].lost or 0.0 for name in others)
+    kept.append(most <= LOST)
+    told.append(f"the others that the thesis names at most {figures.percent(most)}")
+    memory = {
+        name: sample.usage.memory for name, sample in samples.items() if sample.usage and name in others
+    }
+    own = prefork.usage.memory if prefork.usage else None
+    if own and all(memory.values()):
+        kept.append(all(value is not None and value < own for value in memory.values()))
+        told.append(
+            f"prefork's memory was {figures.size(own)} at its peak, that of the others {span(memory, figures.size)}"
+        )
+    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
+    return Finding(word, "; ".join(told) + ".")
+
+
+EXPERIMENT = Experiment(
+    id="T-LD",
+    document="thesis",
+    source="figures 4.28 and A.41 to A.45",
+    title="A blog under load, in three phases",
+    claim="Apache prefork takes all CPU and 4 GB and lets users time out; event loses nobody; nginx and lighttpd "
+    "need less of both.",
+    varies="server; the blog; visitors a second: 22, 100 and 44 % of prefork's capacity",
+    measures="pages a second, response times, errors, CPU and memory of web server, PHP and database",
+    quick=True,
+    minutes=60.0,
+    reference=PREFORK,
+    paper_reference="Apache prefork",
+    charts=(
+        *(Chart("timeline", f"{WORDPRESS}, {each.way.name}", each.way.name) for each in ENTRANTS),
+        *(Chart("timeline", f"{SQL}, {each.name}", each.name) for each in sql_blog.BLOGS),
+        Chart("stacked", "CPU time for a page, in ms", columns=PARTS, y="ms", quiet=True),
+        Chart("bars", "Memory at its peak, over Apache prefork's", columns=(MEMORY,), quiet=True),
+        Chart("bars", "CPU in the second phase, over Apache prefork's", columns=(CPU,), quiet=True),
+    ),
+    errata=(
+        "The text has 3.3 GB for Cherokee, the appendix 3.4.",
+        "The thesis ran an hour for each server. In full, the lab takes an hour for all; the phases have the same "
+        "proportions.",
+    ),
+    run=run,
+    machine=MACHINE,
+)

@@ -1,0 +1,104 @@
+"""How tables A.9 and A.10 of the thesis run: the memory of the processes that run PHP and Python."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ewe_lab.bench.experiment import Bench, Chart, Experiment, Running
+from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.results import Cell, Sample, Usage
+from ewe_lab.experiments.thesis_dynamic import probe
+from ewe_lab.experiments.thesis_static import MACHINE
+from ewe_lab.stacks.ways import Way, served
+
+if TYPE_CHECKING:
+    from psutil import Process
+
+PROGRAM, SERVER, WHOLE = "what runs the program, VmRSS", "web server, VmRSS", "all processes, PSS"
+VALUES = {PROGRAM: "extra.program", SERVER: "extra.server", WHOLE: "extra.pss"}
+ASKED = 20  # requests before the measurement: an interpreter that has not run yet is smaller
+SETTLES = 0.5  # seconds
+ENGINES = "/engines/", "php-cgi"  # in the command line of an engine of X-Switch
+Printed = tuple[str, float]  # the document's name, kB
+
+
+def run(
+    lab: Bench, ways: Sequence[Way], printed: Mapping[str, Mapping[str, Printed]], gone: Mapping[str, float]
+) -> Iterator[Cell]:
+    """Measure every way that can run here. printed: by column and name of the way. gone: of former servers."""
+    for way in ways:
+        if way.missing:
+            lab.notes.append(way.missing)
+            continue
+        try:
+            with served(lab, way) as (server, path):
+                for _ in range(ASKED):
+                    probe(server.url.rstrip("/") + path, way.page)
+                time.sleep(SETTLES)
+                sample = look(server, way)
+                command = server.command
+        except LabError as reason:
+            yield Cell(way.name, failure=str(reason))
+            continue
+        for column, value in VALUES.items():
+            cell = Cell(way.name, column, value=value, unit="kB", samples=[sample], command=command)
+            cell.paper_server, cell.paper = printed.get(column, {}).get(way.name, ("", None))
+            cell.load = f"{ASKED} requests before"
+            yield cell
+    for name, figure in gone.items():
+        yield Cell(name.lower(), SERVER, unit="kB", paper=figure, paper_server=name)
+
+
+def look(server: Running, way: Way) -> Sample:
+    """Return the memory of the largest process that runs the program, of the largest web server process, of all."""
+    web = family(server.pid)
+    beside = [each for pid in server.also for each in family(pid)]
+    if way.by == "xswitch":
+        beside = [each for each in web if any(word in " ".join(each.cmdline()) for word in ENGINES)]
+        web = [each for each in web if each not in beside]
+    pss = sum(each.memory_full_info().pss for each in {*web, *beside})
+    usage = Usage(0.0, pss, sum(each.num_threads() for each in {*web, *beside}), len({*web, *beside}))
+    program = largest(beside or web)
+    extra = {"program": program / 1024, "server": largest(web) / 1024, "pss": pss / 1024}
+    return Sample("psutil", 0.0, usage=usage, extra=extra)
+
+
+def family(pid: int) -> list[Process]:
+    """Return a process and its descendants. Raises LabError."""
+    import psutil
+
+    try:
+        return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.Error as reason:
+        raise LabError(f"a process has gone: {reason}") from None
+
+
+def largest(processes: Sequence[Process]) -> int:
+    """Return the resident memory of the largest process in bytes. The first process is the parent of the others."""
+    return max(each.memory_info().rss for each in processes[1:] or processes)
+
+
+def experiment(
+    id: str,
+    source: str,
+    title: str,
+    claim: str,
+    ways: Sequence[Way],
+    printed: Mapping[str, Mapping[str, Printed]],
+    reference: str,
+    paper_reference: str,
+    gone: Mapping[str, float] | None = None,
+) -> Experiment:
+    """Return one of the two."""
+    return Experiment(
+        id=id, document="thesis", source=source, title=title, claim=claim, varies="way to run it",
+        measures="resident memory of what runs the program, and of the web server; PSS of all processes",
+        minutes=0.6, reference=reference, paper_reference=paper_reference,
+        charts=(
+            Chart("bars", f"Resident memory of what runs the program, over {reference}'s", columns=(PROGRAM,)),
+            Chart("bars", "All processes, PSS in kB", "extra.pss", (WHOLE,)),
+        ),
+        run=lambda lab: run(lab, ways, printed, gone or {}), machine=MACHINE,
+    )  # fmt: skip

@@ -1,0 +1,220 @@
+"""How the static tests of the thesis run: replies a second of many servers against the number of clients.
+
+The charts of the thesis have no numbers; its text gives some. The sweep over the number of clients is charted as
+measured, and the best point of each server stands beside that of the text, as a ratio to Apache prefork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.results import Cell
+from ewe_lab.experiments.clients import once
+from ewe_lab.experiments.contenders import (
+    APACHE_EVENT,
+    APACHE_PREFORK,
+    APACHE_WORKER,
+    ASYNCIO,
+    CADDY,
+    H2O,
+    LIGHTTPD,
+    NGINX,
+    POOL,
+    THREAD,
+    TOMCAT,
+    YAWS,
+)
+from ewe_lab.stacks.peers import caches
+
+MACHINE = {
+    "server": "Pentium D 950, 2 cores, 4 GB, Red Hat Enterprise Linux 5",
+    "client": "ab on another host",
+    "network": "1 Gbit/s, measured 890 to 949 Mbit/s",
+}
+SERVERS = (
+    APACHE_PREFORK,
+    APACHE_WORKER,
+    APACHE_EVENT,
+    NGINX,
+    LIGHTTPD,
+    TOMCAT,
+    YAWS,
+    H2O,
+    CADDY,
+    THREAD,
+    POOL,
+    ASYNCIO,
+)
+SLOW_TO_START = (TOMCAT, YAWS)  # left out of a quick run behind a link, which makes all servers equal
+NAMES = {
+    "apache-prefork": "Apache prefork",
+    "apache-worker": "Apache worker",
+    "apache-event": "Apache event",
+    "nginx": "Nginx",
+    "lighttpd": "Lighttpd",
+    "tomcat": "Tomcat",
+    "yaws": "Yaws",
+}
+NO_KEEP = "a connection each"
+KEEP = "keep-alive"
+BEST = "best: "
+CLIENTS = (1, 10, 100, 250, 500, 1000)
+QUICK = (1, 32, 256)
+AB = "The printed command runs ab without -k, which asks for no keep-alive; the keep-alive charts need it."
+ABSENT = (
+    "Cherokee, Mongrel2 and Hiawatha are not measured: they are in no current distribution; h2o and caddy stand in "
+    "for newer designs, without printed figures."
+)
+CACHES_OFF = (
+    "The thesis had all caches off. Where a server has one here, which cannot be turned off or seldom is, "
+    "its row says so: it does less for a reply than its printed counterpart."
+)
+READ_OFF = (
+    "Printed figures are those of the text; where it gives a range for several servers, each has its top."
+)
+
+
+TODAY = "TLS 1.3, "
+AT_TODAY = 100  # clients at once, where they are not varied
+PARITY = (
+    "TLS 1.2 with AES256-SHA, an RSA key of 2048 bits and no resumption, as in 2011. ewe offers no such cipher, "
+    "so that its models are only in the columns of TLS 1.3, which is what is agreed on today."
+)
+
+
+@dataclass(frozen=True)
+class StaticTest:
+    """One static test. printed: the best replies a second, by column and name of the server."""
+
+    size: int
+    printed: Mapping[str, Mapping[str, float]]
+    link: str = ""
+    tls: bool = False
+    servers: Sequence[Contender] = SERVERS
+
+    def load(self, lab: Bench, column: str, clients: int, tls: str = "") -> Load:
+        """Return the load of one point."""
+        return Load(
+            "ceiling",
+            users=clients,
+            keep_alive=column == KEEP,
+            seconds=lab.seconds(0.8, 2),
+            warm_up=lab.seconds(0.2, 0.5),
+            path=f"/{self.size}.html",
+            length=self.size,
+            tls=tls,
+        )
+
+    def clients(self, lab: Bench) -> Sequence[int]:
+        """Return the numbers of clients; fewer where a link or a handshake makes all servers equal."""
+        if lab.quick:
+            return QUICK[1:] if self.link or self.tls else QUICK
+        return CLIENTS
+
+
+def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
+    """Measure every server, behind a link if the test needs one."""
+    root = lab.site([test.size])
+    lab.notes += [ABSENT, READ_OFF, CACHES_OFF, *([PARITY] if test.tls else [])]
+    with ExitStack() as stack:
+        if test.link:
+            why = stack.enter_context(lab.linked(test.link))
+            if why:
+                lab.notes.append(f"Not behind a link of {test.link}, which would bound the rate: {why}")
+        servers = [each for each in test.servers if not (lab.quick and test.link and each in SLOW_TO_START)]
+        for contender in lab.servers(servers):
+            for column in test.printed:
+                if not (test.tls and contender.kind == "ewe"):
+                    yield from points(lab, test, contender, column, root)
+                if test.tls:
+                    load = test.load(lab, column, AT_TODAY, "default")
+                    yield lab.measure(contender, load, cell_of(contender, TODAY + column), root)
+
+
+def points(lab: Bench, test: StaticTest, contender: Contender, column: str, root: Path) -> Iterator[Cell]:
+    """Measure a server at every number of clients, then repeat the best of them."""
+    cells: list[Cell] = []
+    loads = [test.load(lab, column, count, "parity" if test.tls else "") for count in test.clients(lab)]
+    for load in loads:
+        cells.append(once(lab, contender, load, cell_of(contender, column, load.users), root))
+        yield cells[-1]
+    cell = best(cells, test.printed[column].get(contender.name))
+    if not lab.quick and cell.samples:
+        cell.samples = []
+        lab.measure(contender, loads[cells.index(max(cells, key=height))], cell, root)
+    yield cell
+
+
+def cell_of(contender: Contender, column: str, x: float | None = None) -> Cell:
+    """Return an empty cell whose remark says what the server caches. In the thesis caches were off."""
+    cached = caches(contender.kind)
+    return Cell(contender.name, column, x, remark=f"caches {cached}" if cached else "")
+
+
+def height(cell: Cell) -> float:
+    """Return a cell's figure, 0 if it has none."""
+    return cell.median or 0.0
+
+
+def best(cells: Sequence[Cell], paper: float | None) -> Cell:
+    """Return a cell with the best of a server's points and the printed figure."""
+    top = max(cells, key=height)
+    return replace(
+        top,
+        column=BEST + top.column,
+        x=None,
+        paper=paper,
+        paper_server=NAMES.get(top.server, "") if paper else "",
+    )
+
+
+def experiment(
+    id: str,
+    figures: str,
+    title: str,
+    claim: str,
+    test: StaticTest,
+    *,
+    quick: bool = True,
+    minutes: float,
+    errata: tuple[str, ...] = (),
+) -> Experiment:
+    """Return one of the static tests."""
+    columns = tuple(test.printed)
+    bars = [
+        Chart("bars", f"Best replies a second over Apache prefork's, {name}", columns=(BEST + name,))
+        for name in columns
+    ]
+    lines = [
+        Chart("lines", f"Replies a second, {name}", columns=(name,), x="clients at once", log_x=True)
+        for name in columns
+    ]
+    today = [
+        Chart("bars", f"Replies a second, {TODAY}{name}", "rate", (TODAY + name,))
+        for name in columns
+        if test.tls
+    ]
+    cpu = [
+        Chart("bars", f"CPU time for a reply, in µs, {name}", "micros", (BEST + name,)) for name in columns
+    ]
+    return Experiment(
+        id=id,
+        document="thesis",
+        source=figures,
+        title=title,
+        claim=claim,
+        varies="server, clients at once",
+        measures="replies a second",
+        quick=quick,
+        minutes=minutes,
+        reference="apache-prefork",
+        paper_reference="Apache prefork",
+        charts=(*bars, *lines, *today, *cpu),
+        errata=(AB, *errata),
+        run=lambda lab: run(lab, test),
+        machine=MACHINE,
+    )

@@ -1,0 +1,166 @@
+"""X-Switch, section 3.3: every user has separate engines, within the limit of all engines together."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ewe_lab.bench.accounts import User, accounts
+from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.processes import LabError, on_core, two_cores
+from ewe_lab.bench.results import Cell, Sample, Table, Times
+from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.xswitch_tables import MACHINE
+from ewe_lab.load import pinger
+from ewe_lab.load.pinger import Ask
+from ewe_lab.stacks.backends import status_of, wait_for_xswitch
+from ewe_lab.stacks.programs import PYTHON
+from ewe_lab.stacks.servers import ewe
+
+CAPS = (4, 8, 16)  # engines of all users together
+USERS = (2, 4, 8, 16, 32)
+REQUESTS = (150, 600)  # of each point, quick and full
+SETTINGS = "max-engines = {cap}\nwarm = true\n"
+PROGRAM = "who.py"
+TEXT = f"{PYTHON}import os\nprint('Content-Type: text/plain\\n')\nprint('user', os.getuid())\n"
+IN_TURN = (
+    "One client asks for one user's program after another, drawn at random with the same chance for each: with n "
+    "users and room for m engines, the share n - m of n finds no engine of its user."
+)
+VANISH = (
+    "The users exist in the server's mount namespace alone: the machine has no more accounts than before."
+)
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure each number of users with each number of engines."""
+    counts = USERS[1:4] if lab.quick else USERS
+    lab.notes += [IN_TURN]
+    try:
+        with accounts(lab.directory, max(counts)) as (users, prefix):
+            lab.notes.append(VANISH)
+            for user in users:
+                user.write(PROGRAM, TEXT)
+            for cap in CAPS[:2] if lab.quick else CAPS:
+                for count in counts:
+                    yield measure(lab, cap, users[:count], prefix)
+    except LabError as reason:
+        lab.notes.append(f"Not measured: {reason}.")
+        yield Cell("ewe -x", value="extra.evicted", unit="%")
+
+
+def measure(lab: Bench, cap: int, users: Sequence[User], prefix: Sequence[str]) -> Cell:
+    """Measure one point."""
+    cell = Cell(f"{cap} engines", "", len(users), "extra.evicted", "%")
+    count = int(lab.seconds(*REQUESTS))
+    cell.load = f"{count} requests one at a time"
+    settings = lab.directory / "xswitch.toml"
+    settings.write_text(SETTINGS.format(cap=cap))
+    scratch = Path(tempfile.mkdtemp(prefix="server-", dir=lab.directory))
+    try:
+        with ExitStack() as stack:
+            server = stack.enter_context(
+                ewe(
+                    "xswitch", "--requests", "0", "--xswitch-status", "--xswitch-config", str(settings),
+                    root=lab.site([]), directory=scratch, core=two_cores()[0], prefix=prefix,
+                )
+            )  # fmt: skip
+            wait_for_xswitch(server)
+            asks = [stack.enter_context(asker(server.url, user)) for user in users]
+            with on_core(two_cores()[1]):
+                for ask in asks:
+                    ask()
+                before = status_of(server)
+                times = timed(asks, count)
+                cell.samples.append(sample(times, before, status_of(server)))
+            cell.command = server.command
+    except LabError as reason:
+        cell.failure = str(reason)
+    return cell
+
+
+def asker(url: str, user: User) -> Any:
+    """Return a client for the program of a user, which must answer with the uid of that user."""
+    return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.number}\n".encode())
+
+
+def timed(asks: Sequence[Ask], count: int) -> list[float]:
+    """Ask for the programs in a random order that is the same each time; return the time of each request."""
+    order = random.Random(44)  # any seed, but always the same
+    times = []
+    for _ in range(count):
+        ask = order.choice(asks)
+        began = time.perf_counter()
+        ask()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]) -> Sample:
+    """Return the sample. extra: percent of the requests, and the engines at the end."""
+    count = len(times)
+    share = {
+        name: (after["counters"].get(name, 0) - before["counters"].get(name, 0)) / count * 100
+        for name in ("started", "evicted")
+    }
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    service = Times(count, statistics.mean(times), cuts[49], cuts[89], cuts[94], cuts[98], max(times))
+    extra = {**share, "engines": float(len(after["engines"]))}
+    return Sample("pinger", sum(times), count, count, 1, service=service, extra=extra)
+
+
+def as_claimed(cell: Cell) -> bool:
+    """Whether the limit of engines was kept, and engines were evicted only with more users than engines."""
+    cap, extra = int(cell.server.split()[0]), cell.samples[0].extra
+    crowded = cell.x is not None and cell.x > cap
+    return extra["engines"] <= cap and (extra["evicted"] > 0) == crowded
+
+
+def check(table: Table) -> Finding:
+    """The claim holds if every cell is as claimed."""
+    found = [cell for cell in table.cells if cell.samples and cell.x]
+    if not found:
+        return Finding(NOT_TESTABLE, "There were no users to measure with.")
+    bad = [cell for cell in found if not as_claimed(cell)]
+    most = max(found, key=lambda cell: cell.samples[0].extra["started"])
+    none = [cell for cell in found if not cell.samples[0].extra["started"]]
+    started = most.samples[0].extra["started"]
+    told = f"With {most.x:.0f} users and {most.server}, {started:.0f} % of the requests start one"
+    if none and (slow := most.samples[0].service) and (fast := none[0].samples[0].service):
+        told += f", and half of the answers take more than {slow.p50 * 1e3:.1f} ms instead of {fast.p50 * 1e3:.1f}"
+    if bad:
+        where = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
+        return Finding(FAILS, f"Not as it should be with {where}. {told}.")
+    return Finding(HOLDS, f"Engines are evicted where users outnumber them and nowhere else. {told}.")
+
+
+EXPERIMENT = Experiment(
+    id="X-C2",
+    document="X-Switch",
+    source="section 3.3",
+    title="Engines for many users",
+    claim="Engines belong to users, are started on demand, and ended when there are too many.",
+    varies="users, 2 to 32; engines in all, 4, 8 or 16",
+    measures="starts, evictions, response time",
+    minutes=1.5,
+    charts=(
+        Chart(
+            "lines",
+            "Requests that started an engine, in percent",
+            "extra.started",
+            x="users",
+            y="%",
+            log_x=True,
+        ),
+        Chart("lines", "Response time, mean", "service.mean", x="users", log_x=True, log_y=True),
+        Chart("lines", "Response time, p99", "service.p99", x="users", log_x=True, log_y=True),
+    ),
+    run=run,
+    machine=MACHINE,
+)

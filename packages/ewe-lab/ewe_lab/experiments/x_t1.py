@@ -1,0 +1,352 @@
+"""X-Switch, table 1: what each layer costs, measured by leaving out one layer after another.
+
+There are five runs of the same script, with the same number of requests, one at a time:
+
+    1 everything        client - front end - mod_x - X-Switch - engine - script
+    2 null handler      client - front end
+    3 X-Switch          client - - - - - - - - - - - X-Switch - engine - script       over FastCGI
+    4 engine            client - - - - - - - - - - - - - - - - engine - script        over the engine protocol
+    5 loop              the script alone, in a loop
+
+The differences are the layers: run 2 is the front end, 1 - 2 - 3 is mod_x, 3 - 4 is X-Switch, 4 - 5 the engine, and
+run 5 the script, as in the paper. CPU times need only two differences, because front end, X-Switch and engine are
+separate processes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ewe.config.defaults import SEARCH_PATH
+from ewe.xswitch.engine_kinds import BUILT_IN
+from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.processes import (
+    LabError,
+    cpu_seconds,
+    ended,
+    on_core,
+    one_line,
+    own_seconds,
+    process,
+    running,
+    text_of,
+    tree,
+    two_cores,
+)
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.xswitch_tables import MACHINE
+from ewe_lab.load import pinger
+from ewe_lab.load.pinger import Ask, Took
+from ewe_lab.stacks.applications import HELLO
+from ewe_lab.stacks.backends import status_of, switch
+from ewe_lab.stacks.programs import directory_of
+from ewe_lab.stacks.variants import NOTHING
+from ewe_lab.stacks.ways import served, technology
+
+FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
+LAYERS = (FRONT, MOD_X, SWITCH, ENGINE, SCRIPT)
+RUNS = ("1 everything", "2 null handler", "3 X-Switch", "4 engine", "5 loop")
+TABLE_1 = {  # of 100,000 requests: percent as printed, seconds
+    SCRIPT: (24.52, 14.957005),
+    FRONT: (40.13, 24.479877),
+    MOD_X: (14.40, 8.781802),
+    ENGINE: (11.06, 6.033242),
+    SWITCH: (9.89, 6.748551),
+}
+NAMES = {
+    SCRIPT: "Web application",
+    FRONT: "Apache",
+    MOD_X: "Mod_x",
+    ENGINE: "Processing engine",
+    SWITCH: "X-Switch",
+}
+SWAPPED = (
+    "Seconds and percentages of the last two rows of table 1 are swapped: 6.033 s is 9.89 % and 6.749 s is 11.06 % "
+    "of 61.000 s, so that by its own seconds the engine, not X-Switch, is the smallest layer, against the text. "
+    "Beside ours stand the percentages that its seconds make."
+)
+REMARKS = (
+    "Layers are made of the fastest of three runs each: other programs can only make a run slower.",
+    "The pinger's own time is in runs 1 to 4, so that the front end's layer has it too, and mod_x lacks it.",
+    "The script in a loop writes to /dev/null without a flush after each: sending is the engine's work.",
+    "The engine's CPU time is that under X-Switch; by itself (run 4) it may differ.",
+)
+LANGUAGES = {"Perl": "pl", "Python": "py"}
+STAYS = "max-requests = 1000000\n"  # so that X-Switch does not replace the measured engine
+REQUESTS = (1_500, 10_000)  # of each run, quick and full
+ROUNDS = 3  # of all runs in turn, so that a busy moment does not fall on one run only
+LOOPS = 10  # times as many requests in a loop, where each takes a microsecond
+PERL_LOOP = """\
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID);
+my ($file, $count) = @ARGV;
+open my $source, '<', $file or die "$file: $!\\n";
+my $script = eval 'package main; sub { ' . join('', <$source>) . "\\n}" or die $@;
+open my $report, '>&', STDOUT; open STDOUT, '>', '/dev/null';
+my ($began, $cpu) = (clock_gettime(CLOCK_MONOTONIC), clock_gettime(CLOCK_PROCESS_CPUTIME_ID));
+$script->() for 1 .. $count;
+my ($ended, $spent) = (clock_gettime(CLOCK_MONOTONIC), clock_gettime(CLOCK_PROCESS_CPUTIME_ID));
+printf $report "%.9f %.9f\\n", $ended - $began, $spent - $cpu;
+"""
+PYTHON_LOOP = """\
+import sys, time
+file, count = sys.argv[1], int(sys.argv[2])
+with open(file) as source:
+    script = compile(source.read(), file, "exec")
+report, sys.stdout = sys.stdout, open("/dev/null", "w")
+began, cpu = time.perf_counter(), time.process_time()
+for _ in range(count):
+    exec(script, {"__name__": "__main__"})
+print(time.perf_counter() - began, time.process_time() - cpu, file=report)
+"""
+IN_A_LOOP = {"Perl": ("perl", PERL_LOOP), "Python": ("python3", PYTHON_LOOP)}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of all requests. cpu: seconds of the servers' processes, by layer or together."""
+
+    took: Took
+    cpu: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunningServers:
+    """The servers of runs 1 to 4, side by side. groups: the processes of run 1, by layer."""
+
+    full: Ask
+    null: Ask
+    fastcgi: Ask
+    engine: Ask
+    groups: Mapping[str, tuple[int, ...]]
+    roots: tuple[int, int, int]  # of runs 2 to 4
+
+
+def run(lab: Bench) -> Iterator[Cell]:
+    """Measure the layers, in each language that is here."""
+    count = int(lab.seconds(*REQUESTS))
+    for language in LANGUAGES:
+        if lacking := technology(f"xswitch {language.lower()}").missing:
+            lab.notes.append(lacking)
+            continue
+        rounds: list[tuple[Run, ...]] = []
+        failure = ""
+        try:
+            with ExitStack() as stack:
+                servers = start_servers(lab, language, stack)
+                for ask in (servers.full, servers.null, servers.fastcgi, servers.engine):
+                    pinger.ping(ask, count // 10)
+                rounds = [once(lab, servers, language, count) for _ in range(ROUNDS)]
+        except LabError as reason:
+            failure = str(reason)
+        yield from cells(language, count, rounds, failure)
+    lab.notes += REMARKS
+
+
+def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
+    """Start the servers of runs 1 to 4. Raises LabError."""
+    core = two_cores()[0]
+    script = str(directory_of(lab) / f"hello.{LANGUAGES[language]}")
+    body = HELLO.encode()
+    settings = lab.directory / "stays.toml"
+    settings.write_text(STAYS)
+    server, path = stack.enter_context(
+        served(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
+    )
+    full = stack.enter_context(pinger.http(server.url, path, body))
+    full()
+    null_contender = Contender("null handler", model="ewe_lab.stacks.variants:Null")
+    null_server = stack.enter_context(lab.start(null_contender, lab.site([])))
+    null = stack.enter_context(pinger.http(null_server.url, path, NOTHING))
+    params = variables(script, path)
+    switch_pid, socket = stack.enter_context(switch(lab, "--config", str(settings)))
+    direct = stack.enter_context(pinger.fastcgi(str(socket), params, body))
+    command = BUILT_IN[language.lower()].command
+    engine, engine_pid = stack.enter_context(pinger.engine(command, script, params, body, core))
+    return RunningServers(
+        full, null, direct, engine, grouped(server), (null_server.pid, switch_pid, engine_pid)
+    )
+
+
+def variables(script: str, path: str) -> dict[str, str]:
+    """Return the variables that ewe sends for a request of the pinger, so that all runs read the same."""
+    return {
+        "GATEWAY_INTERFACE": "CGI/1.1", "SERVER_SOFTWARE": "ewe", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "4000",
+        "SERVER_PROTOCOL": "HTTP/1.1", "REQUEST_METHOD": "GET", "REQUEST_SCHEME": "http", "REQUEST_URI": path,
+        "QUERY_STRING": "", "REMOTE_ADDR": "127.0.0.1", "REMOTE_HOST": "127.0.0.1", "REMOTE_PORT": "40000",
+        "HTTP_USER_AGENT": "ewe-lab", "HTTP_HOST": "127.0.0.1:4000", "SCRIPT_NAME": path, "SCRIPT_FILENAME": script,
+        "DOCUMENT_ROOT": str(Path(script).parent),
+    }  # fmt: skip
+
+
+def grouped(server: Running) -> dict[str, tuple[int, ...]]:
+    """Return the processes of `ewe -x` by layer. mod_x is part of the front end, the script part of the engine."""
+    engines = {int(each["pid"]) for each in status_of(server)["engines"]}
+    family = {each.pid for each in tree(server.pid)}
+    behind = {each.pid for child in family if is_switch(child, server.pid) for each in tree(child)}
+    return {
+        FRONT: tuple(family - behind - engines),
+        SWITCH: tuple(behind - engines),
+        ENGINE: tuple(engines),
+    }
+
+
+def is_switch(pid: int, front: int) -> bool:
+    """Whether a process is the X-Switch that a front end started."""
+    try:
+        return pid != front and b"ewe.xswitch" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def clock(pids: tuple[int, ...]) -> float:
+    """Return the CPU seconds of processes. Raises LabError if one has ended."""
+    found = [process(pid) for pid in pids]
+    if None in found:
+        raise LabError("a process that was to be measured has ended")
+    return sum(own_seconds(each) for each in found if each)
+
+
+def once(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[Run, ...]:
+    """Make the five runs."""
+    with on_core(two_cores()[1]):
+        before = {layer: clock(pids) for layer, pids in servers.groups.items()}
+        took = pinger.ping(servers.full, count)
+        runs = [Run(took, {layer: clock(pids) - before[layer] for layer, pids in servers.groups.items()})]
+        for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
+            spent = cpu_seconds(root)
+            took = pinger.ping(ask, count)
+            runs.append(Run(took, {"": cpu_seconds(root) - spent}))
+    return (*runs, loop(lab, language, count * LOOPS))
+
+
+def loop(lab: Bench, language: str, count: int) -> Run:
+    """Run the script in a loop in a new interpreter. Raises LabError."""
+    program, text = IN_A_LOOP[language]
+    file = lab.directory / f"loop.{LANGUAGES[language]}"
+    file.write_text(text)
+    script = directory_of(lab) / f"hello.{LANGUAGES[language]}"
+    command = [program, str(file), str(script), str(count)]
+    env = {"PATH": SEARCH_PATH}  # the interpreters that engines have
+    with tempfile.TemporaryFile() as output, running(command, output, two_cores()[0], env=env) as started:
+        if not ended(started, pinger.TIMEOUT):
+            raise LabError("the script in a loop does not end")
+        try:
+            seconds, cpu = map(float, text_of(output).split())
+        except ValueError:
+            raise LabError(f"the script in a loop: {one_line(text_of(output))}") from None
+    return Run(Took(count, seconds, 0.0), {"": cpu})
+
+
+# From runs to layers
+
+
+def fastest(rounds: Sequence[tuple[Run, ...]]) -> tuple[Run, ...]:
+    """Return the fastest of each run: other programs can only make a run slower."""
+    return tuple(min(each, key=lambda run: run.took.seconds) for each in zip(*rounds, strict=True))
+
+
+def layers(of: Sequence[Run]) -> dict[str, float]:
+    """Return the µs that each layer takes of a request."""
+    full, null, direct, engine, script = (run.took.seconds / run.took.count * 1e6 for run in of)
+    return {
+        FRONT: null, MOD_X: full - null - direct, SWITCH: direct - engine, ENGINE: engine - script, SCRIPT: script,
+    }  # fmt: skip
+
+
+def cpu_layers(of: Sequence[Run]) -> dict[str, float]:
+    """Return the µs of CPU time that each layer takes of a request, by the clocks of its processes."""
+    full, null, script = of[0], of[1], of[4]
+    spent = {layer: seconds / full.took.count * 1e6 for layer, seconds in full.cpu.items()}
+    front, own = (run.cpu[""] / run.took.count * 1e6 for run in (null, script))
+    return {
+        FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - own, SCRIPT: own,
+    }  # fmt: skip
+
+
+def cells(language: str, count: int, rounds: Sequence[tuple[Run, ...]], failure: str) -> Iterator[Cell]:
+    """Return the cells of a language: its layers, then its runs."""
+    for layer in LAYERS:
+        cell = Cell(layer, language, None, "extra.share", "%", failure=failure)
+        if language == "Perl":
+            cell.paper, cell.paper_server = printed_share(layer), NAMES[layer]
+        if rounds:
+            cell.samples.append(layer_sample(layer, count, fastest(rounds)))
+        yield cell
+    for number, name in enumerate(RUNS):
+        cell = Cell(name, f"{language}, runs", None, "extra.micros", "µs", failure=failure)
+        cell.samples = [run_sample(each[number]) for each in rounds]
+        yield cell
+
+
+def printed_share(layer: str) -> float:
+    """Return the percentage that table 1's seconds make."""
+    return round(TABLE_1[layer][1] / sum(seconds for _, seconds in TABLE_1.values()) * 100, 2)
+
+
+def layer_sample(layer: str, count: int, runs: Sequence[Run]) -> Sample:
+    """Return the sample of a layer."""
+    times, cpu = layers(runs), cpu_layers(runs)
+    extra = {"share": times[layer] / sum(times.values()) * 100, "micros": times[layer], "cpu": cpu[layer]}
+    return Sample("pinger", 0.0, count, count, 1, extra=extra, usage=Usage(cpu[layer] * count / 1e6))
+
+
+def run_sample(run: Run) -> Sample:
+    """Return the sample of a run."""
+    took = run.took
+    extra = {"micros": took.seconds / took.count * 1e6, "pinger": took.client / took.count * 1e6}
+    usage = Usage(sum(run.cpu.values()))
+    return Sample("pinger", took.seconds, took.count, took.count, 1, extra=extra, usage=usage)
+
+
+def check(table: Table) -> Finding:
+    """The claim has two parts: the front end and the script take most, and X-Switch takes least."""
+    share = {cell.server: cell.median for cell in table.cells if cell.column == "Perl"}
+    found = {layer: value for layer, value in share.items() if value is not None}
+    if len(found) < len(LAYERS):
+        return Finding(NOT_TESTABLE, "The layers were not all measured in Perl.")
+    most = found[FRONT] + found[SCRIPT]
+    least = min(found, key=lambda layer: found[layer])
+    parts = (most > 50, least == SWITCH)
+    told = ", ".join(f"{layer} {found[layer]:.0f} %" for layer in LAYERS)
+    word = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    return Finding(
+        word,
+        f"Front end and script together take {most:.0f} %, and the least is the {least}'s (in Perl: {told}).",
+    )
+
+
+EXPERIMENT = Experiment(
+    id="X-T1",
+    document="X-Switch",
+    source="table 1",
+    title="What each layer costs",
+    claim="Most of the time is spent in Apache and in the web application; the X-Switch layer takes least.",
+    varies="the layer that is left out",
+    measures="time and CPU time of a request, by layer; 52 bytes from Perl, and from Python",
+    quick=True,
+    minutes=1.5,
+    reference=FRONT,
+    paper_reference=NAMES[FRONT],
+    errata=(SWAPPED,),
+    charts=(
+        Chart(
+            "stacked",
+            "Share of each layer in the time of a request",
+            "",
+            tuple(LANGUAGES),
+            y="percent",
+            across=True,
+        ),
+        Chart("stacked", "Time of a request by layer", "extra.micros", tuple(LANGUAGES), y="µs", across=True),
+        Chart(
+            "stacked", "CPU time of a request by layer", "extra.cpu", tuple(LANGUAGES), y="µs", across=True
+        ),
+    ),
+    run=run,
+    machine=MACHINE,
+)

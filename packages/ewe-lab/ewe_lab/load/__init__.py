@@ -1,0 +1,9 @@
+"""Load generators: they send requests, and count and time the answers.
+
+    run.py          chooses the tool for a load: locust, wrk.py, ab.py, httperf.py
+    child.py        starts locust in a child process, `python -m ewe_lab.load` (__main__.py, users.py)
+    client.py       the HTTP client of locust's users; recorder.py counts, histogram.py keeps times
+    pinger.py       one request after another, for what a layer costs; probe.py: one request, before a load
+
+Begin with run.py. ewe_lab.bench.experiment.Load says which shapes of load there are, and what counts.
+"""

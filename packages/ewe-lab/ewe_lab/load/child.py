@@ -1,0 +1,113 @@
+"""Run locust in a child process: gevent patches the standard library there only, and it is pinned to its core."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Protocol
+
+import ewe
+import ewe_lab
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, one_line, running, text_of
+from ewe_lab.bench.results import Sample, build
+
+STARTS_IN = 20.0  # seconds that a thousand users may take on a busy machine
+LOCUST_MISSING = "locust is missing: pip install 'ewe-lab[locust]'"
+
+
+class Marks(Protocol):
+    """Is told when the measured time begins and ends."""
+
+    def begin(self) -> None:
+        """The warm-up is over."""
+
+    def end(self) -> None:
+        """The measured time is over."""
+
+
+class NoMarks:
+    """Marks that do nothing."""
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def has_locust() -> bool:
+    """Whether locust is installed."""
+    return find_spec("locust") is not None
+
+
+def run_locust(
+    load: Load, url: str, core: int | None = None, marks: Marks | None = None, prefix: Sequence[str] = ()
+) -> Sample:
+    """Run a load from a child process on a core. prefix: of the command, for a slow link. Raises LabError."""
+    if not has_locust():
+        raise LabError(LOCUST_MISSING)
+    marks = marks or NoMarks()
+    with tempfile.TemporaryFile() as order, tempfile.TemporaryFile() as errors:
+        order.write(json.dumps({"url": url, "load": asdict(load)}).encode())
+        order.seek(0)
+        command = [*prefix, sys.executable, "-m", "ewe_lab.load"]
+        with running(
+            command, errors, core, env=environment(), stdin=order, stdout=subprocess.PIPE
+        ) as started:
+            assert started.stdout is not None
+            with started.stdout as answer:
+                return conversation(answer, longest(load), marks, errors)
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which a child imports this ewe, and locust sees no setting of the user."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LOCUST_", "EWE_"))}
+    homes = dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (ewe.__file__, ewe_lab.__file__))
+    paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))  # a child runs in another directory
+    env["PYTHONPATH"] = os.pathsep.join((*homes, *map(os.path.abspath, paths)))
+    return env
+
+
+def longest(load: Load) -> float:
+    """Return the seconds after which a child must have ended."""
+    return STARTS_IN + load.warm_up + load.duration + load.timeout + load.think
+
+
+def conversation(answer: IO[bytes], seconds: float, marks: Marks, errors: IO[bytes]) -> Sample:
+    """Read the lines of a child to its end; return its sample. Raises LabError."""
+    for line in lines_within(answer, seconds):
+        if line == b"begin":
+            marks.begin()
+        elif line == b"end":
+            marks.end()
+        elif line.startswith(b"{"):
+            if "Traceback" in text_of(errors):
+                break
+            found = build(Sample, json.loads(line))
+            assert isinstance(found, Sample)
+            return found
+    raise LabError(f"the load failed: {one_line(text_of(errors))}")
+
+
+def lines_within(file: IO[bytes], seconds: float) -> Iterator[bytes]:
+    """Yield the lines of a pipe as they arrive. Raises LabError after `seconds`."""
+    end = time.monotonic() + seconds
+    data = b""
+    while True:
+        if not select.select([file], [], [], max(end - time.monotonic(), 0))[0]:
+            raise LabError(f"the load did not end within {seconds:.0f} s")
+        piece = os.read(file.fileno(), 65536)
+        if not piece:
+            return
+        *lines, data = (data + piece).split(b"\n")
+        yield from lines

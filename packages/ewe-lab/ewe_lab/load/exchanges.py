@@ -1,0 +1,259 @@
+"""What it costs to hand a request to another process: `python -m ewe_lab.load.exchanges COLUMN COUNT ROUNDS`.
+
+Two processes of the server's core exchange COUNT requests, in three ways that differ by one thing each:
+
+    1 byte        a byte there, a byte back, over a kept connection: both processes were woken once
+    2 raw         as many bytes as a request and an answer have (over a new connection, if the column has one)
+    3 protocol    the same request and answer, encoded and decoded at both ends
+
+The differences are the parts of the LibCGI paper's section 2.1: run 1 is the transfer of control, 2 - 1 the
+communication, 3 - 2 the protocol. All of it runs in Python, as ewe does.
+
+Prints JSON: by run, the µs of an exchange in each round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from urllib.parse import unquote_to_bytes
+
+from ewe.gateway.records import Began, Ended, Requester, Responder
+from ewe.xswitch.protocol import MarkReader, request_lines
+
+BYTE, RAW, PROTOCOL = "1 byte", "2 raw", "3 protocol"
+RUNS = (BYTE, RAW, PROTOCOL)
+EACH, KEPT, ENGINE = "FastCGI, a connection each", "FastCGI, kept connection", "engine protocol"
+COLUMNS = (EACH, KEPT, ENGINE)
+PIECE = 64 * 1024
+LONGEST = 120  # seconds for everything; then SIGALRM ends both processes
+SCRIPT = b"/srv/cgi-bin/bytes"
+ANSWER = b"Content-Type: text/plain\r\n\r\n" + b"x" * 27 + b"\n"
+MARK = b"\x040\n"
+VARIABLES = {  # what ewe sends for a request of wrk
+    b"GATEWAY_INTERFACE": b"CGI/1.1", b"SERVER_SOFTWARE": b"ewe", b"SERVER_NAME": b"127.0.0.1",
+    b"SERVER_PORT": b"4000", b"SERVER_PROTOCOL": b"HTTP/1.1", b"REQUEST_METHOD": b"GET", b"REQUEST_SCHEME": b"http",
+    b"REQUEST_URI": b"/cgi-bin/bytes?28", b"QUERY_STRING": b"28", b"REMOTE_ADDR": b"127.0.0.1",
+    b"REMOTE_HOST": b"127.0.0.1", b"REMOTE_PORT": b"40000", b"HTTP_HOST": b"127.0.0.1:4000",
+    b"SCRIPT_NAME": b"/cgi-bin/bytes", b"SCRIPT_FILENAME": SCRIPT, b"DOCUMENT_ROOT": b"/srv/htdocs",
+    b"CONTENT_LENGTH": b"0",
+}  # fmt: skip
+
+Sockets = tuple[socket.socket, ...]  # one, or an engine's control and data
+Exchange = Callable[[Sockets], None]
+Serve = Callable[[Sockets], bool]  # answers one request; False: the other end has closed
+
+
+def read(sock: socket.socket, size: int) -> bytes:
+    """Return `size` bytes; fewer if the other end has closed."""
+    data = sock.recv(PIECE)
+    while len(data) < size and (more := sock.recv(PIECE)):
+        data += more
+    return data
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Both ends of each run
+
+
+def ask_byte(socks: Sockets) -> None:
+    """Send a byte and receive one."""
+    socks[0].send(b".")
+    socks[0].recv(1)
+
+
+def serve_byte(socks: Sockets) -> bool:
+    """Send back a byte."""
+    return bool(byte := socks[0].recv(1)) and bool(socks[0].send(byte))
+
+
+def fastcgi_sizes() -> tuple[bytes, bytes]:
+    """Return the bytes of a FastCGI request and of its answer."""
+    request = fastcgi_request(Requester())
+    responder = Responder()
+    responder.feed(request)
+    return request, responder.output(ANSWER) + responder.end()
+
+
+def fastcgi_request(requester: Requester) -> bytes:
+    """Return an encoded request."""
+    return requester.begin(VARIABLES.items(), keep=True) + requester.input(b"")
+
+
+def ask_fastcgi(socks: Sockets) -> None:
+    """Encode a request, send it, receive and decode the answer."""
+    requester = Requester()
+    socks[0].sendall(fastcgi_request(requester))
+    while data := socks[0].recv(PIECE):
+        if any(isinstance(event, Ended) for event in requester.feed(data)):
+            return
+    raise OSError("the answer was cut")
+
+
+def serve_fastcgi(socks: Sockets) -> bool:
+    """Receive and decode a request, encode and send the answer."""
+    responder = Responder()
+    while data := socks[0].recv(PIECE):
+        for event in responder.feed(data):
+            if not isinstance(event, Began):
+                socks[0].sendall(responder.output(ANSWER) + responder.end())
+                return True
+    return False
+
+
+def ask_engine(socks: Sockets) -> None:
+    """Encode a request for an engine, send it, receive its output and its end mark."""
+    control, data = socks
+    control.sendall(request_lines(SCRIPT, (), VARIABLES))
+    mark = MarkReader()
+    while mark.feed(control.recv(16)) is None:
+        pass
+    data.recv(PIECE)
+
+
+def serve_engine(socks: Sockets) -> bool:
+    """Receive and decode a request as an engine does, send the output and the end mark."""
+    control, data = socks
+    lines = b""
+    while lines.count(b"\n") < 2:
+        if not (more := control.recv(PIECE)):
+            return False
+        lines += more
+    command, variables = lines.splitlines()
+    for line in (command, variables):
+        if b"%" in line:
+            line = unquote_to_bytes(line)
+        dict(word.partition(b"=")[::2] for word in line.split(b"\t"))
+    data.sendall(ANSWER)
+    control.sendall(MARK)
+    return True
+
+
+def raw(request: bytes, answer: bytes, mark: bytes = b"") -> tuple[Exchange, Serve]:
+    """Return both ends of an exchange of so many bytes. mark: an engine's, after its output on the other socket."""
+
+    def ask(socks: Sockets) -> None:
+        socks[0].sendall(request)
+        if mark:
+            read(socks[0], len(mark))
+        read(socks[-1], len(answer))
+
+    def serve(socks: Sockets) -> bool:
+        if len(read(socks[0], len(request))) < len(request):
+            return False
+        socks[-1].sendall(answer)
+        if mark:
+            socks[0].sendall(mark)
+        return True
+
+    return ask, serve
+
+
+def ends_of(column: str, name: str) -> tuple[Exchange, Serve]:
+    """Return both ends of a run."""
+    if name == BYTE:
+        return ask_byte, serve_byte
+    if column == ENGINE:
+        lines = request_lines(SCRIPT, (), VARIABLES)
+        return raw(lines, ANSWER, MARK) if name == RAW else (ask_engine, serve_engine)
+    return raw(*fastcgi_sizes()) if name == RAW else (ask_fastcgi, serve_fastcgi)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Two processes
+
+
+@contextmanager
+def child(work: Callable[[], None], *ours: socket.socket) -> Iterator[None]:
+    """Run a function in a child. ours: sockets that the child does not keep open."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(LONGEST)
+            for sock in ours:
+                sock.close()
+            work()
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def kept(ask: Exchange, serve: Serve, pairs: int, count: int) -> float:
+    """Return the µs of an exchange over connections that stay open."""
+    made = [socket.socketpair() for _ in range(pairs)]
+    ours, theirs = tuple(one for one, _ in made), tuple(other for _, other in made)
+
+    def work() -> None:
+        while serve(theirs):
+            pass
+
+    with child(work, *ours):
+        ask(ours)
+        began = perf_counter()
+        for _ in range(count):
+            ask(ours)
+        took = perf_counter() - began
+    for sock in (*ours, *theirs):
+        sock.close()
+    return took / count * 1e6
+
+
+def connected(ask: Exchange, serve: Serve, count: int) -> float:
+    """Return the µs of an exchange, each over a new connection."""
+    with tempfile.TemporaryDirectory() as where, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{where}/socket"
+        listener.bind(path)
+        listener.listen(16)
+
+        def work() -> None:
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    serve((connection,))
+
+        def once() -> None:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(path)
+                ask((sock,))
+
+        with child(work):
+            once()
+            began = perf_counter()
+            for _ in range(count):
+                once()
+            return (perf_counter() - began) / count * 1e6
+
+
+def measured(column: str, count: int, rounds: int) -> dict[str, list[float]]:
+    """Return the µs of an exchange of each run, in each round."""
+    found: dict[str, list[float]] = {name: [] for name in RUNS}
+    for _ in range(rounds):
+        for name in RUNS:
+            ask, serve = ends_of(column, name)
+            if column == EACH and name != BYTE:
+                found[name].append(connected(ask, serve, count))
+            else:
+                found[name].append(kept(ask, serve, 2 if column == ENGINE else 1, count))
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    signal.alarm(LONGEST)
+    column, count, rounds = sys.argv[1:]
+    print(json.dumps(measured(column, int(count), int(rounds))))
+
+
+if __name__ == "__main__":
+    main()

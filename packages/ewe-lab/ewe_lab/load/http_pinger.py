@@ -1,0 +1,72 @@
+"""Run the clients of ewe_lab.load.http_clients in a separate process, on the core of the load. Raises LabError."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+
+from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, two_cores
+from ewe_lab.bench.results import Sample, Usage, build
+from ewe_lab.load.child import environment
+from ewe_lab.load.http_clients import Pinged
+
+LONGEST = 900.0  # seconds that one measurement may take
+
+
+def ping(lab: Bench, server: Running, path: str, clients: int, requests: int, digest: str = "") -> Sample:
+    """Return the sample of clients that send so many requests each, with a new connection for every request.
+
+    Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
+    that the program told (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
+    """
+    command = [*lab.prefix, sys.executable, "-m", "ewe_lab.load.http_clients", server.url.rstrip("/") + path]
+    before = cpu_seconds(server.pid, *server.also)
+    with (
+        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as output,
+        running(
+            [*command, str(clients), str(requests), digest],
+            said,
+            two_cores()[1],
+            env=environment(),
+            stdout=output,
+        ) as started,
+    ):
+        if not ended(started, LONGEST):
+            raise LabError(f"{clients} clients had no answer within {LONGEST:g} s")
+        output.seek(0)
+        try:
+            found = build(Pinged, json.loads(output.read()))
+        except ValueError:
+            raise LabError(f"the pinger failed: {one_line(text_of(said))}") from None
+    assert isinstance(found, Pinged)
+    return sample_of(found, clients, requests, cpu_seconds(server.pid, *server.also) - before)
+
+
+def sample_of(found: Pinged, clients: int, requests: int, cpu: float) -> Sample:
+    """Return the sample. Raises LabError if no request was answered."""
+    if not found.response:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in found.errors.items())
+        raise LabError(f"no request was answered as it should be: {kinds}")
+    extra = {
+        "response": statistics.fmean(found.response) * 1e3,
+        "connect": statistics.fmean(found.connect) * 1e3,
+        "duration": found.seconds,
+    }
+    extra |= {name: statistics.median(times) for name, times in found.told.items()}
+    replies = len(found.response)
+    return Sample(
+        "pinger",
+        found.seconds,
+        clients * requests,
+        replies,
+        replies,
+        received=found.received,
+        errors=found.errors,
+        client=found.client / found.seconds,
+        usage=Usage(cpu),
+        extra=extra,
+    )

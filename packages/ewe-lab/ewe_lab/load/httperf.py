@@ -1,0 +1,80 @@
+"""Load from httperf, the tool of 2006. It is used only if a load names it, to check the counts of locust.
+
+httperf waits with select(), which limits it to about 1000 connections, and keeps its core busy all the time.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, tool
+from ewe_lab.bench.results import Sample
+from ewe_lab.load.child import Marks
+
+NUMBER = r"([\d.]+)"
+TOTAL = re.compile(
+    rf"Total: connections {NUMBER} requests {NUMBER} replies {NUMBER} test-duration {NUMBER} s"
+)
+NET = re.compile(rf"Net I/O: {NUMBER} KB/s")
+MEAN = re.compile(rf"Reply time \[ms\]: response {NUMBER} transfer {NUMBER}")
+ERRORS = {
+    "client-timo": "ct",
+    "socket-timo": "st",
+    "connrefused": "ref",
+    "connreset": "res",
+    "fd-unavail": "fd",
+    "ftab-full": "fd",
+    "addrunavail": "addr",
+    "other": "other",
+}
+
+
+def parse_httperf(text: str) -> Sample:
+    """Read httperf's report. Raises LabError."""
+    total = TOTAL.search(text)
+    if total is None:
+        raise LabError(f"httperf: {one_line(text)}")
+    connections, requests, replies = (int(number) for number in total.groups()[:3])
+    seconds = float(total[4])
+    errors: dict[str, int] = {}
+    for line in re.findall(r"^Errors: (.*)$", text, re.M):
+        for name, count in re.findall(r"([a-z-]+) (\d+)", line):
+            if name in ERRORS and int(count):
+                errors[ERRORS[name]] = errors.get(ERRORS[name], 0) + int(count)
+    if found := re.search(r"4xx=(\d+) 5xx=(\d+)", text):
+        bad = int(found[1]) + int(found[2])
+        replies -= bad
+        errors |= {"status": bad} if bad else {}
+    sample = Sample("httperf", seconds, requests, replies, connections, errors=errors)
+    if found := NET.search(text):
+        sample.received = float(found[1]) * 1024 * seconds
+    if found := MEAN.search(text):  # httperf spins, so its CPU time does not show its load
+        sample.extra["reply_time"] = (float(found[1]) + float(found[2])) / 1e3
+    return sample
+
+
+def run_httperf(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
+    """Run arrivals without warm-up, to the end of the last session. Raises LabError."""
+    if load.phases or load.users or load.tls:
+        raise LabError("httperf knows no phases, no shared connections, and no TLS here")
+    parts = urlsplit(url)
+    count = load.sessions or round(load.rate * load.seconds)
+    command = [
+        *prefix, tool("httperf"), "--hog", "--server", str(parts.hostname), "--port", str(parts.port),
+        "--uri", load.path, f"--wsess={count},{load.calls},{load.think:g}", "--rate", f"{load.rate:g}",
+        "--timeout", f"{load.timeout:g}",
+    ]  # fmt: skip
+    longest = count / load.rate + load.calls * (load.timeout + load.think) + 10
+    with tempfile.TemporaryFile() as output:
+        marks.begin()
+        with running(command, output, core) as started:
+            if not ended(started, min(longest, load.seconds + 60)):
+                raise LabError("httperf does not end")
+        marks.end()
+        found = parse_httperf(text_of(output))
+        found.sessions = count if load.calls > 1 else 0
+        return found

@@ -1,0 +1,142 @@
+"""A pinger: it sends one request after another over one connection, with as little other work as possible.
+
+    with http("http://127.0.0.1:4000/", "/cgi-bin/hello.pl", b"hello\\n") as ask:
+        took = ping(ask, 10_000)
+
+It measures what a layer costs. The bytes of the request are made once; in an answer the pinger only looks for the
+end and for the body. It can ask for the same script in three ways: HTTP to a web server, FastCGI to an X-Switch,
+the engine protocol to an engine. Raises LabError.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ewe.gateway.records import END_REQUEST, HEADER, VERSION, Requester
+from ewe.xswitch.protocol import request_lines
+from ewe.xswitch.tools.driver import Driver
+from ewe_lab.bench.processes import LabError, on_core
+
+PIECE = 64 * 1024
+TIMEOUT = 20  # seconds that an answer may take
+END = HEADER.pack(VERSION, END_REQUEST, 1, 8, 0)  # the head of the last record; eight bytes follow
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.I)
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+
+Ask = Callable[[], bytes]
+
+
+@dataclass(frozen=True)
+class Took:
+    """The duration of `count` requests. client: CPU seconds of the pinger itself."""
+
+    count: int
+    seconds: float
+    client: float
+
+
+def ping(ask: Ask, count: int) -> Took:
+    """Send `count` requests; return how long they took."""
+    began, cpu = time.perf_counter(), time.thread_time()
+    for _ in range(count):
+        ask()
+    return Took(count, time.perf_counter() - began, time.thread_time() - cpu)
+
+
+def blocking(sock: socket.socket) -> socket.socket:
+    """Set a time limit in the kernel: Python's own timeout would cost a poll() before each receive."""
+    sock.setblocking(True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TIMEOUT, 0))
+    return sock
+
+
+def asker(sock: socket.socket, request: bytes, body: bytes, ended: Callable[[bytes], bool]) -> Ask:
+    """Return a function that sends the request and returns the complete answer."""
+
+    def ask() -> bytes:
+        try:
+            sock.sendall(request)
+            answer = sock.recv(PIECE)
+            while not ended(answer):
+                more = sock.recv(PIECE)
+                if not more:
+                    raise LabError(f"the connection was closed after {answer[:80]!r}")
+                answer += more
+        except OSError as reason:
+            raise LabError(f"the pinger has no answer: {reason.strerror or reason}") from None
+        if body not in answer:
+            raise LabError(f"the pinger was answered {answer[:80]!r}")
+        return answer
+
+    return ask
+
+
+@contextmanager
+def http(url: str, path: str, body: bytes) -> Iterator[Ask]:
+    """Ask a web server over a kept connection."""
+    parts = urlsplit(url)
+    request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n\r\n".encode()
+
+    def ended(answer: bytes) -> bool:
+        if answer.endswith((body, LAST_CHUNK)):
+            return True
+        head, empty, rest = answer.partition(b"\r\n\r\n")
+        length = LENGTH.search(head + b"\r\n")
+        return bool(empty and length) and len(rest) >= int(length[1] if length else 0)
+
+    try:
+        sock = socket.create_connection((parts.hostname or "", parts.port or 80), TIMEOUT)
+    except OSError as reason:
+        raise LabError(f"{url} cannot be reached: {reason.strerror or reason}") from None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with sock:
+        yield asker(blocking(sock), request, body, ended)
+
+
+@contextmanager
+def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[Ask]:
+    """Ask a FastCGI responder on a Unix socket, over a kept connection."""
+    pairs = [(name.encode(), value.encode()) for name, value in params.items()]
+    requester = Requester()
+    request = requester.begin(pairs, keep=True) + requester.input(b"")
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(path)
+        except OSError as reason:
+            raise LabError(f"{path} cannot be reached: {reason.strerror or reason}") from None
+        yield asker(blocking(sock), request, body, lambda answer: answer[-16:-8] == END)
+
+
+@contextmanager
+def engine(
+    command: Sequence[str], script: str, params: Mapping[str, str], body: bytes, core: int | None
+) -> Iterator[tuple[Ask, int]]:
+    """Start an engine on its core and ask it; yield its pid too. The output must fit into a socket buffer."""
+    pairs = {name.encode(): value.encode() for name, value in {**params, "CONTENT_LENGTH": "0"}.items()}
+    lines = request_lines(os.fsencode(script), (), pairs)
+    with on_core(core):
+        driver = Driver(command)
+    with driver:
+        control, data = blocking(driver.control), blocking(driver.data)
+
+        def ask() -> bytes:
+            try:
+                control.sendall(lines)
+                mark = control.recv(16)  # the end of the response: all output has been written
+                answer = data.recv(PIECE) if mark == b"\x040\n" else b""
+            except OSError as reason:
+                raise LabError(f"the engine does not answer: {reason.strerror or reason}") from None
+            if body not in answer:
+                said = os.pread(driver.errors.fileno(), 200, 0).strip()
+                raise LabError(f"the engine answered {(said or mark + answer)[:80]!r}")
+            return answer
+
+        yield ask, driver.pid

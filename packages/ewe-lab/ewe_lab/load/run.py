@@ -1,0 +1,104 @@
+"""Run a load with the tool that suits it: locust for users and arrivals, wrk or ab for ceilings.
+
+wrk and ab are written in C, so that one core of load is enough for one core of server. If neither is installed,
+locust takes their place and the sample has a note. httperf runs only if a load names it, to check locust.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ewe_lab.bench.experiment import Load
+from ewe_lab.bench.processes import LabError, find_tool
+from ewe_lab.bench.results import Sample
+from ewe_lab.load.ab import run_ab
+from ewe_lab.load.child import Marks, NoMarks, run_locust
+from ewe_lab.load.httperf import run_httperf
+from ewe_lab.load.wrk import run_wrk
+
+SETTLE = 0.05  # seconds after a load in which the server closes the remaining connections
+
+Runner = Callable[[Load, str, "int | None", Marks, Sequence[str]], Sample]
+
+
+def choose(load: Load) -> str:
+    """Return the tool for a load. Raises LabError if it names one that cannot do it."""
+    able = {"closed": ("locust",), "arrivals": ("locust", "httperf"), "ceiling": ("wrk", "ab", "locust")}
+    tools: tuple[str, ...] = able.get(load.shape, ())
+    if not tools:
+        raise LabError(f"there is no load of shape {load.shape!r}; there are {', '.join(able)}")
+    if load.tool:
+        if load.tool not in tools:
+            raise LabError(f"{load.tool} cannot make a load of shape {load.shape}: {', '.join(tools)} can")
+        return load.tool
+    if load.shape == "ceiling":
+        if load.tls == "parity":  # only ab has options for protocol and cipher
+            tools = ("ab",)
+        elif not load.keep_alive:  # ab is faster than wrk without keep-alive
+            tools = ("ab", "wrk")
+        return next((name for name in tools if name != "locust" and find_tool(name)), "locust")
+    return "locust"
+
+
+def run(
+    load: Load, url: str, core: int | None = None, marks: Marks | None = None, prefix: Sequence[str] = ()
+) -> Sample:
+    """Run a load on a core; tell the marks when the measured time begins and ends. Raises LabError."""
+    chosen = choose(load)
+    runners: dict[str, Runner] = {"locust": locust, "wrk": wrk, "ab": run_ab, "httperf": run_httperf}
+    found = runners[chosen](load, url, core, marks or NoMarks(), prefix)
+    if load.shape == "ceiling" and chosen == "locust" and not load.tool:
+        found.notes.append("neither wrk nor ab is here: the ceiling may be that of locust")
+    return found
+
+
+def locust(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
+    """Run locust. A ceiling is a closed loop without think time."""
+    if load.shape == "ceiling":
+        load = replace(load, shape="closed", think=0.0)
+    return run_locust(load, url, core, marks, prefix)
+
+
+def wrk(load: Load, url: str, core: int | None, marks: Marks, prefix: Sequence[str]) -> Sample:
+    """Run wrk twice: to warm up, and to measure."""
+
+    def once(seconds: float) -> Sample:
+        began = time.monotonic()
+        done = run_wrk(
+            url.rstrip("/") + load.path,
+            seconds=seconds,
+            connections=load.users,
+            core=core,
+            keep_alive=load.keep_alive,
+            timeout=load.timeout,
+            prefix=prefix,
+        )
+        errors = {"res": 0, "ct": 0, "status": 0, "other": 0}
+        for name, count in done.errors.items():
+            errors[WRK_ERRORS.get(name, "other")] += count
+        errors = {name: count for name, count in errors.items() if count}
+        bad = errors.get("status", 0)
+        return Sample(
+            "wrk",
+            done.seconds,
+            done.requests,
+            done.requests - bad,
+            received=done.received,
+            errors=errors,
+            client=done.cpu / max(time.monotonic() - began, done.seconds),
+            extra=done.latency,
+        )
+
+    if load.warm_up:
+        once(load.warm_up)
+        time.sleep(SETTLE)
+    marks.begin()
+    found = once(load.seconds)
+    time.sleep(SETTLE)
+    marks.end()
+    return found
+
+
+WRK_ERRORS = {"read": "res", "write": "res", "timeout": "ct", "non-2xx": "status"}  # connect: any reason

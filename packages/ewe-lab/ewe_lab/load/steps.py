@@ -1,0 +1,142 @@
+"""The steps of starting a program: `python -m ewe_lab.load.steps MEGABYTES COUNT PROGRAM [ARGUMENT ...]`.
+
+A process of MEGABYTES starts the program COUNT times, one after the other, and reads its answer from a pipe. The
+program answers with two times, of its first statement and of its write, so that each step has two ends:
+
+    parent     │◀── fork ──▶│ waits in read(2)                        │ has the answer
+    child          │ exec │◀── the program is loaded ──▶│ works │ write │
+                          │◀────────── exec ───────────▶│       │◀─IPC─▶│
+               │◀──────────────────────────── total ─────────────────▶│
+
+Memory is written to in small pages, as the heap of a server is: fork(2) copies an entry for each page.
+posix_spawn(3) shares the memory with the child until exec, and returns after it. The round trip is a byte to a
+child and back, through two pipes.
+
+Prints JSON: by step, the time in µs of each start.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from time import monotonic_ns
+
+TIMES = struct.Struct("qq")
+ONE = struct.Struct("q")
+FORK, EXEC, IPC, TOTAL = "fork", "exec", "IPC", "total"
+SPAWN, SPAWN_TOTAL, ROUND_TRIP = "posix_spawn", "total, spawned", "round trip"
+STEPS = (FORK, EXEC, IPC, TOTAL, SPAWN, SPAWN_TOTAL, ROUND_TRIP)
+PAGE = mmap.PAGESIZE
+LONGEST = 60  # seconds between two answers; then SIGALRM ends the measurement
+
+Micros = dict[str, list[float]]
+
+
+def occupy(megabytes: int) -> mmap.mmap:
+    """Return memory of which each page was written to."""
+    memory = mmap.mmap(-1, max(megabytes, 1) << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for at in range(0, len(memory), PAGE):
+        memory[at] = 1
+    return memory
+
+
+def by_fork(command: list[str], shared: mmap.mmap) -> Micros:
+    """Start the program with fork and exec, and read its answer."""
+    reading, writing = os.pipe()
+    began = monotonic_ns()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ONE.pack_into(shared, 0, monotonic_ns())
+            os.dup2(writing, 1)
+            os.execv(command[0], command)
+        finally:
+            os._exit(127)
+    returned = monotonic_ns()
+    os.close(writing)
+    answer = os.read(reading, TIMES.size)
+    got = monotonic_ns()
+    started, wrote = finish(pid, reading, answer)
+    (before,) = ONE.unpack_from(shared)
+    return micros({FORK: returned - began, EXEC: started - before, IPC: got - wrote, TOTAL: got - began})
+
+
+def by_spawn(command: list[str], shared: mmap.mmap) -> Micros:
+    """Start the program with posix_spawn, and read its answer."""
+    reading, writing = os.pipe()
+    began = monotonic_ns()
+    pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, writing, 1)])
+    returned = monotonic_ns()
+    os.close(writing)
+    answer = os.read(reading, TIMES.size)
+    got = monotonic_ns()
+    finish(pid, reading, answer)
+    return micros({SPAWN: returned - began, SPAWN_TOTAL: got - began})
+
+
+def finish(pid: int, reading: int, answer: bytes) -> tuple[int, int]:
+    """Reap the program and return the two times of its answer."""
+    os.close(reading)
+    _, status = os.waitpid(pid, 0)
+    if len(answer) != TIMES.size:
+        sys.exit(f"the program ended with status {os.waitstatus_to_exitcode(status)} and without an answer")
+    started, wrote = TIMES.unpack(answer)
+    return started, wrote
+
+
+def micros(of: dict[str, int]) -> Micros:
+    """Return times in ns as lists of one time in µs."""
+    return {step: [ns / 1000] for step, ns in of.items()}
+
+
+def round_trips(count: int) -> Micros:
+    """Send a byte to a child and wait until it comes back, through two pipes."""
+    there, back = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(there[1])
+            while byte := os.read(there[0], 1):
+                os.write(back[1], byte)
+        finally:
+            os._exit(0)
+    took = []
+    for _ in range(count):
+        began = monotonic_ns()
+        os.write(there[1], b".")
+        os.read(back[0], 1)
+        took.append((monotonic_ns() - began) / 1000)
+    os.close(there[1])
+    os.waitpid(pid, 0)
+    return {ROUND_TRIP: took}
+
+
+def measured(megabytes: int, count: int, command: list[str]) -> Micros:
+    """Return the times of all steps."""
+    memory, shared = occupy(megabytes), mmap.mmap(-1, PAGE)
+    found = round_trips(count)
+    ways: tuple[Callable[[list[str], mmap.mmap], Micros], ...] = (by_fork, by_spawn)
+    for _ in range(count):
+        signal.alarm(LONGEST)
+        for way in ways:
+            for step, times in way(command, shared).items():
+                found.setdefault(step, []).extend(times)
+    signal.alarm(0)
+    memory.close()
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    megabytes, count, *command = sys.argv[1:]
+    print(json.dumps(measured(int(megabytes), int(count), command)))
+
+
+if __name__ == "__main__":
+    main()

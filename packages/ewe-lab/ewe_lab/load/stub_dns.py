@@ -1,0 +1,86 @@
+"""A name server that knows one name and may be slow: the stub resolver of experiments.
+
+    with answering("127.0.53.1", delay=1.0):
+        ...
+
+It answers every question for a PTR record with NAME, `delay` seconds after the question came, and every other one
+with "no such name" (RFC 1035 section 4.1). It listens on port 53 of one loopback address, which needs root.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ewe_lab.bench.processes import LabError
+
+NAME = "client.example"
+PORT = 53
+PTR, INTERNET = 12, 1
+HEADER = struct.Struct("!6H")
+ANSWERED, NO_SUCH_NAME = (
+    0x8580,
+    0x8583,
+)  # the flags: a response, authoritative, recursion wanted and available
+
+
+def encoded(name: str) -> bytes:
+    """Return a name as labels with their lengths."""
+    return b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
+
+
+def reply_to(question: bytes) -> bytes:
+    """Return the answer to a question; b"" if it is not one."""
+    if len(question) < HEADER.size + 5:
+        return b""
+    number, _, count, *_ = HEADER.unpack_from(question)
+    end = question.find(b"\0", HEADER.size) + 5  # the name's end, the type and the class
+    if count != 1 or end < HEADER.size + 5 or end > len(question):
+        return b""
+    asked = question[HEADER.size : end]
+    if struct.unpack("!2H", asked[-4:]) != (PTR, INTERNET):
+        return HEADER.pack(number, NO_SUCH_NAME, 1, 0, 0, 0) + asked
+    name = encoded(NAME)
+    record = struct.pack("!HHHIH", 0xC000 | HEADER.size, PTR, INTERNET, 0, len(name)) + name
+    return HEADER.pack(number, ANSWERED, 1, 1, 0, 0) + asked + record
+
+
+@contextmanager
+def answering(host: str, delay: float) -> Iterator[list[bytes]]:
+    """Answer during the block; yield the questions that came. Raises LabError."""
+    try:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind((host, PORT))
+    except OSError as reason:
+        sock.close()
+        raise LabError(f"no name server can listen at {host}:{PORT}: {reason.strerror}") from None
+    questions: list[bytes] = []
+    over = threading.Event()
+
+    def serve() -> None:
+        while True:
+            question, client = sock.recvfrom(512)
+            if over.is_set():
+                return
+            questions.append(question)
+            timer = threading.Timer(delay, send, (reply_to(question), client))
+            timer.daemon = True
+            timer.start()
+
+    def send(reply: bytes, client: tuple[str, int]) -> None:
+        if reply and not over.is_set():
+            sock.sendto(reply, client)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield questions
+    finally:
+        over.set()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
+            waker.sendto(b"", (host, PORT))
+        thread.join()
+        sock.close()

@@ -1,0 +1,93 @@
+"""Load from wrk: as many requests as the server answers, from one thread on one core."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ewe_lab.bench.processes import LabError, cpu_seconds, ended, one_line, running, text_of, tool
+
+
+@dataclass(frozen=True)
+class WrkReport:
+    """The report of wrk. seconds: of the run; rate: requests a second; cpu: CPU seconds of wrk itself.
+
+    errors: by name, with their number. latency: seconds, by name (wrk_p50). In a closed loop at full speed a
+    request spends most of its time waiting for the others.
+    """
+
+    requests: int
+    seconds: float
+    received: float  # bytes
+    rate: float
+    errors: dict[str, int] = field(default_factory=dict)
+    cpu: float = 0.0
+    latency: dict[str, float] = field(default_factory=dict)
+
+
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+BYTES = {unit: 1024.0**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
+TOTALS = re.compile(r"(\d+) requests in ([\d.]+)([a-z]+), ([\d.]+)([A-Z]+) read")
+RATE = re.compile(r"Requests/sec: +([\d.]+)")
+SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
+PERCENTILE = re.compile(r"^ +(50|90|99)% +([\d.]+)([a-z]+)$", re.M)
+BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
+
+
+def parse_wrk(text: str) -> WrkReport:
+    """Read wrk's report. Raises LabError."""
+    totals, rate = TOTALS.search(text), RATE.search(text)
+    if totals is None or rate is None or totals[3] not in SECONDS or totals[5] not in BYTES:
+        raise LabError(f"wrk: {one_line(text)}")
+    errors: dict[str, int] = {}
+    if found := SOCKET_ERRORS.search(text):
+        errors = dict(zip(("connect", "read", "write", "timeout"), map(int, found.groups()), strict=True))
+    if found := BAD_STATUS.search(text):
+        errors["non-2xx"] = int(found[1])
+    return WrkReport(
+        int(totals[1]),
+        float(totals[2]) * SECONDS[totals[3]],
+        float(totals[4]) * BYTES[totals[5]],
+        float(rate[1]),
+        {name: count for name, count in errors.items() if count},
+        latency={
+            f"wrk_p{share}": float(time) * SECONDS.get(unit, math.nan)
+            for share, time, unit in PERCENTILE.findall(text)
+        },
+    )
+
+
+def run_wrk(
+    url: str,
+    *,
+    seconds: float,
+    connections: int,
+    core: int | None = None,
+    keep_alive: bool = True,
+    timeout: float = 5.0,
+    prefix: Sequence[str] = (),
+) -> WrkReport:
+    """Load a URL from one thread, as fast as it answers, for so many seconds. Raises LabError.
+
+    prefix: of the command, for a slow link.
+    """
+    # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
+    command = [
+        *prefix, tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
+        "--timeout", f"{math.ceil(timeout)}s",
+    ]  # fmt: skip
+    if not keep_alive:
+        command += ["-H", "Connection: close"]
+    with tempfile.TemporaryFile() as output, running([*command, url], output, core) as started:
+        if not ended(started, seconds):
+            os.kill(started.pid, signal.SIGINT)
+            if not ended(started, 10):
+                raise LabError("wrk does not end")
+        cpu = cpu_seconds(started.pid)
+        load = parse_wrk(text_of(output))
+    return replace(load, cpu=cpu)

@@ -1,0 +1,278 @@
+"""Charts with a line: figures against users, rates or sizes, and what happened second by second.
+
+A line joins the figures. In a scatter plot it is the polynomial of second degree that fits them best
+(ewe_lab.report.fit).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale, shortened, spread, width
+from ewe_lab.bench import figures
+from ewe_lab.bench.experiment import Chart
+from ewe_lab.bench.results import Cell, Second
+from ewe_lab.report import fit, phases
+
+HIGH = 230  # of a plot
+HALF = 0.5  # seconds: a shorter rest is not shown
+PANEL = 84  # height of a panel of a timeline
+Shown = tuple[str, list[str], list[list[str]]]  # a picture, the head and the rows of its figures
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: its name, its points in the order of x, and the number of its colour and mark."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    series: int = 0
+    bounds: frozenset[float] = frozenset()  # the x of figures that are lower bounds
+
+    def text(self, x: float, value: str, unit: str) -> str:
+        """Return the figure at an x as text."""
+        text = figures.as_text(value, dict(self.points)[x], unit)
+        return figures.AT_LEAST + text if x in self.bounds else text
+
+
+def collect(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) -> list[Line]:
+    """Return a line for each server (and column, if there is more than one) that has an x and a figure."""
+    columns = {cell.column for cell in cells if cell.x is not None}
+    found: dict[str, list[tuple[float, float]]] = {}
+    bounds: dict[str, set[float]] = {}
+    for cell in cells:
+        value = figures.of_cell(cell, chart.value)
+        if cell.x is None or value is None or not math.isfinite(value):
+            continue
+        if (chart.log_x and cell.x <= 0) or (chart.log_y and value <= 0):
+            continue  # not on a logarithmic axis; the table shows it
+        name = f"{cell.server}, {cell.column}" if len(columns) > 1 else cell.server
+        found.setdefault(name, []).append((cell.x, value))
+        if figures.is_bound(figures.middle(cell), chart.value or cell.value):
+            bounds.setdefault(name, set()).add(cell.x)
+    return [
+        Line(
+            name,
+            tuple(sorted(points)),
+            order.index(name) if name in order else index,
+            frozenset(bounds.get(name, ())),
+        )
+        for index, (name, points) in enumerate(found.items())
+    ]
+
+
+def lines(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
+    """Draw a line for each server against x. order: of servers, so that each keeps its colour in all charts."""
+    found = collect(chart, cells, order)
+    if not found:
+        return "", [], []
+    value, unit = chart.value or cells[0].value, cells[0].unit
+    y_title = chart.y or figures.title_of(value, unit)
+    rows = [
+        [line.name, figures.number(x), line.text(x, value, unit)] for line in found for x, _ in line.points
+    ]
+    ends = "; ".join(f"{line.name} {line.text(line.points[-1][0], value, unit)}" for line in found)
+    xs = [x for line in found for x, _ in line.points]
+    told = f"{y_title} against {chart.x or 'x'}, up to {figures.number(max(xs))}. At the right end: {ends}."
+    picture = Picture(name, chart.title, f"{chart.title}. {told}")
+    draw_lines(picture, chart, found, value, y_title)
+    return picture.svg(), ["server", chart.x or "x", y_title], rows
+
+
+def draw_lines(picture: Picture, chart: Chart, found: Sequence[Line], value: str, y_title: str) -> None:
+    """Draw axes, lines, marks, and each line's name at its end."""
+    names = [shortened(line.name, 116, SMALL) for line in found]
+    right = WIDTH - max(width(name, SMALL) for name in names) - 22
+    curves = [fit.drawn(line.points) if chart.kind == "scatter" else line.points for line in found]
+    ys = [y for each in (*(line.points for line in found), *curves) for _, y in each]
+    high = max(HIGH, len(found) * 12.5)
+    top, bottom = 26.0, 26.0 + high
+    y_axis = scale(ys, bottom, top, log=chart.log_y)
+    ticks = y_axis.ticks(28)
+    texts = [tick_text(value, tick) for tick in ticks]
+    left = max(width(text, SMALL) for text in texts) + 10
+    xs = sorted({x for line in found for x, _ in line.points})
+    x_axis = x_scale(xs, left + 4, right, chart.log_x)
+    picture.write(2, 12, shortened(y_title, WIDTH - 6), kind="dim")
+    for tick, text in zip(ticks, texts, strict=True):
+        picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
+        picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
+    draw_x(picture, x_axis, xs, bottom, chart.x)
+    picture.line(left, bottom, right, bottom, "axis")
+    ends = [y_axis(curve[-1][1]) for curve in curves]
+    places = spread(ends, 12.5, top, bottom)
+    for line, curve, name, end, at in zip(found, curves, names, ends, places, strict=True):
+        points = [(x_axis(x), y_axis(y)) for x, y in line.points]
+        kind = f"s{line.series % SERIES}"
+        picture.path([(x_axis(x), y_axis(y)) for x, y in curve], f"{kind} line d{line.series % 4}")
+        for x, y in points:
+            picture.marker(x, y, line.series)
+        picture.path([(points[-1][0] + 4, end), (right + 10, at)], f"{kind} lead")
+        picture.write(right + 13, at + 3.5, name, size=SMALL, kind="name")
+    picture.height = bottom + (38 if chart.x else 22)
+
+
+def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
+    """Return a scale for the x axis: from its first to its last figure, or from zero."""
+    if log and len(xs) > 1:
+        return Scale(xs[0], xs[-1], start, end, log=True)
+    return scale(xs, start, end)
+
+
+def draw_x(picture: Picture, axis: Scale, xs: Sequence[float], bottom: float, title: str) -> None:
+    """Draw the x axis: with the measured x if they are few, else with round figures."""
+    last, marks = -100.0, xs if len(xs) <= 12 else axis.ticks(46)
+    for mark in marks:
+        x, text = axis(mark), figures.number(mark)
+        picture.line(x, bottom, x, bottom + 4, "axis")
+        wide = width(text, SMALL)
+        if x - wide / 2 > last + 4 and x + wide / 2 < WIDTH:
+            picture.write(x, bottom + 15, text, size=SMALL, anchor="middle", kind="dim")
+            last = x + wide / 2
+    if title:
+        middle = (axis.start + axis.end) / 2
+        half = min(middle, WIDTH - middle) - 2
+        picture.write(middle, bottom + 31, shortened(title, 2 * half), anchor="middle", kind="dim")
+
+
+def tick_text(value: str, tick: float) -> str:
+    """Return the text of a tick, with its unit if the unit may change along the axis."""
+    if value == "lost":
+        return figures.percent(tick) if tick == 0 or tick >= 0.01 else f"{tick * 100:g} %"
+    return figures.as_text(value, tick)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Second by second
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a timeline: its title, and lines of (name, figure of a second, kind of line)."""
+
+    title: str
+    value: str
+    lines: tuple[tuple[str, Callable[[Second], float | None], int], ...]
+
+
+PANELS = (
+    Panel(
+        "replies, and errors, in each second",
+        "rate",
+        (
+            ("replies", lambda second: second.replies, 0),
+            ("errors", lambda second: sum(second.errors.values()), 1),
+            ("due", lambda second: second.due, 2),
+        ),
+    ),
+    Panel(
+        "time for an answer",
+        "service.p50",
+        (("p50", lambda second: second.p50, 0), ("p99", lambda second: second.p99, 1)),
+    ),
+    Panel("CPU of the server, share of a core", "extra.cpu", (("CPU", lambda second: second.cpu, 4),)),
+    Panel("memory of the server", "usage.memory", (("memory", lambda second: second.memory, 3),)),
+    Panel(
+        "threads and processes",
+        "extra.count",
+        (
+            ("threads", lambda second: second.threads, 5),
+            ("processes", lambda second: second.processes, 6),
+        ),
+    ),
+)
+
+
+def chosen(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
+    """Return the cell for a timeline: of the server that the chart names, else that with most errors."""
+    timed = [cell for cell in cells if (sample := figures.middle(cell)) and len(sample.timeline) > 1]
+    named = [cell for cell in timed if cell.server == chart.value]
+    if chart.value or not timed:
+        return named[0] if named else None
+    return max(timed, key=lambda cell: sum(figures.all_errors(cell).values()))
+
+
+def timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
+    """Draw what a cell's middle sample did in each second: a panel for each kind of figure."""
+    cell = chosen(chart, cells)
+    sample = figures.middle(cell) if cell else None
+    if cell is None or sample is None:
+        return "", [], []
+    whole = [
+        second for second in sample.timeline if second.at + HALF < sample.seconds
+    ]  # no incomplete second
+    seconds = phases.merged(whole)
+    title = ", ".join(filter(None, (chart.title, cell.server, cell.column)))
+    told = f"{len(whole)} seconds; {sum(second.replies for second in whole)} replies in all"
+    picture = Picture(name, title, f"{title}: {told}.")
+    starts = phases.starts(sample)
+    y = draw_phases(picture, starts, seconds)
+    for panel in PANELS:
+        y = draw_panel(picture, panel, seconds, y, starts)
+    marks = scale([second.at for second in seconds] or [1], 60, WIDTH - 70)
+    draw_x(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
+    picture.write(2, y + 36, shortened(f"{cell.server} {cell.column}".strip(), WIDTH - 4), kind="name")
+    picture.height = y + 42
+    head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
+    return picture.svg(), head, [second_row(second) for second in seconds]
+
+
+def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Second]) -> float:
+    """Write the number of each phase above its part of the plot; return where the first panel begins."""
+    if not starts or not seconds:
+        return 0.0
+    axis = scale([second.at for second in seconds], 60, WIDTH - 70)
+    ends = [*starts[1:], seconds[-1].at]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
+        middle, room = (axis(start) + axis(end)) / 2, axis(end) - axis(start)
+        text = f"phase {number}" if width(f"phase {number}", SMALL) < room else str(number)
+        picture.write(middle, 11, text, size=SMALL, anchor="middle", kind="name")
+    return 12.0
+
+
+def second_row(second: Second) -> list[str]:
+    counts = (second.threads, second.processes)
+    return [
+        str(second.at),
+        str(second.replies),
+        figures.errors(second.errors),
+        figures.times(second.p50),
+        figures.times(second.p99),
+        figures.percent(second.cpu),
+        figures.size(second.memory),
+        *(figures.NONE if count is None else str(count) for count in counts),
+    ]
+
+
+def draw_panel(
+    picture: Picture, panel: Panel, seconds: Sequence[Second], y: float, starts: Sequence[float] = ()
+) -> float:
+    """Draw a panel, if any second has its figures; return where the next one begins. starts: of phases."""
+    found = []
+    for name, of, series in panel.lines:
+        points = [(second.at, value) for second in seconds if (value := of(second)) is not None]
+        if points and (any(value for _, value in points) or series == 0):
+            found.append((name, points, series))
+    if not found:
+        return y
+    left, right, top, bottom = 60, WIDTH - 70, y + 22, y + PANEL
+    x_axis = scale([second.at for second in seconds] or [1], left, right)
+    y_axis = scale([value for _, points, _ in found for _, value in points], bottom, top)
+    picture.write(2, y + 13, panel.title, kind="dim")
+    for tick in y_axis.ticks(24):
+        picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
+        text = figures.percent(tick) if panel.value == "extra.cpu" else figures.as_text(panel.value, tick)
+        picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
+    for start in starts[1:]:
+        picture.path([(x_axis(start), top - 4), (x_axis(start), bottom)], "axis d1")
+    ends = [y_axis(points[-1][1]) for _, points, _ in found]
+    for (name, points, series), at in zip(found, spread(ends, 12, top, bottom), strict=True):
+        placed = [(x_axis(x), y_axis(value)) for x, value in points]
+        picture.path(placed, f"s{series} line d{series % 4}")
+        for x, value in placed:
+            picture.marker(x, value, series)
+        picture.write(right + 8, at + 3.5, name, size=SMALL, kind="name")
+    picture.line(left, bottom, right, bottom, "axis")
+    return bottom + 14

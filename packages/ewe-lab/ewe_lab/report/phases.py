@@ -1,0 +1,101 @@
+"""A load whose rate changes: the figures of each phase, as a table, and the marks between the phases of a chart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from ewe_lab.bench import figures
+from ewe_lab.bench.results import Sample, Second, Table
+
+MOST = 120  # points of a line in a timeline
+HEAD = (
+    "server",
+    "phase",
+    "asked/s",
+    "answered/s",
+    "median",
+    "p95",
+    "lost",
+    "errors",
+    "CPU",
+    "memory",
+    "proc",
+)
+WORDS = ("server", "phase", "errors")  # columns with text
+
+
+def rows(table: Table) -> list[list[str]]:
+    """Return a line for each phase of each server, under HEAD; [] if no load of the table has phases."""
+    found = []
+    for cell in table.cells:
+        sample = figures.middle(cell)
+        for number, phase in enumerate(sample.phases if sample else (), 1):
+            found.append([cell.server if number == 1 else "", str(number), *row(phase)])
+    return found
+
+
+def row(phase: Sample) -> Iterator[str]:
+    """Yield the figures of a phase, in the order of HEAD."""
+    yield figures.number(phase.request_rate)
+    yield figures.number(phase.rate)
+    yield figures.of_sample(phase, "response.p50")
+    yield figures.of_sample(phase, "response.p95")
+    yield figures.percent(phase.lost)
+    yield figures.errors(phase.errors)
+    usage = phase.usage
+    yield figures.percent(usage.cpu / phase.seconds if usage and phase.seconds else None)
+    yield figures.size(usage.memory if usage else None)
+    yield figures.NONE if usage is None or usage.processes is None else str(usage.processes)
+
+
+def starts(sample: Sample) -> list[float]:
+    """Return the seconds at which the phases of a load begin; [] if it has none."""
+    lengths = [phase.seconds for phase in sample.phases]
+    return [0.0, *itertools.accumulate(lengths[:-1])] if lengths else []
+
+
+def merged(seconds: Sequence[Second]) -> list[Second]:
+    """Return at most MOST seconds: of a long run, each stands for several of equal number.
+
+    Replies, requests that were due and CPU are means, errors are rounded up, and of the rest it is the greatest;
+    p50 is the median of the medians.
+    """
+    size = math.ceil(len(seconds) / MOST)
+    if size <= 1:
+        return list(seconds)
+    return [merge(seconds[at : at + size]) for at in range(0, len(seconds), size)]
+
+
+def merge(group: Sequence[Second]) -> Second:
+    """Return one second for several."""
+    kinds = {kind for second in group for kind in second.errors}
+    p50 = known([second.p50 for second in group])
+    cpu = known([second.cpu for second in group])
+    due = known([second.due for second in group])
+    return Second(
+        group[0].at,
+        round(statistics.mean(second.replies for second in group)),
+        {kind: math.ceil(sum(each.errors.get(kind, 0) for each in group) / len(group)) for kind in kinds},
+        statistics.median(p50) if p50 else None,
+        max(known([second.p99 for second in group]), default=None),
+        round(sum(due) / len(group)) if due else None,
+        statistics.mean(cpu) if cpu else None,
+        max(known([second.memory for second in group]), default=None),
+        greatest([second.threads for second in group]),
+        greatest([second.processes for second in group]),
+        greatest([second.descriptors for second in group]),
+        greatest([second.switches for second in group]),
+    )
+
+
+def known(values: Sequence[float | None]) -> list[float]:
+    """Return the values that are known."""
+    return [value for value in values if value is not None]
+
+
+def greatest(values: Sequence[int | None]) -> int | None:
+    """Return the greatest of the known values."""
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,328 @@
+"""The report: one HTML page without external files, and the figures as JSON and CSV beside it."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+
+from ewe_lab.bench import figures, verdicts
+from ewe_lab.bench.experiment import Chart, Experiment
+from ewe_lab.bench.results import ERRORS, Cell, Results, Table, figure, save
+from ewe_lab.bench.verdicts import Finding, Judged
+from ewe_lab.experiments import CATALOG, CHECKS, PUBLISHED
+from ewe_lab.report import phases, summary, terminal
+from ewe_lab.report.charts import Drawn, draw
+
+COMPARE = (  # what is drawn of a table that no experiment describes
+    Chart("bars", "Replies in a second", "rate"),
+    Chart("bars", "CPU time of the server for a reply, in µs", "micros"),
+    Chart("bars", "Service time, 99 of 100 requests are answered faster", "service.p99"),
+    Chart("bars", "Response time from when a request was due, 99 of 100 are answered faster", "response.p99"),
+    Chart("bars", "Memory at its peak", "usage.memory"),
+    Chart("errors", "Lost requests, by kind of error"),
+    Chart("timeline", "Second by second"),
+)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Files
+
+
+def write(results: Results, directory: Path) -> list[Path]:
+    """Write report.html, results.json and results.csv; return their paths. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    page, data, sheet = (directory / name for name in ("report.html", "results.json", "results.csv"))
+    save(results, data)
+    replace(sheet, lambda path: write_csv(results, path))
+    replace(page, lambda path: path.write_text(html(results), encoding="utf-8"))
+    return [page, data, sheet]
+
+
+def replace(path: Path, make: Callable[[Path], object]) -> None:
+    """Write a complete file, then rename it over the old one."""
+    new = path.with_name(path.name + ".new")
+    try:
+        make(new)
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+SHEET = (
+    "table", "column", "x", "server", "repeat", "tool", "seconds", "requests", "replies", "connections",
+    "rate", *(f"{kind}.{name}" for kind in ("service", "response") for name in ("p50", "p90", "p95", "p99", "max")),
+    "client", "usage.cpu", "micros", "usage.memory", "usage.threads", "usage.processes", "usage.descriptors",
+    *(f"errors.{kind}" for kind in ERRORS), "value", "figure", "unit", "paper", "paper_server", "paper_ratio",
+    "our_ratio", "verdict", "failure", "extra",
+)  # fmt: skip
+
+
+def write_csv(results: Results, path: Path) -> None:
+    """Write a line for each sample (a cell without one has a line too); times in seconds, sizes in bytes."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        sheet = csv.DictWriter(file, SHEET)
+        sheet.writeheader()
+        for table in results.tables:
+            for each in verdicts.judge(table, CATALOG.get(table.id)):
+                sheet.writerows(sheet_rows(table, each))
+
+
+def sheet_rows(table: Table, each: Judged) -> Iterator[dict[str, object]]:
+    """Yield the lines of a cell."""
+    cell = each.cell
+    for repeat, sample in enumerate(cell.samples or [None], 1):
+        row: dict[str, object] = {
+            "table": table.id, "column": cell.column, "x": cell.x, "server": cell.server, "repeat": repeat,
+            "value": cell.value, "unit": cell.unit, "paper": cell.paper, "paper_server": cell.paper_server,
+            "paper_ratio": each.paper, "our_ratio": each.ours, "verdict": each.verdict, "failure": cell.failure,
+        }  # fmt: skip
+        if sample is not None:
+            for name in SHEET:
+                if name not in row and (value := figure(sample, name) if known(name) else None) is not None:
+                    row[name] = value
+            row["tool"], row["figure"] = sample.tool, figure(sample, cell.value)
+            row |= {f"errors.{kind}": sample.errors.get(kind, 0) for kind in ERRORS}
+            row["extra"] = " ".join(f"{name}={value:g}" for name, value in sample.extra.items())
+        yield row
+
+
+def known(name: str) -> bool:
+    """Whether a column of the sheet is a figure of a sample by that name."""
+    return not name.startswith("errors.") and name not in ("tool", "figure", "extra")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What the page shows
+
+
+@dataclass
+class Section:
+    """One table of the page, with its verdicts, charts and notes."""
+
+    table: Table
+    experiment: Experiment | None
+    judged: list[Judged]
+    finding: Finding
+    since: str
+    drawn: list[tuple[Chart, Drawn]]
+    published: Sequence[Cell] = ()
+    sentences: list[str] = field(default_factory=list)
+
+    @property
+    def measured(self) -> bool:
+        return any(each.cell.samples for each in self.judged)
+
+    @property
+    def errors(self) -> bool:
+        """Whether the document or our run has errors to show."""
+        return any(" of " in each.cell.paper_note or figures.all_errors(each.cell) for each in self.judged)
+
+    @property
+    def remarks(self) -> list[str]:
+        return summary.remarks(self.table)
+
+    @property
+    def compares(self) -> bool:
+        return any(each.cell.paper is not None for each in self.judged)
+
+    @property
+    def title(self) -> str:
+        return self.table.title or (self.experiment.title if self.experiment else "") or self.table.id
+
+
+def section(table: Table, number: int) -> Section:
+    """Return the section of a table."""
+    experiment = CATALOG.get(table.id)
+    judged = verdicts.judge(table, experiment)
+    drawn = [
+        (chart, picture)
+        for index, chart in enumerate(experiment.charts if experiment else COMPARE)
+        if (picture := draw(chart, table, experiment, f"chart-{number}-{index}")).svg
+    ]
+    found = Section(
+        table,
+        experiment,
+        judged,
+        summary.finding_of(table, experiment),
+        verdicts.since(table, experiment),
+        drawn,
+        PUBLISHED.get(table.id, ()),
+    )
+    if experiment is None or (not found.compares and table.id not in CHECKS):
+        found.sentences = summary.sentences(table)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The page
+
+
+@dataclass
+class Matrix:
+    """A printed table beside ours, at one setting: a row for each of its lines, a column for each server.
+
+    reasons: why figures are not testable, each once.
+    """
+
+    setting: str
+    servers: list[str]
+    rows: list[tuple[str, list[Judged | None]]]
+    reasons: list[str]
+
+
+def matrices(found: Section) -> list[Matrix]:
+    """Return a matrix for each setting of a table whose document prints several lines, [] of other tables."""
+    if not any(each.cell.line for each in found.judged):
+        return []
+    made = []
+    for setting in dict.fromkeys(each.cell.setting for each in found.judged):
+        inside = [
+            each for each in found.judged if each.cell.setting == setting and each.cell.paper is not None
+        ]
+        servers = list(dict.fromkeys(each.cell.server for each in inside))
+        by_place = {(each.cell.line, each.cell.server): each for each in inside}
+        rows = [
+            (
+                line or figures.title_of(inside[0].cell.value),
+                [by_place.get((line, server)) for server in servers],
+            )
+            for line in dict.fromkeys(each.cell.line for each in inside)
+        ]
+        reasons = [f"{each.cell.server}: {each.reason}" for each in inside if each.reason]
+        made.append(Matrix(setting, servers, rows, list(dict.fromkeys(reasons))))
+    return made
+
+
+def ratios(each: Judged) -> str:
+    """Return what is compared, the document's and ours: ratios to the reference, or shares that were lost."""
+    word = figures.percent if each.cell.value == "lost" else figures.ratio
+    return f"{word(each.paper)} → {word(each.ours)}"
+
+
+def printed_and_ours(cell: Cell) -> str:
+    """Return a printed figure and ours, each in its own unit; of losses the kinds of errors."""
+    if cell.value == "lost":
+        printed = cell.paper_note.partition(" of ")[0]
+        return f"{printed} → {figures.errors(figures.all_errors(cell)) if cell.samples else figures.NONE}"
+    return f"{figures.number(cell.paper)} {cell.unit}".rstrip() + f" → {cell_text(cell)}"
+
+
+@dataclass
+class Details:
+    """A table of all figures. words: titles of columns with text; legend: the meaning of marks."""
+
+    head: list[str]
+    rows: list[list[str]]
+    legend: list[str]
+    words = ("setting", "errors", "load")
+
+
+def details(found: Section) -> Details:
+    """Return all figures of a table, without columns that are empty or the same in each row."""
+    rows = [row(each.cell) for each in found.judged if not each.cell.line]
+    empty = ("", figures.NONE)
+    head = [name for name in rows[0] if any(each[name] not in empty for each in rows)]
+    loads = {each["load"] for each in rows}
+    legend = []
+    if len(loads) == 1:
+        head.remove("load")
+        legend.append(f"Load: {next(iter(loads))}.")
+    if any("*" in each["replies/s"] for each in rows):
+        legend.append(terminal.LIMITED)
+    if any(figures.AT_LEAST in value for each in rows for value in each.values()):
+        legend.append(terminal.BOUND)
+    return Details(head, [[each[name] for name in head] for each in rows], legend)
+
+
+def row(cell: Cell) -> dict[str, str]:
+    """Return the row of a cell in the table of all figures, by the titles of the columns."""
+    found, sample = terminal.row(cell), figures.middle(cell)
+    setting = " ".join(filter(None, (cell.column, figures.number(cell.x) if cell.x is not None else "")))
+    own = cell_text(cell) if cell.value not in SHOWN else ""
+    if summary.loosely(cell) and cell.spread:
+        own = " ".join(
+            (
+                cell_text(cell),
+                "(" + " to ".join(figures.as_text(cell.value, end) for end in cell.spread) + ")",
+            )
+        )
+    both = [found["thr"], found["proc"]]
+    return {
+        "server": cell.server,
+        "setting": setting,
+        "figure": own,
+        "replies/s": found["req/s"],
+        "lost": found["lost"],
+        **{title: found[title] for title in terminal.TITLES},
+        "CPU µs": found["CPU µs"],
+        "memory": found["memory"],
+        "threads, processes": ", ".join(both) if any(both) else "",
+        "generator": figures.percent(sample.client) if sample and sample.client is not None else "",
+        "errors": found["errors"] or cell.failure or ("" if sample else "not measured"),
+        "load": f"{cell.load} ({sample.tool})" if sample and sample.tool else cell.load,
+    }
+
+
+SHOWN = (
+    "rate",
+    "micros",
+    "service.p50",
+    "service.p99",
+    "response.p50",
+    "response.p99",
+    "usage.memory",
+    "lost",
+)
+
+
+def html(results: Results) -> str:
+    """Return the whole page."""
+    sections = [section(table, number) for number, table in enumerate(results.tables)]
+    ranked = summary.standings(results)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ewe_lab.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.globals |= {
+        "figures": figures,
+        "verdicts": verdicts,
+        "details": details,
+        "matrices": matrices,
+        "ratios": ratios,
+        "printed_and_ours": printed_and_ours,
+        "phases": phases,
+        "zip": zip,
+        "cell_text": cell_text,
+        "of": figures.of_cell,
+    }
+    return environment.get_template("report.html.j2").render(
+        results=results,
+        run=[each for each in sections if each.measured],
+        waiting=[each for each in sections if not each.measured],
+        ranked=ranked,
+        leads=summary.leads(ranked),
+        headline=summary.headline(results, ranked),
+        doubts=summary.doubts(results),
+        counted=summary.counted(
+            [each.finding.word for each in sections if each.experiment and each.measured]
+        ),
+        kinds=ERRORS,
+    )
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell's figure with its unit, as tables show it."""
+    return figures.shown(cell)
+
+
+def text(table: Table, experiment: Experiment | None) -> str:
+    """Return a table for a terminal of 100 columns."""
+    return terminal.text(table, experiment)

@@ -1,0 +1,50 @@
+"""The same little program as a WSGI and as an ASGI application, for servers that run Python in their own process.
+
+    ewe --wsgi /page=ewe_lab.stacks.applications:wsgi_page
+    gunicorn ewe_lab.stacks.applications:wsgi_page
+
+It imports next to nothing, because the memory of the servers that import it is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+WSGI = Callable[[dict[str, Any], Callable[..., Any]], list[bytes]]
+ASGI = Callable[
+    [dict[str, Any], Callable[..., Any], Callable[[dict[str, Any]], Awaitable[None]]], Awaitable[None]
+]
+
+HELLO = "hello world, from a program that keeps nothing over\n"  # 52 bytes, as in table 1 of X-Switch
+PAGE_PYTHON = "x" * 749 + "\n"  # 750 bytes, as in DT-2 of the thesis
+HEADERS = [("Content-Type", "text/plain")]
+RAW_HEADERS = [(b"content-type", b"text/plain")]
+
+
+def wsgi(body: bytes) -> WSGI:
+    """Return a WSGI application with a constant answer."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [*HEADERS, ("Content-Length", str(len(body)))])
+        return [body]
+
+    return application
+
+
+def asgi(body: bytes) -> ASGI:
+    """Return an ASGI application with a constant answer."""
+    headers = [*RAW_HEADERS, (b"content-length", str(len(body)).encode())]
+
+    async def application(
+        scope: dict[str, Any], receive: Callable[..., Any], send: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    return application
+
+
+wsgi_hello, wsgi_page = wsgi(HELLO.encode()), wsgi(PAGE_PYTHON.encode())
+asgi_hello, asgi_page = asgi(HELLO.encode()), asgi(PAGE_PYTHON.encode())

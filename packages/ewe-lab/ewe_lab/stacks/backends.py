@@ -1,0 +1,168 @@
+"""The processes that run programs behind a web server: php-fpm, php-cgi, uWSGI, FastCGI programs, X-Switch.
+
+Each function for one of them returns its command. The process listens at a socket. Raises LabError.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import IO, Any
+
+from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks.programs import PERL, directory_of
+
+FPM = """\
+[global]
+error_log = {where}/fpm.log
+daemonize = no
+[www]
+{user}
+listen = {listen}
+pm = static
+pm.max_children = {children}
+"""
+WORKERS = 4  # processes of each, unless more are asked for
+BACKLOG = 1024  # connections that wait for a process
+STARTS_IN = 10.0  # seconds
+ACCEPTS = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
+WARMS_IN = 1.0  # seconds that the warm parents of X-Switch may take to load their modules
+
+
+def perl_has(module: str) -> bool:
+    """Whether the Perl that runs our programs has a module."""
+    perl = find_tool(PERL)
+    return (
+        perl is not None and not subprocess.run([perl, f"-M{module}", "-e1"], capture_output=True).returncode
+    )
+
+
+def php_fpm() -> str:
+    """Return the path of php-fpm, whose name contains the version on Debian; "" if it is not installed."""
+    return shutil.which("php-fpm") or next(map(str, Path("/usr/sbin").glob("php-fpm*")), "")
+
+
+def fpm(where: Path, listen: str, children: int = WORKERS) -> Sequence[str]:
+    """Return the command of php-fpm. listen: a path, or host and port."""
+    root = os.geteuid() == 0
+    user = "user = root\ngroup = root" if root else ""
+    text = FPM.format(where=where, user=user, listen=listen, children=children)
+    (where / "fpm.conf").write_text(text)
+    return [php_fpm(), "-y", str(where / "fpm.conf"), "-F", *(["-R"] if root else [])]
+
+
+def uwsgi(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
+    """Return the command of uWSGI, which speaks its own protocol."""
+    return [
+        "uwsgi_python3", "--uwsgi-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
+        "--processes", str(children), "--master", "--disable-logging", "--need-app", "--die-on-term",
+    ]  # fmt: skip
+
+
+def backlog() -> str:
+    """Return how many connections may wait: at most what the system allows, or uWSGI would not start."""
+    return str(min(BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text())))
+
+
+def fcgi(socket: Path, program: Path, children: int) -> Sequence[str]:
+    """Return the command that runs a FastCGI program in several processes, with the socket as standard input."""
+    code = (
+        "import os,socket,sys\n"
+        "s=socket.socket(socket.AF_UNIX);s.bind(sys.argv[1]);s.listen(128);os.dup2(s.fileno(),0)\n"
+        f"for _ in range({children}):\n"
+        "    if not os.fork(): os.execv(sys.argv[2], [sys.argv[2]])\n"
+        "while True: os.wait()\n"
+    )
+    return [sys.executable, "-c", code, str(socket), str(program)]
+
+
+def xswitch(socket: Path, root: Path, *options: str) -> list[str]:
+    """Return the command of an X-Switch without a web server."""
+    return [sys.executable, "-m", "ewe.xswitch", "--listen", f"unix:{socket}", "--root", str(root), *options]
+
+
+def responder(socket: Path, children: int, length: int) -> list[str]:
+    """Return the command of the lab's own FastCGI program. length: of its answer."""
+    return [sys.executable, "-m", "ewe_lab.stacks.responder", str(socket), str(children), str(length)]
+
+
+def opener() -> urllib.request.OpenerDirector:
+    """Return an opener for our own servers: no proxy, and any certificate is good."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    return urllib.request.build_opener(*handlers)
+
+
+def wait_for_xswitch(server: Running) -> None:
+    """Wait for X-Switch and its warm parents: the first request then measures the start of an engine. Raises
+    LabError."""
+    asking = opener()
+    end = time.monotonic() + STARTS_IN
+    while time.monotonic() < end:
+        try:
+            with asking.open(f"{server.url}xswitch-status", timeout=5):
+                time.sleep(WARMS_IN)
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise LabError("X-Switch does not start")
+
+
+def status_of(server: Running) -> dict[str, Any]:
+    """Return the status of a server's X-Switch. Raises LabError."""
+    try:
+        with opener().open(f"{server.url}xswitch-status?json", timeout=5) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+    except (OSError, ValueError) as reason:
+        raise LabError(f"X-Switch does not say how it is: {reason}") from None
+
+
+@contextmanager
+def switch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[tuple[int, Path]]:
+    """Run an X-Switch without a web server; yield its pid and its socket. Raises LabError.
+
+    root: the directory of its scripts, those of the lab if it is None.
+    """
+    where = Path(tempfile.mkdtemp(prefix="switch-", dir=lab.directory))
+    socket = where / "socket"
+    command = xswitch(socket, root or directory_of(lab), *options)
+    with (
+        tempfile.TemporaryFile() as output,
+        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+    ):
+        wait_for_socket(started, socket, output, "X-Switch")
+        time.sleep(WARMS_IN)
+        yield started.pid, socket
+
+
+def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name: str) -> None:
+    """Wait until a process listens at a Unix socket. Raises LabError."""
+    end = time.monotonic() + STARTS_IN
+    while not listens_at(socket):
+        if started.poll() is not None or time.monotonic() > end:
+            raise LabError(f"{name} does not start: {one_line(text_of(output))}")
+        time.sleep(0.02)
+
+
+def listens_at(socket: Path) -> bool:
+    """Whether a process listens at a Unix socket. Read from /proc, without connecting."""
+    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+        if line.endswith(f" {socket}") and line.split()[3] == ACCEPTS:
+            return True
+    return False

@@ -1,0 +1,54 @@
+"""The lab's programs in C (ewe_lab/stacks/sources), built when an experiment needs one. Raises LabError."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import ewe
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.processes import LabError, find_tool, one_line
+
+SOURCES = Path(__file__).with_name("sources")
+LIBCGI_HEADER = Path(ewe.__file__).with_name("libcgi")  # its directory
+COMPILERS = ("gcc", "cc", "clang")
+BUILT_IN = 60.0  # seconds that a compiler may take on a busy machine
+
+
+def compiler() -> str:
+    """Return the path of a C compiler, "" if there is none."""
+    return next((found for name in COMPILERS if (found := find_tool(name))), "")
+
+
+def missing() -> str:
+    """Return why nothing can be built, "" if it can."""
+    return "" if compiler() else "no C compiler: apt install gcc libc6-dev"
+
+
+def built(lab: Bench, name: str) -> Path:
+    """Return the program built of sources/NAME.c, which all accounts may run."""
+    where = lab.directory / "compiled"
+    where.mkdir(exist_ok=True)
+    program = where / name
+    if not program.exists():
+        build(SOURCES / f"{name}.c", program)
+    return program
+
+
+def build(source: Path, program: Path, *options: str) -> None:
+    """Build a C file that all accounts may run."""
+    if lacking := missing():
+        raise LabError(lacking)
+    command = [compiler(), "-O2", "-o", str(program), *options, str(source)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILT_IN)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"the C compiler took longer than {BUILT_IN:g} s") from None
+    if done.returncode:
+        raise LabError(f"the C compiler failed: {one_line(done.stderr)}")
+    program.chmod(0o755)
+
+
+def library(source: Path, program: Path) -> None:
+    """Build a C file as a LibCGI library."""
+    build(source, program, "-shared", "-fPIC", "-I", str(LIBCGI_HEADER))

@@ -1,0 +1,109 @@
+"""The report of the RDBMS paper by what people use today: PHP with a persistent PDO connection, and Datasette.
+
+    php-fpm     nginx and php-fpm; each of its processes keeps its connection (PDO::ATTR_PERSISTENT)
+    Datasette   a saved query, with a template that writes the table and nothing else. SQLite only
+
+All send the same bytes as the scenarios. Raises LabError.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from ewe.database.access_log import REPORT
+from ewe_lab.bench.experiment import Bench, Running
+from ewe_lab.bench.processes import find_tool, running, two_cores
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import backends, reports, webservers
+from ewe_lab.stacks.databases import NAME, SQLITE, Database
+from ewe_lab.stacks.servers import Server, free_port, wait_for_port
+from ewe_lab.stacks.webservers import KEPT, Behind, Setup
+
+TEMPLATE = """\
+<table>
+<thead><tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}<tr>{% for value in row %}{% if value is number %}<td class="number">{% else %}<td>\
+{% endif %}{{ value }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table>
+
+"""  # jinja2 drops the last line's end
+SETTINGS = ("sql_time_limit_ms", "20000"), ("max_returned_rows", "1000"), ("default_cache_ttl", "0")
+
+
+def fpm_missing(database: Database) -> str:
+    """Return why php-fpm behind nginx cannot run here, "" if it can."""
+    if not find_tool("nginx"):
+        return "apt install nginx-light"
+    return reports.php_lacks(database) if backends.php_fpm() else "apt install php-fpm"
+
+
+def datasette_missing(database: Database) -> str:
+    """Return why Datasette cannot run here, "" if it can."""
+    if database.name != SQLITE:
+        return "it is for SQLite alone"
+    return "" if find_spec("datasette") else "pip install datasette"
+
+
+def own_directory(lab: Bench) -> Path:
+    """Return a new directory, which all accounts may enter."""
+    where = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
+    where.chmod(0o755)
+    return where
+
+
+@contextmanager
+def php_fpm(lab: Bench, database: Database) -> Iterator[tuple[Running, str]]:
+    """Run nginx, and php-fpm on the same core."""
+    where = own_directory(lab)
+    script, socket, core = where / "report.php", where / "socket", two_cores()[0]
+    reports.write_page(script, database)
+    script.chmod(0o644)
+    with ExitStack() as stack:
+        output = stack.enter_context(tempfile.TemporaryFile())
+        fpm = stack.enter_context(running(backends.fpm(where, str(socket)), output, core, cwd=where))
+        backends.wait_for_socket(fpm, socket, output, "php-fpm")
+        os.chmod(socket, 0o666)
+        behind = Behind(script, f"unix:{socket}", "fastcgi", keeps=KEPT > 0)
+        setup = Setup(where, free_port(), where, behind=behind)
+        command = [*lab.prefix, *webservers.nginx(setup)]
+        web = stack.enter_context(running(command, output, core, cwd=where, env=environment()))
+        wait_for_port(web, setup.port, output, "nginx")
+        yield (
+            Server(web.pid, f"http://127.0.0.1:{setup.port}/", "nginx, php-fpm", (fpm.pid, *database.pids)),
+            "/report.php",
+        )
+
+
+@contextmanager
+def datasette(lab: Bench, database: Database) -> Iterator[tuple[Running, str]]:
+    """Run Datasette on the servers' core."""
+    where = own_directory(lab)
+    templates = where / "templates"
+    templates.mkdir()
+    (templates / f"query-{NAME}-report.html").write_text(TEMPLATE)
+    metadata = {"databases": {NAME: {"queries": {"report": {"sql": REPORT}}}}}
+    (where / "metadata.json").write_text(json.dumps(metadata))
+    copy = where / f"{NAME}.db"
+    copy.symlink_to(database.place)  # the file's name is the database's
+    port = free_port()
+    settings = [word for pair in SETTINGS for word in ("--setting", *pair)]
+    command = [
+        *lab.prefix, sys.executable, "-m", "datasette", "serve", str(copy), "--host", "127.0.0.1",
+        "--port", str(port), "--metadata", str(where / "metadata.json"), "--template-dir", str(templates),
+        *settings,
+    ]  # fmt: skip
+    with (
+        tempfile.TemporaryFile() as output,
+        running(command, output, two_cores()[0], cwd=where, env=environment()) as started,
+    ):
+        wait_for_port(started, port, output, "Datasette")
+        yield Server(started.pid, f"http://127.0.0.1:{port}/", "datasette serve"), f"/{NAME}/report"

@@ -1,0 +1,78 @@
+"""A FastCGI program in Python, for experiments: `python -m ewe_lab.stacks.responder SOCKET CHILDREN ANSWER`.
+
+ANSWER is a number of bytes, or a CGI script in Python that is executed for each request.
+It takes the place of flup, with which the thesis ran Python programs: it too is written in Python, and each of its
+children answers one connection at a time. ewe.gateway.records implements the protocol.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+
+from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
+from ewe_lab.stacks.script_runner import output_of
+
+Answer = Callable[[Mapping[bytes, bytes]], bytes]  # of the parameters
+
+HEAD = b"Content-Type: text/plain\r\n\r\n"
+
+
+def serve(listener: socket.socket, answer: Answer) -> None:
+    """Accept and answer, one connection after the other."""
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            try:
+                converse(connection, answer)
+            except (OSError, FastCGIError):
+                pass  # the web server closed the connection, or did not speak FastCGI
+
+
+def converse(connection: socket.socket, answer: Answer) -> None:
+    """Answer the requests of one connection. Raises OSError, FastCGIError."""
+    responder = Responder()
+    keep, params = False, dict[bytes, bytes]()
+    while data := connection.recv(65536):
+        for event in responder.feed(data):
+            if isinstance(event, Began):
+                keep, params = event.keep, event.params
+            elif isinstance(event, Aborted):
+                return
+            elif not event.data:
+                connection.sendall(responder.output(answer(params)) + responder.end())
+                if not keep:
+                    return
+        if responder.reply:
+            connection.sendall(responder.take_reply())
+
+
+def answer_of(word: str) -> Answer:
+    """Return what answers: so many bytes, or a script."""
+    if word.isdecimal():
+        constant = HEAD + b"x" * (int(word) - 1) + b"\n"
+        return lambda params: constant
+
+    def answer(params: Mapping[bytes, bytes]) -> bytes:
+        return output_of(word, {os.fsdecode(name): os.fsdecode(value) for name, value in params.items()})
+
+    return answer
+
+
+def main() -> None:
+    """Start the children and wait for a signal."""
+    path, children, answer = sys.argv[1], int(sys.argv[2]), answer_of(sys.argv[3])
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(1024)
+        for _ in range(children):
+            if not os.fork():
+                serve(listener, answer)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Start the servers to measure on 127.0.0.1, with the settings of an experiment and none of the user's.
+
+    with ewe("thread", root=root, directory=scratch, core=0) as server:
+        ask(server.url)
+
+directory: where the server may write; the caller removes it. prefix: of the command, for a slow link (see
+ewe_lab.bench.links). Raises LabError if a server does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ewe_lab.bench.processes import LabError, one_line, running, text_of
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import peers
+from ewe_lab.stacks.webservers import Setup
+
+STARTS_IN = 30.0  # seconds that a server may take to start
+DIRECTORIES = re.compile(
+    r"(?<![\w.])/(?:[^/=:\s]+/){2,}"
+)  # of a path of this machine, which a report leaves out
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server. url: ends with a slash; command: in short, for a report.
+
+    also: processes that work for it and are not its children.
+    """
+
+    pid: int
+    url: str
+    command: str = ""
+    also: tuple[int, ...] = ()
+
+
+@contextmanager
+def ewe(
+    model: str,
+    /,
+    *options: str,
+    root: Path,
+    directory: Path,
+    core: int | None = None,
+    access_log: Path | None = None,
+    certificate: Path | None = None,
+    prefix: Sequence[str] = (),
+    variables: Sequence[tuple[str, str]] = (),
+) -> Iterator[Server]:
+    """Run ewe. It writes into `directory` only and ignores the settings of the user."""
+    (directory / "cgi-bin").mkdir(exist_ok=True)  # every request is looked up in a cgi-bin, as usual
+    command = [
+        *prefix, sys.executable, "-m", "ewe", "--host", "127.0.0.1", "--port", "0", "--model", model,
+        "--documentroot", str(root), "--cgi-path", str(directory / "cgi-bin"),
+        "--access-log", str(access_log or "off"), "--logfile", str(directory / "error.log"), *options,
+    ]  # fmt: skip
+    said = ["ewe", "--model", model, *(DIRECTORIES.sub(".../", option) for option in options)]
+    if certificate:
+        command += ["--tls-cert", str(certificate)]
+        said += ["--tls-cert", certificate.name]
+    env = environment()
+    for name in ("PORT", "WEB_CONCURRENCY"):
+        env.pop(name, None)
+    if ":" in model:  # the module may be in the directory in which the lab was started
+        env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], os.getcwd()))
+    for name, value in variables:
+        env[name] = os.pathsep.join((env[name], value)) if name == "PYTHONPATH" else value
+    with (
+        tempfile.TemporaryFile() as output,
+        running(command, output, core, cwd=directory, env=env) as started,
+    ):
+        yield Server(started.pid, ewe_url(started, output), " ".join(said))
+
+
+def ewe_url(started: subprocess.Popen[bytes], output: IO[bytes]) -> str:
+    """Wait for ewe's banner; return the URL in it. Raises LabError."""
+    end = time.monotonic() + STARTS_IN
+    while time.monotonic() < end:
+        over = started.poll() is not None
+        if found := re.search(r"https?://127\.0\.0\.1:\d+/", text_of(output)):
+            return found[0]
+        if over:
+            break
+        time.sleep(0.01)
+    raise LabError(f"ewe did not start: {one_line(text_of(output))}")
+
+
+@contextmanager
+def peer(
+    name: str,
+    /,
+    *options: str,
+    root: Path,
+    directory: Path,
+    core: int | None = None,
+    access_log: Path | None = None,
+    certificate: Path | None = None,
+    prefix: Sequence[str] = (),
+) -> Iterator[Server]:
+    """Run another server. options: of the server itself, and `--workers N` for one that can have several."""
+    kind = peers.peer(name)
+    lacking = kind.missing or (kind.missing_for_tls() if certificate else "")
+    if lacking:
+        raise LabError(lacking)
+    port = free_port()
+    own, processes = without_workers(options)
+    if processes > 1 and name not in peers.SEVERAL:
+        raise LabError(f"the lab starts {name} with one process only")
+    command = kind.prepare(Setup(directory, port, root, certificate, access_log, processes))
+    scheme = "https" if certificate else "http"
+    with (
+        tempfile.TemporaryFile() as output,
+        running([*prefix, *command, *own], output, core, cwd=directory, env=environment()) as started,
+    ):
+        wait_for_port(started, port, output, kind.name)
+        about = " ".join((kind.about, *options))
+        yield Server(started.pid, f"{scheme}://127.0.0.1:{port}/", about)
+
+
+def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
+    """Return options without `--workers N`, and N."""
+    found = list(options)
+    if "--workers" not in found:
+        return found, 1
+    at = found.index("--workers")
+    processes = int(found[at + 1])
+    del found[at : at + 2]
+    return found, processes
+
+
+@contextmanager
+def nginx(
+    *, root: Path, directory: Path, core: int | None = None, access_log: Path | None = None
+) -> Iterator[Server]:
+    """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does."""
+    with peer("nginx", root=root, directory=directory, core=core, access_log=access_log) as server:
+        yield server
+
+
+def free_port() -> int:
+    """Return a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def wait_for_port(started: subprocess.Popen[bytes], port: int, output: IO[bytes], name: str) -> None:
+    """Wait until a process listens at the port, in the network of `started`. Raises LabError."""
+    end = time.monotonic() + STARTS_IN
+    while started.poll() is None and time.monotonic() < end:
+        if listens(started.pid, port):
+            return
+        time.sleep(0.01)
+    raise LabError(f"{name} does not listen at its port: {one_line(text_of(output))}")
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a process listens at a TCP port, in the network of `pid`. Read from /proc, without connecting."""
+    for file in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{file}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                return True
+    return False

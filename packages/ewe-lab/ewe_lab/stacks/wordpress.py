@@ -1,0 +1,162 @@
+"""WordPress from Debian's package, as a copy in a directory of the lab, with the lab's blog in a private MariaDB.
+
+    with wordpress(lab) as blog:
+        nginx(Setup(..., root=blog.root))      # asks for /, and for blog.post
+
+    copy       /usr/share/wordpress, links followed, without Debian's wp-config.php
+    configure  wp-config.php: the private database, no request to any other machine, no cron jobs of visitors
+    install    WordPress's own installer, run by PHP's command line; then the posts and comments
+
+The address of a post is `/?p=NUMBER`, as in the thesis: WordPress's plain permalinks, which need no rewriting of
+URLs by the web server. The site's address is that of each request, so one copy serves behind any server and port.
+Raises LabError.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.processes import LabError, find_tool, one_line, running, text_of
+from ewe_lab.load.child import environment
+from ewe_lab.stacks import mariadb
+from ewe_lab.stacks.blog import ON_MAIN_PAGE, TITLE, posts
+
+PACKAGE = Path("/usr/share/wordpress")
+THEMES = PACKAGE / "wp-content" / "themes"
+DRIVER = "mysqli"
+INSTALLS_IN = 120.0  # seconds
+ADMINISTRATOR = "admin"
+
+CONFIGURATION = """<?php
+define('DB_NAME', '{name}');
+define('DB_USER', '{user}');
+define('DB_PASSWORD', '{password}');
+define('DB_HOST', 'localhost:{socket}');
+define('DB_CHARSET', 'utf8mb4');
+define('DB_COLLATE', '');
+{keys}
+define('WP_HTTP_BLOCK_EXTERNAL', true);
+define('DISABLE_WP_CRON', true);
+define('AUTOMATIC_UPDATER_DISABLED', true);
+define('WP_HOME', 'http://' . ($_SERVER['HTTP_HOST'] ?? 'localhost'));
+define('WP_SITEURL', WP_HOME);
+$table_prefix = 'wp_';
+if (!defined('ABSPATH')) define('ABSPATH', __DIR__ . '/');
+require_once ABSPATH . 'wp-settings.php';
+"""
+KEYS = [
+    f"{kind}_{part}" for part in ("KEY", "SALT") for kind in ("AUTH", "SECURE_AUTH", "LOGGED_IN", "NONCE")
+]
+
+INSTALLER = """<?php
+// Reads {root, title, password, most, posts} from standard input; prints the number of the newest post.
+$blog = json_decode(file_get_contents('php://stdin'), true);
+define('WP_INSTALLING', true);
+require $blog['root'] . '/wp-load.php';
+require_once ABSPATH . 'wp-admin/includes/upgrade.php';
+wp_install($blog['title'], 'admin', 'admin@example.org', false, '', $blog['password']);
+foreach (get_posts(['numberposts' => -1, 'post_type' => ['post', 'page']]) as $sample)
+    wp_delete_post($sample->ID, true);
+update_option('permalink_structure', '');
+update_option('posts_per_page', $blog['most']);
+foreach ($blog['posts'] as $post) {
+    $number = wp_insert_post(['post_title' => $post['title'], 'post_date' => $post['date'], 'post_author' => 1,
+        'post_content' => implode("\\n\\n", $post['paragraphs']), 'post_status' => 'publish'], true);
+    if (is_wp_error($number)) { fwrite(STDERR, $number->get_error_message()); exit(1); }
+    foreach ($post['comments'] as $comment)
+        wp_insert_comment(['comment_post_ID' => $number, 'comment_author' => $comment['author'],
+            'comment_date' => $comment['date'], 'comment_content' => $comment['text'],
+            'comment_approved' => 1]);
+}
+echo "post $number\\n";
+"""
+
+
+@dataclass(frozen=True)
+class Blog:
+    """A WordPress that is installed. root: its document root. post: the path of one post. also: of its database."""
+
+    root: Path
+    post: str
+    also: tuple[int, ...]
+    password: str = ""  # of the administrator
+
+
+def missing() -> str:
+    """Return the packages that are missing, "" if none is."""
+    lacking = [] if (PACKAGE / "wp-load.php").exists() else ["wordpress"]
+    if not lacking and not any(THEMES.glob("*/style.css")):
+        lacking.append("wordpress-theme-twentytwentythree")  # without a theme all pages are empty
+    if package := mariadb.missing():
+        lacking.append(package)
+    php = find_tool("php")
+    if php is None:
+        lacking.append("php-cli")
+    if php is None or DRIVER not in modules(php):
+        lacking.append("php-mysql")
+    return " ".join(lacking)
+
+
+def modules(php: str) -> list[str]:
+    """Return the names of the modules that PHP has."""
+    done = subprocess.run([php, "-m"], capture_output=True, text=True, timeout=30, env=environment())
+    return done.stdout.split()
+
+
+@contextmanager
+def wordpress(lab: Bench) -> Iterator[Blog]:
+    """Install WordPress for the block."""
+    if packages := missing():
+        raise LabError(f"WordPress is left out: apt install {packages}")
+    root = Path(tempfile.mkdtemp(prefix="wordpress-", dir=lab.directory))
+    shutil.copytree(
+        PACKAGE, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("wp-config.php"),
+        ignore_dangling_symlinks=True,
+    )  # fmt: skip
+    root.chmod(0o755)
+    with mariadb.mariadb(lab, "blog") as database:
+        (root / "wp-config.php").write_text(configuration(database))
+        password = secrets.token_hex(12)
+        yield Blog(root, f"/?p={install(root, password)}", (database.pid,), password)
+
+
+def configuration(database: mariadb.Database) -> str:
+    """Return the text of wp-config.php."""
+    keys = "\n".join(f"define('{name}', '{secrets.token_hex(32)}');" for name in KEYS)
+    return CONFIGURATION.format(
+        name=database.name, user=database.user, password=database.password, keys=keys,
+        socket=str(database.socket).replace("\\", "\\\\").replace("'", "\\'"),
+    )  # fmt: skip
+
+
+def install(root: Path, password: str) -> int:
+    """Run WordPress's installer, then write the blog's posts; return the number of the newest. Raises LabError."""
+    order = {
+        "root": str(root), "title": TITLE, "password": password, "most": ON_MAIN_PAGE,
+        "posts": [asdict(post) for post in posts()],
+    }  # fmt: skip
+    installer = root.with_name(f"{root.name}.php")
+    installer.write_text(INSTALLER)
+    # WordPress writes a letter to its new administrator: no program may send it
+    command = ["php", "-d", "sendmail_path=/bin/true", "-d", "display_errors=stderr", str(installer)]
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as output:
+        stdin.write(json.dumps(order).encode())
+        stdin.seek(0)
+        with running(command, output, cwd=root, env=environment(), stdin=stdin) as started:
+            try:
+                status = started.wait(INSTALLS_IN)
+            except subprocess.TimeoutExpired:
+                raise LabError(f"WordPress's installer did not end within {INSTALLS_IN:g} s") from None
+            said = one_line(text_of(output))
+            if status or not said.startswith("post "):
+                raise LabError(f"WordPress could not be installed: {said}")
+            return int(said.removeprefix("post "))

@@ -1,0 +1,406 @@
+"""The bench: servers and peers that start, what is seen of them, links; and locust beside httperf."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.server import wait_until
+
+from ewe_lab import lab_bench
+from ewe_lab.bench import links
+from ewe_lab.bench.experiment import Contender, Load
+from ewe_lab.bench.processes import LabError, find_tool, processes, tree
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import Cell, Sample, Second
+from ewe_lab.bench.watch import Reading, Watch
+from ewe_lab.lab_bench import Job, LabBench, expected, fitting, missing
+from ewe_lab.stacks import peers, servers
+
+
+class Quiet:
+    """A terminal that is none, and forgets."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[LabBench]:
+    """A bench that measures once, on any core (others test at the same time)."""
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")  # a server that is someone else has to get there
+    with LabBench(Progress(file=Quiet()), quick=True, repeats=1) as made:  # type: ignore[arg-type]
+        yield made
+        directory = made.directory
+    assert not directory.exists()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Trust
+
+
+def same(one: Sample, other: Sample, sessions: int, calls: int) -> bool:
+    """Whether two tools counted the same, but for so many sessions that fared otherwise."""
+    return all(
+        abs(a - b) <= sessions * calls + 1
+        for a, b in (
+            (one.requests, other.requests),
+            (one.replies, other.replies),
+            (one.errors.get("ct", 0), other.errors.get("ct", 0)),
+            (sum(one.errors.values()), sum(other.errors.values())),
+        )
+    )
+
+
+THREAD = (
+    Contender("thread", model="thread"),
+    Load("arrivals", rate=50, sessions=50, calls=5, think=0.1, seconds=20),
+)
+POOL = (
+    Contender("pool", model="pool", options=("--parking", "never", "--poolthreads", "5")),
+    Load("arrivals", rate=50, sessions=100, calls=10, think=0.1, seconds=20, timeout=1.5),
+)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("contender", "load"), [THREAD, POOL], ids=["thread", "pool"])
+def test_locust_and_httperf_count_the_same(lab: LabBench, contender: Contender, load: Load) -> None:
+    """The loads of 2006, shorter: a thread each answers all; five workers held by thinking clients do not."""
+    root = lab.site([])
+    found = []
+    for tool in ("locust", *(["httperf"] if find_tool("httperf") else [])):
+        with lab.start(contender, root) as server:
+            found.append(lab.load(server, replace(load, tool=tool)))
+    ours, theirs = found[0], found[-1]
+    # How many time out in the pool's queue depends on how busy the machine was: two batches of five more or fewer,
+    # and one session at each end of the queue. The thread model answers all, however busy the machine is.
+    different = 0 if contender.name == "thread" else 12
+    assert same(ours, theirs, different, load.calls), (ours, theirs)
+    assert abs(ours.errors.get("ct", 0) - theirs.errors.get("ct", 0)) <= different, (ours, theirs)
+    assert load.sessions and load.rate
+    assert min(ours.seconds, theirs.seconds) > (load.sessions - 1) / load.rate  # both kept the schedule
+    if contender.name == "thread":
+        assert (ours.requests, ours.replies, ours.errors) == (250, 250, {})
+    else:
+        # Five at a time think for 0.9 s, and the last session waits until 1.98 + 1.5 s. At most four batches are
+        # served, and one or two more if a busy machine begins sessions late. Two batches at least are served,
+        # because a worker that a client has left serves the next.
+        assert 70 <= ours.errors["ct"] <= 90
+        assert ours.replies == 1000 - 10 * ours.errors["ct"]  # who is served at all has all ten answers
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Cells
+
+
+@pytest.mark.starts_processes
+def test_a_cell(lab: LabBench) -> None:
+    lab.repeats = 2
+    load = Load(users=10, think=0.05, seconds=1.2, warm_up=0.3, path="/2000.html", length=2000)
+    cell = lab.measure(Contender("fork", model="fork"), load, Cell("fork"), lab.site([2000]))
+    assert cell.failure == ""
+    assert cell.command == "ewe --model fork --requests 0"
+    assert cell.load == "10 users, 50 ms think time, 1.2 s"
+    assert len(cell.samples) == 2
+    for sample in cell.samples:
+        usage = sample.usage
+        assert usage is not None
+        assert sample.errors == {}
+        assert usage.processes == 11  # and a child for each
+        assert usage.threads == 11
+        assert usage.descriptors is not None
+        assert usage.descriptors > 20
+        assert usage.memory is not None
+        assert 5e6 < usage.memory < 5e8
+        assert 0 < usage.cpu < sample.seconds
+        assert usage.voluntary is not None
+        assert usage.voluntary >= sample.replies * 0.5  # each falls asleep between requests
+        assert sample.timeline[0].processes == 11
+        assert sample.timeline[0].cpu is not None
+        assert 0 < sample.timeline[0].cpu < 1
+    assert os.listdir(lab.directory) == ["site"]
+
+
+@pytest.mark.starts_processes
+def test_a_cell_that_fails_says_why(lab: LabBench) -> None:
+    root = lab.site([])
+    load = Load(users=1, seconds=1)
+    broken = Contender("broken", model="thread", options=("--nonsense",))
+    cell = lab.measure(broken, load, Cell("broken"), root)
+    assert cell.failure.startswith("ewe did not start: ewe: unknown option --nonsense")
+    cell = lab.measure(
+        Contender("thread", model="thread"), Load(users=1, path="/missing", seconds=1), Cell("thread"), root
+    )
+    assert (cell.failure, cell.samples) == ("a first request was answered with 404", [])
+
+
+def test_many_cells_take_turns(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.repeats = 3
+    order = []
+
+    def once(job: Job, repeat: int) -> bool:
+        order.append(job.cell.server)
+        if job.cell.server == "c":
+            job.cell.failure = "no"
+        return True
+
+    monkeypatch.setattr(lab, "once", once)
+    jobs = [Job(Contender(name), Load(), Cell(name), Path()) for name in "abc"]
+    assert [cell.server for cell in lab.measure_all(jobs)] == ["a", "b", "c"]
+    assert order == ["a", "b", "c", "b", "a", "a", "b"]
+
+
+def test_a_load_fits_the_server() -> None:
+    ceiling = Load("ceiling", users=500)
+    assert fitting(ceiling, Contender("serial", most=1)).users == 1
+    assert fitting(ceiling, Contender("apache-prefork", "apache-prefork")).users == 256
+    assert fitting(Load("ceiling", users=500, keep_alive=False), Contender("serial", most=1)).users == 500
+    assert fitting(Load(users=500), Contender("serial", most=1)).users == 500
+    # What a Java server does in its first seconds is to compile.
+    assert (
+        fitting(Load(warm_up=1), Contender("tomcat", "tomcat")).warm_up == peers.PEERS["tomcat"].warms_in == 3
+    )
+    assert fitting(Load(warm_up=5), Contender("tomcat", "tomcat")).warm_up == 5
+
+
+def test_estimates() -> None:
+    assert expected(Load(seconds=4, warm_up=1)) == lab_bench.OVERHEAD + 5
+    assert expected(Load("arrivals", phases=((1, 2), (3, 4)), warm_up=0)) == lab_bench.OVERHEAD + 4
+    assert expected(Load("arrivals", sessions=100, rate=50, seconds=60, warm_up=0)) == lab_bench.OVERHEAD + 2
+
+
+@pytest.mark.starts_processes
+def test_one_core_is_said_so(lab: LabBench) -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        with LabBench(lab.progress, repeats=1) as single:
+            assert single.server_core is single.load_core is None
+            load = Load(users=1, think=0.05, seconds=0.3, warm_up=0)
+            cell = single.measure(Contender("thread", model="thread"), load, Cell("thread"), single.site([]))
+            assert cell.samples
+            assert single.notes == [lab_bench.ONE_CORE]
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is seen
+
+BUSY = """
+import os, sys, threading, time
+
+stop = time.monotonic() + float(sys.argv[1])
+for _ in range(3):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+ready, tell = os.pipe()
+if os.fork() == 0:
+    block = bytearray(os.urandom(1)) * 50_000_000
+    os.write(tell, b"x")
+    time.sleep(60)
+os.read(ready, 1)
+print("ready", flush=True)
+while time.monotonic() < stop:
+    time.sleep(0.001)
+time.sleep(60)
+"""
+
+
+@pytest.mark.starts_processes
+def test_what_a_tree_of_processes_uses() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY, "30"], stdout=subprocess.PIPE, start_new_session=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"ready\n"
+        family = tree(started.pid)
+        try:
+            with Watch(started.pid) as watch:
+                watch.begin()
+                began = time.monotonic()
+                time.sleep(2.3)
+                watch.end()
+                lasted = time.monotonic() - began
+        finally:
+            for each in family:
+                os.kill(each.pid, 9)
+    usage = watch.usage()
+    assert (usage.processes, usage.threads) == (2, 5)
+    assert usage.memory is not None
+    assert 50e6 < usage.memory < 100e6
+    assert usage.voluntary is not None
+    assert 50 < usage.voluntary < 1000 * lasted  # it sleeps 1 ms, again and again
+    assert 0 < usage.cpu < lasted
+    timeline = [Second(number) for number in range(60)]
+    watch.fill(timeline)
+    assert [second.processes for second in timeline[:2]] == [2, 2]
+    assert timeline[-1].processes is None
+    assert all(second.switches for second in timeline[:2])
+
+
+def test_what_was_used_in_a_phase() -> None:
+    watch = Watch(1)
+    for number, (cpu, memory) in enumerate(((0.0, 5e6), (0.5, 7e6), (1.5, 9e6), (2.5, None), (2.6, 6e6))):
+        watch.readings.append(Reading(100.0 + number * 1.01, cpu, number, 1, None, memory, 10 * number, 0))
+    first, second = watch.usage_between(0.0, 1.0), watch.usage_between(1.0, 4.0)
+    assert first is not None and second is not None
+    assert (first.cpu, first.memory, first.processes) == (pytest.approx(0.5, rel=0.02), 7e6, 1)
+    assert (second.cpu, second.memory, second.processes) == (pytest.approx(2.1, rel=0.02), 9e6, 4)
+    assert second.voluntary == 30
+    assert watch.usage_between(7.0, 9.0) is None
+
+
+@pytest.mark.starts_processes
+def test_a_process_that_has_gone_can_still_be_looked_at() -> None:
+    with subprocess.Popen(["true"]) as started:
+        started.wait()
+    with Watch(started.pid) as watch:
+        watch.begin()
+        watch.end()
+    assert watch.usage().processes == 0
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Peers
+
+# Servers that no test needs are tried where they are installed: h2o, Caddy, Yaws, waitress, granian.
+NEEDED = {
+    "nginx": "nginx",
+    "apache-event": "apache2",
+    "apache-worker": "apache2",
+    "apache-prefork": "apache2",
+    "lighttpd": "lighttpd",
+    "tomcat": "Tomcat",
+}
+PEERS = [
+    pytest.param(name, marks=pytest.mark.needs(NEEDED[name]) if name in NEEDED else ())
+    for name, peer in peers.PEERS.items()
+    if name in NEEDED or not peer.missing
+]
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_that_is_here_serves_the_site(lab: LabBench, name: str) -> None:
+    with lab.start(Contender(name, name), lab.site([5000])) as server:
+        family = [each.pid for each in tree(server.pid)]
+        for path, length in (("/5000.html", 5000), ("/index.html", 1024)):
+            lab.probe(server, Load(path=path, length=length))
+        with pytest.raises(LabError, match="404"):
+            lab.probe(server, Load(path="/nothing.html"))
+        sessions = {each.session for each in tree(server.pid)}
+        assert (
+            sessions == {server.pid} or name == "yaws"
+        )  # Erlang's helper has one of its own, and ends by itself
+    wait_until(
+        lambda: not [each for each in processes() if each.pid in family and each.state not in "ZX"], 20
+    )
+    assert os.listdir(lab.directory) == ["site"]
+
+
+SECURE = [each for each in PEERS if peers.PEERS[str(each.values[0])].tls]
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", [*SECURE, "ewe"])
+def test_tls(lab: LabBench, name: str) -> None:
+    contender = Contender("thread", model="thread") if name == "ewe" else Contender(name, name)
+    with lab.start(contender, lab.site([]), tls=True) as server:
+        assert server.url.startswith("https://")
+        lab.probe(server, Load(length=1024))
+
+
+def test_what_is_missing_is_named_with_its_package(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_tool", lambda name: None)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    wanted = [
+        Contender("nginx", "nginx"),
+        Contender("waitress", "waitress"),
+        Contender("x", "x"),
+        Contender("thread", model="thread"),
+        Contender("rope", model="rope"),
+    ]
+    assert [each.name for each in lab.servers(wanted)] == ["thread"]
+    assert lab.notes[:3] == [
+        "nginx is not installed: apt install nginx-light",
+        "waitress is not installed: pip install waitress",
+        "x: there is no peer 'x'",
+    ]
+    assert lab.notes[3].startswith("rope: ")
+    with pytest.raises(LabError, match="apt install nginx-light"), lab.start(wanted[0], lab.site([])):
+        pass
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", [each for each in PEERS if each.values[0] in peers.SEVERAL])
+def test_a_peer_with_several_processes(lab: LabBench, name: str) -> None:
+    with lab.start(Contender(name, name, options=("--workers", "2")), lab.site([])) as server:
+        lab.probe(server, Load(length=1024))
+        assert sum(each.parent == server.pid for each in processes()) == 2
+
+
+def test_a_peer_that_has_one_process_says_so(lab: LabBench) -> None:
+    with pytest.raises(LabError, match=r"http\.server with one process only"):
+        lab.start(Contender("x", "http.server", options=("--workers", "2")), lab.site([])).__enter__()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("nginx")
+def test_a_peer_that_does_not_start_says_why(lab: LabBench) -> None:
+    wrong = servers.peer("nginx", "-y", root=lab.site([]), directory=lab.directory)
+    with pytest.raises(LabError, match=r"^nginx does not listen at its port: .*invalid option"), wrong:
+        pass
+
+
+def test_every_peer_can_be_explained() -> None:
+    for name, peer in peers.PEERS.items():
+        assert peer.name == name
+        assert peer.about
+        assert missing(Contender(name, name)) == peer.missing
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Links
+
+
+@pytest.mark.starts_processes
+def test_a_link_is_as_slow_as_it_should_be_or_says_why_it_is_not_there(lab: LabBench) -> None:
+    load = Load(users=1, seconds=2, warm_up=0.5, path="/131072.html", length=131072)
+    with lab.linked("100mbit") as why:
+        if not why:
+            cell = lab.measure(Contender("thread", model="thread"), load, Cell("thread"), lab.site([131072]))
+            assert cell.failure == ""
+            sample = cell.samples[0]
+            assert sample.received * 8 / sample.seconds < 105e6
+            # A busy machine leaves the link idle between answers, but hardly within the fastest one.
+            assert sample.service is not None
+            assert 131072 * 8 / sample.service.buckets[0][0] > 50e6
+    assert "\n" not in why
+    assert not why or why.startswith("no link of 100mbit")
+    assert lab.prefix == []
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("ip")
+def test_links_that_cannot_be_made(lab: LabBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab.linked("1 tbit") as why:
+        assert why == "there is no link of '1 tbit'; there are 10mbit, 100mbit, 1gbit"
+    monkeypatch.setattr(links, "SHAPE", "echo not permitted >&2; exit 1 # {ip} {tc} {speed}")
+    with lab.linked("10mbit") as why:
+        assert why.startswith("no link of 10mbit can be made here: ")
+    monkeypatch.setattr(links, "find_tool", lambda name: None)
+    with lab.linked("10mbit") as why:
+        assert why == "no link of 10mbit: ip and tc missing: apt install iproute2"

@@ -1,0 +1,339 @@
+"""The load of a blog (T-LD): the blog of SQL pages, PHP sites, the phases, and what is told of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import urllib.request
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lab_bench import quick_lab, tried
+from lab_tables import times
+
+from ewe_lab.bench.processes import LabError, processes
+from ewe_lab.bench.results import Cell, Results, Sample, Second, Table, Usage
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE
+from ewe_lab.experiments import CATALOG, t_ld, visitors
+from ewe_lab.experiments.t_ld import CPU, MEMORY, PREFORK, SQL, WORDPRESS
+from ewe_lab.experiments.visitors import PARTS, PHASES
+from ewe_lab.report import phases, report
+from ewe_lab.stacks import databases, mariadb, sql_blog, wordpress
+from ewe_lab.stacks.blog import ON_MAIN_PAGE, POSTS, posts
+from ewe_lab.stacks.databases import POSTGRESQL
+from ewe_lab.stacks.sql_blog import Blog
+from ewe_lab.stacks.ways import Way, served
+
+SECONDS = 6.0
+LEGEND = "Phase by phase, times from when a request was due"
+
+
+def read(url: str) -> str:
+    """Return the text of a page."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+# The blog
+
+
+def test_the_blog_is_the_same_each_time() -> None:
+    found = posts()
+    assert found == posts() and len(found) == POSTS
+    assert len({post.title for post in found}) > POSTS / 2
+    assert all(post.comments and post.paragraphs for post in found)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    "blog",
+    [
+        Blog("asyncio"),
+        pytest.param(
+            Blog("prefork", POSTGRESQL, ("--workers", "2")), marks=pytest.mark.needs("PostgreSQL", "psycopg")
+        ),
+    ],
+    ids=str,
+)
+def test_the_pages_show_the_posts(blog: Blog) -> None:
+    with quick_lab() as lab, blog.served(lab) as (server, database, paths):
+        assert bool(database) is (blog.database == POSTGRESQL) and len(server.also) == 1
+        main, post = (read(server.url.rstrip("/") + path) for path in paths)
+        newest = posts()[-1]
+        for each in posts()[-ON_MAIN_PAGE:]:
+            assert each.title in main
+        assert posts()[0].title not in main
+        assert newest.paragraphs[-1] in post
+        assert all(comment.text in post for comment in newest.comments)
+
+
+def test_what_the_blog_of_sql_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "programs", str)
+    lacking = Blog("asyncio", POSTGRESQL)
+    assert lacking.missing == "asyncio PostgreSQL is left out: apt install postgresql"
+    with quick_lab() as lab, pytest.raises(LabError, match="apt install postgresql"), lacking.served(lab):
+        pass
+    monkeypatch.setattr(sql_blog, "find_spec", lambda name: None)
+    assert "pip install 'ewe-server[pages]'" in Blog("asyncio").missing
+    monkeypatch.setattr(sql_blog, "PACKAGE", Path("/nowhere/ewe"))
+    with pytest.raises(LabError, match="sample blog is missing"):
+        sql_blog.sample()
+
+
+# A site of PHP files, as WordPress is one
+
+SITES = (
+    Way("apache-prefork", "mod_php", "php"),
+    Way("apache-event", "php-fpm", "php"),
+    Way("nginx", "php-fpm", "php"),
+    Way("lighttpd", "php-fpm", "php"),
+    Way("ewe", "php-fpm", "php"),
+    Way("ewe", "xswitch", "php"),
+)
+PHP = "<?php echo basename(__FILE__), ' ', $_GET['p'] ?? 'none', ' ', $_SERVER['SCRIPT_NAME'], \"\\n\";"
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("way", [tried(way) for way in SITES])
+def test_a_site_of_php_files(way: Way, tmp_path: Path) -> None:
+    with quick_lab() as lab:
+        root = lab.directory / "php"
+        (root / "more").mkdir(parents=True)
+        for name in ("index.php", "page.php", "more/index.php"):
+            (root / name).write_text(PHP)
+        (root / "style.css").write_text("body {}")
+        with served(lab, way, root=root) as (server, path):
+            assert path == "/"
+            assert read(f"{server.url}?p=1") == "index.php 1 /index.php\n"
+            assert read(f"{server.url}page.php") == "page.php none /page.php\n"
+            assert read(f"{server.url}more/") == "index.php none /more/index.php\n"
+            assert read(f"{server.url}style.css") == "body {}"
+
+
+# WordPress and MariaDB
+
+
+@pytest.mark.starts_processes
+def test_what_wordpress_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(wordpress, "PACKAGE", tmp_path)
+    monkeypatch.setattr(wordpress, "THEMES", tmp_path / "themes")
+    monkeypatch.setattr(wordpress, "find_tool", lambda name: None)
+    monkeypatch.setattr(mariadb, "find_tool", lambda name: None)
+    assert wordpress.missing() == "wordpress mariadb-server php-cli php-mysql"
+    (tmp_path / "wp-load.php").write_text("")
+    assert wordpress.missing().split()[0] == "wordpress-theme-twentytwentythree"
+    with quick_lab() as lab:
+        with pytest.raises(LabError, match=r"^WordPress is left out: apt install"), wordpress.wordpress(lab):
+            pass
+        with pytest.raises(LabError, match=r"^MariaDB is missing: apt install mariadb-server$"):
+            mariadb.mariadb(lab, "blog").__enter__()
+        monkeypatch.setattr(mariadb, "find_tool", lambda name: "/bin/false")
+        with pytest.raises(LabError, match="mariadb-install-db failed: it said nothing"):
+            mariadb.mariadb(lab, "blog").__enter__()
+
+
+def test_the_configuration_of_wordpress_holds_any_path() -> None:
+    database = mariadb.Database(1, Path("/tmp/it's \\ here/socket"), "blog", password="secret")
+    text = wordpress.configuration(database)
+    assert "define('DB_HOST', 'localhost:/tmp/it\\'s \\\\ here/socket');" in text
+    assert "WP_HTTP_BLOCK_EXTERNAL', true" in text and "DISABLE_WP_CRON', true" in text
+    assert len(set(re.findall(r"_(?:KEY|SALT)', '(\w{64})'", text))) == 8
+    assert "secret" not in repr(database)
+
+
+def test_the_path_of_a_socket_has_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mariadb, "find_tool", lambda name: "/bin/true")
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    with quick_lab() as lab, monkeypatch.context() as patch:
+        patch.setattr(lab, "directory", long)
+        with pytest.raises(LabError, match="set TMPDIR to a shorter directory"):
+            mariadb.mariadb(lab, "blog").__enter__()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("WordPress", "MariaDB", "php", "php-cgi", "PHP's mysqli")
+def test_wordpress_shows_the_posts_and_leaves_nothing_behind() -> None:
+    with quick_lab() as lab:
+        with (
+            wordpress.wordpress(lab) as blog,
+            served(lab, SITES[-1], root=blog.root) as (server, _),
+        ):
+            assert [each.pid for each in processes() if each.pid in blog.also]
+            main, post = read(server.url), read(server.url.rstrip("/") + blog.post)
+            assert posts()[-1].title in main and posts()[-ON_MAIN_PAGE].title in main
+            assert "Hello world" not in main
+            assert all(comment.text in post for comment in posts()[-1].comments)
+            owner = os.stat(next(lab.directory.glob("mariadb-*/data"))).st_uid
+            assert owner or os.geteuid()  # it never runs as root
+        assert not [each.pid for each in processes() if each.pid in blog.also]
+
+
+# The phases
+
+
+@pytest.mark.starts_processes
+def test_visitors_come_in_three_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visitors, "QUICK", SECONDS)
+    monkeypatch.setattr(visitors, "MEASURED", (0.5, 0.5))
+    monkeypatch.setattr(visitors, "THINK", (0.1, 0.1))
+    monkeypatch.setattr(wordpress, "missing", lambda: "wordpress")
+    monkeypatch.setattr(sql_blog, "BLOGS", (Blog("asyncio"), Blog("nowhere"), Blog("pool", full=True)))
+    asked: list[float] = []
+    found = visitors.Stack.capacity
+
+    def capacity(stack: visitors.Stack) -> float:
+        asked.append(found(stack))
+        return 20.0
+
+    monkeypatch.setattr(visitors.Stack, "capacity", capacity)
+    with quick_lab() as lab:
+        cells = list(t_ld.run(lab))
+        notes = " ".join(lab.notes)
+    assert len(asked) == 1 and asked[0] > 0
+    whole, *others = [cell for cell in cells if cell.server == "asyncio SQLite"]
+    assert [cell.failure for cell in (whole, *others)] == [""] * 6
+    assert [cell.column for cell in others] == [MEMORY, CPU, *PARTS]
+    sample = whole.samples[0]
+    assert not sample.errors and sample.replies > 0
+    assert whole.load.startswith(
+        "4.4/s for 3 s then 20/s for 1 s then 8.8/s for 2 s, at random times, 2 calls"
+    )
+    assert [phase.seconds for phase in sample.phases] == [SECONDS * share for share, _ in PHASES]
+    assert all(phase.replies and phase.usage for phase in sample.phases)
+    rates = [phase.request_rate for phase in sample.phases]
+    assert rates[0] < rates[1] > rates[2]
+    assert sample.extra["web server"] > 0 and sample.extra["programs"] > 0 and sample.extra["database"] == 0
+    assert all(not cell.samples[0].timeline for cell in others)
+    assert not any(cell.server == "pool SQLite" for cell in cells)  # in a full run only
+    assert ["nowhere" in cell.failure for cell in cells if cell.server == "nowhere SQLite"] == [True]
+    assert (
+        "WordPress is left out: apt install wordpress" in notes
+        and "asyncio SQLite answers 20 visitors" in notes
+    )
+    assert "pages from SQL: a page takes" in notes
+
+
+def sampled(
+    lost: Sequence[int] = (0, 0, 0),
+    memory: float = 2e8,
+    cost: float = 50.0,
+    seconds: int = 6,
+    sessions: int = 100,
+) -> Sample:
+    """Return a sample with three phases. lost: errors in each; cost: CPU of a page in ms, nine tenths in PHP."""
+    parts = [
+        Sample("locust", 2.0, 100, 100 - count, errors={"ct": count} if count else {}, response=times(0.05),
+               usage=Usage(1.5, memory, 8, 4), sessions=sessions)
+        for count in lost
+    ]  # fmt: skip
+    timeline = [
+        Second(at, 10 + at, p50=0.01, p99=0.02, due=12, cpu=0.5, memory=memory) for at in range(seconds)
+    ]
+    return Sample(
+        "locust", float(seconds), 300, 300 - sum(lost), errors={"ct": sum(lost)}, response=times(0.05),
+        usage=Usage(4.5, memory, 8, 4), timeline=timeline, phases=parts,
+        extra={"web server": cost / 20, "programs": cost * 0.9, "database": cost / 20, "cpu": 75.0},
+    )  # fmt: skip
+
+
+def table(**samples: Sample) -> Table:
+    """Return a table of WordPress, by the names of servers with _ for a space, and of the blog from SQL."""
+    names = {"prefork": PREFORK, "event": "event php-fpm", "nginx": "nginx php-fpm", "ewe": "ewe php-fpm"}
+    cells = [Cell(names[name], WORDPRESS, samples=[sample]) for name, sample in samples.items()]
+    return Table("T-LD", cells=[*cells, Cell("asyncio SQLite", SQL, samples=[sampled(cost=2.0)])])
+
+
+def test_what_one_sees_is_told() -> None:
+    found = table(prefork=sampled((0, 30, 0), 4e8), nginx=sampled(cost=40.0))
+    del found.cells[0].samples[0].extra["programs"]  # mod_php is a part of Apache
+    found.cells[0].samples[0].extra["web server"] = 47.5
+    told = " ".join(t_ld.seen(found.cells))
+    assert "WordPress: a page takes 40 ms (nginx php-fpm) to 50 ms (prefork mod_php) of CPU in all." in told
+    assert "its part is 36 ms (nginx php-fpm), the web server's 2 ms (nginx php-fpm), the" in told
+    assert "No server took a queue along" in told
+    assert "memory at its peak is 200 MB (nginx php-fpm) to 400 MB (prefork mod_php)" in told
+    assert "Visitors were lost by prefork mod_php (10 %)." in told.replace("\u00a0", " ")
+    assert "pages from SQL: a page takes 2 ms (asyncio SQLite) of CPU in all." in told
+    assert "A page of WordPress costs 20 times the CPU time" in told
+    found.cells[0].samples[0].phases[-1].response = times(2.5)
+    told = " ".join(t_ld.seen(found.cells))
+    assert "kept the visitors of the third waiting: prefork mod_php (5 s after 100 ms)." in told
+    assert not list(t_ld.seen([]))
+
+
+@pytest.mark.parametrize(
+    ("samples", "word"),
+    [
+        ({"prefork": sampled((0, 30, 0), 4e8), "event": sampled(), "nginx": sampled()}, HOLDS),
+        ({"prefork": sampled(memory=4e8), "event": sampled(), "nginx": sampled()}, IN_PART),
+        ({"prefork": sampled(memory=1e8), "event": sampled((0, 9, 0)), "ewe": sampled((0, 50, 0))}, FAILS),
+        ({"prefork": sampled(), "ewe": sampled()}, NOT_TESTABLE),
+        ({"prefork": sampled((0, 9, 0), 4e8, sessions=19), "nginx": sampled()}, NOT_TESTABLE),
+        ({"event": sampled(), "nginx": sampled()}, NOT_TESTABLE),
+    ],
+)
+def test_the_verdict(samples: dict[str, Sample], word: str) -> None:
+    assert t_ld.check(table(**samples)).word == word
+
+
+# The report
+
+
+def test_the_report_has_the_phases() -> None:
+    found = table(prefork=sampled((0, 30, 0), 4e8), nginx=sampled())
+    page = report.html(Results("2026-11-22T10:00:00+00:00", "ewe-lab run T-LD", {}, [found]))
+    assert "Phase by phase" in page
+    assert page.count("phase 2</text>") == 3  # a chart for each server that was measured, and no other
+    text = report.text(found, CATALOG["T-LD"])
+    lines = text.replace("\u00a0", " ").splitlines()
+    assert [line.split()[:4] for line in lines[lines.index(LEGEND) + 2 :][:3]] == [
+        ["prefork", "mod_php", "1", "50"], ["2", "50", "35", "50"], ["3", "50", "50", "50"],
+    ]  # fmt: skip
+    assert any("30 %  30 ct 75 %" in line for line in lines)
+    assert max(map(len, text.splitlines())) <= 100
+    without = Table("T-LD", cells=[Cell(PREFORK, WORDPRESS, samples=[replace(sampled(), phases=[])])])
+    assert "Phase by phase" not in report.text(without, CATALOG["T-LD"])
+
+
+def test_a_long_run_is_drawn_with_few_points() -> None:
+    seconds = [
+        Second(
+            at,
+            at % 2,
+            {"ct": 1} if at == 5 else {},
+            p50=0.1 * (at + 1),
+            p99=1.0 * at,
+            cpu=0.5,
+            memory=1e6 * at,
+        )
+        for at in range(300)
+    ]
+    short = phases.merged(seconds)
+    assert len(short) == 100 and [second.at for second in short[:3]] == [0, 3, 6]
+    assert (short[1].errors, short[1].p50, short[1].p99) == ({"ct": 1}, pytest.approx(0.5), 5.0)
+    assert (short[1].memory, short[1].cpu, short[1].threads) == (5e6, 0.5, None)
+    assert phases.merged(seconds[:100]) == seconds[:100]
+    empty = phases.merged([Second(at) for at in range(300)])
+    assert (empty[0].p50, empty[0].due, empty[0].replies) == (None, None, 0)
+
+
+def test_phases_begin_one_after_the_other() -> None:
+    assert phases.starts(sampled()) == [0.0, 2.0, 4.0]
+    assert phases.starts(replace(sampled(), phases=[])) == []
+
+
+def test_the_rows_of_the_blog_are_those_of_wordpress(tmp_path: Path) -> None:
+    with (
+        quick_lab() as lab,
+        sql_blog.filled(lab, databases.SQLITE, tmp_path) as found,
+        closing(sqlite3.connect(found.place)) as connection,
+    ):
+        (count,) = connection.execute("SELECT count(*) FROM posts").fetchone()
+        (talk,) = connection.execute("SELECT count(*) FROM comments").fetchone()
+    assert (count, talk) == (POSTS, sum(len(post.comments) for post in posts()))

@@ -1,0 +1,318 @@
+"""The command ewe-lab, as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.proc import command_line, descendants
+from support.server import ROOT, wait_until
+
+from ewe_lab import cli
+from ewe_lab.bench import processes
+from ewe_lab.bench.progress import Progress
+from ewe_lab.bench.results import Cell, Sample, Table, Usage, load
+from ewe_lab.experiments import CATALOG
+from ewe_lab.invocation import others
+from ewe_lab.report.summary import standings
+from ewe_lab.stacks.machine import machine
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "ewe_lab.cli", *words]
+
+
+def environment(tmp: Path) -> dict[str, str]:
+    (tmp / "scratch").mkdir(exist_ok=True)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("EWE_")}
+    return {**env, "TMPDIR": str(tmp / "scratch"), "PYTHONPATH": str(ROOT), "EWE_INDEXES": "nonsense"}
+
+
+@pytest.mark.starts_processes
+def test_a_comparison(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(
+            "compare", "-f", "--model", "pool --poolthreads 3", "--users", "10", "--time", "1s", "--repeats", "1",
+            "--warm-up", "200ms", "--think", "50ms", "--out", "found",
+        ),
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=55,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^fork +[\d.]+ ", done.stdout, re.M)
+    assert re.search(r"^pool --poolthreads 3 +[\d.]+ ", done.stdout, re.M)
+    assert "\r" not in done.stderr  # plain lines in a pipe
+    assert "fork, 10 users, 50 ms think time, 1 s\n" in done.stderr
+    results = load(tmp_path / "found" / "results.json")
+    assert results.command == (
+        "ewe-lab compare -f --model 'pool --poolthreads 3' --users 10 --time 1s --repeats 1"
+        " --warm-up 200ms --think 50ms"
+    )
+    (table,) = results.tables
+    assert [cell.server for cell in table.cells] == ["fork", "pool --poolthreads 3"]
+    for cell in table.cells:
+        assert len(cell.samples) == 1
+        assert cell.failure == ""
+        for sample in cell.samples:
+            assert sample.rate < 210  # at most one request per user and think time
+            assert sample.service is not None and sample.service.count >= 10  # no user is left out
+            assert sample.errors == {}
+            assert sample.usage is not None
+    page = (tmp_path / "found" / "report.html").read_text()
+    assert "pool --poolthreads 3" in page
+    rows = list(csv.reader(io.StringIO((tmp_path / "found" / "results.csv").read_text())))
+    assert len(rows) == 3  # a head, and a row for each sample
+    assert str(tmp_path) not in page + json.dumps(rows)
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+MINE = """
+from ewe.processors.base import Processor
+
+class Mine(Processor):
+    def serve(self, listener):
+        for accepted in listener:
+            self.hold(self.meet(accepted))
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_model_of_ones_own(tmp_path: Path) -> None:
+    """What `ewe --model mine:Mine` finds in the current directory is found here, too; also by python -m ewe_lab."""
+    (tmp_path / "mine.py").write_text(MINE)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "ewe_lab", "compare", "-t", "-a", "--model", "mine:Mine", "--users", "1",
+         "--time", "500ms", "--repeats", "1", "--warm-up", "100ms", "--think", "20ms", "--out", "found"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=55,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = load(tmp_path / "found" / "results.json")
+    cell = results.tables[0].cells[-1]
+    assert (cell.server, cell.failure) == ("mine:Mine", "") and cell.samples[0].replies
+    assert "mine:Mine" in [each.model for each in standings(results)]
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_there_is(tmp_path: Path, number: int) -> None:
+    with subprocess.Popen(
+        command("compare", "-t", "-f", "--users", "5", "--time", "1s", "--warm-up", "0", "--out", "found"),
+        cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as started:  # fmt: skip
+        try:
+            assert started.stderr is not None
+            while "fork" not in (line := started.stderr.readline()):
+                assert line
+            wait_until(
+                lambda: any("--model\0fork" in command_line(pid) for pid in descendants(started.pid)), 20
+            )
+            family = [each.pid for each in processes.tree(started.pid)]
+            started.send_signal(number)
+            started.send_signal(number)  # an impatient one
+            output, errors = started.communicate(timeout=20)
+        finally:
+            started.kill()
+    assert started.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "interrupted" in errors
+    assert re.search(r"^thread ", output, re.M)
+    (table,) = load(tmp_path / "found" / "results.json").tables
+    assert table.interrupted
+    assert [(cell.server, len(cell.samples)) for cell in table.cells] == [("thread", 1)]
+    assert "thread" in (tmp_path / "found" / "report.html").read_text()
+    assert os.listdir(tmp_path / "scratch") == []
+    assert len(family) >= 2
+    wait_until(
+        lambda: not [each for each in processes.processes() if each.pid in family and each.state not in "ZX"],
+        20,
+    )
+
+
+@pytest.mark.starts_processes
+def test_arrivals_and_a_site_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "a.txt").write_text("hello")
+    done = subprocess.run(
+        command(
+            "compare", "-a", "--rate", "100", "--users", "4", "--root", "site", "--path", "/a.txt", "--time", "1s",
+            "--repeats", "1", "--warm-up", "200ms", "--against", "nginx,h2o", "-o", "found",
+        ),
+        cwd=tmp_path, env={**environment(tmp_path), "PATH": ""}, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    (table,) = load(tmp_path / "found" / "results.json").tables
+    assert done.returncode == 0, done.stderr
+    cell = table.cells[0]
+    assert cell.server == "asyncio"
+    assert cell.load == "100 sessions/s, over 4 connections, 1 s"
+    assert cell.samples[0].response is not None
+    assert cell.samples[0].response.count == 100
+    assert "h2o is not installed: apt install h2o" in table.notes
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = cli.main(words)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "--against", "ngnix"], "there is no peer 'ngnix'; did you mean \"nginx\"?"),
+        (["compare", "--model", "thraed"], '; did you mean "thread"?'),
+        (["compare", "--think", "soon"], "'soon' is not a time such as 500ms"),
+        (["compare", "--users", "0"], "'0' is not a whole number from 1 to 10000"),
+        (["compare", "--rate", "nan"], "'nan' is not a number from 0.1 to 20000"),
+        (["compare", "--path", "x"], "'x' is not a path that begins with /"),
+        (["compare", "--path", "/x"], "--path needs --root DIR"),
+        (["compare", "--root", "/nowhere"], "--root '/nowhere' is not a directory"),
+        (["compare", "--out", "/proc/x"], "nothing can be written to /proc/x"),
+        (["compare", "--model", "'"], "is not the name of a model"),
+        (["run", "e-t22"], "there is no experiment 'e-t22'; did you mean \"E-T2\"?"),
+        (["run"], "run needs ids of experiments, or --all"),
+        (["run", "--all", "E-T2"], "run needs ids of experiments, or --all"),
+        (["show", "nothing"], "there is no experiment 'nothing'; `ewe-lab list` shows them"),
+        (["report", "/nowhere"], "/nowhere: No such file or directory"),
+        (["compair"], "there is no 'compair'; did you mean \"compare\"?"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, output, errors = said(capsys, *words)
+    assert (status, output) == (2, "")
+    assert errors.startswith("ewe-lab: ")
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_its_extra_it_says_how_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "locust" else name)
+    for words in (["compare", "-f"], ["run", "E-T2"]):
+        assert said(capsys, *words) == (1, "", "ewe-lab: locust missing: pip install 'ewe-lab[locust]'\n")
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = said(capsys, "list")
+    assert status == 0
+    assert re.search(r"^  E-T2 +q +[\d.]+ min  ", output, re.M)
+    for name in CATALOG:
+        assert f"  {name} " in output
+    status, output, _ = said(capsys, "show", "e-t2")
+    assert status == 0
+    assert output.startswith("E-T2: ")
+    assert "EWE, table 2" in output
+    assert "ewe-lab run E-T2" in output
+
+
+@pytest.mark.starts_processes
+def test_an_experiment_that_waits_is_reported_with_its_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CATALOG, "E-T2", replace(CATALOG["E-T2"], run=None, needs="a better clock"))
+    assert "waits   " in said(capsys, "list")[1]
+    status, _, errors = said(capsys, "run", "E-T2", "--quick", "--out", str(tmp_path / "one"))
+    assert status == 0, errors
+    (table,) = load(tmp_path / "one" / "results.json").tables
+    assert table.skipped == "a better clock"
+    (tmp_path / "one" / "report.html").unlink()
+    status, output, _ = said(capsys, "report", str(tmp_path / "one"))
+    assert status == 0
+    assert str(tmp_path / "one" / "report.html") in output.splitlines()
+    assert (tmp_path / "one" / "report.html").exists()
+    status, output, _ = said(
+        capsys, "report", str(tmp_path / "one"), str(tmp_path / "one"), "-o", str(tmp_path / "two")
+    )
+    assert status == 0
+    assert len(load(tmp_path / "two" / "results.json").tables) == 1
+
+
+def disturbed(server: float, client: float) -> Sample:
+    """A sample whose server used 0.3 of a core, and load 0.2, of what was busy there."""
+    return Sample("locust", 2.0, client=0.2, core=client, usage=Usage(0.6, core=server))
+
+
+def test_the_work_of_others_is_noted() -> None:
+    quiet, busy = disturbed(0.35, 0.3), disturbed(0.9, 0.3)
+    assert others(Table("x", cells=[Cell("a", samples=[quiet, quiet]), Cell("b")])) == []
+    (note,) = others(Table("x", cells=[Cell("a", samples=[quiet, busy])]))
+    assert note.startswith("Other programs had 60% of the server's core in 1 of 2 measurements: ")
+    (note,) = others(Table("x", cells=[Cell("a", samples=[disturbed(0.3, 0.9)])]))
+    assert note.startswith("Other programs had 70% of the load's core in 1 of 1 measurements: ")
+
+
+@pytest.mark.starts_processes
+def test_what_figures_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = machine(["nginx", "http.server"])
+    assert facts["python"] == facts["http.server"] == platform.python_version()
+    assert platform.node() not in " ".join(facts.values()).split()
+    monkeypatch.setattr("ewe_lab.stacks.peers.find_tool", lambda name: None)
+    assert machine(["nginx"])["wrk"] == "not installed"
+    assert "nginx" not in machine(["nginx"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_is_one_line_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    terminal = Terminal()
+    progress = Progress(60, terminal)
+    progress.begin(20)
+    progress.say("one")
+    clock[0] = 5.0
+    progress.say("two")
+    clock[0] = 40.0
+    assert progress.left() == "40 s left"  # it takes longer than planned
+    progress.end()
+    progress.begin(40)
+    progress.say("three")
+    expected = "\r\x1b[K[60 s left] one\r\x1b[K[55 s left] two\r\x1b[K[80 s left] three"
+    assert terminal.getvalue() == expected
+    clock[0] = 500.0
+    progress.end()
+    assert progress.left() == "0 s left"
+
+
+def test_progress_on_a_terminal_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ewe_lab.bench.progress.EVERY", 0.01)
+    terminal = Terminal()
+    with Progress(60, terminal) as progress:
+        progress.say("one")
+        wait_until(lambda: terminal.getvalue().count("left] one") > 2, 20)
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_the_command_that_does_it_again() -> None:
+    words = ["compare", "-f", "--out", "/tmp/a b", "--model", "pool --poolthreads 3"]
+    assert cli.rerun(words) == "ewe-lab compare -f --model 'pool --poolthreads 3'"
+    assert cli.rerun(["compare", "-o", "x", "-t"]) == "ewe-lab compare -t"
+
+
+def test_the_locustfile_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = said(capsys, "locustfile")
+    assert status == 0
+    compile(output, "locustfile.py", "exec")
+    assert "LoadTestShape" in output

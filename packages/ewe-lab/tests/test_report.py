@@ -1,0 +1,315 @@
+"""The report: complete in itself, well-formed, nothing unescaped, nothing drawn over anything else."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import html.parser
+import math
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lab_tables import compared, everything, ewe_table, sweep, times
+
+from ewe_lab.bench import figures
+from ewe_lab.bench.results import ERRORS, Cell, Results, Table, load
+from ewe_lab.experiments import CATALOG
+from ewe_lab.report import report, summary
+
+NASTY = "<script>alert('1')</script> & \"quoted\" \x01 ünïcode"
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report.html(everything())
+
+
+class Page(html.parser.HTMLParser):
+    """What a page loads, its ids, the links in it, and whether its elements are closed in their order."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "hr", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes) -> None:
+        given = dict(attributes)
+        self.tags.append(tag)
+        self.loads += [
+            given[name] for name in ("src", "srcset", "data", "poster", "xlink:href") if name in given
+        ]
+        if tag == "link":
+            self.loads.append(given.get("href", ""))
+        if tag == "a":
+            self.links.append(given["href"])
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes) -> None:
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_data(self, data) -> None:
+        self.text += data
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+
+# The page
+
+
+def test_the_page_needs_nothing_but_itself(page: str) -> None:
+    found = Page(page)
+    assert found.open == []
+    assert found.loads == []
+    assert all(link.startswith("#") for link in found.links)
+    outside = set(re.findall(r"https?://[^\s\"'<)]+", page))
+    assert outside <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"@import|url\((?!#)", page)
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page: str) -> None:
+    found = Page(page)
+    assert len(found.ids) == len(set(found.ids))
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    for named in re.findall(r'aria-labelledby="([^"]+)"', page):
+        assert set(named.split()) <= set(found.ids)
+    assert set(re.findall(r"url\(#([\w-]+)\)", page)) <= set(found.ids)
+
+
+def test_the_page_is_complete_without_its_script(page: str) -> None:
+    without = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    assert without.count("<svg") == page.count("<svg") > 8
+    assert without.count("<details>") == page.count("<details>")
+
+
+def test_what_stands_in_the_page(page: str) -> None:
+    assert "Which concurrency model wins" in page
+    assert CATALOG["E-T2"].claim in page
+    for erratum in CATALOG["E-T2"].errata:
+        assert erratum.replace("'", "&#39;") in page
+    assert "ewe-lab run E-T2" in page and "ewe-lab compare -f -t" in page
+    assert "the blog is not there yet" in page and "Cherokee" in page
+    for verdict in ("reproduced", "shape", "changed", "reference"):
+        assert f">{verdict}</span>" in page
+    assert "EWE basic had" in page
+    assert all(meaning.split(":")[0] in page for meaning in ERRORS.values())
+
+
+def test_everything_is_escaped() -> None:
+    table = compared((NASTY, "fork"))
+    table.title = table.command = NASTY
+    table.notes = [NASTY]
+    table.cells[0].column = table.cells[0].load = table.cells[0].command = NASTY
+    table.cells.append(Cell("broken", failure=NASTY))
+    other = ewe_table()
+    other.cells[3].paper_server = other.cells[3].paper_note = NASTY
+    text = report.html(Results(NASTY, NASTY, {NASTY: NASTY}, [table, other, Table(NASTY, skipped=NASTY)]))
+    assert "<script>alert" not in text
+    assert Page(text).tags.count("script") == 1
+    for picture in re.findall(r"<svg.*?</svg>", text, flags=re.S):
+        ET.fromstring(picture)
+
+
+def test_a_page_of_nothing() -> None:
+    text = report.html(Results("2026-11-21", "ewe-lab"))
+    assert "Nothing was measured" in text
+    assert Page(text).open == []
+
+
+def test_failures_are_told() -> None:
+    table = Table(
+        "E-T2", cells=[Cell("fork", "as printed", paper=1, paper_server="EWE -f", failure="no such model")]
+    )
+    assert "no such model" in report.html(Results("2026", "x", tables=[table]))
+
+
+def test_the_busy_load_generator_is_marked() -> None:
+    table = compared()
+    table.cells[2].samples[0].client = 0.9
+    assert "client-limited" in report.html(Results("2026", "x", tables=[table]))
+    assert "client-limited" in report.text(table, None)
+    assert "client-limited: " not in report.text(compared(), None)
+
+
+# Files
+
+
+def test_json_goes_round_and_csv_reads_back(tmp_path: Path) -> None:
+    results = everything()
+    paths = report.write(results, tmp_path / "new")
+    assert [path.name for path in paths] == ["report.html", "results.json", "results.csv"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in paths)
+    again = load(paths[1])
+    assert dataclasses.asdict(again) == dataclasses.asdict(results)
+    assert report.html(again) == paths[0].read_text(encoding="utf-8")
+    with paths[2].open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(max(1, len(cell.samples)) for table in results.tables for cell in table.cells)
+    serial = [
+        row
+        for row in rows
+        if row["table"] == "E-T2" and row["server"] == "serial" and row["column"] == "as printed"
+    ]
+    assert [row["repeat"] for row in serial] == ["1", "2", "3"]
+    assert float(serial[1]["rate"]) == 1000 and float(serial[0]["paper"]) == 4.5
+    assert serial[0]["verdict"] == "changed" and float(serial[0]["errors.ct"]) == 0
+    assert float(serial[0]["service.p50"]) == 0.001 and float(serial[0]["usage.memory"]) == 2e7
+
+
+def test_csv_holds_what_is_odd(tmp_path: Path) -> None:
+    table = Table("compare", cells=[Cell('a "b", c\nd', failure="x,y\n")])
+    _, _, path = report.write(Results("2026", "x", tables=[table]), tmp_path)
+    with path.open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["server"], row["failure"]) == ('a "b", c\nd', "x,y\n")
+
+
+# The terminal
+
+
+def test_a_terminal_of_100_columns() -> None:
+    for table in (compared(), ewe_table(), sweep(), compared((NASTY.replace("\x01", "") * 3, "fork"))):
+        text = report.text(table, CATALOG.get(table.id))
+        assert max(map(len, text.splitlines())) <= 100, text
+    text = report.text(compared(), None)
+    assert re.search(r"^serial +100 .*3 ct", text, re.M)
+    head = next(line for line in text.splitlines() if line.startswith("server"))
+    assert all(
+        name in head
+        for name in ("req/s", "p50", "p99", "p50 due", "p99 due", "CPU µs", "memory", "thr", "proc", "errors")
+    )
+    told = " ".join(text.split())
+    assert "requests were lost" not in told and "Replies a second: no winner among" in told
+    verdict = report.text(ewe_table(), CATALOG["E-T2"])
+    assert "HOLDS IN PART" in verdict and "What changed most" in verdict
+
+
+def test_a_table_that_was_not_run() -> None:
+    assert (
+        report.text(Table("X-T2", skipped="no switch"), CATALOG["X-T2"]).splitlines()[1]
+        == "  not run: no switch"
+    )
+
+
+# The summary
+
+
+def test_the_summary_names_the_cheapest_and_the_losers() -> None:
+    table = compared(("serial", "fork", "asyncio"))
+    for cell, cpu in zip(table.cells, (0.1, 2.0, 0.5), strict=True):
+        cell.samples[0].usage.cpu = cpu
+    table.cells[0].samples[0].errors = {"ct": 100}
+    results = Results("2026", "x", tables=[table])
+    ranked = summary.standings(results)
+    assert [each.model for each in ranked] == ["asyncio", "fork", "serial"]
+    said = " ".join(summary.headline(results, ranked))
+    assert "Requests were lost by serial (17\N{NO-BREAK SPACE}%)" in said
+    assert "Server CPU for a reply: asyncio is first" in said
+    assert said.count("serial") == 1  # it wins nothing
+    two = Results("2026", "x", tables=[table, dataclasses.replace(table, id="GROW")])
+    said = " ".join(summary.headline(two, summary.standings(two)))
+    assert "asyncio needs the least CPU time" in said and "fork the most" in said
+    assert "serial (up to" in said
+
+
+def test_a_difference_is_told_in_words_that_can_be_read() -> None:
+    table = compared(("fork", "thread", "asyncio"))
+    for cell, cpu in zip(table.cells, (10.0, 4.0, 3.0), strict=True):
+        cell.samples[0].replies, cell.samples[0].usage.cpu = 1000, cpu
+    told = "asyncio is first with 3,000 µs, 25\N{NO-BREAK SPACE}% less than thread, the next."
+    assert any(told in sentence for sentence in summary.sentences(table))
+
+
+def test_one_loss_has_one_figure_everywhere() -> None:
+    table = compared(("serial", "thread", "fork"))
+    lost = table.cells[0].samples[0]
+    lost.requests, lost.replies, lost.errors = 60, 20, {"ct": 49}  # 49 were sent before what counts began
+    assert lost.lost == 49 / 69
+    shown = Page(report.html(Results("2026", "x", tables=[table]))).text
+    assert shown.count("71\N{NO-BREAK SPACE}%") >= 4  # sentence, models, chart, all figures
+    assert "82\N{NO-BREAK SPACE}%" not in shown and "71.0" not in shown
+    assert re.search("^serial .* 71\N{NO-BREAK SPACE}% 49 ct$", report.text(table, None), re.M)
+
+
+def test_a_bound_and_the_notes_of_a_row_are_shown() -> None:
+    """On the terminal and on the page: who was never answered has waited at least so long."""
+    table = compared(("serial", "thread"))
+    found = table.cells[0].samples[0]
+    found.notes = ["cut off after 60 s, with 3 sessions under way"]
+    found.service = dataclasses.replace(times(0.001), at_least=0.005)
+    note = "serial: cut off after 60 s, with 3 sessions under way."
+    bound = figures.AT_LEAST + "5 ms"
+    text, page = report.text(table, None), report.html(Results("2026", "x", tables=[table]))
+    for shown in (text, page):
+        assert note in shown and bound in shown and "the time that they waited" in shown
+    assert figures.AT_LEAST + "1 ms" not in text  # half had their answer sooner
+    assert Page(page).text.count(bound) >= 3  # in a chart, its figures, the table of all figures
+
+
+def test_doubts() -> None:
+    results = everything()
+    assert not any(
+        "differ by more than 20 %" in doubt for doubt in summary.doubts(Results("", "", tables=[compared()]))
+    )
+    assert any("differ by more than 20 %" in doubt for doubt in summary.doubts(results))
+    assert any("interrupted" in doubt for doubt in summary.doubts(results))
+    assert any(
+        "Nothing was repeated" in doubt for doubt in summary.doubts(Results("", "", tables=[compared()]))
+    )
+
+
+# Figures
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0044, "0.0044"),
+        (12.94, "12.9"),
+        (215.4, "215"),
+        (8310.4, "8,310"),
+        (1, "1"),
+        (99.96, "100"),
+        (None, "–"),
+        (math.inf, "∞"),
+        (0.5, "0.5"),
+        (1e6, "1,000,000"),
+    ],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert figures.number(value) == text
+
+
+def test_units() -> None:
+    assert figures.times(0.000085) == "85 µs"
+    assert figures.times(0.0012) == "1.2 ms"
+    assert figures.times(3.4) == "3.4 s"
+    assert figures.size(716_000) == "716 kB"
+    assert figures.size(20_100_000) == "20.1 MB"
+    assert figures.ratio(0.00444) == "0.0044" and figures.ratio(1) == "1.00" and figures.ratio(37.2) == "37.2"
+    assert figures.errors({"res": 5, "st": 881, "ct": 0}) == "881 st, 5 res"
+    assert figures.errors({}) == "0"
+
+
+@given(st.floats(1e-9, 1e12))
+def test_numbers_are_near_what_they_say(value: float) -> None:
+    text = figures.number(value)
+    assert "e" not in text
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=0.006)

@@ -1,0 +1,332 @@
+"""Verdicts: what they are, at their edges, and that they depend on ratios alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ewe_lab.bench import verdicts
+from ewe_lab.bench.experiment import Experiment
+from ewe_lab.bench.results import Cell, Sample, Table, Times, Usage
+
+EXPERIMENT = Experiment(
+    "X", "EWE", "table", "title", "claim", "model", "rate", reference="apache", paper_reference="Apache"
+)
+FIGURE = st.floats(0.001, 100_000)
+FACTOR = st.integers(-20, 20).map(lambda power: 2.0**power)  # exact, so that no verdict turns on rounding
+
+
+def cell(server: str, ours: float | None, paper: float | None, column: str = "", **other) -> Cell:
+    """Return a cell whose rate is ours."""
+    samples = (
+        [] if ours is None else [Sample("wrk", 1.0, extra={"rate": ours}, client=other.pop("client", None))]
+    )
+    return Cell(
+        server,
+        column,
+        value="extra.rate",
+        paper=paper,
+        paper_server=server.capitalize(),
+        samples=samples,
+        **other,
+    )
+
+
+def table(*cells: Cell) -> Table:
+    return Table("X", cells=list(cells))
+
+
+def verdict(
+    ours: float | None, paper: float | None, reference: float | None = 100, printed: float | None = 100
+):
+    """Return the judgement on a server beside a reference."""
+    cells = table(cell("apache", reference, printed), cell("serial", ours, paper))
+    return verdicts.judge(cells, EXPERIMENT)[1]
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "expected"),
+    [
+        (0.5, 0.5, "reproduced"),
+        (0.5, 0.75, "reproduced"),
+        (0.5, 0.76, "shape"),
+        (0.004, 0.5, "shape"),
+        (3.0, 1.2, "shape"),
+        (0.5, 1.05, "changed"),
+        (10 / 11, 5.0, "changed"),
+        (0.004, 1.0, "changed"),
+        (1.0, 3.0, "changed"),
+        (1.05, 0.3, "changed"),
+        (0.5, 1.2, "inverted"),
+        (2.0, 0.5, "inverted"),
+        (0.0, 0.0, "reproduced"),
+        (0.3, 0.0, "shape"),
+        (3.0, 0.0, "inverted"),
+        (0.0, 3.0, "inverted"),
+    ],
+)
+def test_verdicts(paper: float, ours: float, expected: str) -> None:
+    assert verdicts.compare(paper, ours) == expected
+    assert verdict(ours * 100, paper * 100).verdict == expected
+
+
+def test_ratios_are_to_the_reference() -> None:
+    found = verdict(30, 5, reference=60, printed=50)
+    assert (found.paper, found.ours) == (0.1, 0.5)
+
+
+def test_the_reference_has_no_verdict_of_its_own() -> None:
+    found = verdicts.judge(table(cell("apache", 10, 20), cell("serial", 5, 10)), EXPERIMENT)
+    assert [each.verdict for each in found] == ["reference", "reproduced"]
+    assert (found[0].paper, found[0].ours) == (1, 1)
+
+
+def test_what_was_not_printed_has_no_verdict() -> None:
+    assert verdict(10, None).verdict == ""
+    assert verdict(10, None).ours == 0.1
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (verdict(None, 50), "not measured"),
+        (verdict(50, 50, reference=None), "the reference server was not measured"),
+        (verdict(50, 50, reference=0), "the reference server apache gave no reply"),
+        (verdict(50, 50, printed=None), "the document printed no figure for its reference server"),
+    ],
+)
+def test_not_testable(found: verdicts.Judged, reason: str) -> None:
+    assert (found.verdict, found.reason) == ("not testable", reason)
+
+
+def test_a_failure_is_the_reason() -> None:
+    cells = table(cell("apache", 1, 1), cell("serial", None, 1, failure="it did not start"))
+    assert verdicts.judge(cells, EXPERIMENT)[1].reason == "it did not start"
+
+
+def test_no_reply_has_no_time_to_judge() -> None:
+    late = Cell(
+        "serial", value="service.p50", paper=2, samples=[Sample("locust", 1.0, requests=5, errors={"ct": 5})]
+    )
+    first = Cell("apache", value="service.p50", paper=1, paper_server="Apache")
+    first.samples = [Sample("locust", 1.0, service=Times(1, 1, 1, 1, 1, 1, 1))]
+    found = verdicts.judge(table(first, late), EXPERIMENT)[1]
+    assert (found.verdict, found.reason) == ("not testable", "no reply")
+
+
+def rated(apache: float, serial: float, paper: float, busy: str, value: str = "rate") -> verdicts.Judged:
+    """Return the judgement where the load generators of some servers were too busy."""
+    cells = [
+        Cell(name, value=value, paper=printed, paper_server=name.capitalize(),
+             samples=[Sample("wrk", 1, replies=int(rate), client=0.71 if name in busy else 0.7,
+                             service=Times(1, rate, rate, rate, rate, rate, rate))])
+        for name, rate, printed in (("apache", apache, 1), ("serial", serial, paper))
+    ]  # fmt: skip
+    return verdicts.judge(table(*cells), EXPERIMENT)[1]
+
+
+@pytest.mark.parametrize(
+    ("apache", "serial", "paper", "busy", "expected"),
+    [
+        (100, 100, 1.0, "", "reproduced"),
+        (100, 100, 1.0, "serial", "not testable"),
+        (100, 100, 1.0, "apache", "not testable"),
+        (100, 300, 2.0, "serial", "shape"),  # at least 3
+        (100, 200, 2.0, "serial", "shape"),  # the factor is not known
+        (100, 200, 1.0, "serial", "changed"),
+        (100, 140, 1.0, "serial", "not testable"),
+        (100, 200, 0.5, "serial", "inverted"),
+        (100, 115, 0.9, "serial", "not testable"),  # a factor below 1.5 might be all
+        (100, 50, 0.5, "serial", "not testable"),  # at least a half: perhaps more than apache
+        (100, 50, 0.1, "apache", "shape"),  # at most a half
+        (100, 50, 2.0, "apache", "inverted"),
+        (100, 200, 2.0, "apache", "not testable"),
+        (100, 300, 2.0, "apache serial", "not testable"),
+    ],
+)
+def test_a_busy_load_generator_leaves_a_bound(
+    apache: float, serial: float, paper: float, busy: str, expected: str
+) -> None:
+    found = rated(apache, serial, paper, busy)
+    assert found.verdict == expected
+    assert all(name in found.reason for name in busy.split())
+    assert bool(found.reason) is bool(busy)
+
+
+def test_times_under_a_busy_load_generator_say_nothing() -> None:
+    assert rated(100, 300, 2.0, "serial", "service.p50").verdict == "not testable"
+    assert rated(100, 300, 2.0, "", "service.p50").verdict == "reproduced"
+
+
+@given(FIGURE, FIGURE, st.floats(1, 1000), st.sampled_from([1, -1]))
+def test_a_bound_is_no_bolder_than_what_may_be_true(
+    paper: float, bound: float, more: float, sense: int
+) -> None:
+    """Whatever lies beyond the bound, it is on the side that the verdict tells."""
+    found, real = verdicts.bounded(paper, bound, sense), verdicts.compare(paper, bound * more**sense)
+    if found == "shape":
+        assert real in ("shape", "reproduced")
+    elif found != "not testable":
+        assert real == found
+
+
+def test_a_busy_load_generator_does_not_spoil_memory() -> None:
+    cells = [
+        Cell(name, value="usage.memory", paper=1, paper_server=name.capitalize(),
+             samples=[Sample("wrk", 1, client=1.0, usage=Usage(1, memory=5))])
+        for name in ("apache", "serial")
+    ]  # fmt: skip
+    assert verdicts.judge(table(*cells), EXPERIMENT)[1].verdict == "reproduced"
+
+
+def test_columns_are_judged_apart() -> None:
+    cells = table(
+        cell("apache", 100, 100, "a"), cell("serial", 50, 50, "a"),
+        cell("apache", 10, 100, "b"), cell("serial", 50, 50, "b"),
+    )  # fmt: skip
+    assert [each.verdict for each in verdicts.judge(cells, EXPERIMENT)] == [
+        "reference", "reproduced", "reference", "inverted",
+    ]  # fmt: skip
+    found = verdicts.finding(cells, EXPERIMENT)
+    assert found.word == "holds in part"
+    assert (
+        found.sentence
+        == "A: 1 of 1 keeps its order, 1 within a factor of 1.5; b: none of 1 keeps its order, 1 inverted."
+    )
+
+
+def test_findings() -> None:
+    def word(*cells: Cell) -> str:
+        return verdicts.finding(table(cell("apache", 100, 100), *cells), EXPERIMENT).word
+
+    assert word(cell("a", 50, 50), cell("b", 20, 50)) == "holds"
+    assert word(cell("a", 50, 50), cell("b", 200, 50)) == "holds in part"
+    assert word(cell("a", 100, 50)) == "does not hold"
+    assert word() == "not testable"
+    assert verdicts.finding(table(cell("a", 1, None)), None).word == "no printed figures"
+    assert verdicts.finding(Table("X", skipped="no servers"), EXPERIMENT).word == "not testable"
+
+
+def test_a_column_that_cannot_be_tested_is_named() -> None:
+    cells = [
+        cell(name, ours, 100, column)
+        for column, ours in (("a", 90), ("b", None))
+        for name in ("apache", "fork")
+    ]
+    found = verdicts.finding(table(*cells), EXPERIMENT)
+    assert found.word == "holds"
+    assert found.sentence == "A: 1 of 1 keeps its order, 1 within a factor of 1.5; b: not testable."
+
+
+def test_many_columns_are_told_together() -> None:
+    cells = [
+        cell(name, ours, 100, column) for column in "abcde" for name, ours in (("apache", 100), ("fork", 90))
+    ]
+    found = verdicts.finding(table(*cells), EXPERIMENT)
+    assert found.sentence == "5 settings, in all: 5 of 5 keep their order, 5 within a factor of 1.5."
+
+
+def test_since_names_what_changed_most() -> None:
+    cells = table(cell("apache", 100, 100), cell("serial", 100, 1), cell("fork", 40, 50))
+    text = verdicts.since(cells, EXPERIMENT)
+    assert text.startswith(
+        "What changed most: Serial had 0.010 times Apache's figure then, and serial has 1.00 times"
+    )
+    assert text.endswith("fork had 50 times serial's, and has 0.40 times now.")
+    quiet = verdicts.since(table(cell("apache", 100, 100), cell("fork", 40, 50)), EXPERIMENT)
+    assert quiet.startswith("Little has changed")
+    assert verdicts.since(table(cell("apache", 100, 100)), EXPERIMENT) == ""
+
+
+@given(st.lists(st.tuples(FIGURE, FIGURE), min_size=2, max_size=6), FACTOR, FACTOR)
+def test_scaling_changes_no_verdict(pairs: list[tuple[float, float]], ours: float, paper: float) -> None:
+    """A machine that is a thousand times faster in all it does tells the same."""
+    names = ["apache", *"bcdefg"]
+    before = table(*(cell(name, o, p) for name, (o, p) in zip(names, pairs, strict=False)))
+    after = table(*(cell(name, o * ours, p * paper) for name, (o, p) in zip(names, pairs, strict=False)))
+    found = [verdicts.judge(each, EXPERIMENT) for each in (before, after)]
+    assert [each.verdict for each in found[0]] == [each.verdict for each in found[1]]
+    assert verdicts.finding(before, EXPERIMENT) == verdicts.finding(after, EXPERIMENT)
+
+
+@given(FIGURE, FIGURE)
+def test_then_and_now_may_be_exchanged(paper: float, ours: float) -> None:
+    assert verdicts.compare(paper, ours) == verdicts.compare(ours, paper)
+
+
+@given(FIGURE)
+def test_the_same_ratio_is_reproduced(value: float) -> None:
+    assert verdicts.compare(value, value) == "reproduced"
+
+
+@given(FIGURE, FIGURE)
+def test_an_inverted_pair_is_on_both_sides(paper: float, ours: float) -> None:
+    found = verdicts.compare(paper, ours)
+    if found == "inverted":
+        assert (paper - 1) * (ours - 1) < 0
+    if found == "shape":
+        assert (paper - 1) * (ours - 1) > 0
+    if found == "reproduced":
+        assert abs(math.log(paper / ours)) <= math.log(1.5) + 1e-9
+
+
+def contender(server: str, replies: int, errors: int, *cpu: float) -> Cell:
+    """Return a cell with a repeat for each CPU time."""
+    times = Times(replies, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)
+    return Cell(server, samples=[
+        Sample("locust", 1, replies + errors, replies, errors={"ct": errors}, service=times,
+               usage=Usage(each, memory=1000 / each))
+        for each in cpu
+    ])  # fmt: skip
+
+
+def test_whoever_loses_requests_wins_nothing() -> None:
+    found = verdicts.winners(
+        [contender("a", 100, 50, 0.1), contender("b", 90, 0, 1), contender("c", 50, 0, 2)]
+    )
+    by_name = {each.name: each for each in found}
+    assert by_name["rate"].server == "b"
+    assert by_name["micros"].server == "b" and by_name["micros"].next is not None
+    assert by_name["micros"].next.server == "c"
+    assert by_name["usage.memory"].server == "c"
+    assert by_name["service.p99"].server == ""  # they are level
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [((115.0,), "changed"), ((125.0,), "inverted"), ((99.0, 115.0, 120.0), "changed")]
+)
+def test_nothing_is_inverted_within_the_spread_of_the_repeats(ours: tuple[float, ...], verdict: str) -> None:
+    """The document has a quarter of the reference's figure."""
+    cells = [
+        Cell(
+            name,
+            paper=paper,
+            paper_server=name.capitalize(),
+            samples=[Sample("x", 1, replies=int(each)) for each in rates],
+        )
+        for name, paper, rates in (("apache", 4, (100.0,) * len(ours)), ("serial", 1, ours))
+    ]
+    assert verdicts.judge(table(*cells), EXPERIMENT)[1].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "winner"),
+    [
+        ((1.0, 1.1, 1.2), (1.15, 1.3, 1.4), ""),  # the repeats overlap
+        ((1.0, 1.1, 1.2), (1.3, 1.4, 1.5), "a"),
+        ((1.0, 1.0, 1.0), (1.03, 1.03, 1.03), ""),  # repeats that agree by chance
+        ((1.0, 1.0, 1.0), (1.06, 1.06, 1.06), "a"),
+        ((1.0,), (1.15,), ""),  # measured once: below 20 % nobody knows
+        ((1.0,), (1.3,), "a"),
+    ],
+)
+def test_nobody_wins_by_less_than_the_repeats_differ(
+    one: tuple[float, ...], other: tuple[float, ...], winner: str
+) -> None:
+    cells = [contender("a", 100, 0, *one), contender("b", 100, 0, *other)]
+    found = {each.name: each for each in verdicts.winners(cells)}
+    assert found["micros"].server == winner
+    assert found["rate"].server == ""
