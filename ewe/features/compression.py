@@ -40,6 +40,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ewe.bounded import BoundedDict
 from ewe.http.codings import NAMES, Maker, encode, makers
 from ewe.http.conditional import tags
 from ewe.http.messages import (
@@ -88,8 +89,8 @@ class Compression:
         self.makers = makers(config.compress_codings)
         patterns = "|".join(re.escape(each).replace(r"\*", "[^;]*") for each in config.compress_types)
         self.pattern = re.compile(rf"(?:{patterns})\s*(?:;.*)?" if patterns else r"(?!)", re.IGNORECASE)
-        self.types: dict[str, bool] = {}
-        self.choices: dict[str, str] = {}
+        self.types: BoundedDict[str, bool] = BoundedDict(MAX_REMEMBERED)
+        self.choices: BoundedDict[str, str] = BoundedDict(MAX_REMEMBERED)
         self.streams: set[Encoded] = set()
 
     # Which coding
@@ -227,11 +228,9 @@ def of_visitor(request: Request) -> bool:
     return "cookie" in values or "authorization" in values or not VISITOR.isdisjoint(request.variables)
 
 
-def remember(memory: dict[str, T], key: str, value: T) -> None:
-    """Remember what a short text means; forget all if there are too many."""
+def remember(memory: BoundedDict[str, T], key: str, value: T) -> None:
+    """Remember what a text means, if it is short."""
     if len(key) <= LONGEST_REMEMBERED:
-        if len(memory) >= MAX_REMEMBERED:
-            memory.clear()
         memory[key] = value
 
 

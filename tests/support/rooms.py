@@ -21,6 +21,7 @@ FLOORS = {
     "ewe.scratch": 1,
     "ewe.short_line": 1,
     "ewe.svg": 1,
+    "ewe.bounded": 0,
     "ewe.log_files": 0,
     "ewe.logger": 2,
     "ewe.libcgi": 2,
