@@ -19,8 +19,9 @@ from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
 from ewe.config.command_parser import HelpFormatter
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, Failure, nearest, one_line, quoted
+from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
-from ewe.config.settings import SETTINGS, Config, Setting, groups
+from ewe.config.settings import SETTINGS, Config, groups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """The tables [[site]] and [[site.location]] of a settings file: their keys, and what each can be.
 
-    [[site]]                            SiteTable: names, listen, any setting of PER_SITE, the keys of STEPS
+    [[site]]                            SiteTable: names, listen, settings of its scope, STEPS
     names = ["example.org"]
     documentroot = "/srv/example"
-    [[site.location]]                   LocationTable: what it matches, the keys of STEPS, where it leads
+    [[site.location]]                   LocationTable: what it matches, settings of its scope, STEPS, where it leads
     prefix = "/blog/"
     try = ["$path", "$path/", "/index.php"]
 
@@ -16,26 +16,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.patterns import is_explosive
+from ewe.config.setting import Setting
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, parse_address
 
 Given = tuple[str, object, str, str]  # as in sources.py: key, raw value, how an error begins, origin
 
 
-class AnySetting(Protocol):
-    """What is needed here of a Setting (ewe.config.settings)."""
-
-    name: str
-    group: str
-
-    def read(self, raw: object, label: str) -> Any:
-        """Return the value. Raises ConfigError."""
-
-
-Settings = Mapping[str, AnySetting]
+Settings = Mapping[str, Setting[Any]]
 
 # The steps of the pipeline that every request of a location takes, in this order: the key (or the keys, together)
 # and the class. from_table(value, place) makes it of the key's value; of several keys, of a dictionary of those
@@ -73,20 +64,6 @@ STEP_MEANINGS = {
     "limit-rate": ("how fast a response is sent", "a size a second"),
 }
 
-# Groups of settings that belong to the server as a whole, and settings of other groups that do.
-SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
-SERVER_SETTINGS = frozenset({
-    "logfile", "loglevel", "tls_timeout", "fastcgi_start", "xswitch", "xswitch_config", "libcgi_isolation",
-    "libcgi_max_output", "libcgi_timeout", "database", "dbd", "dbd_key", "trusted_proxies", "trusted_fields",
-    "proxy_protocol",
-})  # fmt: skip
-# Settings that may differ from location to location
-PER_LOCATION = frozenset({
-    "indexes", "symlinks", "program_timeout", "spool", "fastcgi_keep", "fastcgi_retry", "fastcgi_affinity",
-    "fastcgi_connections", "fastcgi_patience", "env", "pass_authorization", "development",
-    "compress", "compress_types", "compress_min_size", "compress_codings", "languages",
-    "content_cache",
-})  # fmt: skip
 MATCHES = ("prefix", "path", "pattern")
 REDIRECTS = (301, 302, 303, 307, 308)
 GATEWAYS = ("cgi", "xswitch", "libcgi", "fastcgi", "scgi", "uwsgi", "wsgi", "asgi", "http", "https")
@@ -116,7 +93,7 @@ class LocationTable:
     what: str
     values: dict[str, Any]  # by key, read: see READERS
     steps: dict[str, Any]  # by key, as they stand in the file
-    given: list[Given]  # settings, of PER_LOCATION
+    given: list[Given]  # settings that a location may have
 
     def at(self, key: str) -> str:
         """Return how an error of a key begins: `ewe.toml line 12: alias =`."""
@@ -295,7 +272,7 @@ MATCH: dict[str, Kind[str]] = {
         "PATTERN", "a regular expression of Python for the path, such as ^/user/(\\d+)$", _pattern
     ),
 }
-# The keys of a location besides MATCH, PER_LOCATION and STEPS
+# The keys of a location besides MATCH, STEPS and settings
 READERS: dict[str, tuple[Kind[Any], str]] = {
     "status": (Kind("STATUS", "a status from 200 to 599", _status), "answer with this status and its page; with"
                " redirect: the redirect's status"),
@@ -381,7 +358,7 @@ def as_table(raw: Mapping[str, Any], origin: str) -> Table:
 
 def read_site(table: Table, settings: Settings) -> SiteTable:
     """Return one [[site]]. Raises ConfigError."""
-    allowed = {key for key, setting in settings.items() if is_per_site(setting.name, setting.group)}
+    allowed = {key for key, setting in settings.items() if setting.scope != "server"}
     site = SiteTable(table.place, dict(table.lines))
     for key, raw in table.items():
         place = table.at(key)
@@ -417,7 +394,7 @@ def read_location(table: Table, settings: Settings) -> LocationTable:
     kind = matches[0]
     what = read(MATCH[kind], table[kind], table.at(kind), kind)
     location = LocationTable(table.place, dict(table.lines), kind, what, {}, {}, [])
-    allowed = {key for key, setting in settings.items() if setting.name in PER_LOCATION}
+    allowed = {key for key, setting in settings.items() if setting.scope == "location"}
     for key, raw in table.items():
         place = table.at(key)
         if key == kind:
@@ -451,11 +428,6 @@ def read(kind: Kind[Any], raw: object, place: str, key: str) -> Any:
 WITHOUT_FILES = frozenset(
     {"wsgi", "asgi", "http", "https"}
 )  # gateways to programs that know no document root
-
-
-def is_per_site(name: str, group: str) -> bool:
-    """Return whether a setting may differ from site to site."""
-    return group not in SERVER_GROUPS and name not in SERVER_SETTINGS
 
 
 def check_once(given: Iterable[Given], settings: Settings) -> None:

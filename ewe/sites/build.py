@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import parse_origin
 from ewe.config.settings import KEYS
-from ewe.config.site_tables import PER_LOCATION, parse_gateway
+from ewe.config.site_tables import parse_gateway
 from ewe.features.files import static_files
 from ewe.gateway.claims import Claims, with_languages
 from ewe.registry import directories_of
@@ -145,7 +145,6 @@ class Builder:
             root = self.directory("root")
             config = config.taking([("documentroot", root, self.table.at("root"), self.table.place)])
         own = {KEYS[key].name for key, *_ in self.table.given} - NEED_NO_PART
-        assert own <= PER_LOCATION
         if own or not self.values.keys().isdisjoint(("root", "index")):
             self.part = Part(config, self.site.together, self.site, **self.site.how)
         return self.part.static
