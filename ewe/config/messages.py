@@ -37,6 +37,11 @@ def quoted(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
+def expected(label: str, value: object, what: str) -> ConfigError:
+    """Return the error for a value. label: how the message begins. what: what a value can be."""
+    return ConfigError(f"{label} {quoted(value)}: expected {what}")
+
+
 def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
     """Return ``; did you mean "port"?`` for the most similar of some names, "" if none is similar enough.
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import Kind
 
 T = TypeVar("T")
@@ -69,10 +68,7 @@ class Setting(Generic[T]):
 
     def read(self, raw: object, label: str) -> T:
         """Return the value that a text or a TOML value stands for. Raises ConfigError: `label` and the reason."""
-        try:
-            return self.kind.read(raw)
-        except ValueError:
-            raise ConfigError(f"{label} {quoted(raw)}: expected {self.kind.expected}") from None
+        return self.kind.read_at(label, raw)
 
     def show(self, value: Any) -> str:
         """Return a value as people write it; `read` accepts it."""

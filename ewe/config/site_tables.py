@@ -363,9 +363,9 @@ def read_site(table: Table, settings: Settings) -> SiteTable:
     for key, raw in table.items():
         place = table.at(key)
         if key == "names":
-            site.names = read(NAMES, raw, place, key)
+            site.names = NAMES.read_at(f"{place}: {key} =", raw, with_reason=True)
         elif key == "listen":
-            site.listen = read(LISTEN, raw, place, key)
+            site.listen = LISTEN.read_at(f"{place}: {key} =", raw, with_reason=True)
         elif key in STEPS:
             site.steps[key] = raw
         elif key == "location":
@@ -392,7 +392,7 @@ def read_location(table: Table, settings: Settings) -> LocationTable:
         have = f"not {' and '.join(matches)}" if matches else "and this one has none"
         raise ConfigError(f"{table.place}: a location has one of prefix, path and pattern, {have}")
     kind = matches[0]
-    what = read(MATCH[kind], table[kind], table.at(kind), kind)
+    what = MATCH[kind].read_at(f"{table.at(kind)}: {kind} =", table[kind], with_reason=True)
     location = LocationTable(table.place, dict(table.lines), kind, what, {}, {}, [])
     allowed = {key for key, setting in settings.items() if setting.scope == "location"}
     for key, raw in table.items():
@@ -400,7 +400,7 @@ def read_location(table: Table, settings: Settings) -> LocationTable:
         if key == kind:
             continue
         if key in READERS:
-            location.values[key] = read(READERS[key][0], raw, place, key)
+            location.values[key] = READERS[key][0].read_at(f"{place}: {key} =", raw, with_reason=True)
         elif key in STEPS:
             location.steps[key] = raw
         elif key in allowed:
@@ -414,15 +414,6 @@ def read_location(table: Table, settings: Settings) -> LocationTable:
     check_once(location.given, settings)
     check_location(location)
     return location
-
-
-def read(kind: Kind[Any], raw: object, place: str, key: str) -> Any:
-    """Return a value that a kind reads. Raises ConfigError."""
-    try:
-        return kind.read(raw)
-    except ValueError as reason:
-        why = f" ({reason})" if str(reason).startswith("not a ") else ""
-        raise ConfigError(f"{place}: {key} = {quoted(raw)}: expected {kind.expected}{why}") from None
 
 
 WITHOUT_FILES = frozenset(
