@@ -1,7 +1,8 @@
 """The command ``ewe``: reads the command line and the settings, checks them, and starts the server.
 
-Exit status: 0 stopped as asked, 1 could not start, 2 wrong usage or configuration. (4, requests were cut, comes
-from the server.) Each error here is one line on standard error: ``ewe: ...``.
+Exit status: 0 stopped as asked, 1 could not start, 2 wrong usage or configuration, 130 after Ctrl-C where no server
+was to start. (4, requests were cut, comes from the server.) Each error here is one line on standard error:
+``ewe: ...``.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, HelpFormatter, enough_read
+from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
+from ewe.config.command_parser import HelpFormatter
 from ewe.config.linux import needs_linux
-from ewe.config.messages import ConfigError, nearest, one_line, quoted
+from ewe.config.messages import ConfigError, Failure, nearest, one_line, quoted
+from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
-from ewe.config.settings import SETTINGS, Config, Setting, groups
+from ewe.config.settings import SETTINGS, Config, groups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
@@ -35,25 +38,14 @@ LONGEST_DEFAULT = 50  # characters in the help; --print-config shows all
 DIRECTORY = "the directory of the command line"  # the origin of its document root
 
 
-class SiteError(Exception):
+class SiteError(Failure):
     """A directory of the site is missing. The text is one line."""
 
 
-@enough_read(0)
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with its arguments (by default the process's own) and return its exit code."""
-    try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
-    except ConfigError as error:
-        return _fail(2, error)
-    except SystemExit as done:  # argparse has answered --help or --version
-        return int(done.code or 0)
-    except KeyboardInterrupt:  # before the server has installed its signal handlers
-        return 0
-
-
-def _run(argv: list[str]) -> int:
-    options = _parse(argv)
+@entry_point("ewe", unread=DONE)
+def main(arguments: list[str]) -> int:
+    """Run the command with its arguments (by default the process's own) and return its exit status."""
+    options = _parse(arguments)
     if options.build_libcgi:
         return _build_libcgi()
     config = _configure(options)
@@ -63,16 +55,14 @@ def _run(argv: list[str]) -> int:
         return _check(config)
     if options.explain is not None:
         return _explain(config, options.explain)
-    try:
-        config = choose_site(config)
-    except SiteError as error:
-        return _fail(1, error)
-    from ewe.server.run import StartError, serve
+    return _serve(choose_site(config), options)
 
-    try:
-        return serve(config, lambda: choose_site(_configure(options)))
-    except StartError as error:
-        return _fail(1, error)
+
+@interrupt_stops
+def _serve(config: Config, options: argparse.Namespace) -> int:
+    from ewe.server.run import serve
+
+    return serve(config, lambda: choose_site(_configure(options)))
 
 
 def _check(config: Config) -> int:
@@ -101,28 +91,25 @@ def _explain(config: Config, question: str) -> int:
     from ewe.sites import make_site
     from ewe.sites.explain import explain
 
+    config = choose_site(config)
     try:
-        config = choose_site(config)
         addresses = (parse_address(each) for each in addresses_of(config))
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
         return _print(
             "\n".join(explain(make_site(with_xswitch(config), imports=False), question, server)) + "\n"
         )
-    except (ValueError, SiteError) as error:
-        return _fail(1, error)
+    except ValueError as error:
+        raise Failure(str(error)) from None
 
 
 def _build_libcgi() -> int:
     """Build LibCGI's shim, and the host that X-Switch runs, unless they are built."""
     if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
-        return _fail(1, OSError(reason))
-    from ewe.libcgi.build import BuildError, build
+        raise Failure(reason)
+    from ewe.libcgi.build import build
     from ewe.xswitch.tools import libcgi
 
-    try:
-        return _print(f"built: {build()}\nbuilt: {libcgi.build()}\n")
-    except BuildError as error:
-        return _fail(1, error)
+    return _print(f"built: {build()}\nbuilt: {libcgi.build()}\n")
 
 
 def _print(text: str) -> int:
@@ -131,21 +118,13 @@ def _print(text: str) -> int:
     return 0
 
 
-def _fail(code: int, error: Exception) -> int:
-    print(f"ewe: {one_line(str(error))}", file=sys.stderr)
-    return code
-
-
 # What the command line says.
 
 
 _TIE = "\xa0"  # a space at which help is not wrapped
 
 
-class _Parser(CommandParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
+class _Parser(RaisingParser):
     def format_help(self) -> str:
         from ewe.processors import base
 

@@ -74,6 +74,7 @@ def manual() -> str:
     lines += [
         '.SH "EXIT STATUS"',
         "0: stopped as asked. 1: could not start. 2: wrong usage or settings. 4: requests were cut at the stop.",
+        "130: interrupted (Ctrl-C) before a server was to start.",
         ".SH FILES",
         "ewe.toml, or [tool.ewe] of pyproject.toml, in the current directory: the settings.",
     ]

@@ -7,9 +7,7 @@ from ewe.config.site_tables import (
     LISTEN,
     MATCH,
     NAMES,
-    PER_LOCATION,
     READERS,
-    is_per_site,
 )
 
 PREFACE = f"""\
@@ -64,8 +62,8 @@ def print_tables() -> None:
         rows.append((key, "both", meaning, takes))
     for key, where, meaning, takes in rows:
         print(f"| `{key}` | {where} | {meaning} | {takes} |")
-    sites = [setting.key for setting in SETTINGS.values() if is_per_site(setting.name, setting.group)]
-    locations = [setting.key for setting in SETTINGS.values() if setting.name in PER_LOCATION]
+    sites = [setting.key for setting in SETTINGS.values() if setting.scope != "server"]
+    locations = [setting.key for setting in SETTINGS.values() if setting.scope == "location"]
     print(f"\nSettings that a site may have: {in_code(sites)}.")
     print(f"\nSettings that a location may have: {in_code(locations)}.")
 

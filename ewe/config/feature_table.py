@@ -74,6 +74,9 @@ GATEWAYS = {
 }
 # Keys of a location that decide by themselves who answers
 ANSWERS = {"webdav": "ewe.features.webdav"}
+# Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS, and imports nothing but
+# ewe.config: it is imported with the settings, so every process that ewe forks has it.
+SETTINGS = ("ewe.features.browser.settings",)
 # Around the whole server: the setting that switches it on
 SERVER = {"trusted_proxies": "ewe.features.trusted_proxies"}
 OFF = (False, None, 0, (), "", "off")
@@ -82,6 +85,12 @@ OFF = (False, None, 0, (), "", "off")
 def feature(module: str) -> Any:
     """Return the declaration in a module of the table: a Feature."""
     return import_module(module).FEATURE
+
+
+def declared_settings() -> Iterator[Any]:
+    """Yield the settings that features declare."""
+    for module in SETTINGS:
+        yield from import_module(module).SETTINGS
 
 
 def is_on(config: object, setting: str) -> bool:

@@ -7,8 +7,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-class ConfigError(ValueError):
+class Failure(Exception):
+    """A command cannot do its work. The text is one line for people.
+
+    exit_status: with which the command ends (ewe/config/command.py).
+    """
+
+    exit_status = 1
+
+
+class ConfigError(Failure, ValueError):
     """A setting cannot be used. The text is one line that names the place, the key and the remedy."""
+
+    exit_status = 2
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
@@ -24,6 +35,11 @@ def quoted(value: object) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def expected(label: str, value: object, what: str) -> ConfigError:
+    """Return the error for a value. label: how the message begins. what: what a value can be."""
+    return ConfigError(f"{label} {quoted(value)}: expected {what}")
 
 
 def nearest(name: str, names: Iterable[str], likeness: float = 0.6) -> str:

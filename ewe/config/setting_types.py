@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from ewe.config.messages import expected
 from ewe.log_files import parse_syslog
 
 T = TypeVar("T")
@@ -26,6 +27,17 @@ class Kind(Generic[T]):
         self, metavar: str, expected: str, read: Callable[[object], T], show: Callable[[T], str] = str
     ) -> None:
         self.metavar, self.expected, self.read, self.show = metavar, expected, read, show
+
+    def read_at(self, label: str, raw: object, *, with_reason: bool = False) -> T:
+        """Return the value of a text or a TOML value. Raises ConfigError, which begins with `label`.
+
+        with_reason: the error has the reader's reason, if that begins with "not a".
+        """
+        try:
+            return self.read(raw)
+        except ValueError as reason:
+            why = f" ({reason})" if with_reason and str(reason).startswith("not a ") else ""
+            raise expected(label, raw, self.expected + why) from None
 
 
 def _whole(raw: object) -> int:
@@ -95,6 +107,17 @@ def size(low: int) -> Kind[int]:
 
     expected = f"a size in bytes{' above 0' if low else ''} such as 512, 64k, 2m or 1g"
     return Kind("SIZE", expected, read, lambda count: _largest_unit(count, _SIZES) if count else "0")
+
+
+def list_of(metavar: str, what: str, read_item: Callable[[object], str]) -> Kind[tuple[str, ...]]:
+    """Return the kind of lists of a TOML file, where a list is no text with commas. read_item: reads one text."""
+
+    def read(raw: object) -> tuple[str, ...]:
+        if not isinstance(raw, list):
+            raise ValueError(raw)
+        return tuple(map(read_item, raw))
+
+    return Kind(metavar, f"a list of {what}", read, ", ".join)
 
 
 def choice(*names: str, numbered: bool = False) -> Kind[str]:

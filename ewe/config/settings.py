@@ -4,6 +4,8 @@ A setting is one line in `Config`. From that line come the file's key, the comma
 `--help`, `--print-config`, and docs/settings.md (`python -m ewe.config` prints it).
 
     setting_types.py    what a value can be, and how it is read and shown
+    setting.py          one setting, in Config or beside a feature's code
+    declared.py         which features declare settings
     sources.py          where values are written: file, environment
     messages.py         what people are told of a wrong value
     settings.py         the settings, and their values: the stronger source wins
@@ -13,9 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ewe.config.messages import ConfigError, nearest, quoted
+from ewe.config.feature_table import declared_settings
+from ewe.config.messages import ConfigError, nearest
+from ewe.config.setting import Setting, joined
 from ewe.config.setting_types import (
     ADDRESSES,
     APPLICATIONS,
@@ -40,9 +44,7 @@ from ewe.config.setting_types import (
     PROGRAMS,
     PROXIES,
     RESPONDERS,
-    SAVED_QUERIES,
     SIZE,
-    TABLES,
     TEXT,
     UPGRADES,
     URL_PATH,
@@ -50,7 +52,6 @@ from ewe.config.setting_types import (
     WAIT,
     G,
     K,
-    Kind,
     M,
     auto,
     choice,
@@ -58,53 +59,12 @@ from ewe.config.setting_types import (
     size,
     unset,
 )
-from ewe.config.sources import Given, find_file, from_environment, from_platform, read_file, variable
+from ewe.config.sources import Given, find_file, from_environment, from_platform, read_file
 
 if TYPE_CHECKING:
     from ewe.config.site_tables import SiteTable
 
 T = TypeVar("T")
-
-
-class Setting(Generic[T]):
-    """Describe one setting. `Config.port` is this description; `config.port` is the value.
-
-    It is a descriptor without `__set__`: Python finds the value in the instance's dictionary first.
-    kind: what a value can be. names: synonyms of the key, spelled as in a file.
-    """
-
-    def __init__(
-        self, default: T, kind: Kind[T], help: str, *, group: str, names: tuple[str, ...] = ()
-    ) -> None:
-        self.default, self.kind, self.help, self.group = default, kind, help, group
-        self.synonyms = names  # other names of the same setting, spelled like `key`
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-        self.key = name.replace("_", "-")
-        self.keys = (self.key, *self.synonyms)
-        self.variable = variable(self.key)
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __get__(self, config: None, owner: type) -> Setting[T]: ...
-        @overload
-        def __get__(self, config: Config, owner: type) -> T: ...
-
-    def __get__(self, config: Config | None, owner: type) -> Setting[T] | T:
-        return self if config is None else self.default
-
-    def read(self, raw: object, label: str) -> T:
-        """Return the value that a text or a TOML value stands for. Raises ConfigError: `label` and the reason."""
-        try:
-            return self.kind.read(raw)
-        except ValueError:
-            raise ConfigError(f"{label} {quoted(raw)}: expected {self.kind.expected}") from None
-
-    def show(self, value: Any) -> str:
-        """Return a value as people write it; `read` accepts it."""
-        return self.kind.show(value)
 
 
 class Config:
@@ -165,12 +125,12 @@ class Config:
                                " error-pages, headers, auth", group="files")
     min_uid = Setting(1000, COUNT_OR_0, "the smallest uid whose user has such a directory; smaller ones are system"
                       " accounts", group="files")
-    indexes = Setting(True, BOOL, "list a directory without such a file", group="files")
+    indexes = Setting(True, BOOL, "list a directory without such a file", group="files", scope="location")
     symlinks = Setting("inside", choice("inside", "follow"), "which symbolic links to follow: those that stay"
-                       " inside the document root, or all", group="files")
+                       " inside the document root, or all", group="files", scope="location")
     languages = Setting((), LANGUAGES, "the languages that files may have, the default one first: page.en.html or"
                         " page.html.de answers for page.html, as Accept-Language says; may be repeated",
-                        group="files")
+                        group="files", scope="location")
     markdown = Setting(False, BOOL, "show Markdown files (.md) as pages; needs the package markdown", group="files")
     cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
                     " second; 0: off", group="files")
@@ -178,45 +138,49 @@ class Config:
     cgi_path = Setting("cgi-bin", PATH, "the directory whose programs the URLs below /cgi-bin/ name",
                        group="programs")
     program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
-                              group="programs")
+                              group="programs", scope="location")
     libcgi_path = Setting("libcgi-bin", PATH, "the directory whose libraries (.so) the URLs below /libcgi-bin/"
                           " name; ewe calls them in its own process, once `ewe --build-libcgi` was run",
                           group="programs")
     libcgi_isolation = Setting("in-place", choice("in-place", "process"), "where LibCGI libraries are called: in"
                                " ewe's own process (in-place), or in an engine of X-Switch (process), which needs"
-                               " --xswitch or the xswitch model", group="programs")
+                               " --xswitch or the xswitch model", group="programs", scope="server")
     libcgi_status = Setting(False, BOOL, "show the libraries that are loaded, with their calls and faults, at"
                             " /libcgi-status to loopback addresses; behind a proxy on this machine, that is"
                             " everybody", group="programs")
     libcgi_max_output = Setting(1 * G, SIZE, "how many bytes one call of a LibCGI library may write before ewe ends"
-                                " it (500); long output is kept in a temporary file", group="programs")
+                                " it (500); long output is kept in a temporary file",
+                                group="programs", scope="server")
     libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
-                             group="programs")
+                             group="programs", scope="server")
     fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
                       " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated; the"
                       " addresses of one extension or path are used in turn", group="programs")
     fastcgi_start = Setting((), PROGRAMS, "a FastCGI program that ewe starts and keeps, what it answers for, and"
-                            " how many processes it has: .php=4:php-cgi; may be repeated", group="programs")
+                            " how many processes it has: .php=4:php-cgi; may be repeated",
+                            group="programs", scope="server")
     scgi = Setting((), RESPONDERS, "the same for a program that speaks SCGI; may be repeated", group="programs")
     uwsgi = Setting((), RESPONDERS, "the same for a program that speaks uwsgi, such as uWSGI; may be repeated",
                     group="programs")
     fastcgi_authorizer = Setting((), AUTHORIZERS, "a FastCGI authorizer and the path below which it decides who"
                                  " gets an answer: /members=unix:/run/auth.sock; may be repeated", group="programs")
     fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open for the next request: faster,"
-                           " but each open connection holds a child of php-fpm", group="programs")
+                           " but each open connection holds a child of php-fpm", group="programs", scope="location")
     fastcgi_retry = Setting(10.0, duration(0), "how long an address of a responder with several is left out"
-                            " once it cannot be reached", group="programs")
+                            " once it cannot be reached", group="programs", scope="location")
     fastcgi_affinity = Setting(None, unset(COOKIE), "the name of a cookie by which a client goes again to the same"
-                               " address of a responder with several; empty: none", group="programs")
+                               " address of a responder with several; empty: none",
+                               group="programs", scope="location")
     fastcgi_connections = Setting(0, COUNT_OR_0, "the largest number of connections that a process opens to one"
                                   " address of a responder; further requests wait in a queue; 0: no limit",
-                                  group="programs")
-    fastcgi_patience = Setting(10.0, WAIT, "how long a request waits in that queue (503)", group="programs")
+                                  group="programs", scope="location")
+    fastcgi_patience = Setting(10.0, WAIT, "how long a request waits in that queue (503)",
+                               group="programs", scope="location")
     xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
                       " HOST:PORT; empty: the xswitch model starts one, other models have none",
-                      group="programs")
+                      group="programs", scope="server")
     xswitch_config = Setting(None, unset(PATH), "X-Switch's settings file (TOML); ewe reads in it which directories"
-                             " hold scripts", group="programs")
+                             " hold scripts", group="programs", scope="server")
     xswitch_status = Setting(False, BOOL, "show X-Switch's engines, with all users' scripts, at /xswitch-status to"
                              " loopback addresses; behind a proxy on this machine, that is everybody",
                              group="programs")
@@ -228,35 +192,27 @@ class Config:
     asgi = Setting((), APPLICATIONS, "an ASGI application (Starlette, FastAPI, ...) and the path below which it"
                    " answers: /blog=module:app; may be repeated", group="programs")
     env = Setting((), VARIABLES, "a variable that programs get besides those of the protocol:"
-                  " GIT_PROJECT_ROOT=/srv/git; in a file a table; may be repeated", group="programs")
+                  " GIT_PROJECT_ROOT=/srv/git; in a file a table; may be repeated",
+                  group="programs", scope="location")
     pass_authorization = Setting(False, BOOL, "pass the field Authorization to programs, as HTTP_AUTHORIZATION, so"
                                  " that they can check passwords themselves; they then see the password of each"
-                                 " visitor", group="programs")
+                                 " visitor", group="programs", scope="location")
     development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
-                          " machine only", group="programs")
+                          " machine only", group="programs", scope="location")
     content_cache = Setting(0, size(0), "memory for what programs answer, of each process, as far as their"
-                            " Cache-Control allows it; 0: off", group="programs")
+                            " Cache-Control allows it; 0: off", group="programs", scope="location")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
-                    " unnamed temporary file", group="programs")
+                    " unnamed temporary file", group="programs", scope="location")
 
     database = Setting((), DATABASES, "a database that pages may read: log=access.db, or"
                        " shop=postgresql:dbname=shop; ewe starts a database demon for it, unless `dbd` names one;"
-                       " may be repeated", group="databases")
+                       " may be repeated", group="databases", scope="server")
     dbd = Setting(None, unset(TEXT), "the address of a database demon (ewe-dbd) that runs already: unix:PATH or"
-                  " HOST:PORT; empty: ewe starts one if there are databases", group="databases")
+                  " HOST:PORT; empty: ewe starts one if there are databases", group="databases", scope="server")
     browser = Setting("/-/databases", unset(URL_PATH), "the path below which visitors may browse the databases:"
                       " tables, filters, SQL that only reads; empty: nowhere", group="databases")
-    browser_hidden = Setting((), FILE_NAMES, "a database that nobody may browse, such as one for pages; may be"
-                             " repeated",
-                             group="databases")
-    browser_sql = Setting(True, BOOL, "whether visitors may write SQL there, which only reads", group="databases")
-    browser_query = Setting((), SAVED_QUERIES, "a saved query of the browser: log/slowest=SELECT ...; a :name in it"
-                            " becomes a field; may be repeated", group="databases")
-    browser_edit = Setting((), TABLES, "a table whose rows visitors may insert, edit and delete: shop.goods; only"
-                           " with a demon (dbd) whose database has write = true; may be repeated",
-                           group="databases")
     dbd_key = Setting(None, unset(TEXT), "the key of the databases, for a demon on TCP; empty: none",
-                      group="databases")
+                      group="databases", scope="server")
 
     persistent = Setting(True, BOOL, "keep a connection open for the next request", group="http")
     idle = Setting(None, auto(WAIT), "how long a connection may stay idle between requests; auto: 75s if it"
@@ -287,25 +243,25 @@ class Config:
     proxy_idle = Setting(300.0, WAIT, "how long both may be silent after that", group="proxies")
     trusted_proxies = Setting((), NETWORKS, "a proxy in front of ewe that may say who its client is: an address, a"
                               " network such as 10.0.0.0/8, or unix for Unix sockets; may be repeated",
-                              group="proxies")
+                              group="proxies", scope="server")
     trusted_fields = Setting("x-forwarded", choice("x-forwarded", "forwarded"), "the fields in which these proxies"
                              " say it: X-Forwarded-For, -Proto, -Host and -Port, or Forwarded (RFC 7239)",
-                             group="proxies")
+                             group="proxies", scope="server")
     proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
-                             " these proxies", group="proxies")
+                             " these proxies", group="proxies", scope="server")
 
     compress = Setting("off", choice("off", "files", "public", "all"), "what ewe compresses while it sends it:"
                        " nothing, files, also what programs answer to requests without Cookie and Authorization"
                        " (public), or all; a file.gz, .br or .zst beside a file is sent in any case",
-                       group="compression")
+                       group="compression", scope="location")
     compress_types = Setting(("text/*", "application/json", "application/*+json", "application/javascript",
                               "application/xml", "application/*+xml", "image/*+xml", "application/wasm",
                               "font/otf", "font/ttf"), MEDIA_TYPES, "the media types that are compressed; may be"
-                             " repeated", group="compression")
+                             " repeated", group="compression", scope="location")
     compress_min_size = Setting(1 * K, size(0), "the smallest body that is compressed, where its size is known",
-                                group="compression")
+                                group="compression", scope="location")
     compress_codings = Setting((), CODINGS, "the codings, the preferred one first; empty: zstd, br and gzip,"
-                               " as far as their packages are installed", group="compression")
+                               " as far as their packages are installed", group="compression", scope="location")
 
     tls = Setting("off", choice("off", "self"), "self: HTTPS with a certificate for localhost, made at the start",
                   group="tls")
@@ -313,11 +269,13 @@ class Config:
                        names=("certfile",))
     tls_key = Setting(None, unset(PATH), "the private key of the certificate (PEM); none: it is in the same file",
                       group="tls", names=("keyfile",))
-    tls_timeout = Setting(10.0, WAIT, "how long a TLS handshake may take", group="tls")
+    tls_timeout = Setting(10.0, WAIT, "how long a TLS handshake may take", group="tls", scope="server")
 
-    logfile = Setting("-", LOG, "the error log; -: standard error; syslog: the system's log daemon", group="logs")
+    logfile = Setting("-", LOG, "the error log; -: standard error; syslog: the system's log daemon",
+                      group="logs", scope="server")
     loglevel = Setting("info", choice("error", "warning", "info", "debug", numbered=True), "the least"
-                       " important messages that the error log holds", group="logs", names=("log-level",))
+                       " important messages that the error log holds",
+                       group="logs", scope="server", names=("log-level",))
     access_log = Setting("-", LOG, "the access log; -: standard output; off: none; syslog: the system's log daemon",
                          group="logs")
     log_format = Setting("auto", TEXT, "the format of a line of the access log: short, combined, common, json, or"
@@ -333,6 +291,11 @@ class Config:
         for name, setting in SETTINGS.items():
             self.__dict__[name] = setting.default
         self._take((name.replace("_", "-"), value, f"{name} =", "caller") for name, value in values.items())
+
+    def __getitem__(self, setting: Setting[T]) -> T:
+        """Return the value of a setting that a feature declares."""
+        value: T = self.__dict__[setting.name]
+        return value
 
     @classmethod
     def load(
@@ -427,7 +390,10 @@ class Config:
 
 
 SETTINGS: dict[str, Setting[Any]] = {
-    name: item for name, item in vars(Config).items() if isinstance(item, Setting)
+    setting.name: setting
+    for setting in joined(
+        (each for each in vars(Config).values() if isinstance(each, Setting)), declared_settings()
+    )
 }
 KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() for key in setting.keys}
 

@@ -1,9 +1,9 @@
 """The tables [[site]] and [[site.location]] of a settings file: their keys, and what each can be.
 
-    [[site]]                            SiteTable: names, listen, any setting of PER_SITE, the keys of STEPS
+    [[site]]                            SiteTable: names, listen, settings of its scope, STEPS
     names = ["example.org"]
     documentroot = "/srv/example"
-    [[site.location]]                   LocationTable: what it matches, the keys of STEPS, where it leads
+    [[site.location]]                   LocationTable: what it matches, settings of its scope, STEPS, where it leads
     prefix = "/blog/"
     try = ["$path", "$path/", "/index.php"]
 
@@ -16,42 +16,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ewe.config.feature_table import GATEWAYS, STEPS
 from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.patterns import is_explosive
+from ewe.config.setting import Setting
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, parse_address
 
 Given = tuple[str, object, str, str]  # as in sources.py: key, raw value, how an error begins, origin
 
 
-class AnySetting(Protocol):
-    """What is needed here of a Setting (ewe.config.settings)."""
+Settings = Mapping[str, Setting[Any]]
 
-    name: str
-    group: str
-
-    def read(self, raw: object, label: str) -> Any:
-        """Return the value. Raises ConfigError."""
-
-
-Settings = Mapping[str, AnySetting]
-
-# Groups of settings that belong to the server as a whole, and settings of other groups that do.
-SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
-SERVER_SETTINGS = frozenset({
-    "logfile", "loglevel", "tls_timeout", "fastcgi_start", "xswitch", "xswitch_config", "libcgi_isolation",
-    "libcgi_max_output", "libcgi_timeout", "database", "dbd", "dbd_key", "trusted_proxies", "trusted_fields",
-    "proxy_protocol",
-})  # fmt: skip
-# Settings that may differ from location to location
-PER_LOCATION = frozenset({
-    "indexes", "symlinks", "program_timeout", "spool", "fastcgi_keep", "fastcgi_retry", "fastcgi_affinity",
-    "fastcgi_connections", "fastcgi_patience", "env", "pass_authorization", "development",
-    "compress", "compress_types", "compress_min_size", "compress_codings", "languages",
-    "content_cache",
-})  # fmt: skip
 MATCHES = ("prefix", "path", "pattern")
 REDIRECTS = (301, 302, 303, 307, 308)
 NAME = re.compile(r"(?:\*\.)?[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\]")
@@ -80,7 +57,7 @@ class LocationTable:
     what: str
     values: dict[str, Any]  # by key, read: see READERS
     steps: dict[str, Any]  # by key, as they stand in the file
-    given: list[Given]  # settings, of PER_LOCATION
+    given: list[Given]  # settings that a location may have
 
     def at(self, key: str) -> str:
         """Return how an error of a key begins: `ewe.toml line 12: alias =`."""
@@ -259,7 +236,7 @@ MATCH: dict[str, Kind[str]] = {
         "PATTERN", "a regular expression of Python for the path, such as ^/user/(\\d+)$", _pattern
     ),
 }
-# The keys of a location besides MATCH, PER_LOCATION and STEPS
+# The keys of a location besides MATCH, STEPS and settings
 READERS: dict[str, tuple[Kind[Any], str]] = {
     "status": (Kind("STATUS", "a status from 200 to 599", _status), "answer with this status and its page; with"
                " redirect: the redirect's status"),
@@ -345,14 +322,14 @@ def as_table(raw: Mapping[str, Any], origin: str) -> Table:
 
 def read_site(table: Table, settings: Settings) -> SiteTable:
     """Return one [[site]]. Raises ConfigError."""
-    allowed = {key for key, setting in settings.items() if is_per_site(setting.name, setting.group)}
+    allowed = {key for key, setting in settings.items() if setting.scope != "server"}
     site = SiteTable(table.place, dict(table.lines))
     for key, raw in table.items():
         place = table.at(key)
         if key == "names":
-            site.names = read(NAMES, raw, place, key)
+            site.names = NAMES.read_at(f"{place}: {key} =", raw, with_reason=True)
         elif key == "listen":
-            site.listen = read(LISTEN, raw, place, key)
+            site.listen = LISTEN.read_at(f"{place}: {key} =", raw, with_reason=True)
         elif key in STEPS:
             site.steps[key] = raw
         elif key == "location":
@@ -379,15 +356,15 @@ def read_location(table: Table, settings: Settings) -> LocationTable:
         have = f"not {' and '.join(matches)}" if matches else "and this one has none"
         raise ConfigError(f"{table.place}: a location has one of prefix, path and pattern, {have}")
     kind = matches[0]
-    what = read(MATCH[kind], table[kind], table.at(kind), kind)
+    what = MATCH[kind].read_at(f"{table.at(kind)}: {kind} =", table[kind], with_reason=True)
     location = LocationTable(table.place, dict(table.lines), kind, what, {}, {}, [])
-    allowed = {key for key, setting in settings.items() if setting.name in PER_LOCATION}
+    allowed = {key for key, setting in settings.items() if setting.scope == "location"}
     for key, raw in table.items():
         place = table.at(key)
         if key == kind:
             continue
         if key in READERS:
-            location.values[key] = read(READERS[key][0], raw, place, key)
+            location.values[key] = READERS[key][0].read_at(f"{place}: {key} =", raw, with_reason=True)
         elif key in STEPS:
             location.steps[key] = raw
         elif key in allowed:
@@ -403,23 +380,9 @@ def read_location(table: Table, settings: Settings) -> LocationTable:
     return location
 
 
-def read(kind: Kind[Any], raw: object, place: str, key: str) -> Any:
-    """Return a value that a kind reads. Raises ConfigError."""
-    try:
-        return kind.read(raw)
-    except ValueError as reason:
-        why = f" ({reason})" if str(reason).startswith("not a ") else ""
-        raise ConfigError(f"{place}: {key} = {quoted(raw)}: expected {kind.expected}{why}") from None
-
-
 WITHOUT_FILES = frozenset(
     {"wsgi", "asgi", "http", "https"}
 )  # gateways to programs that know no document root
-
-
-def is_per_site(name: str, group: str) -> bool:
-    """Return whether a setting may differ from site to site."""
-    return group not in SERVER_GROUPS and name not in SERVER_SETTINGS
 
 
 def check_once(given: Iterable[Given], settings: Settings) -> None:

@@ -15,15 +15,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
+from ewe.config.setting import variable
 
 Given = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
 
 FILES = ("ewe.toml", "pyproject.toml")  # looked for in the current directory, where no file is named
-
-
-def variable(key: str) -> str:
-    """Return the environment variable of a key: ``cgi-path`` is ``EWE_CGI_PATH``."""
-    return "EWE_" + key.replace("-", "_").upper()
 
 
 def find_file() -> tuple[str, list[Given]] | None:

@@ -1,6 +1,6 @@
 """The command `ewe-dbd`: serve databases to gateways, ask a running demon, or make the sample database.
 
-Exit codes: 0 done, 1 could not start or failed, 2 wrong usage or settings.
+Exit status: 0 done, 1 could not start or failed, 2 wrong usage or settings, 130 after Ctrl-C in a subcommand.
 """
 
 from __future__ import annotations
@@ -11,62 +11,33 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.command import RaisingParser, UsageError, entry_point, interrupt_stops
 from ewe.config.linux import needs_linux
-from ewe.config.messages import ConfigError, one_line
+from ewe.config.messages import ConfigError, Failure
 from ewe.config.tables import toml
-from ewe.database.protocol import LAYOUTS, ClientRequest, DatabaseError
+from ewe.database.protocol import LAYOUTS, ClientRequest
 from ewe.database.settings import ADDRESSES, DATABASE, GENERAL, Settings, load, unknown
 from ewe.database.transports import ADDRESS, parse_transport
 from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
 
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 DESCRIPTION = """Hold connections to databases open, and run statements for gateways.
 Also: `ewe-dbd status`, `ask`, `time`, `sample` and `load`, each with --help."""
 
 
-class UsageError(Exception):
-    """The command line makes no sense. The text is one line."""
-
-
-class Parser(CommandParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-@enough_read(1)
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    commands = {"status": status, "ask": ask, "time": time_calls, "sample": sample, "load": load_log}
-    try:
-        command = commands.get(arguments[0]) if arguments else None
-        return command(arguments[1:]) if command is not None else run(arguments)
-    except (ConfigError, UsageError) as error:
-        return fail(2, error)
-    except DatabaseError as error:
-        return fail(1, error)
-    except SystemExit as done:  # argparse has answered --help or --version
-        return int(done.code or 0)
-    except KeyboardInterrupt:
-        return 0
-
-
-def fail(code: int, error: Exception) -> int:
-    """Print in one line what is wrong; return the exit status."""
-    print(f"ewe-dbd: {one_line(str(error))}", file=sys.stderr)
-    return code
+@entry_point("ewe-dbd")
+def main(arguments: list[str]) -> int:
+    """Run the command, or a subcommand; return the exit status."""
+    subcommands = {"status": status, "ask": ask, "time": time_calls, "sample": sample, "load": load_log}
+    subcommand = subcommands.get(arguments[0]) if arguments else None
+    return subcommand(arguments[1:]) if subcommand is not None else run(arguments)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve, or print or check the settings. Raises ConfigError, UsageError."""
-    parser = Parser(prog="ewe-dbd", description=DESCRIPTION, allow_abbrev=False)
+    """Serve, or print or check the settings. Raises Failure, ConfigError."""
+    parser = RaisingParser(prog="ewe-dbd", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="settings (TOML); HUP reads them again")
     parser.add_argument("--listen", metavar="ADDRESS", action="append", help=ADDRESS)
     parser.add_argument(
@@ -97,14 +68,14 @@ def run(arguments: Sequence[str]) -> int:
         print(f"configuration ok ({file or 'no file'})")
         return 0
     if reason := needs_linux("the database demon", shlex.join(["ewe-dbd", *arguments])):
-        return fail(1, OSError(reason))
+        raise Failure(reason)
     return serve(settings, read, options.log, options.log_level)
 
 
+@interrupt_stops
 def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level: str) -> int:
-    """Serve until a signal ends the demon; return the exit status. Raises ConfigError, UsageError."""
+    """Serve until a signal ends the demon; return the exit status. Raises StartError, ConfigError."""
     from ewe.database.demon import Demon
-    from ewe.streams.listener import StartError
 
     if not settings.listen:
         raise UsageError("nothing to listen on: say --listen unix:PATH, or listen = [...] in the settings")
@@ -118,10 +89,7 @@ def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level
         raise ConfigError(
             f"--log {log_file}: expected syslog: or syslog:FACILITY, such as syslog:local3"
         ) from None
-    try:
-        demon = Demon(settings, read, log)
-    except StartError as error:
-        return fail(1, error)
+    demon = Demon(settings, read, log)
     log.write("info", f"ewe-dbd serves {', '.join(settings.databases)} at {', '.join(settings.listen)}")
     demon.run()
     return 0
@@ -173,7 +141,7 @@ def address_of(options: argparse.Namespace) -> str:
 
 def status(arguments: Sequence[str]) -> int:
     """Print the status of a running demon. Raises DatabaseError, ConfigError, UsageError."""
-    parser = Parser(prog="ewe-dbd status", description="What a running demon does, as JSON.")
+    parser = RaisingParser(prog="ewe-dbd status", description="What a running demon does, as JSON.")
     parser.add_argument("--config", metavar="FILE", help="its settings, for the address")
     parser.add_argument("--listen", metavar="ADDRESS", help="its address")
     return show(address_of(parser.parse_args(arguments)), ClientRequest("", ""))
@@ -181,7 +149,7 @@ def status(arguments: Sequence[str]) -> int:
 
 def ask(arguments: Sequence[str]) -> int:
     """Run one statement and print its result. Raises DatabaseError, ConfigError, UsageError."""
-    parser = Parser(prog="ewe-dbd ask", description="Run one statement through a running demon.")
+    parser = RaisingParser(prog="ewe-dbd ask", description="Run one statement through a running demon.")
     parser.add_argument("database")
     parser.add_argument("statement")
     parser.add_argument("parameter", nargs="*", help="texts for the statement's ? in order")
@@ -219,7 +187,7 @@ def time_calls(arguments: Sequence[str]) -> int:
     """Time a statement at each address of a running demon. Raises DatabaseError, ConfigError, UsageError."""
     from ewe.database import timing
 
-    parser = Parser(
+    parser = RaisingParser(
         prog="ewe-dbd time",
         description="Time a statement in process, and through a running demon at each of its addresses.",
     )
@@ -244,7 +212,7 @@ def sample(arguments: Sequence[str]) -> int:
     """Make the sample database. Raises ConfigError, UsageError."""
     from ewe.database import access_log
 
-    parser = Parser(
+    parser = RaisingParser(
         prog="ewe-dbd sample",
         description="Write 50,000 rows of an access log into a database, the same each time.",
     )
@@ -260,7 +228,7 @@ def load_log(arguments: Sequence[str]) -> int:
     """Load a web server's access log. Raises ConfigError, UsageError."""
     from ewe.database import access_log
 
-    parser = Parser(
+    parser = RaisingParser(
         prog="ewe-dbd load",
         description="Add a common or combined access log to the table `log` of a database.",
     )

@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Container, Iterator
 
+from ewe.bounded import BoundedDict
 from ewe.database.lines import Acceptor, Line
 from ewe.database.protocol import Decoder, ProtocolError, leading_fields
 from ewe.database.settings import DatabaseSettings, Settings
@@ -163,10 +164,10 @@ class Complaints:
 
     WINDOW_S = 10.0
     BURST = 10
-    MOST = 1000  # accounts
+    MAX_ACCOUNTS = 1000
 
     def __init__(self) -> None:
-        self.counts: dict[int | None, tuple[float, int]] = {}
+        self.counts: BoundedDict[int | None, tuple[float, int]] = BoundedDict(self.MAX_ACCOUNTS)
 
     def words(self, uid: int | None, message: str) -> str:
         """Return the line to write, "" for none."""
@@ -175,8 +176,6 @@ class Complaints:
         left_out = 0
         if now - since > self.WINDOW_S:
             since, count, left_out = now, 0, max(count - self.BURST, 0)
-        if len(self.counts) >= self.MOST:
-            self.counts.clear()
         self.counts[uid] = (since, count + 1)
         if count >= self.BURST:
             return ""

@@ -39,6 +39,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ewe.config.messages import Failure
+
 MAX_FRAME = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
 MAX_FIELDS = 4096  # of one frame: a database takes no more parameters
 FRAGMENT = 32 * 1024  # bytes of a ResponseFragment of ours
@@ -66,7 +68,7 @@ class ProtocolError(Exception):
     """The peer breaks the protocol, or exceeds a limit. The text is one line. The connection must be closed."""
 
 
-class DatabaseError(Exception):
+class DatabaseError(Failure):
     """There is no result. kind: one of ERRORS. The text is one line, for the log."""
 
     def __init__(self, kind: str, text: str) -> None:

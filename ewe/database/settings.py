@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ewe.config.messages import ConfigError, nearest, one_line
-from ewe.config.setting_types import BOOL, Kind, duration, size, whole
+from ewe.config.setting_types import BOOL, Kind, duration, list_of, size, whole
 from ewe.config.tables import Described, described, read_file, read_table, setting, sub_table
 from ewe.database.drivers import DRIVERS, Database
 from ewe.database.transports import ADDRESS, parse_transport
@@ -32,22 +31,14 @@ def _driver(raw: object) -> str:
     return str(raw)
 
 
-def _texts(raw: object) -> tuple[str, ...]:
-    if not isinstance(raw, list):
-        raise ValueError(raw)
-    return tuple(map(_text, raw))
+def _address(raw: object) -> str:
+    parse_transport(address := _text(raw))
+    return address
 
 
-def _addresses(raw: object) -> tuple[str, ...]:
-    for each in _texts(raw):
-        parse_transport(each)
-    return _texts(raw)
-
-
-_JOIN: Any = ", ".join
 TEXT = Kind("TEXT", "a text in one line", _text)
-TEXTS = Kind("TEXT", "a list of texts", _texts, _JOIN)
-ADDRESSES = Kind("ADDRESS", f"a list of {ADDRESS}", _addresses, _JOIN)
+TEXTS = list_of("TEXT", "texts", _text)
+ADDRESSES = list_of("ADDRESS", ADDRESS, _address)
 DRIVER = Kind("DRIVER", f"one of {', '.join(DRIVERS)}", _driver)
 SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 31, "a whole number from 1")

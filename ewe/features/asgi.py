@@ -17,6 +17,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+from ewe.bounded import BoundedDict
 from ewe.config.messages import docs_page
 from ewe.gateway.asgi import FAULT, Application, Call, Head
 from ewe.gateway.cgi import refuse_trace
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ewe.features.base import Explanation
     from ewe.streams.base import Stream
 
-MAX_KNOWN = 1024  # requests whose part of the scope is remembered
+MAX_REQUESTS = 1024  # whose part of the scope is remembered
 JOINED = 64 * 1024  # bytes of small pieces that go out together
 
 REMEDY = f"run it in a server that has (uvicorn, daphne), behind --proxy ({docs_page('proxy.md')})"
@@ -59,7 +60,7 @@ class ASGI:
         self.config = config
         self.root_path = path.rstrip("/")
         # Equal requests without a body share one Request, and so one part of the scope.
-        self.known: dict[Request, dict[str, Any]] = {}
+        self.known: BoundedDict[Request, dict[str, Any]] = BoundedDict(MAX_REQUESTS)
 
     def load(self) -> None:
         """Import the application, before the first request. Raises ValueError, in one line."""
@@ -131,8 +132,6 @@ class ASGI:
         if known is None:
             known = of_request(request)
             if request.body is NO_BODY:
-                if len(self.known) >= MAX_KNOWN:
-                    self.known.clear()
                 self.known[request] = known
         address = io.server_address()
         return {

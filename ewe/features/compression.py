@@ -39,6 +39,7 @@ import os
 import re
 from typing import TYPE_CHECKING, TypeVar
 
+from ewe.bounded import BoundedDict
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature
 from ewe.http.codings import NAMES, Maker, encode, makers
@@ -89,8 +90,8 @@ class Compression(Middleware):
         self.makers = makers(config.compress_codings)
         patterns = "|".join(re.escape(each).replace(r"\*", "[^;]*") for each in config.compress_types)
         self.pattern = re.compile(rf"(?:{patterns})\s*(?:;.*)?" if patterns else r"(?!)", re.IGNORECASE)
-        self.types: dict[str, bool] = {}
-        self.choices: dict[str, str] = {}
+        self.types: BoundedDict[str, bool] = BoundedDict(MAX_REMEMBERED)
+        self.choices: BoundedDict[str, str] = BoundedDict(MAX_REMEMBERED)
         self.streams: set[Encoded] = set()
 
     # Which coding
@@ -223,11 +224,9 @@ def of_visitor(request: Request) -> bool:
     return "cookie" in values or "authorization" in values or not VISITOR.isdisjoint(request.variables)
 
 
-def remember(memory: dict[str, T], key: str, value: T) -> None:
-    """Remember what a short text means; forget all if there are too many."""
+def remember(memory: BoundedDict[str, T], key: str, value: T) -> None:
+    """Remember what a text means, if it is short."""
     if len(key) <= LONGEST_REMEMBERED:
-        if len(memory) >= MAX_REMEMBERED:
-            memory.clear()
         memory[key] = value
 
 

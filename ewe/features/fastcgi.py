@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ewe.bounded import TimedCache
 from ewe.config.setting_types import parse_responder
 from ewe.features.base import Claim, Mount
 from ewe.features.declaration import Feature, Runner
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 
-BELIEVED = 1.0  # seconds that a script is remembered; the responder opens it by its name, and looks itself
-MOST = 1000  # paths remembered; then all are forgotten at once
-NOT_KNOWN: tuple[float, Script | None] = (0.0, None)
+MAX_PATHS = 1000
+SCRIPT_CACHE_S = 1.0  # the responder opens a script by its name, and looks itself
 CODECS = {
     "fastcgi": "ewe.gateway.records:Requester",
     "scgi": "ewe.gateway.scgi:Requester",
@@ -94,7 +93,7 @@ class FastCGI:
         """where: the extension or the path that the setting names."""
         self.where = where
         self.connections = connections
-        self.known: dict[str, tuple[float, Script]] = {}
+        self.known: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
         self.config = config
         self.static = static
         self.limits = limits
@@ -134,14 +133,9 @@ class FastCGI:
 
         A path that leads to no script is not remembered: a script that has just come must not be taken for a file.
         """
-        until, script = self.known.get(path, NOT_KNOWN)
-        now = time.monotonic()
-        if until < now:
-            script = self.extended(path)
-            if script is not None:
-                if len(self.known) >= MOST:
-                    self.known.clear()
-                self.known[path] = (now + BELIEVED, script)
+        script = self.known.get(path, None)
+        if script is None and (script := self.extended(path)) is not None:
+            self.known[path] = script
         return script
 
     def extended(self, path: str) -> Script | None:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.bounded import BoundedDict
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.static import File, Static, hidden, identity
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 LARGEST = 256 * 1024  # bytes; a larger file is sent as it is, since making its page takes seconds
 SECONDS = 5.0  # of a processor's time, for one page
-MOST = 200  # pages kept; then all are forgotten at once
+MAX_PAGES = 200  # in memory
 LIBRARY = ("markdown.", "html.", "_markupbase", "xml.")  # Markdown, and the parser that it uses
 EXTENSIONS = ["fenced_code", "sane_lists", "tables", "toc"]
 # A search that fails must not look at the rest of the page again at each "<"
@@ -93,7 +94,9 @@ class MarkdownPages:
         self.convert = markdown.markdown
         self.static = static
         self.languages = config.languages
-        self.kept: dict[tuple[str, tuple[int, ...]], tuple[File, bytes | None]] = {}
+        self.kept: BoundedDict[tuple[str, tuple[int, ...]], tuple[File, bytes | None]] = BoundedDict(
+            MAX_PAGES
+        )
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with the page of a Markdown file; None for other paths, and for ?source. Raises HTTPError."""
@@ -116,8 +119,6 @@ class MarkdownPages:
             file = File(path, about, "text/html; charset=utf-8", "", False)
             file.etag = file.etag[:-1] + '-page"'  # not that of the source
             found = file, await io.call(self.page, source, os.path.basename(path))
-            if len(self.kept) >= MOST:
-                self.kept.clear()
             self.kept[key] = found
         file, page = found
         if page is None:

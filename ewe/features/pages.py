@@ -7,10 +7,10 @@ the setting `fastcgi` names the server that runs PHP.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ewe.bounded import TimedCache
 from ewe.features.base import Claim, Mount
 from ewe.features.declaration import Feature
 from ewe.gateway import scripts
@@ -29,8 +29,8 @@ EXTENSION = ".php"
 # What X-Switch runs among the files: PHP, and Java's pages, also those that an application is about to get its
 # WEB-INF for.
 EXTENSIONS = (EXTENSION, ".jsp", ".jspx", ".jspf")
-BELIEVED = 1.0  # seconds that a path is remembered
-MOST = 1000  # paths remembered; then all are forgotten at once
+MAX_PATHS = 1000
+PAGE_CACHE_S = 1.0
 
 
 class Pages:
@@ -42,23 +42,17 @@ class Pages:
         self.prefix = prefix
         self.indexes = indexes if INDEX in indexes else (*indexes, INDEX)
         self.directories = [name for each in directories for name in names_of(each)]
-        self.known: dict[str, tuple[float, Script | None]] = {}
+        self.known: TimedCache[str, Script | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
 
     def find(self, path: str) -> Script | None:
         """Return the page that a path leads to, None if it leads to none. Raises HTTPError(403, 404)."""
         if EXTENSION in path or self.directories:
-            return self.look(path)  # never remembered: a page that has just come must not be taken for a file
-        until, script = self.known.get(path, (0.0, None))
-        now = time.monotonic()
-        if until < now:
-            script = self.look(path)
-            if len(self.known) >= MOST:
-                self.known.clear()
-            self.known[path] = (now + BELIEVED, script)
-        return script
+            # Never remembered: a page that has just come must not be taken for a file.
+            return self.find_uncached(path)
+        return self.known.find(path, self.find_uncached)
 
-    def look(self, path: str) -> Script | None:
-        """Do what find() says."""
+    def find_uncached(self, path: str) -> Script | None:
+        """Find the page on the disk. Raises HTTPError(403, 404)."""
         script = script_of(self.root, self.prefix, path, self.indexes)
         if script is not None and self.is_page(script.file):
             return script

@@ -29,6 +29,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ewe.bounded import BoundedDict, TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
@@ -68,10 +69,10 @@ INDEX = "index" + SUFFIX
 MAX_FILE = 1 << 20  # bytes of a page's file
 MAX_FORM = 256 * 1024  # bytes of a form
 POST_ROWS = 1000  # that a statement which writes may return
-MOST_PAGES = 200  # compiled pages; then all are forgotten at once
-MOST_ENVIRONMENTS = 20  # directories of pages; then all are forgotten at once
-MOST_PATHS = 1000
-BELIEVED = 1.0  # seconds that a path is remembered
+MAX_PAGES = 200  # compiled
+MAX_ENVIRONMENTS = 20  # directories of pages
+MAX_PATHS = 1000
+PAGE_CACHE_S = 1.0
 FORM = "application/x-www-form-urlencoded"
 FIELDS = (
     ("Cache-Control", "no-cache"),
@@ -82,7 +83,6 @@ HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", "frame-ancestors 'self'"),
 )
-NOTHING: tuple[float, tuple[str, str] | None] = (0.0, None)
 
 
 class Compiled:
@@ -111,9 +111,9 @@ class SQLPages:
         self.static = static
         self.owner = owner
         self.development = config.development
-        self.known: dict[str, tuple[float, tuple[str, str] | None]] = {}
-        self.sources: dict[str, Compiled] = {}
-        self.environments: dict[str, Environment] = {}
+        self.known: TimedCache[str, tuple[str, str] | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
+        self.sources: BoundedDict[str, Compiled] = BoundedDict(MAX_PAGES)
+        self.environments: BoundedDict[str, Environment] = BoundedDict(MAX_ENVIRONMENTS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with the page that the path leads to, None if it leads to none. Raises HTTPError."""
@@ -171,18 +171,12 @@ class SQLPages:
         Raises HTTPError(403, 404).
         """
         if ".sql." in path:
-            return self.look(path)  # never remembered: a page that has just come must not be taken for a file
-        until, found = self.known.get(path, NOTHING)
-        now = time.monotonic()
-        if until < now:
-            found = self.look(path)
-            if len(self.known) >= MOST_PATHS:
-                self.known.clear()
-            self.known[path] = (now + BELIEVED, found)
-        return found
+            # Never remembered: a page that has just come must not be taken for a file.
+            return self.find_uncached(path)
+        return self.known.find(path, self.find_uncached)
 
-    def look(self, path: str) -> tuple[str, str] | None:
-        """Do what find() says."""
+    def find_uncached(self, path: str) -> tuple[str, str] | None:
+        """Find the page on the disk. Raises HTTPError(403, 404)."""
         if path.endswith(SUFFIX):
             return (path, "") if self.is_page(path) else None
         for suffix, kind in EXPORTS.items():
@@ -220,8 +214,6 @@ class SQLPages:
             return known
         source = Compiled(about, text)
         if time.time() - about.st_ctime > SETTLED:
-            if len(self.sources) >= MOST_PAGES:
-                self.sources.clear()
             self.sources[path] = source
         return source
 
@@ -265,11 +257,10 @@ class SQLPages:
             known = identity(about)
             return text, lambda: self.is_same(place, known)
 
-        if directory not in self.environments:
-            if len(self.environments) >= MOST_ENVIRONMENTS:
-                self.environments.clear()
-            self.environments[directory] = Environment(load)
-        return self.environments[directory]
+        environment = self.environments.get(directory)
+        if environment is None:
+            environment = self.environments[directory] = Environment(load)
+        return environment
 
     def is_same(self, path: str, known: tuple[int, ...]) -> bool:
         """Return whether a file that a page extends is unchanged."""

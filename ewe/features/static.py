@@ -14,6 +14,7 @@ by name before the open could be outrun: a user may replace a file by a symbolic
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 SMALL = 64 * 1024  # bytes: files up to this size are read and cached, larger ones are sent by sendfile
+# Errors of open() that also mean: there is no such file
+NO_SUCH_FILE = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO, errno.ENODEV})
 FRESH = 1.0  # seconds for which a cached file is not checked again
 # A file changed less than this many seconds ago is not cached: time stamps have tick resolution (10 ms), so a
 # second change could go unnoticed.
@@ -291,7 +294,7 @@ class Static:
         except PermissionError:
             raise HTTPError(403, f"{name} may not be read") from None
         except OSError as reason:
-            if reason.errno in GONE:
+            if reason.errno in NO_SUCH_FILE:
                 return None
             raise
         try:
@@ -456,15 +459,6 @@ class Static:
             known.checked = time.monotonic()
             return True
         return False
-
-
-def _gone() -> frozenset[int]:
-    import errno
-
-    return frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO, errno.ENODEV})
-
-
-GONE = _gone()  # errors of open() that also mean: there is no such file
 
 
 def hidden(path: str) -> bool:

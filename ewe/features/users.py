@@ -19,10 +19,10 @@ import os
 import pwd
 import re
 import stat
-import time
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.bounded import TimedCache
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.files import static_files
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
 PROGRAMS = ("/cgi-bin/", "/libcgi-bin/")  # below a user's directory
-MOST = 1000  # directories remembered; when there are more, all are forgotten
-BELIEVED = 60.0  # seconds until a user's directory is examined again
+MAX_HOMES = 1000
+HOME_CACHE_S = 60.0  # until a user's directory is examined again
 
 
 class Doubt(Exception):
@@ -60,7 +60,7 @@ class Home:
     Files are served from `real` alone. `root` may lead elsewhere at any moment, since its user can exchange it.
     """
 
-    __slots__ = ("checked", "name", "pages", "programs", "root", "sql_pages", "static")
+    __slots__ = ("name", "pages", "programs", "root", "sql_pages", "static")
 
     def __init__(self, account: pwd.struct_passwd, root: str, real: str, users: Users) -> None:
         self.name = account.pw_name
@@ -76,7 +76,6 @@ class Home:
 
             self.sql_pages = SQLPages(users.config, users.databases, self.static, self.name)
         self.pages = Pages(root, prefix, users.config.defaultindex, directories)
-        self.checked = time.monotonic()
 
 
 class Users:
@@ -95,7 +94,7 @@ class Users:
         self.databases = databases
         self.config = config
         self.directory = config.userdir
-        self.homes: dict[str, Home] = {}
+        self.homes: TimedCache[str, Home] = TimedCache(MAX_HOMES, HOME_CACHE_S)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer with a file of the user that the path names; None if there is no such user."""
@@ -126,10 +125,10 @@ class Users:
         if match is None:
             return None
         name = match[1]
-        known = self.homes.get(name)
-        if known is not None and time.monotonic() - known.checked < BELIEVED:
+        known = self.homes.get(name, None)
+        if known is not None:
             return known
-        self.homes.pop(name, None)
+        self.homes.forget(name)
         try:
             account = pwd.getpwnam(name)
         except (KeyError, OSError):
@@ -142,8 +141,6 @@ class Users:
             return None  # the same answer as for a name without an account
         except (OSError, ValueError):  # there is no such directory
             return None
-        if len(self.homes) >= MOST:
-            self.homes.clear()
         home = self.homes[name] = Home(account, root, real, self)
         return home
 

@@ -40,6 +40,7 @@ from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
+from ewe.bounded import TimedCache
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
 from ewe.http.caching import (
     directives,
@@ -68,7 +69,7 @@ PART_OF_ROOM = 8  # no copy takes more than this part of the memory
 MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
 PATIENCE = 10.0  # seconds that a request waits for the program that another one runs
 SLOW = 0.5  # seconds that its client may take for the body, if others wait
-NOT_KEPT = 60.0  # seconds for which a key is remembered whose response must not be kept
+NOT_KEPT_S = 60.0  # for which a key is remembered whose response must not be kept
 MAX_NOT_KEPT = 1024
 OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 Ask = Callable[[Request], Awaitable["Response | None"]]
@@ -112,7 +113,7 @@ class ContentCache:
         self.taken = 0
         self.copies: dict[URL, list[Copy]] = {}  # those that were asked for last come last
         self.flights: dict[Key, Flight] = {}
-        self.not_kept: dict[Key, float] = {}
+        self.not_kept: TimedCache[Key, bool] = TimedCache(MAX_NOT_KEPT, NOT_KEPT_S)
         self.lock = allocate_lock()
 
     # An answer
@@ -247,7 +248,7 @@ class ContentCache:
     def begun(self, key: Key) -> Flight | None:
         """Return the flight of a request that is the first to have the program run; None if another one has."""
         with self.lock:
-            if self.not_kept.get(key, 0.0) > time.monotonic():
+            if self.not_kept.get(key, False):
                 return Flight()
             if key in self.flights:
                 return None
@@ -296,9 +297,7 @@ class ContentCache:
     def pass_on(self, key: Key) -> None:
         """Remember that a response must not be kept, so that requests do not wait for each other."""
         with self.lock:
-            if len(self.not_kept) >= MAX_NOT_KEPT:
-                self.not_kept.clear()
-            self.not_kept[key] = time.monotonic() + NOT_KEPT
+            self.not_kept[key] = True
 
     # Memory
 
@@ -330,7 +329,7 @@ class ContentCache:
             del copies[MAX_COPIES:]
             self.copies[url] = copies
             self.taken += sum(each.cost for each in copies) - sum(each.cost for each in old)
-            self.not_kept.pop(copy.key, None)
+            self.not_kept.forget(copy.key)
             while self.taken > self.room:
                 oldest = next(iter(self.copies))
                 self.taken -= sum(each.cost for each in self.copies.pop(oldest))

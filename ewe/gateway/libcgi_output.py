@@ -8,8 +8,9 @@ whole Response is.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from ewe.bounded import BoundedDict
 from ewe.gateway.cgi import HEAD_END, GatewaySource, is_nph, parse_head, response
 from ewe.http.messages import Request, Response
 from ewe.http.status import BODILESS
@@ -18,11 +19,9 @@ if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
     from ewe.http.limits import Limits
 
-K = TypeVar("K")
-V = TypeVar("V")
 PIECE = 256 * 1024  # bytes of a temporary file that are read at once
 SHORT_OUTPUT = 2048  # bytes: the response to longer output is not remembered, only its head
-MAX_REMEMBERED = 512  # responses, and heads
+MAX_RESPONSES = 512  # remembered, and as many heads
 
 
 class Output:
@@ -85,8 +84,9 @@ class Answers:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.responses: dict[bytes, Response] = {}
-        self.documents: dict[tuple[bytes, int], Response] = {}  # each without its body
+        self.responses: BoundedDict[bytes, Response] = BoundedDict(MAX_RESPONSES)
+        # Each without its body
+        self.documents: BoundedDict[tuple[bytes, int], Response] = BoundedDict(MAX_RESPONSES)
 
     def remembered(self, output: AnyOutput) -> Response | None:
         """Return the response to an output that was here before, or to one with the same head and length."""
@@ -137,14 +137,7 @@ class Answers:
         answer = Response(head.status, head.fields, body, reason=head.reason)
         answer.encoded()
         if isinstance(output, bytes):
-            remember(self.responses, output, answer)
+            self.responses[output] = answer
         elif len(raw) <= SHORT_OUTPUT:
-            remember(self.documents, (raw, len(body)), answer.with_body(b""))
+            self.documents[raw, len(body)] = answer.with_body(b"")
         return answer
-
-
-def remember(known: dict[K, V], key: K, value: V) -> None:
-    """Remember a value; if there are too many, forget all others first."""
-    if len(known) >= MAX_REMEMBERED:
-        known.clear()
-    known[key] = value

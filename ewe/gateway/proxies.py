@@ -14,8 +14,6 @@ many clients over one connection.
 - Equal heads share one Request, also if a trusted and another peer send them. identify() therefore changes the
   stream. If the proxy names another Host, the request goes on as a copy.
 
-client_address() is for features that decide by the client's address: allow and deny, requests per second.
-
 Read next: http/forwarded.py.
 """
 
@@ -24,7 +22,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from ewe.http.addresses import Address, Networks, parse_ip
+from ewe.http.addresses import Networks
 from ewe.http.forwarded import FIELDS, Origin, forwarded, origin, x_forwarded
 from ewe.http.messages import Request, with_host
 from ewe.streams.base import Connected
@@ -34,15 +32,6 @@ if TYPE_CHECKING:
 
 NOT_ASKED: tuple[object, bytes] = (None, b"")
 MAX_REMEMBERED = 512  # characters of the fields; longer ones are not cached
-
-
-def client_address(io: Stream) -> Address | None:
-    """Return the address of the client who has sent the request; None over a Unix socket.
-
-    Behind a trusted proxy this is the address that the proxy names. An IPv4 address in an IPv6 socket is returned
-    as IPv4. Call it once the site has begun to answer the request: a kept connection of a proxy has many clients.
-    """
-    return parse_ip(io.client[0])
 
 
 class TrustedProxies:

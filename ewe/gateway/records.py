@@ -36,7 +36,6 @@ CANT_MPX_CONN = 1
 OVERLOADED = 2
 UNKNOWN_ROLE = 3
 
-MAX_CONTENT = 65535  # bytes of one record
 WHOLE = 65528  # bytes of a full record of ours: the greatest multiple of eight, which needs no padding
 MAX_ID = 255  # of a request of ours; the first is 1, which every application understands
 MAX_PARAMS = 256 * 1024  # bytes of a request's name-value pairs, encoded
@@ -64,7 +63,7 @@ Record = tuple[int, int, bytes]
 
 
 def record(kind: int, request_id: int, content: bytes = b"") -> bytes:
-    """Return one record, padded to a multiple of eight bytes; content: at most MAX_CONTENT bytes."""
+    """Return one record, padded to a multiple of eight bytes; content: at most 65,535 bytes."""
     length = len(content)
     padding = -length & 7
     return HEADER.pack(VERSION, kind, request_id, length, padding) + content + PADDING[padding]

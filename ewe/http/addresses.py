@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from ewe.bounded import BoundedDict
+
 Address = IPv4Address | IPv6Address
 
 UNIX = "unix"  # how a setting names the clients of Unix sockets
 UNIX_CLIENT = "unix:"  # their address in Stream.client
-MAX_KNOWN = 1024  # addresses whose verdict is remembered; then all are forgotten at once
+MAX_ADDRESSES = 1024  # whose verdict is remembered
 LONGEST = 64  # characters of an address with its scope
 
 
@@ -45,7 +47,7 @@ class Networks:
                 self.unix = True
             else:
                 self.networks.append(ip_network(name))
-        self.known: dict[str, bool] = {}
+        self.known: BoundedDict[str, bool] = BoundedDict(MAX_ADDRESSES)
 
     def __contains__(self, client: str) -> bool:
         """Return whether the address of a client (Stream.client) is one of these."""
@@ -60,7 +62,5 @@ class Networks:
             address.version == network.version and address in network for network in self.networks
         )
         if len(client) <= LONGEST:
-            if len(self.known) >= MAX_KNOWN:
-                self.known.clear()
             self.known[client] = found
         return found

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from ewe.bounded import BoundedDict
+
 T = TypeVar("T")
-MOST = 1024  # answers remembered; then all are forgotten at once, since clients choose the names
+MAX_HOSTS = 1024  # whose site is remembered: clients choose the names
 ANY = frozenset({"0.0.0.0", "::", "*"})
 
 
@@ -30,7 +32,7 @@ class VirtualHosts(Generic[T]):
     def __init__(self, all: Sequence[tuple[Host, T]]) -> None:
         self.all = all
         self.by_address = any(host.listen for host, _ in all)
-        self.known: dict[tuple[str, tuple[str, int] | None], T] = {}
+        self.known: BoundedDict[tuple[str, tuple[str, int] | None], T] = BoundedDict(MAX_HOSTS)
 
     def choose(self, host: str, server: tuple[str, int]) -> T:
         """Return what answers. host: as sent, with or without a port. server: where the client has connected to."""
@@ -38,14 +40,11 @@ class VirtualHosts(Generic[T]):
         try:
             return self.known[key]
         except KeyError:
-            found = self.look(name_of(host), server)
-            if len(self.known) >= MOST:
-                self.known.clear()
-            self.known[key] = found
+            found = self.known[key] = self.choose_uncached(name_of(host), server)
             return found
 
-    def look(self, name: str, server: tuple[str, int]) -> T:
-        """Do what choose() says. name: in lower case, without a port."""
+    def choose_uncached(self, name: str, server: tuple[str, int]) -> T:
+        """Return what answers, by the order above. name: in lower case, without a port."""
         here = [each for each in self.all if not each[0].listen or hears(each[0], server)] or self.all
         for host, found in here:
             if name in host.names:

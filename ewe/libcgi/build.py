@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from ewe.config.messages import Failure
+
 DIRECTORY = Path(__file__).resolve().parent
 TARGET = DIRECTORY / "target"
 SOURCES = (
@@ -32,7 +34,7 @@ preloaded: Path | None = None  # the shim that preload() has loaded
 TAKES = 120.0  # seconds that the compiler may take
 
 
-class BuildError(Exception):
+class BuildError(Failure):
     """Something cannot be built. The text is one line."""
 
 

@@ -14,7 +14,7 @@ from ewe.config.feature_table import ACCESS, ANSWERS, FILTERS, GATEWAYS, Step, f
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import parse_variable
 from ewe.config.settings import KEYS
-from ewe.config.site_tables import PER_LOCATION, parse_gateway
+from ewe.config.site_tables import parse_gateway
 from ewe.features.base import First
 from ewe.features.declaration import Runner
 from ewe.features.files import static_files
@@ -231,7 +231,6 @@ class LocationBuilder:
             root = self.directory("root")
             config = config.taking([("documentroot", root, self.table.at("root"), self.table.place)])
         own = {KEYS[key].name for key, *_ in self.table.given} - NEED_NO_PLAN
-        assert own <= PER_LOCATION
         if own or not self.values.keys().isdisjoint(("root", "index")):
             self.own = Plan(config, self.plan.server, self.plan)
         return self.own.static

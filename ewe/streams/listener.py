@@ -34,6 +34,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ewe import logger
+from ewe.config.messages import Failure
 from ewe.config.setting_types import parse_address
 from ewe.streams.blocking import SLICE, TIMEVAL, set_timeouts
 from ewe.streams.descriptor_set import EPOLLEXCLUSIVE, EPOLLIN, descriptor_set
@@ -67,7 +68,7 @@ def forked() -> None:
 os.register_at_fork(after_in_child=forked)
 
 
-class StartError(Exception):
+class StartError(Failure):
     """The server cannot start; the text is one line that says why and what to do."""
 
 

@@ -14,11 +14,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ewe.config.command_parser import CommandParser
+from ewe.config.command import RaisingParser, entry_point
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.tools.check_scripts import SCRIPTS
 from ewe.xswitch.tools.driver import Answer, Driver
 
+NAME = "python -m ewe.xswitch.check"
 BIG = 1_000_000  # bytes of the large answer and of the large body
 HEAD = b"Content-Type: text/plain\n\n"
 
@@ -194,9 +195,10 @@ def guess_suffix(command: Sequence[str]) -> str:
     return next((Path(word).suffix for word in reversed(command) if Path(word).suffix in SCRIPTS), "")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@entry_point(NAME)
+def main(arguments: list[str]) -> int:
     """Check an engine; print a line for each rule; return the exit status."""
-    parser = CommandParser(prog="python -m ewe.xswitch.check", description="Check an engine program.")
+    parser = RaisingParser(prog=NAME, description="Check an engine program.")
     parser.add_argument(
         "--suffix", choices=sorted(SCRIPTS), help="of the scripts that it runs [the program's own]"
     )
@@ -204,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--scripts", metavar="DIR", help="your own echo, big, count, exit and fail, for any suffix"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the engine and its arguments")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments)
     if not options.command:
         parser.error("which engine?")
     suffix = options.suffix or guess_suffix(options.command)

@@ -1,6 +1,7 @@
 """The command `ewe-xswitch`: serve, show the status of a running X-Switch, or build an engine.
 
-Exit codes: 0 stopped as asked, 1 could not start or failed, 2 wrong usage or configuration.
+Exit status: 0 stopped as asked, 1 could not start or failed, 2 wrong usage or configuration, 130 after Ctrl-C in a
+subcommand.
 """
 
 from __future__ import annotations
@@ -11,20 +12,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.command import RaisingParser, UsageError, entry_point, interrupt_stops
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.linux import needs_linux
-from ewe.config.messages import ConfigError, one_line
+from ewe.config.messages import ConfigError, Failure
 from ewe.config.tables import read_table
 from ewe.log_files import names_file
 from ewe.logger import LEVELS, ErrorLog
 from ewe.xswitch.settings import DEFAULTS, GENERAL, Settings, load, origins_in
-
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 SAID = ("user", "userdir", "min-uid", "time-limit")  # settings that the command line may override
 ASKS_FOR = 5.0  # seconds that `status` waits for each answer of the socket
@@ -34,41 +31,16 @@ DESCRIPTION = """Run CGI scripts as their owners in persistent engines, behind a
 `ewe-xswitch libcgi` the engine for LibCGI libraries."""
 
 
-class UsageError(Exception):
-    """The command line makes no sense. The text is one line."""
-
-
-class Parser(CommandParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-@enough_read(1)
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    try:
-        if arguments[:1] == ["status"]:
-            return status(arguments[1:])
-        if arguments[:1] == ["libcgi"]:
-            return libcgi(arguments[1:])
-        return java(arguments[1:]) if arguments[:1] == ["java"] else run(arguments)
-    except (ConfigError, UsageError) as error:
-        return fail(2, error)
-    except SystemExit as done:  # argparse has answered --help or --version
-        return int(done.code or 0)
-    except KeyboardInterrupt:
-        return 0
-
-
-def fail(code: int, error: Exception) -> int:
-    """Print in one line what is wrong; return the exit status."""
-    print(f"ewe-xswitch: {one_line(str(error))}", file=sys.stderr)
-    return code
+@entry_point("ewe-xswitch")
+def main(arguments: list[str]) -> int:
+    """Run the command, or a subcommand; return the exit status."""
+    subcommands = {"status": status, "java": java, "libcgi": libcgi}
+    subcommand = subcommands.get(arguments[0]) if arguments else None
+    return subcommand(arguments[1:]) if subcommand is not None else run(arguments)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve, or print or check the settings. Raises ConfigError, UsageError."""
+    """Serve, or print or check the settings. Raises Failure, ConfigError."""
     options = parser_of_run().parse_args(arguments)
     command = Command(options)
     if options.print_config:
@@ -76,13 +48,13 @@ def run(arguments: Sequence[str]) -> int:
     if options.check_config:
         return check_settings(command)
     if reason := needs_linux("X-Switch", shlex.join(["ewe-xswitch", *arguments])):
-        return fail(1, OSError(reason))
+        raise Failure(reason)
     return serve(command)
 
 
-def parser_of_run() -> Parser:
+def parser_of_run() -> RaisingParser:
     """Return the parser of the command without a subcommand."""
-    parser = Parser(prog="ewe-xswitch", description=DESCRIPTION, allow_abbrev=False)
+    parser = RaisingParser(prog="ewe-xswitch", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument(
         "--listen", metavar="ADDRESS", action="append", help="unix:PATH, HOST:PORT or fd://N; may be repeated"
     )
@@ -186,10 +158,11 @@ def check_settings(command: Command) -> int:
     return 0
 
 
+@interrupt_stops
 def serve(command: Command) -> int:
-    """Serve until a signal ends X-Switch; return the exit status. Raises ConfigError, UsageError."""
+    """Serve until a signal ends X-Switch; return the exit status. Raises StartError, ConfigError."""
     from ewe.streams import descriptors
-    from ewe.xswitch.supervisor import StartError, Supervisor, log_here
+    from ewe.xswitch.supervisor import Supervisor, log_here
 
     if not command.settings.listen:
         raise UsageError("nothing to listen on: say --listen unix:PATH or --listen HOST:PORT")
@@ -201,10 +174,7 @@ def serve(command: Command) -> int:
         raise ConfigError(f"--log {options.log}: {reason.strerror}") from None
     log = log_of(command)
     descriptors.allow_all()
-    try:
-        return Supervisor(command.settings, command.read, log, options.parent, log_file).run()
-    except StartError as error:
-        return fail(1, error)
+    return Supervisor(command.settings, command.read, log, options.parent, log_file).run()
 
 
 def log_of(command: Command) -> ErrorLog:
@@ -227,8 +197,8 @@ def defaults(said: Sequence[str]) -> Settings:
 
 
 def status(arguments: Sequence[str]) -> int:
-    """Print the status of a running X-Switch. Raises ConfigError, UsageError."""
-    parser = Parser(
+    """Print the status of a running X-Switch. Raises Failure, ConfigError."""
+    parser = RaisingParser(
         prog="ewe-xswitch status", description="Engines, queue and counters of a running X-Switch."
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -242,41 +212,34 @@ def status(arguments: Sequence[str]) -> int:
         answer = ask(address, b"json" if options.json else b"")
     except (OSError, ValueError) as reason:
         text = getattr(reason, "strerror", None) or str(reason) or "it does not answer"
-        return fail(1, Exception(f"{address}: {text}"))
+        raise Failure(f"{address}: {text}") from None
     print(answer.partition("\r\n\r\n")[2], end="")
     return 0
 
 
 def java(arguments: Sequence[str]) -> int:
-    """Build the Java engine. Raises UsageError."""
-    parser = Parser(
+    """Build the Java engine. Raises BuildError, UsageError."""
+    parser = RaisingParser(
         prog="ewe-xswitch java",
         description="Build the engine for Java, once: it needs Maven, a JDK (17 or newer), and the network.",
     )
     parser.parse_args(arguments)
-    from ewe.xswitch.tools.java import BuildError, build
+    from ewe.xswitch.tools.java import build
 
-    try:
-        print(f"built: {build()}")
-    except BuildError as error:
-        return fail(1, error)
+    print(f"built: {build()}")
     return 0
 
 
 def libcgi(arguments: Sequence[str]) -> int:
-    """Build the host of LibCGI libraries. Raises UsageError."""
-    parser = Parser(
+    """Build the host of LibCGI libraries. Raises BuildError, UsageError."""
+    parser = RaisingParser(
         prog="ewe-xswitch libcgi",
         description="Build the engine that runs shared libraries (.so), once: it needs a C compiler.",
     )
     parser.parse_args(arguments)
-    from ewe.libcgi.build import BuildError
     from ewe.xswitch.tools.libcgi import build
 
-    try:
-        print(f"built: {build()}")
-    except BuildError as error:
-        return fail(1, error)
+    print(f"built: {build()}")
     return 0
 
 

@@ -5,9 +5,7 @@ They are stricter than ewe's: a file is TOML, so a list is a list, and a text is
 
 from __future__ import annotations
 
-from typing import Any
-
-from ewe.config.setting_types import Kind, duration, parse_address, whole
+from ewe.config.setting_types import Kind, duration, list_of, parse_address, whole
 
 
 def _text(raw: object) -> str:
@@ -16,23 +14,15 @@ def _text(raw: object) -> str:
     return raw
 
 
-def _texts(raw: object) -> tuple[str, ...]:
-    if not isinstance(raw, list):
+def _address(raw: object) -> str:
+    parse_address(address := _text(raw))
+    return address
+
+
+def _suffix(raw: object) -> str:
+    if not (suffix := _text(raw)).startswith("."):
         raise ValueError(raw)
-    return tuple(_text(each) for each in raw)
-
-
-def _addresses(raw: object) -> tuple[str, ...]:
-    for each in _texts(raw):
-        parse_address(each)
-    return _texts(raw)
-
-
-def _suffixes(raw: object) -> tuple[str, ...]:
-    for each in _texts(raw):
-        if not each.startswith("."):
-            raise ValueError(raw)
-    return _texts(raw)
+    return suffix
 
 
 def _table(raw: object) -> dict[str, str]:
@@ -60,13 +50,12 @@ def one_of(*names: str) -> Kind[str]:
 
 
 _PERMISSIONS = whole(0, 0o777, 'an octal mode as text, such as "0660"')
-_JOIN: Any = ", ".join
 
 TEXT = Kind("TEXT", "a text", _text)
-TEXTS = Kind("TEXT", "a list of texts", _texts, _JOIN)
+TEXTS = list_of("TEXT", "texts", _text)
 TABLE: Kind[dict[str, str]] = Kind("TABLE", "a table of texts", _table)
-ADDRESSES = Kind("ADDRESS", "a list of unix:PATH and HOST:PORT", _addresses, _JOIN)
-SUFFIXES = Kind("SUFFIX", 'a list of what begins with ".", as [".rb"]', _suffixes, _JOIN)
+ADDRESSES = list_of("ADDRESS", "unix:PATH and HOST:PORT", _address)
+SUFFIXES = list_of("SUFFIX", 'what begins with ".", as [".rb"]', _suffix)
 MODE = Kind("MODE", _PERMISSIONS.expected, _mode, "{:04o}".format)
 SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 20, "a whole number from 1")

@@ -40,7 +40,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ewe.config.messages import ConfigError
+from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import parse_address
 from ewe.log_files import names_file
 from ewe.logger import ErrorLog
@@ -63,7 +63,7 @@ AT_START = ("listen", "socket_mode", "socket_group", "user")  # settings that ho
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 
 
-class StartError(Exception):
+class StartError(Failure):
     """X-Switch cannot start. The text is one line."""
 
 

@@ -11,18 +11,18 @@ import ipaddress
 import os
 import re
 import stat
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
+from ewe.bounded import TimedCache
 from ewe.config.defaults import PRIVATE_DIRECTORIES, WEB_INF
 
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
 
 REMEMBERED_SECONDS = 1.0  # a file is remembered to belong to an application, or to none, for this long
-MAX_REMEMBERED = 5000  # files
+MAX_FILES = 5000  # whose application is remembered
 MAX_WALK = 50  # directories above a file that may be the application's
 
 # What Jetty can read. It leaves a request unanswered that its FastCGI connector cannot read.
@@ -97,7 +97,7 @@ class Applications:
     """Finds the application of a request, and remembers for a second which files belong to one."""
 
     def __init__(self) -> None:
-        self.known: dict[str, tuple[float, str]] = {}
+        self.known: TimedCache[str, str] = TimedCache(MAX_FILES, REMEMBERED_SECONDS)
 
     def find(self, file: str, params: Mapping[bytes, bytes], settings: Settings) -> Application | None:
         """Return the application that a file belongs to, whether the file exists or not. Raises NoApplication."""
@@ -122,13 +122,7 @@ class Applications:
 
     def directory_of(self, file: str, settings: Settings) -> str:
         """Return the nearest directory with a WEB-INF, from the file itself upwards; "" if there is none."""
-        known = self.known.get(file)
-        now = time.monotonic()
-        if known is None or known[0] < now:
-            if len(self.known) >= MAX_REMEMBERED:
-                self.known.clear()
-            known = self.known[file] = (now + REMEMBERED_SECONDS, nearest(file.rstrip("/"), settings))
-        return known[1]
+        return self.known.find(file, lambda file: nearest(file.rstrip("/"), settings))
 
 
 def nearest(directory: str, settings: Settings) -> str:

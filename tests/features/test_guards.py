@@ -356,7 +356,7 @@ def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert log_in(guard, "eve", "secret") == 401 and asked.hashes == [HASHES["bcrypt"]]
     assert log_in(guard, "ada", "x" * 300) == 401 and len(asked.hashes) == 1
     # A change of the file counts at once, also for those who are remembered.
-    monkeypatch.setattr(htpasswd, "FRESH", -1.0)
+    monkeypatch.setattr(htpasswd, "CHECK_EVERY_S", -1.0)
     (tmp_path / "htpasswd").write_text(f"ada:plain\nbob:{HASHES['sha1']}\n")
     assert log_in(guard, "ada", "secret") == 401 and log_in(guard, "bob", "secret") == 0
     (tmp_path / "htpasswd").unlink()

@@ -391,6 +391,7 @@ XSWITCH_FLOORS = {
 }
 XSWITCH_MAY_IMPORT = {
     "ewe",
+    "ewe.bounded",
     "ewe.config",
     "ewe.gateway.records",
     "ewe.libcgi",

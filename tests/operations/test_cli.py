@@ -18,6 +18,7 @@ from support import web
 from ewe import __version__, cli
 from ewe.config.settings import SETTINGS, Config
 from ewe.server.xswitch_process import roots_of
+from ewe.streams.listener import StartError
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["serial", "fork", "prefork", "thread", "pool", "asyncio"]
@@ -27,10 +28,6 @@ COMMAND_LINE = cli.command_line()[1]
 
 
 class UnknownModel(ValueError):
-    pass
-
-
-class StartError(Exception):
     pass
 
 
@@ -45,7 +42,6 @@ class Server(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("ewe.server.run")
-        self.StartError = StartError
         self.configs: list[Config] = []
         self.answer: Callable[[], int] = lambda: 0
 

@@ -10,8 +10,12 @@ import pytest
 from support.rooms import SOURCES
 
 from ewe import cli
+from ewe.config.command import INTERRUPTED, UsageError, entry_point, interrupt_stops
 from ewe.config.command_parser import CommandParser
+from ewe.config.messages import ConfigError, Failure
 from ewe.database import cli as database
+from ewe.database.protocol import DatabaseError
+from ewe.streams.listener import StartError
 from ewe.xswitch import check
 from ewe.xswitch import cli as xswitch
 from ewe_classroom.course import cli as course
@@ -78,6 +82,76 @@ def test_an_option_with_two_names_shows_its_value_once() -> None:
         "-a, --at AT AT",
         "-q, --quiet",
     ]
+
+
+def ended_by(reason: BaseException) -> int:
+    """Return the exit status of a command that raises."""
+
+    @entry_point("shear", interrupted="shear: half a sheep is shorn")
+    def main(arguments: list[str]) -> int:
+        raise reason
+
+    return main(["--wool"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "told"),
+    [
+        (Failure("no sheep"), 1, "shear: no sheep"),
+        (Failure("no\nsheep"), 1, "shear: no\\nsheep"),
+        (StartError("the gate is shut"), 1, "shear: the gate is shut"),
+        (DatabaseError("NO SUCH DATABASE", "no flock"), 1, "shear: no flock"),
+        (ConfigError("wool: expected a colour"), 2, "shear: wool: expected a colour"),
+        (UsageError("which sheep?"), 2, "shear: which sheep?"),
+        (SystemExit(), 0, ""),
+        (SystemExit(3), 3, ""),
+        (KeyboardInterrupt(), 130, "shear: half a sheep is shorn"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_how_a_command_ends(
+    capsys: pytest.CaptureFixture[str], reason: BaseException, status: int, told: str
+) -> None:
+    assert ended_by(reason) == status
+    assert capsys.readouterr() == ("", f"{told}\n" if told else "")
+
+
+def test_another_error_is_a_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        ended_by(ZeroDivisionError())
+
+
+def test_an_interrupt_of_a_server_is_the_wish_to_stop_it() -> None:
+    @interrupt_stops
+    def serve(status: int) -> int:
+        if status:
+            return status
+        raise KeyboardInterrupt
+
+    assert (serve(0), serve(4)) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "inside"),
+    [
+        ("ewe", ["--check-config"], "ewe.cli._check"),
+        ("ewe-xswitch", ["status", "--listen", "unix:none"], "ewe.xswitch.cli.ask"),
+        ("ewe-dbd", ["status", "--listen", "unix:none"], "ewe.database.cli.show"),
+    ],
+)
+def test_an_interrupt_of_a_command_that_is_no_server(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    arguments: list[str],
+    inside: str,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inside, interrupt)
+    assert COMMANDS[command](arguments) == INTERRUPTED
+    assert capsys.readouterr() == ("", "")
 
 
 def test_no_command_has_another_parser() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ewe.config.feature_table import SETTINGS as MODULES
 from ewe.config.messages import ConfigError
-from ewe.config.setting_types import COUNT, WAIT, duration, parse_address, size
-from ewe.config.settings import KEYS, SETTINGS, Config, Setting
+from ewe.config.setting import Setting, joined
+from ewe.config.setting_types import BOOL, COUNT, WAIT, duration, parse_address, size
+from ewe.config.settings import KEYS, SETTINGS, Config
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE: Mapping[str, str] = {}
@@ -62,6 +66,56 @@ def test_a_default_is_a_value_of_its_own_kind_and_reads_back_as_shown(setting: S
     assert setting.kind.read(setting.default) == setting.default
     if setting.default != ():
         assert setting.kind.read(setting.show(setting.default)) == setting.default
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_file_that_declares_settings_imports_nothing_but_config(name: str) -> None:
+    """The command imports it before it knows which features a site has."""
+    nodes = ast.walk(ast.parse(Path(ROOT, *name.split(".")).with_suffix(".py").read_text()))
+    modules = {
+        imported
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for imported in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+        )
+    }
+    assert {each for each in modules if each and not each.startswith("ewe.config.")} <= {"__future__"}
+
+
+def test_a_declared_setting_is_one_like_the_others() -> None:
+    declared = import_module("ewe.features.browser.settings")
+    assert [key for key in KEYS if key.startswith("browser")] == [
+        "browser", "browser-hidden", "browser-sql", "browser-query", "browser-edit",
+    ]  # fmt: skip
+    for setting in declared.SETTINGS:
+        assert SETTINGS[setting.name] is setting
+    config = load(EWE_BROWSER_SQL="no")
+    assert (config[declared.SQL], config.origin("browser-sql")) == (False, "EWE_BROWSER_SQL")
+    assert Config()[declared.SQL] is True
+    assert config.replace("a test", browser_sql=True)[declared.SQL] is True
+    assert complaint(EWE_BROWSER_SQL="perhaps") == 'EWE_BROWSER_SQL "perhaps": expected true or false'
+    assert (
+        complaint(("browser-sq", "no"))
+        == 'command line: unknown key "browser-sq"; did you mean "browser-sql"?'
+    )
+
+
+def test_where_a_declared_setting_stands_in_lists() -> None:
+    def declare(key: str, group: str, after: str = "") -> Setting[bool]:
+        return Setting(False, BOOL, "", group=group, key=key, after=after)
+
+    own = [declare("gate", "fold"), declare("fence", "fold"), declare("crook", "shepherd")]
+    declared = [declare("latch", "fold", "gate"), declare("roof", "fold"), declare("tail", "dog")]
+    assert [each.key for each in joined(own, declared)] == ["gate", "latch", "fence", "roof", "crook", "tail"]
+    with pytest.raises(ValueError, match="latch: there is no setting door that it could follow"):
+        joined(own, [declare("latch", "fold", "door")])
+    with pytest.raises(ValueError, match="two settings have the name fence"):
+        joined(own, [declare("fence", "fold")])
+
+
+def test_the_scope_of_a_setting() -> None:
+    assert (Config.port.scope, Config.access_log.scope, Config.env.scope) == ("server", "site", "location")
 
 
 def test_names_of_a_setting_derive_from_its_attribute() -> None:

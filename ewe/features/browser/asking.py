@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ewe.bounded import TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.browser.pages import Facet, Known, Rows
 from ewe.features.browser.schema import DIALECTS, ForeignKey, Schema, Table, schema_of
@@ -33,7 +34,8 @@ EXPORT_S = 60.0
 SQL_ROWS = 1000  # of a visitor's statement, on a page
 SCHEMA_ROWS = 20_000  # columns of all tables
 MOST_BYTES = 4 << 20  # of the rows of a page
-MOST_KNOWN = 200  # counts in memory
+MAX_COUNTS = 200  # in memory
+NOT_COUNTED = -1
 MOST_TABLES = 100  # whose rows are counted on the page of a database
 
 
@@ -43,7 +45,9 @@ class Asking:
     def __init__(self, databases: Databases) -> None:
         self.databases = databases
         self.schemas: dict[str, tuple[float, Schema]] = {}
-        self.counts: dict[tuple[str, str, tuple[Value, ...]], tuple[float, int | None]] = {}
+        self.counts: TimedCache[tuple[str, str, tuple[Value, ...]], int | None] = TimedCache(
+            MAX_COUNTS, TRUSTED_S
+        )
 
     async def ask(
         self, database: str, statement: Statement, io: Stream, *, layout: str = "ROWS", rows: int | None = None,
@@ -116,15 +120,12 @@ class Asking:
         """Return how many rows a view has; None if the count takes too long."""
         statement = count_of(schema, table, view)
         key = (database, statement.sql, tuple(statement.parameters.values()))
-        known = self.counts.get(key)
-        now = time.monotonic()
-        if known is not None and now - known[0] < TRUSTED_S:
-            return known[1]
+        known = self.counts.get(key, NOT_COUNTED)
+        if known != NOT_COUNTED:
+            return known
         found = await self.optional(database, statement, io, 1, COUNT_S)
         count = int(str(found[0][0])) if found else None
-        if len(self.counts) >= MOST_KNOWN:
-            self.counts.clear()
-        self.counts[key] = (now, count)
+        self.counts[key] = count
         return count
 
     async def counts_of(self, database: str, schema: Schema, io: Stream) -> Known:

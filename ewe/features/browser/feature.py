@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
-from ewe.features.browser import pages, statements, urls
+from ewe.features.browser import pages, settings, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
 from ewe.features.browser.pages import Answer, Known, Listing, Place, Rows
 from ewe.features.browser.schema import Schema, Table, quote
@@ -74,13 +74,14 @@ class Browser:
     def __init__(self, config: Config, databases: Databases) -> None:
         self.base = (config.browser or "").rstrip("/") + "/"
         self.hosts = config.names
-        self.names = [name for name in databases.names if name not in config.browser_hidden]
-        self.editable = {parse_table(each) for each in config.browser_edit}
-        self.editor = config.browser_sql
+        self.names = [name for name in databases.names if name not in config[settings.HIDDEN]]
+        self.editable = {parse_table(each) for each in config[settings.EDIT]}
+        self.editor = config[settings.SQL]
         self.development = config.development
         self.asking = Asking(databases)
         self.saved: dict[str, dict[str, str]] = {}
-        for database, name, sql in map(parse_saved_query, config.browser_query):
+        queries = config[settings.QUERY]
+        for database, name, sql in map(parse_saved_query, queries):
             self.saved.setdefault(database, {})[name] = sql
 
     async def respond(self, request: Request, io: Stream) -> Response | None:

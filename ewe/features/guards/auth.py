@@ -99,10 +99,7 @@ class Auth(Middleware):
             raise ConfigError(f"{place} give either file or command: {WHAT}")
         times = {"timeout": 10.0, "remember": 60.0}
         for key, kind in (("timeout", WAIT), ("remember", REMEMBER)):
-            try:
-                times[key] = kind.read(given.get(key, times[key]))
-            except ValueError:
-                raise expected(f"{place} {key}", given[key], kind.expected) from None
+            times[key] = kind.read_at(f"{place} {key}", given.get(key, times[key]))
         by: Htpasswd | Command
         if "file" in given:
             from ewe.features.guards.htpasswd import ANY, Htpasswd

@@ -38,7 +38,7 @@ from ewe import logger
 from ewe.config.messages import ConfigError
 from ewe.http.status import HTTPError
 
-FRESH = 1.0  # seconds between two looks at the file
+CHECK_EVERY_S = 1.0
 MAX_FILE = 16 * 1024 * 1024  # bytes
 MAX_COMPLAINTS = 20  # lines of the error log for one change of the file
 MAX_PASSWORD = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
@@ -192,10 +192,10 @@ class Htpasswd:
         self.users = users
         self.decoy = max((user.hash for user in users.values()), key=cost_of, default="")
 
-    def look(self) -> None:
-        """Read the file again if it has changed; at most once a second. Raises HTTPError(500) if it cannot."""
+    def reload_if_changed(self) -> None:
+        """Read the file again if it has changed. Raises HTTPError(500) if it cannot be read."""
         now = time.monotonic()
-        if now - self.looked < FRESH:
+        if now - self.looked < CHECK_EVERY_S:
             return
         try:
             if identity(os.stat(self.path)) != self.identity:
@@ -218,7 +218,7 @@ class Htpasswd:
 
         For an unknown name it is another user's; "" if there is no user at all.
         """
-        self.look()
+        self.reload_if_changed()
         user = self.users.get(name)
         return (user.hash, True) if user is not None else (self.decoy, False)
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ewe.config.messages import ConfigError, nearest, quoted
+from ewe.config.messages import ConfigError, expected, nearest, quoted
 
-
-def expected(place: str, value: object, what: str) -> ConfigError:
-    """Return the error for a value. place: how the message begins. what: what a value can be."""
-    return ConfigError(f"{place} {quoted(value)}: expected {what}")
+__all__ = ["expected", "number", "table", "texts"]
 
 
 def texts(value: object, place: str, what: str) -> tuple[str, ...]:

@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ewe.bounded import BoundedDict
 from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.orders import Orders
 
 REMEMBERED_SECONDS = 2.0
-MAX_REMEMBERED = 5000  # scripts whose owner is remembered, and as many that were refused
+MAX_SCRIPTS = 5000  # whose owner is remembered, and as many that were refused
 MAX_WALK = 50  # parts of a path that may follow the script's name
 
 Signature = tuple[int, ...]  # what changes when a file does; empty if the main process cannot see the file
@@ -62,8 +63,8 @@ class Identifier:
     def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        self.identified: dict[str, Identified] = {}  # by path
-        self.refused: dict[str, RefusedScript] = {}
+        self.identified: BoundedDict[str, Identified] = BoundedDict(MAX_SCRIPTS)  # by path
+        self.refused: BoundedDict[str, RefusedScript] = BoundedDict(MAX_SCRIPTS)
         self.waiting: dict[tuple[str, Signature], list[Callable[[Answer], None]]] = {}
 
     def identify(self, path: str, signature: Signature, then: Callable[[Answer], None]) -> None:
@@ -97,7 +98,7 @@ class Identifier:
             )
             if refused.status != 503:
                 self.identified.pop(path, None)
-                keep(self.refused, path, refused)
+                self.refused[path] = refused
             return refused
         kind = self.context.settings.kind_for(path, message["interpreter"], message["path"])
         variables = own_variables(message["user"], message["home"], message["path"])
@@ -105,7 +106,7 @@ class Identifier:
             signature, until, message["user"], message["uid"], kind, message["path"], variables
         )
         self.refused.pop(path, None)
-        keep(self.identified, path, identified)
+        self.identified[path] = identified
         return identified
 
     def user_of(self, path: str) -> str:
@@ -117,13 +118,6 @@ class Identifier:
         """Forget all answers."""
         self.identified.clear()
         self.refused.clear()
-
-
-def keep(memory: dict[str, Any], path: str, answer: Answer) -> None:
-    """Remember an answer, and drop all others when there are too many."""
-    if len(memory) >= MAX_REMEMBERED:
-        memory.clear()
-    memory[path] = answer
 
 
 def script_file(params: dict[bytes, bytes]) -> str:

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from ewe.config.messages import Failure
 from ewe.gateway import records
 from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES, JAVA, WORK
 from ewe.xswitch.tools.client import Client
@@ -27,7 +28,7 @@ PAGES = ("index.html", "page.jsp", "hello", "none")  # of the sample, requested 
 NAMED = "-XX:SharedArchiveFile="
 
 
-class BuildError(Exception):
+class BuildError(Failure):
     """The engine cannot be built. The text is one line."""
 
 

@@ -1,0 +1,101 @@
+"""One setting: its names, its kind, its default, its meaning, and the tables of a settings file that may have it.
+
+Most settings stand in `Config` (settings.py). A feature declares its own settings beside its code instead:
+
+    HIDDEN = Setting((), FILE_NAMES, "a database that nobody may browse", group="databases",
+                     key="browser-hidden", after="browser")
+
+`config[HIDDEN]` is the value, with its type. The command line, the environment, a settings file, `--help`,
+`--print-config`, docs/settings.md and the completion of shells treat both alike. They have to know each setting
+before any feature is made. A feature therefore declares its settings in a file that imports nothing but ewe.config,
+and declared.py lists those files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from ewe.config.setting_types import Kind
+
+T = TypeVar("T")
+Scope = Literal["server", "site", "location"]
+
+# Groups whose settings hold for the server as a whole. A setting of another group may differ from site to site.
+SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
+
+
+class Setting(Generic[T]):
+    """Describe one setting. `Config.port` is this description; `config.port` is the value.
+
+    It is a descriptor without `__set__`: Python finds the value in the instance's dictionary first.
+    """
+
+    def __init__(
+        self, default: T, kind: Kind[T], help: str, *, group: str, names: tuple[str, ...] = (),
+        scope: Scope | None = None, key: str = "", after: str = "",
+    ) -> None:  # fmt: skip
+        """kind: the values that it can have. names: synonyms of the key, spelled as in a file.
+
+        scope: the smallest part that may have a value for itself; None: as the group says. key, after: of a setting
+        outside of Config; its key, and the key of the setting that it follows in lists (else it ends its group).
+        """
+        self.default, self.kind, self.help, self.group = default, kind, help, group
+        self.synonyms, self.after = names, after
+        self.scope: Scope = scope or ("server" if group in SERVER_GROUPS else "site")
+        if key:
+            self.take_name(key.replace("-", "_"))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.take_name(name)
+
+    def take_name(self, name: str) -> None:
+        """Derive the key, all names in files and flags, and the variable from the name in Python."""
+        self.name = name
+        self.key = name.replace("_", "-")
+        self.keys = (self.key, *self.synonyms)
+        self.variable = variable(self.key)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, config: None, owner: type) -> Setting[T]: ...
+        @overload
+        def __get__(self, config: object, owner: type) -> T: ...
+
+    def __get__(self, config: object, owner: type) -> Setting[T] | T:
+        return self if config is None else self.default
+
+    def read(self, raw: object, label: str) -> T:
+        """Return the value that a text or a TOML value stands for. Raises ConfigError: `label` and the reason."""
+        return self.kind.read_at(label, raw)
+
+    def show(self, value: Any) -> str:
+        """Return a value as people write it; `read` accepts it."""
+        return self.kind.show(value)
+
+
+def variable(key: str) -> str:
+    """Return the environment variable of a key: ``cgi-path`` is ``EWE_CGI_PATH``."""
+    return "EWE_" + key.replace("-", "_").upper()
+
+
+def joined(own: Iterable[Setting[Any]], declared: Iterable[Setting[Any]]) -> list[Setting[Any]]:
+    """Return all settings in the order of the documentation. Raises ValueError for a name that two have.
+
+    own: of Config, in order. declared: of features; each follows the setting that it names, or ends its group.
+    """
+    found = list(own)
+    for setting in declared:
+        place = [
+            number
+            for number, each in enumerate(found, 1)
+            if (each.key == setting.after if setting.after else each.group == setting.group)
+        ]
+        if setting.after and not place:
+            raise ValueError(f"{setting.key}: there is no setting {setting.after} that it could follow")
+        found.insert(place[-1] if place else len(found), setting)
+    keys = [key for setting in found for key in setting.keys]
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise ValueError(f"two settings have the name {', '.join(sorted(twice))}")
+    return found

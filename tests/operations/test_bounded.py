@@ -1,0 +1,88 @@
+"""The caches that clients fill: bounded in number, and in the time for which an answer holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from ewe import bounded
+from ewe.bounded import BoundedDict, TimedCache
+
+
+def test_the_entry_that_is_one_too_many_drops_all_others() -> None:
+    cache: BoundedDict[int, str] = BoundedDict(3)
+    for number in range(3):
+        cache[number] = "sheep"
+    assert list(cache) == [0, 1, 2]
+    cache[3] = "ram"
+    assert cache == {3: "ram"}
+
+
+def test_a_lookup_is_that_of_dict() -> None:
+    """A lookup is on the way of each request, so it is no function of Python."""
+    for name in ("__getitem__", "get", "__contains__", "__len__"):
+        assert getattr(BoundedDict, name) is getattr(dict, name)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that time.monotonic() returns, as a list of one number."""
+    seconds = [100.0]
+    monkeypatch.setattr(bounded, "monotonic", lambda: seconds[0])
+    return seconds
+
+
+def test_an_answer_holds_for_a_time(clock: list[float]) -> None:
+    asked: list[str] = []
+
+    def find_uncached(name: str) -> None:
+        asked.append(name)
+
+    cache: TimedCache[str, None] = TimedCache(10, 1.0)
+    for _ in range(3):  # None is an answer, too
+        cache.find("flock", find_uncached)
+    assert asked == ["flock"]
+    clock[0] += 0.9
+    cache.find("flock", find_uncached)
+    assert asked == ["flock"]
+    clock[0] += 0.2
+    cache.find("flock", find_uncached)
+    assert asked == ["flock", "flock"]
+
+
+def test_an_answer_is_as_old_as_its_question(clock: list[float]) -> None:
+    """What is found out slowly may have changed meanwhile."""
+
+    def find_slowly(name: str) -> str:
+        clock[0] += 0.8
+        return name
+
+    cache: TimedCache[str, str] = TimedCache(10, 1.0)
+    cache.find("flock", find_slowly)
+    clock[0] += 0.15
+    assert cache.get("flock", "") == "flock"
+    clock[0] += 0.15
+    assert cache.get("flock", "") == ""
+
+
+def test_an_error_is_not_kept() -> None:
+    def fail(name: str) -> str:
+        raise KeyError(name)
+
+    cache: TimedCache[str, str] = TimedCache(10, 1.0)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            cache.find("flock", fail)
+    assert len(cache) == 0
+
+
+def test_an_answer_may_be_forgotten(clock: list[float]) -> None:
+    cache: TimedCache[str, int] = TimedCache(2, 1.0)
+    cache["ram"] = 1
+    cache["ewe"] = 2
+    cache.forget("ram")
+    cache.forget("wolf")
+    assert (cache.get("ram", 0), cache.get("ewe", 0)) == (0, 2)
+    cache["lamb"], cache["wether"] = 3, 4
+    assert (cache.get("ewe", 0), cache.get("wether", 0), len(cache)) == (0, 4, 1)
+    cache.clear()
+    assert len(cache) == 0
