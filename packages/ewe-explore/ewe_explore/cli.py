@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, HelpFormatter, enough_read
+from ewe.config.command import RaisingParser, UsageError, entry_point
+from ewe.config.command_parser import HelpFormatter
 from ewe.config.messages import nearest
 from ewe_explore.harness import Model
 from ewe_explore.program import Program, scenarios
 from ewe_explore.report import Exploration, explore, read_schedule, replay
 from ewe_explore.scheduler import SAMPLES, Options, ProgramError, Schedule
 
-INTERRUPTED = 130
 HASHES = "PYTHONHASHSEED"
 
 EPILOG = """examples:
@@ -36,36 +36,30 @@ EPILOG = """examples:
 """
 
 
-class UsageError(Exception):
-    """The command line is wrong; the text is one line."""
-
-
 class Formatter(HelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of the description."""
 
 
-class Parser(CommandParser):
+class Parser(RaisingParser):
     """Reports an error as one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see ewe-explore --help")
+        super().error(f"{message}; see ewe-explore --help")
 
 
-@enough_read(1)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with its arguments (by default the process's own), and return its exit status."""
     if argv is None and os.environ.get(HASHES) != "0":
         # The order of a set of strings is part of a run: it must be the same in the next process.
         os.environ[HASHES] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    try:
-        return run(parser().parse_args(argv))
-    except (UsageError, ProgramError) as error:
-        print(f"ewe-explore: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\newe-explore: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return command(argv)
+
+
+@entry_point("ewe-explore", interrupted="\newe-explore: interrupted")
+def command(arguments: list[str]) -> int:
+    """Run the command, in a process whose sets have one order; return its exit status."""
+    return run(parser().parse_args(arguments))
 
 
 def count(text: str) -> int:

@@ -51,6 +51,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from ewe.config.messages import Failure
 from ewe_explore.names import source
 
 HERE = str(Path(__file__).parent) + "/"
@@ -67,8 +68,10 @@ class Abandoned(BaseException):
     """The run is over: the lane that this is raised in ends."""
 
 
-class ProgramError(Exception):
+class ProgramError(Failure):
     """A program cannot be explored; the text is one line."""
+
+    exit_status = 2
 
 
 class Named(Protocol):

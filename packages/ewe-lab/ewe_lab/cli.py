@@ -15,15 +15,14 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.command import DONE, RaisingParser, entry_point
 from ewe.config.linux import needs_linux
 from ewe.config.messages import nearest
 from ewe.config.setting_types import WAIT, duration
 from ewe.processors.base import FLAGS
-from ewe_lab.bench.interrupts import INTERRUPTED
 from ewe_lab.options import CommandError, between, count, of, several, target
 
 if TYPE_CHECKING:
@@ -34,32 +33,18 @@ NEEDS = ("locust", "psutil", "jinja2")
 WIDTH = 100  # columns of what is printed
 
 
-class LabParser(CommandParser):
-    def error(self, message: str) -> NoReturn:
-        raise CommandError(message)
-
-
-@enough_read(0)
-def main(argv: Sequence[str] | None = None) -> int:
+@entry_point("ewe-lab", unread=DONE)
+def main(words: list[str]) -> int:
     """Run the command with its arguments (by default the process's own) and return its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        if words[:1] == ["speed"]:
-            need_extra()
-            from ewe_lab import speed
+    if words[:1] == ["speed"]:
+        need_extra()
+        from ewe_lab import speed
 
-            return speed.main(words[1:])
-        options = arguments().parse_args(words)
-        action: Callable[[argparse.Namespace], int] = options.action
-        options.command = rerun(words)
-        return action(options)
-    except CommandError as error:
-        print(f"ewe-lab: {error}", file=sys.stderr)
-        return error.status
-    except SystemExit as done:  # argparse has answered --help or --version
-        return int(done.code or 0)
-    except KeyboardInterrupt:  # before any server was started
-        return INTERRUPTED
+        return speed.main(words[1:])
+    options = arguments().parse_args(words)
+    action: Callable[[argparse.Namespace], int] = options.action
+    options.command = rerun(words)
+    return action(options)
 
 
 def rerun(words: Sequence[str]) -> str:
@@ -72,9 +57,9 @@ def rerun(words: Sequence[str]) -> str:
 # What the command line may be
 
 
-def arguments() -> LabParser:
+def arguments() -> RaisingParser:
     """Return the parser. The options it returns hold `action`, the function to call."""
-    parser = LabParser(
+    parser = RaisingParser(
         prog="ewe-lab",
         description="Compare concurrency models with each other, with other servers, and with what was"
         " published from 2006 to 2011.",
@@ -109,7 +94,7 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_compare(actions: argparse._SubParsersAction[LabParser]) -> None:
+def add_compare(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     """Add `compare`."""
     parser = actions.add_parser(
         "compare",
@@ -155,7 +140,7 @@ def add_compare(actions: argparse._SubParsersAction[LabParser]) -> None:
     add_out(parser)
 
 
-def add_run(actions: argparse._SubParsersAction[LabParser]) -> None:
+def add_run(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     """Add `run`."""
     parser = actions.add_parser("run", help="run experiments", allow_abbrev=False)
     parser.set_defaults(action=run_experiments)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from ewe.config.command import INTERRUPTED
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
+from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
 from ewe_lab.bench.processes import LabError, allow_descriptors, end_children, tree
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Results, Table, save

@@ -7,17 +7,18 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from ewe.config.messages import Failure
 from ewe.config.setting_types import SIZE, Kind, whole
 
 T = TypeVar("T")
 
 
-class CommandError(Exception):
+class CommandError(Failure):
     """The command cannot be carried out as it was given; the text is one line. status: the exit status."""
 
     def __init__(self, text: str, status: int = 2) -> None:
         super().__init__(text)
-        self.status = status
+        self.exit_status = status
 
 
 def of(kind: Kind[T]) -> Callable[[str], T]:

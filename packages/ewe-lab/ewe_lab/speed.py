@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from ewe.config.command import INTERRUPTED
 from ewe.config.command_parser import CommandParser
 from ewe.config.messages import docs_page
 from ewe.config.settings import Config

@@ -10,20 +10,17 @@ import shlex
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.command import RaisingParser, entry_point
 from ewe.config.linux import needs_linux
-from ewe.config.messages import ConfigError, one_line
+from ewe.config.messages import ConfigError
 from ewe_classroom.course import labs
 from ewe_classroom.seeds import Seed
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from ewe_classroom.course.questions import Question
 
 DESCRIPTION = (
@@ -31,30 +28,17 @@ DESCRIPTION = (
 )
 
 
-class Parser(CommandParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
-@enough_read(1)
-def main(argv: Sequence[str] | None = None) -> int:
+@entry_point("ewe-course")
+def main(arguments: list[str]) -> int:
     """Run the command; return its exit status."""
-    try:
-        options = parser().parse_args(argv)
-        return int(options.run(options))
-    except ConfigError as error:
-        print(f"ewe-course: {one_line(str(error))}", file=sys.stderr)
-        return 2
-    except SystemExit as done:  # argparse has answered --help or --version
-        return int(done.code or 0)
-    except KeyboardInterrupt:
-        return 130
+    options = parser().parse_args(arguments)
+    return int(options.run(options))
 
 
-def parser() -> Parser:
-    made = Parser(prog="ewe-course", description=DESCRIPTION, allow_abbrev=False)
+def parser() -> RaisingParser:
+    made = RaisingParser(prog="ewe-course", description=DESCRIPTION, allow_abbrev=False)
     made.add_argument("--version", action="version", version=f"ewe-course {__version__}")
-    commands = made.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    commands = made.add_subparsers(metavar="COMMAND", required=True, parser_class=RaisingParser)
     command = commands.add_parser("list", help="the labs, in the order of the course")
     command.set_defaults(run=show_list)
     command = commands.add_parser("show", help="a lab's assignment")

@@ -13,14 +13,14 @@ import signal
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ewe import __version__
-from ewe.config.command_parser import CommandParser, enough_read
+from ewe.config.command import RaisingParser, entry_point
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, docs_page, nearest, one_line
 from ewe.scratch import Scratch
@@ -45,7 +45,7 @@ from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report
 from ewe_classroom.seeds import Seed
 
 if TYPE_CHECKING:
-    from typing import NoReturn
+    pass
 
 DESCRIPTION = """Grade a web server: prove by schedules how many clients it serves at a time, and look for leaks,
 zombies and busy waiting. The server may be in any language; {page} says what it must do."""
@@ -53,13 +53,8 @@ LEFT_OUT_SHOWN = 5  # names of files in one line
 MARKS = {PASSED: ("ok", "32"), FAILED: ("FAILED", "31"), ERROR: ("error", "33"), NOT_RUN: ("not run", "33")}
 
 
-class Parser(CommandParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
-def parser() -> Parser:
-    made = Parser(
+def parser() -> RaisingParser:
+    made = RaisingParser(
         prog="ewe-grade",
         description=DESCRIPTION.format(page=docs_page("grading.md", "ewe-classroom")),
         allow_abbrev=False,
@@ -131,19 +126,10 @@ def parser() -> Parser:
     return made
 
 
-@enough_read(1)
-def main(argv: Sequence[str] | None = None) -> int:
+@entry_point("ewe-grade", interrupted="ewe-grade: interrupted; the checks that did not run count as not run")
+def main(arguments: list[str]) -> int:
     """Run the command; return its exit status."""
-    try:
-        return run(parser().parse_args(argv))
-    except (ConfigError, subject.BadSubject) as error:
-        print(f"ewe-grade: {one_line(str(error))}", file=sys.stderr)
-        return 2
-    except SystemExit as done:  # argparse has answered --help or --version; or a signal
-        return int(done.code or 0)
-    except KeyboardInterrupt:
-        print("ewe-grade: interrupted; the checks that did not run count as not run", file=sys.stderr)
-        return 130
+    return run(parser().parse_args(arguments))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import ewe
+from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
 from ewe_classroom.grader.sandbox import Limits, end_account
 from ewe_classroom.seeds import Seed
@@ -70,7 +70,7 @@ class NotStarted(Exception):
         self.output = output
 
 
-class BadSubject(ValueError):
+class BadSubject(ConfigError):
     """What was to be graded cannot be run. The text is one line."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 
-INTERRUPTED = 130  # exit status
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
