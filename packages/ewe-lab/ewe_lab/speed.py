@@ -26,7 +26,7 @@ from ewe.config.settings import Config
 from ewe.processors.prefork import Prefork
 from ewe_lab import options as types
 from ewe_lab.bench.experiment import Contender, Load
-from ewe_lab.bench.interrupts import INTERRUPTED, heed_interrupts, ignore_interrupts
+from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
 from ewe_lab.bench.processes import LabError, end_children, missing, tree
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample

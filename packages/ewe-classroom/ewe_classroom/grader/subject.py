@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
 from ewe_classroom.grader.sandbox import Limits, end_account
