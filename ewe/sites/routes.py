@@ -221,7 +221,11 @@ class SiteRoutes:
                     reroute = other
                 if bare and reroute.by_program:
                     raise HTTPError(500, "its answer is a local redirect")
-            cause = f"more than {MAX_REDIRECTS} rewrites, the last to {reroute.request.path!r}"
+            last = reroute.request
+            what = f"local redirects, the last to {last.target!r}"
+            if not reroute.by_program:
+                what = f"rewrites, the last to {last.path!r}"
+            cause = f"more than {MAX_REDIRECTS} {what}"
             if bare:
                 raise HTTPError(500, cause)
             failed = await location.filtered(Fails(HTTPError(500, cause))).respond(reroute.request, io)
