@@ -20,8 +20,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from ewe.bounded import BoundedDict
 from ewe.http.dates import MONTHS
-from ewe.http.messages import Request, Response
+from ewe.http.messages import NO_BODY, Request, Response
 from ewe.http.virtual_hosts import Host, VirtualHosts
 from ewe.log_files import PIPE_BUF, LogFile, has_room, open_log
 
@@ -114,10 +115,13 @@ FORMATS = {
 }
 
 
+MAX_TEMPLATES = 1024  # requests whose part of a line is remembered
+
+
 class Exchange:
     """The data of one line of the access log."""
 
-    __slots__ = ("client", "ending", "micros", "request", "response", "sent", "server")
+    __slots__ = ("client", "ending", "micros", "request", "response", "sent", "server", "user")
 
     def __init__(
         self,
@@ -128,8 +132,10 @@ class Exchange:
         sent: int,
         micros: int,
         ending: str,
+        user: str = "",
     ) -> None:
         self.client = client
+        self.user = user  # that a guard has asked for
         self.server = server  # address and port that listen
         self.request = request
         self.response = response
@@ -159,12 +165,8 @@ def stamp() -> str:
     return Stamp.text
 
 
-def user_of(request: Request) -> str:
-    """Return the user that a request was sent by, "" if no guard has asked; bytes as Latin-1 characters."""
-    return request.variables.get(b"REMOTE_USER", b"").decode("latin-1")
-
-
-# The text for each letter of a format. Those of OF_REQUEST depend on the request alone, and are kept with it.
+# The text for each letter of a format. Those of OF_REQUEST depend on the request alone, and are remembered. The
+# user does not, but most requests have none; the text of a request with a user is not remembered.
 OF_REQUEST: dict[str, Callable[[Request], str]] = {
     "r": lambda request: escaped(request.line),
     "m": lambda request: escaped(request.method),
@@ -173,8 +175,9 @@ OF_REQUEST: dict[str, Callable[[Request], str]] = {
     "H": lambda request: request.protocol,
     "v": lambda request: escaped(request.host) or "-",
     "l": lambda request: "-",
-    "u": lambda request: escaped(user_of(request)) or "-",
+    "u": lambda request: "-",
 }
+USER = OF_REQUEST["u"]
 OF_EXCHANGE: dict[str, Getter] = {
     "h": lambda exchange: exchange.client,
     "a": lambda exchange: exchange.client,
@@ -218,8 +221,8 @@ class AccessLog:
     def compile(self) -> None:
         """Turn the format into parts and getters. Raises ValueError."""
         self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
-        # Requests keep their part of a line. The mark shows whether this format has made it, or an older one.
-        self.mark = object()
+        # The part of a line that depends on the request alone
+        self.templates: BoundedDict[Request, str] = BoundedDict(MAX_TEMPLATES)
 
     def name_worker(self, model: str, worker: str) -> None:
         """Set the texts for %{model}n and %{worker}n. Each new worker process calls it."""
@@ -241,17 +244,21 @@ class AccessLog:
                 line = json_line(exchange, self.notes, SHORT)
             self.file.write(line)
             return
-        mark, template = exchange.request.noted
-        if mark is not self.mark:
-            template = self.template_for(exchange.request)
-            exchange.request.noted = self.mark, template
+        request = exchange.request
+        template = self.templates.get(request)
+        if template is None or exchange.user:
+            template = self.template_for(request, exchange.user)
+            if request.body is NO_BODY and not exchange.user:
+                self.templates[request] = template
         self.file.write(template % tuple([get(exchange) for get in self.getters]))
 
-    def template_for(self, request: Request) -> str:
-        """Return the line with %s in each place that depends on more than the request."""
-        return "".join(
-            [part if isinstance(part, str) else part(request).replace("%", "%%") for part in self.parts]
-        )
+    def template_for(self, request: Request, user: str) -> str:
+        """Return the line with %s in each place that depends on more than the request and the user."""
+        name = escaped(user.encode().decode("latin-1")) or "-"
+        return "".join([
+            part if isinstance(part, str) else (name if part is USER else part(request)).replace("%", "%%")
+            for part in self.parts
+        ])  # fmt: skip
 
 
 class SiteLogs(AccessLog):
@@ -354,7 +361,7 @@ def json_line(exchange: Exchange, notes: Mapping[str, str], most: int | None = N
             {
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "client": exchange.client,
-                "user": cut(user_of(request)),
+                "user": cut(exchange.user.encode().decode("latin-1")),
                 "method": request.method[:most],
                 "target": request.target[:most],
                 "protocol": request.protocol,

@@ -30,7 +30,7 @@ import time
 from ewe import logger
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page
-from ewe.http.messages import NOT_NOTED, Region, Request, Response, Source, with_variables
+from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import BODILESS, HTTPError
 from ewe.streams.base import Disconnected, Stream, Timeout
 
@@ -131,14 +131,11 @@ def log(stream: Stream, request: Request, response: Response, sent: int, began: 
     sent. The logged time ends here, and includes the sending.
     """
     micros = int((time.perf_counter() - began) * 1e6)
-    if stream.user:
-        # A copy: the next client who sends the same head may be nobody that the server knows.
-        request = with_variables(request, {b"REMOTE_USER": stream.user.encode()})
-        request.noted = NOT_NOTED
-        stream.user = ""
-    logger.access.write(
-        logger.Exchange(stream.client[0], stream.server, request, response, sent, micros, ending)
+    exchange = logger.Exchange(
+        stream.client[0], stream.server, request, response, sent, micros, ending, stream.user
     )
+    stream.user = ""
+    logger.access.write(exchange)
 
 
 def report(stream: Stream, request: Request, response: Response, cause: str) -> None:

@@ -128,10 +128,10 @@ class ASGI:
 
     def scope(self, request: Request, io: Stream) -> dict[str, Any]:
         """Return the scope of a request (ASGI, HTTP connection scope)."""
-        known = self.known.get(request)
+        known = self.known.get(request) if not io.variables else None
         if known is None:
-            known = of_request(request)
-            if request.body is NO_BODY:
+            known = of_request(request, io.variables)
+            if request.body is NO_BODY and not io.variables:
                 self.known[request] = known
         address = io.server_address()
         return {
@@ -148,8 +148,8 @@ class ASGI:
         }
 
 
-def of_request(request: Request) -> dict[str, Any]:
-    """Return the part of a scope that depends on the request alone."""
+def of_request(request: Request, variables: dict[bytes, bytes]) -> dict[str, Any]:
+    """Return the part of a scope that depends on the request, and on the variables of the exchange."""
     target = request.target
     if not target.startswith("/"):  # the absolute form, http://host/path
         target = "/" + target.partition("://")[2].partition("/")[2]
@@ -161,12 +161,10 @@ def of_request(request: Request) -> dict[str, Any]:
         "query_string": (request.query or "").encode("latin-1"),
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields],
     }
-    if request.variables:  # what an authorizer has said
-        if hides_authorization(request):
+    if variables:  # what an authorizer has said
+        if hides_authorization(variables):
             found["headers"] = [field for field in found["headers"] if field[0] != b"authorization"]
-        found["ewe.variables"] = {
-            name.decode(): value.decode("latin-1") for name, value in request.variables.items()
-        }
+        found["ewe.variables"] = {name.decode(): value.decode("latin-1") for name, value in variables.items()}
     return found
 
 

@@ -47,7 +47,7 @@ from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY
 from ewe.http.local_redirect import moved
-from ewe.http.messages import Request, Response, with_variables
+from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -89,27 +89,25 @@ class Authorizers(Middleware):
         ]
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response if all authorizers agree, else the first other answer."""
-        decision = await self.decide(request, io)
-        if not isinstance(decision, Response):
-            return await self.inner.respond(decision, io)
-        if decision.target is not None:
-            raise Reroute(moved(request, decision.target), by_program=True)
-        return decision
-
-    async def decide(self, request: Request, io: Stream) -> Request | Response:
-        """Return the request with its variables if all that cover it agree, else the first other answer.
+        """Return the inner handler's response if all that cover the request agree, else the first other answer.
 
         Raises HTTPError: 502, 503, 504 if one of them does not decide.
         """
         paths = [*readings(request)]
-        for authorizer in self.all:
-            if any(is_in(path, authorizer.path) for path in paths):
-                decision = await authorizer.decide(request, io)
-                if isinstance(decision, Response):
-                    return decision
-                request = with_variables(request, decision) if decision else request
-        return request
+        before = io.variables
+        try:
+            for authorizer in self.all:
+                if any(is_in(path, authorizer.path) for path in paths):
+                    decision = await authorizer.decide(request, io)
+                    if isinstance(decision, Response):
+                        if decision.target is not None:
+                            raise Reroute(moved(request, decision.target), by_program=True)
+                        return decision
+                    if decision:
+                        io.variables = io.variables | decision
+            return await self.inner.respond(request, io)
+        finally:
+            io.variables = before
 
 
 def readings(request: Request) -> Iterator[str]:
@@ -141,7 +139,7 @@ class Authorizer:
     async def decide(self, request: Request, io: Stream) -> Response | dict[bytes, bytes]:
         """Return the variables of a 200, or the answer for the client. Raises HTTPError: 502, 503, 504."""
         script = Script("", f"the authorizer of {self.path}", "")
-        variables = of_request(request, io.server, io.scheme, script, 0, self.root) | of_connection(io)
+        variables = of_request(request, io, script, 0, self.root) | of_connection(io)
         params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
         source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout)
         source.safe = True  # a decision may be asked for again

@@ -140,13 +140,21 @@ class Failures(Middleware):
 class Reroute(Exception):
     """The site is to answer for another path: of a rewrite, of `try`, or of a local redirect.
 
-    request: for that path. tried: the handler of `try` that has found the path, and does not look again.
-    by_program: it is a local redirect, which the page of an error may not be.
+    request: for that path. variables: what guards have said of the request. tried: the handler of `try` that has
+    found the path, and does not look again. by_program: it is a local redirect, which an error page may not be.
     """
 
-    def __init__(self, request: Request, tried: Handler | None = None, *, by_program: bool = False) -> None:
+    def __init__(
+        self,
+        request: Request,
+        variables: dict[bytes, bytes] | None = None,
+        tried: Handler | None = None,
+        *,
+        by_program: bool = False,
+    ) -> None:
         super().__init__(request)
         self.request = request
+        self.variables = variables or {}
         self.tried = tried
         self.by_program = by_program
 
@@ -175,6 +183,18 @@ class Claim(NamedTuple):
     directory: str = ""
     executables: str = ""
     sources: str = ""
+
+
+async def respond_with(
+    variables: dict[bytes, bytes], inner: Handler, request: Request, io: Stream
+) -> Response | None:
+    """Return a handler's response while programs are told more variables. Raises what the handler raises."""
+    before = io.variables
+    io.variables = before | variables
+    try:
+        return await inner.respond(request, io)
+    finally:
+        io.variables = before
 
 
 class Mounted:

@@ -75,7 +75,7 @@ NOT_FOR_COMPRESSION = frozenset({
 NO_TRANSFORM = re.compile(r"(?:^|[,\s])no-transform(?:$|[,\s])", re.IGNORECASE)  # RFC 9111 section 5.2.2.6
 PRIVATE = re.compile(r"(?:^|[,\s])private(?:$|[,\s=])", re.IGNORECASE)
 STATUSES = frozenset({200, 201, 202, 203})  # and the errors, whose pages may be long
-# What a decider tells programs of the visitor; other variables may be those of `env`.
+# What a guard tells programs of the visitor; other variables may be those of `env`.
 VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Compression(Middleware):
 
     def __init__(self, config: Config) -> None:
         self.compresses = config.compress  # "files", "public" or "all"
-        self.guarded = bool(config.fastcgi_authorizer)  # whose variables no finisher sees
+        self.guarded = bool(config.fastcgi_authorizer)  # whose variables no filter sees
         self.least = config.compress_min_size
         self.makers = makers(config.compress_codings)
         patterns = "|".join(re.escape(each).replace(r"\*", "[^;]*") for each in config.compress_types)
@@ -109,7 +109,7 @@ class Compression(Middleware):
         remember(self.choices, accepts, chosen)
         return chosen
 
-    def suits(self, request: Request, response: Response) -> bool:
+    def suits(self, request: Request, response: Response, io: Stream) -> bool:
         """Return whether a client that accepts a coding would get this response compressed."""
         if response.status not in STATUSES and response.status < 400:
             return False
@@ -124,7 +124,7 @@ class Compression(Middleware):
             response, FileResponse if self.compresses == "files" else (FileResponse, KeptResponse)
         )
         harmless = public or self.compresses == "all"
-        if not harmless and (self.compresses == "files" or self.guarded or of_visitor(request)):
+        if not harmless and (self.compresses == "files" or self.guarded or of_visitor(request, io)):
             return False
         for own, value in response.fields:
             name = own.lower()
@@ -163,7 +163,7 @@ class Compression(Middleware):
                 pass
         if response.status == 304:
             return of_client(request, response, self.choice(request))
-        if not self.suits(request, response):
+        if not self.suits(request, response, io):
             if isinstance(response, KeptResponse):
                 response.variants.update(dict.fromkeys(("", *self.makers), response))
             return response
@@ -218,10 +218,10 @@ def of_part(request: Request) -> bool:
     return "range" in values or "if-range" in values or "if-match" in values
 
 
-def of_visitor(request: Request) -> bool:
+def of_visitor(request: Request, io: Stream) -> bool:
     """Return whether a request says who asks, so that a program's answer may hold a secret."""
     values = request.values
-    return "cookie" in values or "authorization" in values or not VISITOR.isdisjoint(request.variables)
+    return "cookie" in values or "authorization" in values or not VISITOR.isdisjoint(io.variables)
 
 
 def remember(memory: BoundedDict[str, T], key: str, value: T) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ewe.bounded import BoundedDict
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import parse_origin, parse_proxy
 from ewe.features.base import Mount
@@ -21,11 +22,11 @@ from ewe.features.declaration import Feature
 from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.connections import HTTP, Connections
+from ewe.gateway.connections import HTTP, MAX_REQUESTS, Connections
 from ewe.gateway.proxy import Exchange, SpooledBody
 from ewe.gateway.spool import spooled
 from ewe.http.mapping import Mapping
-from ewe.http.messages import NO_BODY, BodyReader, Request, Response
+from ewe.http.messages import NO_BODY, BodyReader, Request, Response, hides_authorization
 from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via
 from ewe.http.response_head import ResponseHead, is_bodiless, options_of
 from ewe.http.status import HTTPError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 MAX_LOOP = 8  # servers named ewe that a request may pass
 ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 NO_UPGRADE: frozenset[str] = frozenset()
+NOT_KNOWN: tuple[object, bytes] = (None, b"")
 
 
 def features(config: Config) -> Iterator[tuple[str, Proxy]]:
@@ -89,6 +91,8 @@ class Proxy:
         self.affinity: Affinity | None = None
         if config.fastcgi_affinity is not None and len(self.connections.places) > 1:
             self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.places)
+        # The head of a request without a body, by what else it depends on
+        self.known: BoundedDict[Request, tuple[object, bytes]] = BoundedDict(MAX_REQUESTS)
         self.old = False  # a server of HTTP/1.0 has answered
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -167,15 +171,16 @@ class Proxy:
         Equal heads without a body share one Request, and so what is made of them.
         """
         peer = (io.peer or io.client)[0] if io.connected is None or io.connected.trusted else io.client[0]
-        key = (self, io.client[0], io.scheme, peer)
-        known, encoded = request.asked
+        hides = bool(io.variables) and hides_authorization(io.variables)
+        key = (io.client[0], io.scheme, peer, hides)
+        known, encoded = self.known.get(request, NOT_KNOWN)
         if known == key:
             return encoded
         host = (request.host if self.keeps_host else "") or self.host
         lines = [
             f"{request.method} {target_for(request, self.where, self.path)} HTTP/1.1\r\nHost: {host}\r\n",
             *forwarding_fields(request, io.client[0], io.scheme, peer, self.config.trusted_fields),
-            *passed_fields(request),
+            *passed_fields(request, hides_authorization=hides),
             via(request),
         ]
         if request.method == "OPTIONS" and (left := request.values.get("max-forwards", "")).isdigit():
@@ -186,7 +191,7 @@ class Proxy:
             lines.append("Connection: close\r\n")
         encoded = "".join(lines).encode("latin-1")
         if request.body is NO_BODY:
-            request.asked = (key, encoded)  # one assignment, since threads share the Request
+            self.known[request] = (key, encoded)
         return encoded
 
     def response(self, request: Request, head: ResponseHead, exchange: Exchange) -> Response:

@@ -77,7 +77,7 @@ class XSwitch:
         Raises HTTPError: 503 if it cannot be reached, 502 if it breaks off, 504 if it is silent, or the status with
         which it refuses.
         """
-        params = parameters(request, io, script, body.length, root, more)
+        params = parameters(self.connections, request, io, script, body.length, root, more)
         timeout = self.config.program_timeout
         source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:

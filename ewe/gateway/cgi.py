@@ -90,7 +90,7 @@ def variables(
 
     length: of the body, in bytes; without a body the variable is not set.
     """
-    return of_request(request, io.server, io.scheme, script, length, document_root) | of_connection(io)
+    return of_request(request, io, script, length, document_root) | of_connection(io)
 
 
 def of_connection(io: Stream) -> dict[bytes, bytes]:
@@ -105,9 +105,10 @@ def of_connection(io: Stream) -> dict[bytes, bytes]:
 
 
 def of_request(
-    request: Request, server: tuple[str, int], scheme: str, script: Script, length: int, document_root: str
+    request: Request, io: Stream, script: Script, length: int, document_root: str
 ) -> dict[bytes, bytes]:
-    """Return all other meta-variables: those of the request, its script, and the server."""
+    """Return all other meta-variables: those of the request, its script, the server, and Stream.variables."""
+    server, scheme = io.server, io.scheme
     host, port = split_host(request.host)
     values = {
         "GATEWAY_INTERFACE": "CGI/1.1",
@@ -141,7 +142,7 @@ def of_request(
         paths["PATH_INFO"] = script.path_info
         paths["PATH_TRANSLATED"] = document_root + script.path_info
     environment |= {name.encode(): os.fsencode(path) for name, path in paths.items()}
-    return environment | request.variables if request.variables else environment
+    return environment | io.variables if io.variables else environment
 
 
 def variable_of(field: str) -> bytes:

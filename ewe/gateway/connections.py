@@ -43,6 +43,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.bounded import BoundedDict
 from ewe.gateway.records import Requester
 from ewe.gateway.upstream import Place, Upstream
 from ewe.http.status import HTTPError
@@ -51,6 +52,7 @@ from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.gateway import scgi, uwsgi
+    from ewe.http.messages import Request
     from ewe.streams.base import Stream
     from ewe.streams.bells import Bell
     from ewe.streams.poller import Poller
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
 IDLE = 32  # connections to one address kept for later requests
 RETRY = (("Retry-After", "1"),)  # the field of a 503: the client may ask again after so many seconds
+MAX_REQUESTS = 1024  # whose meta-variables, or head, are remembered
 
 # Room for one connection to a place: the kept connection to use, or None if one has to be made
 Room = tuple[Place, Upstream | None]
@@ -118,6 +121,8 @@ class Connections:
         # For the queue, and for what is kept and counted of each place. No conversation pauses while it has it.
         self.lock = allocate_lock()
         self.queue: deque[Waiting] = deque()
+        # What a responder was told of a request without a body, by what else that depends on
+        self.known: BoundedDict[Request, tuple[object, bytes]] = BoundedDict(MAX_REQUESTS)
 
     async def open(
         self,

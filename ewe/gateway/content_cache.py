@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import time
 from _thread import allocate_lock
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
@@ -126,19 +126,20 @@ class ContentCache:
         if "upgrade" in request.values:  # a WebSocket, perhaps: its answer takes as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (url, request.path, request.query, id(place), said_by_others(request), request.version)
+        key = (url, request.path, request.query, id(place), said_by_others(io.variables), request.version)
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:
                 self.invalidate(url, response)
             return response
+        personal = is_personal(request, io.variables)
         wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
         copy = self.find(key, request)
         why = "stale" if copy is not None else "vary-miss" if url in self.copies else "uri-miss"
         if (
             "if-match" in request.values
             or "if-unmodified-since" in request.values
-            or not may_use(copy, request)
+            or not may_use(copy, personal=personal)
         ):
             copy, why = None, "bypass"
         elif copy is not None and is_fresh(copy, wishes):
@@ -152,18 +153,18 @@ class ContentCache:
         if (
             why in ("uri-miss", "stale")
             and request.method == "GET"
-            and not is_personal(request)
+            and not personal
             and (not odd or (copy is not None and odd.issubset(copy.names)))
         ):
             flight = self.begun(key)
             if flight is None:
                 landed, flight = await self.waited(key, io)
                 found = self.find(key, request) if landed else None
-                if found is not None and is_fresh(found, wishes) and may_use(found, request):
+                if found is not None and is_fresh(found, wishes) and may_use(found, personal=personal):
                     return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
         recorder = None
         try:
-            response = await self.forward(key, request, copy, why, ask, odd)
+            response = await self.forward(key, request, copy, why, ask, odd, personal=personal)
             if response is not None and isinstance(response.body, Recorder):
                 recorder = response.body
                 recorder.flight = flight
@@ -175,12 +176,21 @@ class ContentCache:
                 self.land(key, flight)
 
     async def forward(
-        self, key: Key, request: Request, copy: Copy | None, why: str, ask: Ask, odd: frozenset[str]
+        self,
+        key: Key,
+        request: Request,
+        copy: Copy | None,
+        why: str,
+        ask: Ask,
+        odd: frozenset[str],
+        *,
+        personal: bool,
     ) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
-        why: as in Cache-Status. odd: fields of the request that forbid to keep the response, unless Vary names
-        them. A 304 changes the fields of a copy, so a request with such a field does not validate one.
+        why: as in Cache-Status. personal: the request says who asks. odd: fields of the request that forbid to keep
+        the response, unless Vary names them. A 304 changes the fields of a copy, so a request with such a field
+        does not validate one.
         """
         asked = request
         if (
@@ -200,7 +210,7 @@ class ContentCache:
             return response
         if copy is not None and asked is not request and response.status == 304:
             await response.close()
-            fresh = copy.freshened(request, response)
+            fresh = copy.freshened(request, response, personal=personal)
             if fresh is not None:
                 self.store(fresh)
                 return fresh.respond(request, f"ewe; hit; fwd={why}; fwd-status=304")
@@ -211,14 +221,21 @@ class ContentCache:
         elif copy is not None and response.status >= 500 and copy.age() - copy.lifetime < copy.grace:
             await response.close()
             return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.kept(key, request, response, f"ewe; fwd={why}", odd)
+        return self.kept(key, request, response, f"ewe; fwd={why}", odd, personal=personal)
 
     def kept(
-        self, key: Key, request: Request, response: Response, status: str, odd: frozenset[str]
+        self,
+        key: Key,
+        request: Request,
+        response: Response,
+        status: str,
+        odd: frozenset[str],
+        *,
+        personal: bool,
     ) -> Response:
         """Return a program's response with Cache-Status, and keep it if that is allowed, once it is complete.
 
-        odd: as in forward().
+        odd, personal: as in forward().
         """
         if request.method != "GET":
             return with_status(response, status)
@@ -227,7 +244,11 @@ class ContentCache:
         if usable == 0 and not (response.get("etag") or response.get("last-modified")):
             usable = None  # it could never be used
         size, body = response.length, response.body
-        if usable is None or (size or 0) > self.most or not may_store(request, response, told):
+        if (
+            usable is None
+            or (size or 0) > self.most
+            or not may_store(request, response, told, personal=personal)
+        ):
             if response.status < 500 and not odd:
                 self.pass_on(key)
             return with_status(response, status)
@@ -354,19 +375,19 @@ class ContentCache:
         self.drop((scheme, host, server, each) for each in targets)
 
 
-def said_by_others(request: Request) -> tuple[tuple[bytes, bytes], ...]:
+def said_by_others(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
     """Return the variables that an authorizer, a location or an error page has added, without those of a visitor.
 
     A page may depend on each of them. With a visitor's, is_personal() decides.
     """
-    if not request.variables:
+    if not variables:
         return ()
-    return tuple(sorted(each for each in request.variables.items() if each[0] not in OF_VISITOR))
+    return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
 
 
-def may_use(copy: Copy | None, request: Request) -> bool:
-    """Return whether a copy is for this client: one who says who asks gets only what is for everybody."""
-    return copy is None or copy.shared or not is_personal(request)
+def may_use(copy: Copy | None, *, personal: bool) -> bool:
+    """Return whether this client may get a copy. One who says who asks gets only copies that are for everybody."""
+    return copy is None or copy.shared or not personal
 
 
 def with_status(response: Response, status: str) -> Response:

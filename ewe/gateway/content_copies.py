@@ -54,17 +54,17 @@ class Copy:
         """Return how old the response is, in seconds: section 4.2.3."""
         return self.age_before + int(time.monotonic() - self.began)
 
-    def freshened(self, request: Request, response: Response) -> Copy | None:
+    def freshened(self, request: Request, response: Response, *, personal: bool) -> Copy | None:
         """Return a new copy with the fields of a 304, which replace those of the same names (section 4.3.4).
 
-        None if the 304 says that the response may not be kept any more.
+        None if the 304 says that the response may not be kept any more. personal: the request says who asks.
         """
         new = {name.lower() for name, _ in response.fields} - NOT_OF_304
         fields = [field for field in self.fields if field[0].lower() not in new]
         fields += [field for field in response.fields if field[0].lower() in new]
         whole = Response(self.status, fields, self.body, reason=self.reason)
         told = directives_of(whole)
-        if not may_store(request, whole, told):
+        if not may_store(request, whole, told, personal=personal):
             return None
         return Copy(self.key, request, whole, self.body, self.names, told)
 

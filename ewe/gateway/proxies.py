@@ -30,7 +30,7 @@ from ewe.streams.base import Connected
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
-NOT_ASKED: tuple[object, bytes] = (None, b"")
+NO_PARAMS: tuple[object, bytes] = (None, b"")
 MAX_REMEMBERED = 512  # characters of the fields; longer ones are not cached
 
 
@@ -79,7 +79,7 @@ class TrustedProxies:
             stream.scheme = scheme
             stream.server = server_of(connected.server[0], port)
         if stream.client != connected.client:
-            stream.asked, stream.variables = NOT_ASKED, b""
+            stream.params, stream.block = NO_PARAMS, b""
         return request if host == request.host else with_host(request, host)
 
 
@@ -88,7 +88,7 @@ def reset(stream: Stream) -> None:
     connected = stream.connected
     if connected is not None:
         if stream.client != connected.client:
-            stream.asked, stream.variables = NOT_ASKED, b""
+            stream.params, stream.block = NO_PARAMS, b""
         stream.client, stream.server, stream.scheme = connected.client, connected.server, connected.scheme
 
 

@@ -16,7 +16,7 @@ from ewe.gateway import records as fastcgi
 from ewe.gateway.cgi import GatewaySource, of_connection, of_request, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.programs import ErrorLog
-from ewe.gateway.records import Ended, Errors, FastCGIError, Output, Requester
+from ewe.gateway.records import Ended, Errors, FastCGIError, Output
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY, Spooled, spooled
 from ewe.gateway.upstream import Place, Upstream
@@ -27,7 +27,6 @@ from ewe.streams.base import Timeout
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.gateway.affinity import Affinity
-    from ewe.gateway.connections import Codec
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
@@ -37,6 +36,8 @@ NOTHING = memoryview(b"")
 COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
 # Without REDIRECT_STATUS php-cgi thinks that it was called from outside.
 NOT_OUTSIDE = ((b"REDIRECT_STATUS", b"200"),)
+
+NOT_KNOWN: tuple[object, bytes] = (None, b"")
 
 
 async def ask(
@@ -54,7 +55,7 @@ async def ask(
     Raises HTTPError: 502, 503, 504, and what reading the body raises.
     """
     body = EMPTY if request.body is NO_BODY else await spooled(request.body, config.spool)
-    params = parameters(request, io, script, body.length, root, NOT_OUTSIDE, connections.codec)
+    params = parameters(connections, request, io, script, body.length, root, NOT_OUTSIDE)
     source = ResponderSource(connections, request, io, params, body, script.name, config.program_timeout)
     if affinity is not None:
         source.preferred = affinity.preferred(request)
@@ -70,30 +71,31 @@ async def ask(
 
 
 def parameters(
+    connections: Connections,
     request: Request,
     io: Stream,
     script: Script,
     length: int,
     root: str,
     more: tuple[tuple[bytes, bytes], ...] = (),
-    codec: Codec = Requester,
 ) -> bytes:
     """Return the meta-variables of a request, encoded; `more` are added. Raises HTTPError(431).
 
     Clients repeat their heads, and equal heads without a body share one Request. What does not depend on the
-    client's connection is therefore remembered with the Request.
+    client's connection is therefore remembered by the Request.
     """
-    key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, codec)
-    known, encoded = request.asked
+    codec = connections.codec
+    key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, io.variables)
+    known, encoded = connections.known.get(request, NOT_KNOWN)
     if known != key:
-        found = of_request(request, io.server, io.scheme, script, length, root)
+        found = of_request(request, io, script, length, root)
         encoded = codec.encode_request(found | dict(more), length)
         if request.body is NO_BODY:
-            request.asked = (key, encoded)  # one assignment, since threads share the Request
-    known, connection = io.asked
-    if known is not codec:
+            connections.known[request] = (key, encoded)
+    used, connection = io.params
+    if used is not codec:
         connection = codec.encode_pairs(of_connection(io).items())
-        io.asked = (codec, connection)
+        io.params = (codec, connection)
     return encoded + connection
 
 

@@ -121,9 +121,9 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
         environ["HTTP_HOST"] = request.host
     if request.body.length != 0 or "content-length" in request.values:
         environ["CONTENT_LENGTH"] = str(length)
-    if request.variables and hides_authorization(request):
+    if io.variables and hides_authorization(io.variables):
         environ.pop("HTTP_AUTHORIZATION", None)
-    for name, text in request.variables.items():
+    for name, text in io.variables.items():
         environ[name.decode()] = text.decode("latin-1")
 
 

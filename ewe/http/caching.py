@@ -112,10 +112,10 @@ def is_shared(told: Mapping[str, str]) -> bool:
     return "public" in told or "s-maxage" in told
 
 
-def is_personal(request: Request) -> bool:
-    """Return whether a request says who asks."""
+def is_personal(request: Request, variables: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request, or what a guard has said of it, says who asks."""
     values = request.values
-    return "cookie" in values or "authorization" in values or b"REMOTE_USER" in request.variables
+    return "cookie" in values or "authorization" in values or b"REMOTE_USER" in variables
 
 
 def selecting(response: Response) -> tuple[str, ...] | None:
@@ -133,7 +133,7 @@ def selected(names: Iterable[str], request: Request) -> tuple[str | None, ...]:
     return tuple(request.values.get(name) for name in names)
 
 
-def may_store(request: Request, response: Response, told: Mapping[str, str]) -> bool:
+def may_store(request: Request, response: Response, told: Mapping[str, str], *, personal: bool) -> bool:
     """Return whether a response to GET may be kept: section 3. told: its directives."""
     if (
         response.status not in STATUSES
@@ -144,7 +144,7 @@ def may_store(request: Request, response: Response, told: Mapping[str, str]) -> 
         return False
     if "no-store" in directives(request.values.get("cache-control")):
         return False
-    if is_personal(request) and not is_shared(told):
+    if personal and not is_shared(told):
         return False
     body = response.body
     if type(body) is tuple or (isinstance(body, Source) and body.raw):

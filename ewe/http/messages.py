@@ -11,7 +11,7 @@ ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ewe.http.fields import FIELD_LINE, joined
 from ewe.http.status import BODILESS, REASONS
@@ -72,9 +72,6 @@ class NoBody(BodyReader):
 
 
 NO_BODY = NoBody()
-NO_VARIABLES: dict[bytes, bytes] = {}
-NOT_NOTED = (None, "")
-NOT_ASKED = (None, b"")
 
 
 class Request:
@@ -87,14 +84,12 @@ class Request:
     names are joined by ", " (RFC 9110 section 5.3). host: uri-host[:port] of the target, "" if unknown.
     length: the body's, in bytes; 0 without a body, None if it is chunked. keep_alive: the client lets the
     connection stay open. expects: the client waits for "100 Continue". conditional: one of CONDITIONS is present.
-    line: the request line. noted: the part of the access log's line that
-    depends on the request alone, for the next time. asked: what a responder is told of it, for the next time.
-    variables: what an authorizer has said of it, for programs.
+    line: the request line.
     """
 
     __slots__ = (
-        "asked", "body", "conditional", "expects", "fields", "host", "keep_alive", "length", "line", "method",
-        "noted", "path", "protocol", "query", "target", "values", "variables", "version",
+        "body", "conditional", "expects", "fields", "host", "keep_alive", "length", "line", "method",
+        "path", "protocol", "query", "target", "values", "version",
     )  # fmt: skip
 
     def __init__(
@@ -123,36 +118,16 @@ class Request:
         self.body: BodyReader = NO_BODY
         self.protocol = f"HTTP/{version[0]}.{version[1]}"
         self.line = f"{method} {target} {self.protocol}"
-        self.noted: tuple[object, str] = NOT_NOTED
-        self.asked: tuple[object, bytes] = NOT_ASKED
-        self.variables = NO_VARIABLES
 
     def get(self, name: str) -> str | None:
         """Return the value of a field, by its name in lower case; None if there is no such field."""
         return self.values.get(name)
 
 
-def with_variables(request: Request, variables: dict[bytes, bytes]) -> Request:
-    """Return a copy of a request, of the same body, that has more variables for programs."""
-    other = copy_of(request)
-    other.variables = request.variables | variables
-    return other
-
-
-def with_exactly(request: Request, variables: dict[bytes, bytes]) -> Request:
-    """Return a copy of a request, of the same body, that has these variables for programs and no others."""
-    if request.variables == variables:
-        return request
-    other = copy_of(request)
-    other.variables = variables
-    return other
-
-
 def with_host(request: Request, host: str) -> Request:
     """Return a copy of a request, of the same body, that asks for another host."""
     other = copy_of(request)
     other.host = host
-    other.noted = NOT_NOTED
     return other
 
 
@@ -162,7 +137,6 @@ def copy_of(request: Request) -> Request:
     other = object.__new__(Request)
     for name in Request.__slots__:
         setattr(other, name, getattr(request, name))
-    other.asked = NOT_ASKED
     return other
 
 
@@ -175,9 +149,12 @@ def with_fields(request: Request, fields: tuple[tuple[str, str], ...]) -> Reques
     return other
 
 
-def hides_authorization(request: Request) -> bool:
-    """Return whether ewe has checked the field Authorization, and programs may not see it (pass-authorization)."""
-    return b"AUTH_TYPE" in request.variables and b"HTTP_AUTHORIZATION" not in request.variables
+def hides_authorization(variables: Mapping[bytes, bytes]) -> bool:
+    """Return whether ewe has checked the field Authorization, and programs may not see it (pass-authorization).
+
+    variables: of the exchange (Stream.variables).
+    """
+    return b"AUTH_TYPE" in variables and b"HTTP_AUTHORIZATION" not in variables
 
 
 class Response:

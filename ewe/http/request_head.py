@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 
 from ewe.http.addresses import parse_ip
-from ewe.http.messages import Request, hides_authorization
+from ewe.http.messages import Request
 from ewe.http.response_head import HOP_BY_HOP, options_of
 from ewe.http.target import ABSOLUTE, percent_encode, unescape
 
@@ -58,12 +58,12 @@ def target_for(request: Request, prefix: str, replacement: str | None) -> str:
     return path if request.query is None else f"{path}?{request.query}"
 
 
-def passed_fields(request: Request) -> list[str]:
+def passed_fields(request: Request, *, hides_authorization: bool = False) -> list[str]:
     """Return the lines of the client's fields that go on to the next server, in the client's order."""
     dropped = DROPPED
     if "connection" in request.values:
         dropped |= options_of((request.values["connection"],))
-    if request.variables and hides_authorization(request):
+    if hides_authorization:
         dropped |= {"authorization"}
     return [
         f"{(spelled if len(name) <= MAX_NAME else spelled.__wrapped__)(name)}: {value}\r\n"

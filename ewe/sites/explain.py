@@ -29,6 +29,7 @@ class Nowhere:
     client = ("127.0.0.1", 0)
     connected = None
     tried: object = None
+    variables: dict[bytes, bytes] = {}
 
     def __init__(self, scheme: str, server: tuple[str, int]) -> None:
         self.scheme = scheme

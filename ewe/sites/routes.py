@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ewe.features.base import Failures, Middleware, Mounted, Reroute, explained
 from ewe.http.error_pages import error_page
 from ewe.http.local_redirect import moved
-from ewe.http.messages import NO_BODY, Request, Response, with_variables
+from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.sites.rules import of_files
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 MAX_REDIRECTS = 10  # local redirects and rewrites of one request, RFC 3875 section 6.2.2
-MAX_KNOWN = 1024  # requests whose copy with variables is remembered
 EVERY_METHOD = ("Allow", "GET, HEAD, POST, OPTIONS")
 
 
@@ -109,35 +108,28 @@ class Variables(Middleware):
         self.inner = inner
         self.variables = variables
         self.passes_authorization = passes_authorization
-        # Equal requests without a body share one Request, and so its copy with variables.
-        self.known: dict[Request, Request] = {}
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the inner handler's response."""
-        return await self.inner.respond(self.with_variables(request), io)
+        before = io.variables
+        io.variables = self.joined(request, before)
+        try:
+            return await self.inner.respond(request, io)
+        finally:
+            io.variables = before
+
+    def joined(self, request: Request, before: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Return the variables; what a guard has said before is stronger. Requests without more share one dict."""
+        authorization = request.values.get("authorization") if self.passes_authorization else None
+        if authorization is not None:
+            passed = {b"HTTP_AUTHORIZATION": authorization.encode("latin-1", "replace")}
+            return self.variables | passed | before
+        return self.variables | before if before else self.variables
 
     def proxy_at(self, path: str) -> object | None:
         """Return the proxy inside, if it answers for a path (ewe.features.encoded_slashes)."""
         proxy_at = getattr(self.inner, "proxy_at", None)
         return proxy_at(path) if proxy_at is not None else None
-
-    def with_variables(self, request: Request) -> Request:
-        """Return a copy of the request that has the variables. What a guard has said is stronger."""
-        authorization = request.values.get("authorization") if self.passes_authorization else None
-        if not self.variables and authorization is None:
-            return request
-        keeps = request.body is NO_BODY and authorization is None and not request.variables
-        if keeps and (known := self.known.get(request)) is not None:
-            return known
-        more = self.variables
-        if authorization is not None:
-            more = more | {b"HTTP_AUTHORIZATION": authorization.encode("latin-1", "replace")}
-        other = with_variables(request, more | request.variables)
-        if keeps:
-            if len(self.known) >= MAX_KNOWN:
-                self.known.clear()
-            self.known[request] = other
-        return other
 
 
 class Location:
@@ -209,10 +201,10 @@ class SiteRoutes:
 
     async def elsewhere(self, reroute: Reroute, io: Stream, *, bare: bool = False) -> Response:
         """Return the response for another path. bare: without guards and filters. Raises HTTPError."""
-        before = io.tried
+        before = io.tried, io.variables
         try:
             for _ in range(MAX_REDIRECTS):
-                request, io.tried = reroute.request, reroute.tried
+                request, io.variables, io.tried = reroute.request, reroute.variables, reroute.tried
                 location = self.find(request.path)
                 handler = location.answers if bare else location.handler
                 try:
@@ -231,7 +223,7 @@ class SiteRoutes:
             failed = await location.filtered(Fails(HTTPError(500, cause))).respond(reroute.request, io)
             return failed or error_page(500, cause)
         finally:
-            io.tried = before
+            io.tried, io.variables = before
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the locations that a request meets, with its rewrites, and what answers."""
@@ -285,7 +277,7 @@ class Inside:
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response for the request's path. Raises HTTPError."""
-        return await self.routes.elsewhere(Reroute(request), io, bare=True)
+        return await self.routes.elsewhere(Reroute(request, io.variables), io, bare=True)
 
 
 class Fails:

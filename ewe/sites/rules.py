@@ -94,11 +94,11 @@ class Rewrite:
         """Yield the rule. Raises Reroute, HTTPError(404)."""
         rewritten = self.rewritten(request, io)
         yield f"  rewrite   {self.why}"
-        raise Reroute(rewritten)
+        raise Reroute(rewritten, io.variables)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Raise Reroute, HTTPError(404)."""
-        raise Reroute(self.rewritten(request, io))
+        raise Reroute(self.rewritten(request, io), io.variables)
 
 
 class Try:
@@ -125,7 +125,7 @@ class Try:
         for template in self.templates:
             path, query = template.path(values)
             if self.is_last(template) or self.is_there(path):
-                self.look(request, path, query)
+                self.look(request, path, query, io)
                 return None
         return error_page(self.status, f"none of {self.why} is there")
 
@@ -142,7 +142,7 @@ class Try:
             word = "taken unseen" if last else "is there" if there else "is not there"
             yield f"  try       {template.text}: {path} {word}"
             if there:
-                self.look(request, path, query)
+                self.look(request, path, query, io)
                 return False
         yield f"  answer    {self.status}   ({self.why})"
         return True
@@ -151,14 +151,14 @@ class Try:
         """Return whether a template is taken unseen."""
         return template is self.templates[-1] and not self.status
 
-    def look(self, request: Request, path: str, query: str | None) -> None:
+    def look(self, request: Request, path: str, query: str | None, io: Stream) -> None:
         """Raise Reroute, unless a path is the request's own."""
         if (
             path == request.path + "/"
         ):  # a directory without its slash: the files' feature sends the client there
             path = request.path
         if path != request.path or query is not None:
-            raise Reroute(with_path(request, path, query), tried=self)
+            raise Reroute(with_path(request, path, query), io.variables, tried=self)
 
     def is_there(self, path: str) -> bool:
         """Return whether a path is a file, or, with a slash at its end, a directory. Raises HTTPError(403)."""

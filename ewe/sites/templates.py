@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, nearest
 from ewe.gateway.cgi import split_host
-from ewe.http.messages import NOT_ASKED, Request
+from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 
@@ -131,5 +131,4 @@ def with_path(request: Request, path: str, query: str | None) -> Request:
     other.path = path
     if query is not None:
         other.query = query or None
-    other.asked = NOT_ASKED
     return other

@@ -75,6 +75,7 @@ LINGER_BYTES = 1024 * 1024  # bytes to read then, at most
 # Bytes that one conversation may handle without a pause, where conversations share a thread.
 SHARE = 256 * 1024
 CALL = 4096  # bytes added for each call: a call costs time however little it sends
+NO_VARIABLES: dict[bytes, bytes] = {}
 EVERY_ADDRESS = ("0.0.0.0", "::")  # what a socket is bound to that listens on all addresses of the machine
 
 
@@ -176,9 +177,15 @@ class Stream:
     stopping: at most one more exchange: the one in progress or, on an idle connection, the next. Set when the
     process retires, gets new settings, or stops. finishing: no exchange after the one in progress; an idle
     connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
-    aborted: abort() was called. variables: CGI's variables of this connection, remembered by ewe.features.libcgi.
-    user: who sent the request in progress, for the access log; "" unless a guard has asked for a name. unsent: how
-    many bytes of its file the last send_file() has not sent; above 0 if it was broken off.
+    aborted: abort() was called. unsent: how many bytes of its file the last send_file() has not sent; above 0 if it
+    was broken off.
+
+    The exchange in progress, as far as the client has not said it: variables: what programs are told besides the
+    request (by guards, the setting `env`, error pages). user: the name that a guard has asked for, for the access
+    log. counted: the rates that have counted the request. tried: the handler of `try` that has found the path.
+
+    block, params: the variables of this connection as LibCGI and FastCGI encode them, remembered for the next
+    request; before params the protocol's codec.
 
     Behind a proxy (ewe.gateway.proxies) `client`, `server` and `scheme` are what the proxy says of the request in
     progress. peer: then the address that has connected. connected: what the connection says of the three by itself.
@@ -187,14 +194,13 @@ class Stream:
     scheme = "http"
     peer: tuple[str, int] | None = None
     connected: Connected | None = None
-    variables = b""
-    user = ""
     unsent = 0
-    # The rates that have counted the request in progress, and the handler of `try` that has found its path
+    variables: dict[bytes, bytes] = NO_VARIABLES
+    user = ""
     counted: tuple[object, ...] = ()
     tried: object = None
-    # What a responder is told of the connection, for the next time; before it the protocol's codec
-    asked: tuple[object, bytes] = (None, b"")
+    block = b""
+    params: tuple[object, bytes] = (None, b"")
 
     def __init__(self, client: tuple[str, int], server: tuple[str, int], timeouts: Timeouts) -> None:
         self.client = client

@@ -215,11 +215,11 @@ def compressed(
         async def respond(self, request: Request, io: object) -> Response:
             return response
 
-    asked = request(*lines, line=line)
+    io = MemoryStream([])
     if told:
-        asked.variables = {b"REMOTE_USER": b"ada"}
+        io.variables = {b"REMOTE_USER": b"ada"}
     compression = Compression(Config(**{"compress": "all", **settings}))
-    return run(compression.around(Inner(), Inner()).respond(asked, MemoryStream([])))
+    return run(compression.around(Inner(), Inner()).respond(request(*lines, line=line), io))
 
 
 def text(*fields: tuple[str, str], status: int = 200, body: Any = TEXT, kind: str = "text/plain") -> Response:

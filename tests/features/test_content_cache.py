@@ -24,7 +24,7 @@ from ewe.gateway.content_cache import PATIENCE, ContentCache, Recorder
 from ewe.http.caching import NEUTRAL, directives, lifetime, seconds, selecting
 from ewe.http.dates import http_date
 from ewe.http.limits import Limits
-from ewe.http.messages import FileResponse, Request, Response, Source, with_variables
+from ewe.http.messages import FileResponse, Request, Response, Source
 from ewe.http.parser import parse_request
 from ewe.http.response_head import options_of
 from ewe.http.status import HTTPError
@@ -326,11 +326,13 @@ def test_the_version_is_part_of_the_key(place: Place) -> None:
 
 
 def test_what_an_authorizer_says_is_part_of_the_key(place: Place) -> None:
-    place.says = lambda request: page(body=request.variables.get(b"TIER", b"none"))
+    place.says = lambda request: page(body=place.io.variables.get(b"TIER", b"none"))
     request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", Limits())
     for tier in (b"gold", b"free", b"gold"):
-        response = run(place.cached.respond(with_variables(request, {b"TIER": tier}), place.io))
+        place.io.variables = {b"TIER": tier}
+        response = run(place.cached.respond(request, place.io))
         assert response is not None and response.body == tier
+    place.io.variables = {}
     assert place.ask()[1] == b"none"
 
 

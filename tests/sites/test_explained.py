@@ -54,8 +54,9 @@ class Nowhere:
     scheme = "http"
     peer = None
     connected = None
-    variables = b""
-    asked = (None, b"")
+    variables: dict[bytes, bytes] = {}
+    block = b""
+    params = (None, b"")
 
     tried: object = None
     counted: tuple[object, ...] = ()

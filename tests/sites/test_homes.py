@@ -35,6 +35,8 @@ class Io:
     connected = None
     peer = ("127.0.0.1", 1)
     user = ""
+    variables: dict[bytes, bytes] = {}
+    counted: tuple[object, ...] = ()
 
     async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         return function(*arguments)

@@ -42,14 +42,14 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import WAIT, duration
-from ewe.features.base import Middleware
+from ewe.features.base import Middleware, respond_with
 from ewe.features.declaration import Feature, Key
 from ewe.features.guards.client import client_of, who
 from ewe.features.guards.request_rate import too_many
 from ewe.features.guards.tables import expected, table, texts
 from ewe.gateway.shared_table import Rate, SharedTable
 from ewe.http.error_pages import error_page
-from ewe.http.messages import Request, Response, with_variables
+from ewe.http.messages import Request, Response
 
 if TYPE_CHECKING:
     from ewe.features.guards.auth_command import Command
@@ -135,8 +135,8 @@ class Auth(Middleware):
             raise too_many(wait, "too many failed log-ins of this client (auth)")
         if not await self.right(request, io, client, name, password):
             return error_page(401, f"wrong name or password for {io.user[:64]!r} (auth)", self.fields)
-        known = with_variables(request, {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"})
-        return await self.inner.respond(known, io)
+        said = {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"}
+        return await respond_with(said, self.inner, request, io)
 
     async def right(self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes) -> bool:
         """Return whether the password is right. Raises HTTPError, as respond()."""

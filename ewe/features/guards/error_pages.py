@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.messages import ConfigError, quoted
-from ewe.features.base import Middleware
+from ewe.features.base import Middleware, respond_with
 from ewe.features.declaration import Feature, Key
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
@@ -56,9 +56,7 @@ class ErrorPages(Middleware):
         target = request.target.encode("latin-1")  # a page that is a program sees what the visitor asked for
         variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": target, b"REQUEST_URI": target}
         try:
-            asked = moved(request, path)
-            asked.variables = request.variables | variables
-            page = await self.site.respond(asked, io)
+            page = await respond_with(variables, self.site, moved(request, path), io)
             if page is None:
                 raise HTTPError(404, "there is no such file")
         except HTTPError as error:

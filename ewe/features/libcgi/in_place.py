@@ -12,6 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from ewe.bounded import BoundedDict
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
 from ewe.gateway import scripts
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from ewe.gateway.libcgi_output import Answers, AnyOutput
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
+
+
+MAX_REQUESTS = 1024
+NOT_KNOWN: tuple[None, bytes] = (None, b"")
 
 
 class LibCGI:
@@ -57,6 +62,8 @@ class LibCGI:
         self.follows = config.symlinks == "follow"
         self.limits = limits
         self.loaded: list[tuple[Libraries, Answers]] = []
+        # What a request without a body leads to, and its variables
+        self.known: BoundedDict[Request, tuple[Target | None, bytes]] = BoundedDict(MAX_REQUESTS)
         if holds_libraries(self.directory):
             self.load()  # forked children inherit the shim, and need not load it for each connection
 
@@ -78,12 +85,12 @@ class LibCGI:
 
         Raises HTTPError: 500 for a fault or a malformed head, 503 and 403 where nothing can be loaded.
         """
-        known, first = request.asked
-        if not (
-            type(known) is Target
-            and known.feature is self
-            and known.server is io.server
-            and known.scheme == io.scheme
+        known, first = self.known.get(request, NOT_KNOWN)
+        if (
+            known is None
+            or known.server is not io.server
+            or known.scheme != io.scheme
+            or known.variables is not io.variables
         ):
             script = self.find(request.path)
             if script is None:
@@ -93,11 +100,11 @@ class LibCGI:
                 await io.call(self.load)
             known = Target(self, script, io, request.method)
             if request.body is NO_BODY:
-                first = block(of_request(request, io.server, io.scheme, script, 0, self.document_root))
-                request.asked = (known, first)  # one assignment, since threads share the Request
+                first = block(of_request(request, io, script, 0, self.document_root))
+                self.known[request] = (known, first)
         elif known.plain:
             # The usual case, in few steps: a call costs a microsecond, and each step here a tenth.
-            output = await io.call(known.call, known.file, first, io.variables or variables_of(io))
+            output = await io.call(known.call, known.file, first, io.block or variables_of(io))
             if type(output) is bytes and (remembered := known.responses.get(output)) is not None:
                 return remembered
             return await self.answer(request, known, output, io)
@@ -107,7 +114,7 @@ class LibCGI:
             output = await io.call(libraries.call, script.file, first, variables_of(io))
         else:
             body = await spooled(request.body, self.spool)
-            found = block(of_request(request, io.server, io.scheme, script, body.length, self.document_root))
+            found = block(of_request(request, io, script, body.length, self.document_root))
             # The call closes the body. Closed here when the client leaves, its descriptor could be another body's
             # by the time that a thread beside the event loop maps it.
             call = libraries.call_with
@@ -148,15 +155,14 @@ class LibCGI:
 class Target:
     """What a remembered request leads to.
 
-    server, scheme: its variables were made for these. plain: its output may be a remembered one. That of an nph-
-    library may not, nor one for HEAD: the library may print less then, and Content-Length would say so.
+    server, scheme, variables: its block was made for these. plain: its output may be a remembered one. That of an
+    nph- library may not, nor one for HEAD: the library may print less then, and Content-Length would say so.
     """
 
-    __slots__ = ("call", "feature", "file", "plain", "responses", "scheme", "script", "server")
+    __slots__ = ("call", "file", "plain", "responses", "scheme", "script", "server", "variables")
 
     def __init__(self, feature: LibCGI, script: Script, io: Stream, method: str) -> None:
         libraries, answers = feature.loaded[0]
-        self.feature = feature
         self.script = script
         self.file = script.file
         self.call = libraries.call
@@ -164,13 +170,14 @@ class Target:
         self.plain = method != "HEAD" and not is_nph(script)
         self.server = io.server
         self.scheme = io.scheme
+        self.variables = io.variables
 
 
 def variables_of(io: Stream) -> bytes:
     """Return the block of the variables that depend on the client's connection alone, made once for each."""
-    if not io.variables:
-        io.variables = block(of_connection(io))
-    return io.variables
+    if not io.block:
+        io.block = block(of_connection(io))
+    return io.block
 
 
 def block(variables: Mapping[bytes, bytes]) -> bytes:
