@@ -17,11 +17,12 @@ from collections.abc import Collection, Sequence
 from ewe import __version__
 from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
 from ewe.config.command_parser import HelpFormatter
-from ewe.config.linux import needs_linux
+from ewe.config.feature_table import COMMANDS
 from ewe.config.messages import ConfigError, Failure, nearest, one_line, quoted
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
 from ewe.config.settings import SETTINGS, Config, groups
+from ewe.registry import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ class SiteError(Failure):
 def main(arguments: list[str]) -> int:
     """Run the command with its arguments (by default the process's own) and return its exit status."""
     options = _parse(arguments)
-    if options.build_libcgi:
-        return _build_libcgi()
+    for command in COMMANDS:
+        if getattr(options, command.option.replace("-", "_")):
+            return _print(load(command.run)())
     config = _configure(options)
     if options.print_config:
         return _print(as_toml(config))
@@ -100,16 +102,6 @@ def _explain(config: Config, question: str) -> int:
         )
     except ValueError as error:
         raise Failure(str(error)) from None
-
-
-def _build_libcgi() -> int:
-    """Build LibCGI's shim, and the host that X-Switch runs, unless they are built."""
-    if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
-        raise Failure(reason)
-    from ewe.libcgi.build import build
-    from ewe.xswitch.tools import libcgi
-
-    return _print(f"built: {build()}\nbuilt: {libcgi.build()}\n")
 
 
 def _print(text: str) -> int:
@@ -261,7 +253,7 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
     for name, text in (
         ("--check-config", "check the settings and what they name, and end"),
         ("--print-config", "print every setting, with where it came from, and end"),
-        ("--build-libcgi", "build what LibCGI libraries need (with a C compiler), and end"),
+        *((f"--{command.option}", command.help) for command in COMMANDS),
     ):
         group.add_argument(name, action="store_true", default=False, help=text)
     group.add_argument("--version", action="version", version=f"ewe {__version__}", help="print it and end")
@@ -274,7 +266,7 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
         "--explain",
         "--check-config",
         "--print-config",
-        "--build-libcgi",
+        *(f"--{command.option}" for command in COMMANDS),
         "--version",
         "-h",
         "--help",

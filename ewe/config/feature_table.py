@@ -77,6 +77,23 @@ ANSWERS = {"webdav": "ewe.features.webdav"}
 # Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS, and imports nothing but
 # ewe.config: it is imported with the settings, so every process that ewe forks has it.
 SETTINGS = ("ewe.features.browser.settings",)
+
+
+class Command(NamedTuple):
+    """An option of the command `ewe` that does something else than to serve: module:function, and its help."""
+
+    option: str
+    help: str
+    run: str
+
+
+COMMANDS = (
+    Command(
+        "build-libcgi",
+        "build what LibCGI libraries need (with a C compiler), and end",
+        "ewe.xswitch.tools.libcgi:build_all",
+    ),
+)
 # Around the whole server: the setting that switches it on
 SERVER = {"trusted_proxies": "ewe.features.trusted_proxies"}
 OFF = (False, None, 0, (), "", "off")
@@ -98,11 +115,23 @@ def is_on(config: object, setting: str) -> bool:
     return setting == "always" or getattr(config, setting) not in OFF
 
 
-def features(config: object) -> Iterator[Any]:
-    """Yield the declarations of the features that a configuration asks for, in the order of the table."""
+def features(config: object, setting: str = "") -> Iterator[Any]:
+    """Yield the declarations of the features that a configuration asks for, in the order of the table.
+
+    setting: only those that this setting switches on.
+    """
     for module, settings in FEATURES:
-        if any(is_on(config, setting) for setting in settings):
+        if any(is_on(config, each) for each in settings if setting in ("", each)):
             yield feature(module)
+
+
+def lacking(config: object, setting: str = "") -> Iterator[str]:
+    """Yield why a server with this configuration cannot start: what its features lack, a line each.
+
+    setting: only of the features that this setting switches on.
+    """
+    for each in features(config, setting):
+        yield from each.needs(config) if each.needs is not None else ()
 
 
 def modules() -> list[str]:

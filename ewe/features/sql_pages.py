@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
+    from ewe.features.databases.asking import Databases
     from ewe.features.plan import Plan
-    from ewe.gateway.database import Databases
     from ewe.streams.base import Stream
 
 T = TypeVar("T")

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
+    from ewe.features.databases.asking import Databases
     from ewe.features.plan import Plan
     from ewe.features.sql_pages import SQLPages
     from ewe.features.xswitch import XSwitch
     from ewe.gateway.claims import Claims
-    from ewe.gateway.database import Databases
     from ewe.streams.base import Stream
 
 NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")

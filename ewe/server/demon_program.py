@@ -16,11 +16,9 @@ Read next: ewe/database/inherited.py, the other side of the fork.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-from ewe.config.linux import needs_linux
 from ewe.config.messages import quoted
 from ewe.config.setting_types import parse_database
 from ewe.server.kept_programs import Forked, Program, Running
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
 
 DEMON = "ewe.database.inherited"
-HERE = "ewe --host 0.0.0.0 4000"  # what a container runs instead
 
 
 class DemonProgram(Program):
@@ -77,22 +74,3 @@ def write_settings(config: Config, path: str) -> None:
         owner = os.stat(os.path.dirname(path))
         os.chown(fresh, owner.st_uid, owner.st_gid)
     os.replace(fresh, path)
-
-
-def missing_databases(config: Config) -> list[str]:
-    """Return a line for each database that cannot be there: no Linux, no such file, or no driver."""
-    lines = []
-    if needs_demon(config) and (reason := needs_linux("the database demon (database)", HERE)):
-        return [reason]
-    for each in config.database if needs_demon(config) else ():
-        name, driver, place = parse_database(each)
-        if driver != "sqlite":
-            if importlib.util.find_spec("psycopg") is None:
-                lines.append(f"database {name}: PostgreSQL needs psycopg: pip install 'ewe-server[database]'")
-        elif place and not os.path.isfile(place):
-            lines.append(f"database {name}: there is no file {place!r} (database)")
-        elif place and not os.access(place, os.R_OK):
-            lines.append(
-                f"database {name}: {place!r} may not be read; change its mode or its owner (database)"
-            )
-    return lines

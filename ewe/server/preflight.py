@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import features
-from ewe.config.setting_types import parse_database
+from ewe.config.feature_table import features, lacking
 from ewe.log_files import open_log
 from ewe.processors.base import find
 from ewe.server.access import asked_as, closed_python, doubts, log_doubts, program_doubts, python_doubts
-from ewe.server.demon_program import missing_databases, needs_demon
 from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import check_features, check_users, no_xswitch, words_of
+from ewe.server.processor_factory import check_users, no_xswitch, words_of
 from ewe.server.run import addresses_of, apache_rules
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
@@ -36,10 +34,8 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     notes: list[str] = []
     if reason := no_xswitch(config):
         failures.append(reason)
-    missing = missing_databases(config)
-    failures += missing
-    if needs_demon(config) and not missing:
-        notes += unopened_databases(config)
+    has_xswitch = find(config.concurrency).needs_xswitch  # with one, the workers become another user
+    failures += lacking(with_xswitch(config))
     for form in dict.fromkeys(own.log_format for own in config.each_site()):
         try:
             logger.AccessLog("off", form)
@@ -50,10 +46,9 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     except StartError as reason:
         failures.append(str(reason))
     try:
-        if not find(config.concurrency).needs_xswitch:  # with one, the workers become another user
+        if not has_xswitch:
             for own in config.each_site():
                 check_users(own)
-            check_features(config)
     except StartError as reason:
         failures.append(str(reason))
     site = None
@@ -116,18 +111,6 @@ def with_xswitch(config: Config) -> Config:
     if find(config.concurrency).needs_xswitch and config.xswitch is None:
         return config.replace("the xswitch model", xswitch="unix:/run/ewe-xswitch")
     return config
-
-
-def unopened_databases(config: Config) -> Iterator[str]:
-    """Yield a line for each database that cannot be opened now. The server would start, since it may be later."""
-    from ewe.database.drivers import Database, connect
-    from ewe.database.protocol import DatabaseError
-
-    for name, driver, place in map(parse_database, config.database):
-        try:
-            connect(Database(name, driver, place, write=False)).close()
-        except DatabaseError as error:
-            yield f"database {name} cannot be opened: {error} (database)"
 
 
 def failing_files(config: Config) -> Iterator[str]:

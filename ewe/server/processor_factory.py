@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import features
+from ewe.config.feature_table import features, lacking
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_address
 from ewe.processors.base import Processor, find
@@ -89,7 +89,8 @@ class ProcessorFactory:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
         for own in config.each_site():
             check_users(own)
-        check_features(config)
+        for reason in lacking(config):
+            raise StartError(reason)
         words = words_of(self.model, config)
         try:
             open_logs(config)
@@ -237,13 +238,6 @@ def check_users(config: Config) -> None:
             "root does not serve users' directories (userdir), since it can read all files of the machine: "
             "--user www-data serves them as www-data, --user root as root"
         )
-
-
-def check_features(config: Config) -> None:
-    """Raise StartError if a feature lacks what its settings need."""
-    for each in features(config):
-        for reason in each.needs(config) if each.needs is not None else ():
-            raise StartError(reason)
 
 
 def no_xswitch(config: Config) -> str:

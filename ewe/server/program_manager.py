@@ -40,9 +40,10 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from ewe import logger
+from ewe.config.feature_table import lacking as lacking_for
 from ewe.config.setting_types import parse_program
 from ewe.gateway.programs import ErrorLog
-from ewe.server.demon_program import DemonProgram, missing_databases, needs_demon, write_settings
+from ewe.server.demon_program import DemonProgram, needs_demon, write_settings
 from ewe.server.kept_programs import Command, Program, missing_programs
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
@@ -73,7 +74,7 @@ class ProgramManager:
         commands = [parse_program(each) for each in config.fastcgi_start]
         if missing := missing_programs(config):
             raise StartError(missing[0])
-        if missing := missing_databases(config):
+        if missing := [*lacking_for(config, DemonProgram.setting)]:
             raise StartError(missing[0])
         self.demon: DemonProgram | None = None
         self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
@@ -98,7 +99,7 @@ class ProgramManager:
 
         Raises StartError if a database is not there.
         """
-        if missing := missing_databases(config):
+        if missing := [*lacking_for(config, DemonProgram.setting)]:
             raise StartError(missing[0])
         config = config.replace("fastcgi-start", fastcgi=[*config.fastcgi, *self.named])
         if self.demon is not None and needs_demon(config):

@@ -192,5 +192,5 @@ def test_its_modules_are_in_no_process_of_ewe(start: Start, tmp_path: Path) -> N
     place = make_database(tmp_path / "shop.db", 1)
     server = start("thread", "--mount", "/loaded=loaded:Loaded", "--database", f"shop={place}", env={})
     loaded = web.get(server.url + "loaded").text.split()
-    assert "ewe.gateway.database" in loaded and "ewe.database.protocol" in loaded
+    assert "ewe.features.databases.asking" in loaded and "ewe.database.protocol" in loaded
     assert not {"sqlite3", "ewe.database.demon", "ewe.database.settings"}.intersection(loaded)

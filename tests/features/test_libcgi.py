@@ -19,7 +19,9 @@ from support.server import MODELS, Server, Start, run_command, wait_until
 from support.wire import read_all
 
 StartLibraries = Callable[..., Server]
-EVER = {"ewe.gateway.libcgi.FAULTS": 100_000}  # a library is never kept out, however often it faults
+EVER = {
+    "ewe.features.libcgi.libraries.FAULTS": 100_000
+}  # a library is never kept out, however often it faults
 # Where a library stays loaded from one connection to the next.
 LASTING = [model for model in MODELS if model not in ("fork", "prefork")]
 SEVERAL = ("prefork", "thread", "pool", "asyncio")
@@ -227,7 +229,7 @@ def test_a_changed_file(start_libraries: StartLibraries, built: Path, tmp_path: 
 
 
 def test_a_library_that_faults_again_and_again_is_kept_out(start_libraries: StartLibraries) -> None:
-    server = start_libraries("thread", constants={"ewe.gateway.libcgi.OUT": 2.0})
+    server = start_libraries("thread", constants={"ewe.features.libcgi.libraries.OUT": 2.0})
     with web.Client(base_url=server.url) as client:
         for _ in range(3):
             assert client.get(f"{FAULTY}?late-segv").status_code == 500

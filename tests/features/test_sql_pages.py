@@ -24,9 +24,9 @@ from support.xswitch_client import account
 from ewe.config.settings import Config
 from ewe.database.protocol import ClientRequest
 from ewe.features import sql_pages
+from ewe.features.databases.asking import Databases, Table
 from ewe.features.sql_pages import SQLPages
 from ewe.features.static import SETTLED, Static
-from ewe.gateway.database import Databases, Table
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.streams.blocking import run

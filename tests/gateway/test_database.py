@@ -16,7 +16,7 @@ from support.demon import FEATURE, Demon
 from support.server import MODELS, Start, wait_until
 
 from ewe.config.settings import Config
-from ewe.gateway.database import Databases
+from ewe.features.databases.asking import Databases
 
 NUMBERS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT %d) SELECT n FROM c"
 

@@ -13,7 +13,7 @@ import pytest
 from support.libcgi_libraries import compile_libraries
 from support.server import ROOT, run_command
 
-from ewe.gateway.libcgi import Libraries
+from ewe.features.libcgi.libraries import Libraries
 from ewe.libcgi import build
 
 pytestmark = pytest.mark.starts_processes  # a compiler
@@ -63,7 +63,7 @@ def test_no_call_sees_the_environment_of_another(
 
 OWN_FAULT = """
 import ctypes, os, sys
-from ewe.gateway.libcgi import Libraries
+from ewe.features.libcgi.libraries import Libraries
 os.geteuid = lambda: 65534
 libraries = Libraries({directory!r}, 30.0, follows=True)
 library = {directory!r} + "/contract.so"

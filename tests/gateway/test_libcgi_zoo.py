@@ -22,7 +22,9 @@ from support.proc import alive, open_files, session_members
 from support.server import Server, Start, wait_until
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("gcc")]
-EVER = {"ewe.gateway.libcgi.FAULTS": 100_000}  # a library is never kept out, however often it faults
+EVER = {
+    "ewe.features.libcgi.libraries.FAULTS": 100_000
+}  # a library is never kept out, however often it faults
 NUMBERS = itertools.count(1)
 Zoo = Callable[..., "Visit"]
 

@@ -43,6 +43,7 @@ CIRCLES = {
 
 SOCKETS = {"_socket", "asyncio", "select", "selectors", "socket", "socketserver", "uvloop"}
 THREADS = {"_thread", "concurrent", "multiprocessing", "threading"}
+WITH_LOCKS = {"ewe.features.libcgi.libraries"}  # it keeps the threads apart that call one library
 # The logs are polled before they are written, so that none of their readers can hold the server.
 ROOMS_WITH_SOCKETS = {
     "ewe.log_files",
@@ -123,18 +124,18 @@ def offences(module: str, source: str, modules: set[str], *, is_package: bool = 
     imports = Imports(module if is_package else module.rpartition(".")[0], modules | FLOORS.keys())
     imports.visit(ast.parse(source))
     for found in imports.found:
-        reason = objection(room, found)
+        reason = objection(module, room, found)
         if reason:
             yield f"{found.line}: {module} imports {found.module}: {reason}"
 
 
-def objection(room: str, found: Import) -> str | None:
+def objection(module: str, room: str, found: Import) -> str | None:
     """Why this room may not import that, if it may not."""
     top = found.module.partition(".")[0]
     if top not in ("ewe", *HOUSES):
         if top in SOCKETS and room not in ROOMS_WITH_SOCKETS:
             return "only streams, processors and the server touch sockets and loops"
-        if top in THREADS and room == "ewe.features":
+        if top in THREADS and room == "ewe.features" and module not in WITH_LOCKS:
             return "a feature does not know which model runs it"
         return None
     target = room_of(found.module)

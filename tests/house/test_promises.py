@@ -27,14 +27,7 @@ from ewe.streams.blocking import BlockingStream, run, set_timeouts
 SOURCE = Path(ewe.__file__).parent
 REQUEST = b"GET /page.txt HTTP/1.1\r\nHost: a\r\n\r\n"
 
-# The server is to reach these rooms by one table only (ewe.config.feature_table): today these files import them by
-# name. A row may go, and a name in a row; none may come.
-KNOWN = {
-    "cli.py": {"libcgi", "xswitch"},
-    "gateway/database.py": {"database"},
-    "gateway/libcgi_shim.py": {"libcgi"},
-    "server/preflight.py": {"database"},
-}
+# The server reaches these rooms by one table only, in which they are strings: ewe.config.feature_table.
 # The interface of features, and the files of a document root, which every site has
 INTERFACE = ("base", "declaration", "plan", "static", "files")
 APART = ("xswitch", "libcgi", "database", "sqlpages")
@@ -140,7 +133,7 @@ def imports(path: Path) -> Iterator[str]:
                 yield f"{node.module}.{name.name}".removeprefix("ewe.")
 
 
-def test_the_rooms_that_know_a_feature_become_fewer() -> None:
+def test_no_core_file_imports_a_feature() -> None:
     found: dict[str, set[str]] = {}
     for path in SOURCE.rglob("*.py"):
         name = path.relative_to(SOURCE).as_posix()
@@ -152,10 +145,7 @@ def test_the_rooms_that_know_a_feature_become_fewer() -> None:
                 found.setdefault(name, set()).add(room)
             elif room == "features" and rest[0] not in INTERFACE:
                 found.setdefault(name, set()).add(f"features.{rest[0]}")
-    new = {name: features - KNOWN.get(name, set()) for name, features in found.items()}
-    assert not {name: features for name, features in new.items() if features}, "one more file names a feature"
-    gone = {name: features - found.get(name, set()) for name, features in KNOWN.items()}
-    assert not {name: features for name, features in gone.items() if features}, "take these out of KNOWN"
+    assert not found, "only ewe.config.feature_table names features, as strings"
 
 
 @pytest.mark.starts_processes

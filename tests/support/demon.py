@@ -23,7 +23,7 @@ import json
 from urllib.parse import unquote
 
 from ewe.database.protocol import ClientRequest, DatabaseError
-from ewe.gateway.database import Databases, http_error
+from ewe.features.databases.asking import Databases, http_error
 from ewe.http.messages import Response
 
 class Asks:

@@ -20,7 +20,7 @@ from ewe.features.browser.pages import Facet, Known, Rows
 from ewe.features.browser.schema import DIALECTS, ForeignKey, Schema, Table, schema_of
 from ewe.features.browser.statements import Statement, count_of, counts_of, facet_of, labels_of
 from ewe.features.browser.urls import View
-from ewe.gateway.database import Databases, Result, from_json
+from ewe.features.databases.asking import Databases, Result, from_json
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream

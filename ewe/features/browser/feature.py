@@ -32,7 +32,7 @@ from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.gateway.database import Databases
+    from ewe.features.databases.asking import Databases
     from ewe.streams.base import Stream
 
 FIELDS = (

@@ -32,7 +32,7 @@ from urllib.parse import parse_qsl, quote_plus
 from ewe.database.layouts import typed
 from ewe.database.protocol import Value
 from ewe.features.browser.schema import Table
-from ewe.gateway.database import from_json
+from ewe.features.databases.asking import from_json
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 

@@ -1,6 +1,7 @@
 """LibCGI as a feature: programs in libraries, called by this process or by an engine of X-Switch.
 
-in_place.py   in this process (`libcgi-isolation = in-place`)
+in_place.py   in this process (`libcgi-isolation = in-place`): libraries.py decides what is loaded when, shim.py
+              binds the C side (ewe/libcgi), output.py makes a response of what a library writes
 process.py    in an engine of X-Switch (`libcgi-isolation = process`)
 status.py     the page /libcgi-status
 """
@@ -104,11 +105,11 @@ FEATURE = Feature(
     ends_processes=ends_processes,
     needs=needs,
     notes=notes,
-    late=tuple(
-        f"ewe.{name}"
-        for name in (
-            *("features.libcgi.in_place", "features.libcgi.process", "features.libcgi.status"),
-            *("gateway.libcgi", "gateway.libcgi_output", "gateway.libcgi_shim", "libcgi.build"),
-        )
+    late=(
+        "ewe.libcgi.build",
+        *(
+            f"ewe.features.libcgi.{name}"
+            for name in ("in_place", "process", "status", "libraries", "output", "shim")
+        ),
     ),
 )

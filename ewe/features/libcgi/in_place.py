@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
-    from ewe.gateway.libcgi import Libraries
-    from ewe.gateway.libcgi_output import Answers, AnyOutput
+    from ewe.features.libcgi.libraries import Libraries
+    from ewe.features.libcgi.output import Answers, AnyOutput
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
@@ -69,9 +69,9 @@ class LibCGI:
 
     def load(self) -> None:
         """Load what calls libraries. If several threads do so at once, the first one's counts for all."""
-        from ewe.gateway.libcgi import Libraries
-        from ewe.gateway.libcgi_output import Answers
-        from ewe.gateway.libcgi_shim import NotBuilt
+        from ewe.features.libcgi.libraries import Libraries
+        from ewe.features.libcgi.output import Answers
+        from ewe.features.libcgi.shim import NotBuilt
 
         libraries = Libraries(self.directory, self.timeout, follows=self.follows, max_output=self.max_output)
         self.loaded.append((libraries, Answers(self.limits)))
@@ -199,8 +199,8 @@ def obstacle(config: Config) -> str:
         return ""
     if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
         return f"{reason} (libcgi-path)"
-    from ewe.gateway.libcgi import AS_ROOT
-    from ewe.gateway.libcgi_shim import NOT_BUILT
+    from ewe.features.libcgi.libraries import AS_ROOT
+    from ewe.features.libcgi.shim import NOT_BUILT
     from ewe.libcgi.build import shim
 
     if not shim().exists():

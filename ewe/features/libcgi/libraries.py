@@ -6,8 +6,8 @@ CGI starts a program for a request; FastCGI asks a program that waits. LibCGI ma
                 │ no, or the file has changed              │ a fault
                 └─▶ libcgi_load()                          └─▶ 500, and the library is unloaded
 
-The C side (ewe/libcgi) recovers from faults and keeps threads apart; see guard.c and core.c there. libcgi_shim.py
-binds it, and libcgi_output.py makes a response of what a library writes. What this module adds is policy:
+The C side (ewe/libcgi) recovers from faults and keeps threads apart; see guard.c and core.c there. shim.py
+binds it, and output.py makes a response of what a library writes. What this module adds is policy:
 
 - **A changed file** is loaded beside the old library, which is unloaded when no thread is inside it. ewe looks at
   the file at most once a second (FRESH).
@@ -18,13 +18,13 @@ binds it, and libcgi_output.py makes a response of what a library writes. What t
   with 500.
 - **A body** is mapped into memory, not read: the kernel brings in only the pages that the library touches.
 
-A call costs a microsecond, so everything around it counts. Two things are remembered: the request's variables with
-the Request, and the parsed head, or for short output the whole Response, with the bytes that it came from.
+A call costs a microsecond, so everything around it counts. Two things are remembered: the variables of a
+request, and the parsed head, or for short output the whole Response, with the bytes that it came from.
 
 What can go wrong: a library shares our memory. Nothing notices a stray write that does not fault; docs/libcgi.md
 says what to run in a separate process.
 
-Read next: libcgi_output.py, libcgi_shim.py; ewe/libcgi/core.h.
+Read next: output.py, shim.py; ewe/libcgi/core.h.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ewe.gateway.libcgi_output import SHORT_OUTPUT, AnyOutput, Output
-from ewe.gateway.libcgi_shim import BUSY, DONE, GONE, Call, Info, NotBuilt, Shim, Slot
+from ewe.features.libcgi.output import SHORT_OUTPUT, AnyOutput, Output
+from ewe.features.libcgi.shim import BUSY, DONE, GONE, Call, Info, NotBuilt, Shim, Slot
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """LibCGI's shim, bound by ctypes: the functions and structures of ewe/libcgi/core.h.
 
-With ctypes no module of Python is compiled, so a wheel of ewe holds no binary. Read next: libcgi.py.
+With ctypes no module of Python is compiled, so a wheel of ewe holds no binary. Read next: libraries.py.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ewe.features.libcgi.in_place import LibCGI
-    from ewe.gateway.libcgi import Entry
+    from ewe.features.libcgi.libraries import Entry
     from ewe.streams.base import Stream
 
 PATH = "/libcgi-status"

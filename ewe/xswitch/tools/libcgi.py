@@ -9,10 +9,23 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from ewe.config.linux import needs_linux
+from ewe.config.messages import Failure
 from ewe.libcgi.build import DIRECTORY, SOURCES, TARGET, BuildError, compile_c, shim
+from ewe.libcgi.build import build as build_shim
 from ewe.xswitch.engine_kinds import LIBCGI
 
 HOST = DIRECTORY / "host.c"
+
+
+def build_all() -> str:
+    """Build LibCGI's shim, and the host that X-Switch runs, unless they are built; return what to print.
+
+    Raises Failure: not on Linux, or a BuildError.
+    """
+    if reason := needs_linux("LibCGI", "ewe --host 0.0.0.0 4000"):
+        raise Failure(reason)
+    return f"built: {build_shim()}\nbuilt: {build()}\n"
 
 
 def build() -> str:
