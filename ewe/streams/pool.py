@@ -38,6 +38,7 @@ from ewe.streams.base import (
     SHARE,
     Disconnected,
     MinRate,
+    Poller,
     Timeout,
     Timeouts,
     Wait,
@@ -51,7 +52,6 @@ from ewe.streams.poller import HALF_CLOSED
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell
-    from ewe.streams.poller import Poller
 
 
 class PoolStream(BlockingStream):
