@@ -169,17 +169,16 @@ class Pool(Processor):
                 self.expire(now)
 
     def begin(self, accepted: Accepted) -> None:
-        """Start a conversation and run it to its first wait, where it parks; over TLS a worker does this."""
+        """Start a conversation and run it to its first wait, where it parks; a worker does it if it computes."""
         stream = PoolStream(
             accepted.socket, accepted.client, accepted.server, self.config, self.config.parking == "always"
         )
         self.register(stream)
         task = Task(stream, self.converse(stream))
-        if self.site.tls is None:
-            self.advance(task)
+        if self.conversations.computes_first:
+            self.queue.put(task)  # the main thread must not compute, or wait in recv(2) (parking = idle)
         else:
-            # A handshake computes, and with parking = idle it waits in recv(2): that would stop the main thread.
-            self.queue.put(task)
+            self.advance(task)
 
     def expire(self, now: float) -> None:
         """Queue the parked conversations that are past their deadline; Timeout is thrown into them."""
