@@ -18,10 +18,12 @@ import pytest
 from support.rooms import BEGIN, END, FLOORS, PAGE, ROOT, SOURCES, room_of, with_rooms
 
 # Which modules of its own package a room shares; where nothing is said, all of them.
-# Prefork is the serial model in many processes, X-Switch the event model with something behind it.
+# Prefork is the serial model in many processes, X-Switch the event model with something behind it. The pool parks
+# conversations in a file of its own.
 SHARED = {
     "ewe.processors": {
-        f"ewe.processors{name}" for name in ("", ".accounting", ".base", ".event", ".names", ".serial")
+        f"ewe.processors{name}"
+        for name in ("", ".accounting", ".base", ".event", ".names", ".pool_parking", ".serial")
     },
 }
 

@@ -169,7 +169,7 @@ class Late(Pool):
     name = "late"
     def __init__(self, site, config):
         super().__init__(site, config)
-        self.parked = Parked()
+        self.parking.parked = Parked()
 """
 
 
