@@ -37,11 +37,9 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway import orphans
-from ewe.processors.base import UnknownModel
-from ewe.registry import in_words
 from ewe.server import systemd
 from ewe.server.children import LONGEST_S, Place, how_ended
-from ewe.server.privileges import become
+from ewe.server.new_worker import NewWorker, sources_of_this_process
 from ewe.server.reports import Reports
 from ewe.server.worker import (
     CUT,
@@ -51,7 +49,6 @@ from ewe.server.worker import (
     STOPPED,
     STOPS,
     UNUSABLE,
-    Worker,
     ignore_stops,
 )
 from ewe.server.worker_table import (
@@ -466,45 +463,16 @@ class Supervisor:
         if pid == 0:
             status = FAILED
             try:
-                status = self.be_worker(place)
+                status = self.new_worker(place)
             finally:
                 os._exit(status)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
         return pid
 
-    def be_worker(self, place: int) -> int:
-        """Run a processor in this new process."""
-        # First: no signal may be written to a descriptor that is reused for another file.
-        signal.set_wakeup_fd(-1)
-        for descriptor in (self.held, self.wake, self.wake_writer):
-            os.close(descriptor)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if self.factory.xswitch_process:
-            become(self.factory.xswitch_process.user, self.factory.config.group)
-        if self.factory.imports_in_workers and (failure := self.load_program()):
-            self.report(failure)
-            return UNUSABLE
-        return Worker(self.factory, self.sockets, str(place + 1), self.lifeline, self.report).run()
-
-    def report(self, failure: str) -> None:
-        """Report from a worker that it can serve, or why it cannot."""
-        self.reports.send(failure, sources_of_this_process() if self.sources is not None else ())
-
-    def load_program(self) -> str:
-        """Import applications as they are now, in this worker; return why they cannot be imported, or ""."""
-        # A module may take long, or never end: signals end this process meanwhile, since nothing is served yet.
-        for number in (*STOPS, signal.SIGHUP):
-            signal.signal(number, lambda *_: os._exit(STOPPED))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
-        try:
-            self.factory.load()
-        except (StartError, UnknownModel) as reason:
-            return str(reason)
-        except Exception as reason:
-            return f"a worker cannot import: {in_words(reason)}"
-        finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})
-        return ""
+    def new_worker(self, place: int) -> int:
+        """Be a worker, in the process that was forked; return its exit status."""
+        new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, self.sources is not None)
+        return new.run(str(place + 1), (self.held, self.wake, self.wake_writer))
 
     def start_due(self) -> None:
         """Start the workers that are due, and hurry those that are to end."""
@@ -514,12 +482,7 @@ class Supervisor:
                 place.due = None
                 self.start(number)
         for each in list(self.workers.values()):
-            if (
-                each.state is RETIRING
-                and each.hurry_at is not None
-                and each.hurry_at <= now
-                and not self.stopping
-            ):
+            if each.is_to_hurry(now) and not self.stopping:
                 self.happen(each, Event.HURRY)
 
     def reap(self) -> None:
@@ -547,10 +510,3 @@ class Supervisor:
     def is_old(self, worker: WorkerProcess) -> bool:
         """Return whether a worker is one that a change replaces; X-Switch never is."""
         return worker.place != XSWITCH and worker.generation <= self.generation
-
-
-def sources_of_this_process() -> list[str]:
-    """Return the directories from which this process has loaded the program (reload)."""
-    from ewe.server.sources import directories
-
-    return directories()

@@ -144,6 +144,10 @@ class WorkerProcess:
         """Whether it has its place, as a worker that does not retire."""
         return self.state in IN_PLACE
 
+    def is_to_hurry(self, now: float) -> bool:
+        """Return whether it has kept its idle connections for long enough."""
+        return self.state is RETIRING and self.hurry_at is not None and self.hurry_at <= now
+
     @property
     def name(self) -> str:
         """What the log calls it."""
