@@ -53,9 +53,8 @@ from ewe.streams.descriptors import EXHAUSTED
 if TYPE_CHECKING:
     from ewe.gateway import scgi, uwsgi
     from ewe.http.messages import Request
-    from ewe.streams.base import Stream
+    from ewe.streams.base import Poller, Stream
     from ewe.streams.bells import Bell
-    from ewe.streams.poller import Poller
 
     Codec = type[Requester] | type[scgi.Requester] | type[uwsgi.Requester]
 

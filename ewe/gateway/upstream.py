@@ -19,8 +19,7 @@ import time
 from socket import SocketType  # without the methods in Python that socket.socket adds to each call
 
 from ewe.config.setting_types import parse_address
-from ewe.streams.base import RECEIVE, Timeout
-from ewe.streams.poller import Poller
+from ewe.streams.base import RECEIVE, Poller, Timeout
 
 # Seconds between two tries while a Unix socket's backlog is full. No event tells when it has room again.
 CROWDED = 0.05

@@ -35,14 +35,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
-from ewe.conversation import BUSY
 from ewe.processors.base import Processor
 from ewe.streams.base import Stream
 from ewe.streams.calls import CallThreads
@@ -107,26 +105,24 @@ class Event(Processor):
         finally:
             self.running = False
             self.calls.close()
-            self.stop_applications()
+            self.stop_conversations()
             self.loop.close()
 
-    def start_applications(self) -> str:
-        if not self.site.applications:
-            return ""
-        from ewe.gateway.asgi import start_all
+    def start_conversations(self) -> str:
+        return self.conversations.start(self.told_to_finish, self.loop.run_until_complete)
 
-        return self.loop.run_until_complete(start_all(self.site.applications, self.told_to_finish))
-
-    def stop_applications(self) -> None:
+    def stop_conversations(self) -> None:
         # serve() calls this before it closes the loop; the server calls it again, since serve() may not have run.
-        if "ewe.gateway.asgi" in sys.modules and not self.loop.is_closed():
-            from ewe.gateway.asgi import stop_all
+        if not self.loop.is_closed():
+            self.conversations.stop(self.told_to_abort, self.run_at_the_end)
 
-            task = self.loop.create_task(stop_all(self.config.grace, self.told_to_abort))
-            task.add_done_callback(lambda _: self.loop.stop())
-            while not task.done():
-                self.loop.run_forever()  # a stop that came late for the loop's last run ends it at once
-            task.result()
+    def run_at_the_end(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine to its end, although a stop that came late may end each run of the loop at once."""
+        task = self.loop.create_task(work)
+        task.add_done_callback(lambda _: self.loop.stop())
+        while not task.done():
+            self.loop.run_forever()
+        task.result()
 
     def settle(self, servers: list[asyncio.Server]) -> None:
         """Stop accepting, and let the connections begin that the loop has accepted already.
@@ -202,8 +198,8 @@ class Event(Processor):
         """Answer 503 without reading a request; the last few stay open for a while (Processor.refuse)."""
         peer = transport.get_extra_info("peername")
         self.report_refusal(peer[0] if peer else "unix:", limit)
-        if self.site.tls is None:
-            transport.write(BUSY)
+        if self.conversations.refusal:
+            transport.write(self.conversations.refusal)
         try:
             transport.write_eof()
         except (OSError, RuntimeError):  # the client has left

@@ -41,7 +41,6 @@ from ewe.processors.base import Processor
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.site import Site
     from ewe.streams.listener import Accepted, Listener
 
 TOLD = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1}
@@ -123,10 +122,10 @@ class Fork(Processor):
         try:
             self.hold(stream)
         finally:
-            self.stop_applications()
+            self.stop_conversations()
 
-    def start_applications(self) -> str:
-        """Start nothing: the thread of the applications would not be in the children. Each child starts its own."""
+    def start_conversations(self) -> str:
+        """Start nothing: a thread of the parent would not be in the children. Each child starts its own."""
         return ""
 
     def reap(self) -> None:
@@ -146,7 +145,7 @@ class Fork(Processor):
         super().retire()
         self.tell(signal.SIGHUP)
 
-    def adopt(self, site: Site, config: Config) -> None:
+    def adopt(self, site: Any, config: Config) -> None:
         super().adopt(site, config)
         self.tell(signal.SIGHUP)
 

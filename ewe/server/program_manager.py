@@ -9,8 +9,8 @@ process does this, so that it is the same under every concurrency model:
      └─ lifeline ──────┘  └─ pipe ◀─ what they write to standard output and error: the error log
 
 - **They end.** A process that ends is started again: at once, or, if it lived for less than a second, later and
-  later (BACK_OFF). While every process of a program has failed twice in a row, its socket has no name: requests are
-  answered 503 at once, instead of waiting in the backlog until they are 504.
+  later (children.py). While every process of a program has failed twice in a row, its socket has no name: requests
+  are answered 503 at once, instead of waiting in the backlog until they are 504.
 - **The server ends**, also by kill -9. The kernel then closes the last end of the lifeline. The manager ends each
   process with its process group: TERM, and KILL after a while. php-cgi with PHP_FCGI_CHILDREN has children in its
   group. If the manager itself is killed, the kernel sends TERM to the programs (PR_SET_PDEATHSIG).
@@ -43,6 +43,8 @@ from ewe import logger
 from ewe.config.feature_table import lacking as lacking_for
 from ewe.config.setting_types import parse_program
 from ewe.gateway.programs import ErrorLog
+from ewe.server import children
+from ewe.server.children import SHORTEST_S, YOUNG_S, how_ended
 from ewe.server.demon_program import DemonProgram, needs_demon, write_settings
 from ewe.server.kept_programs import Command, Program, missing_programs
 from ewe.server.privileges import become
@@ -52,8 +54,6 @@ from ewe.streams.listener import StartError
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
-BACK_OFF = 0.25, 8.0  # seconds between two starts of a process that ends at once: the first, and the longest
-YOUNG = 1.0  # seconds: a process that ends younger than this counts as ending at once
 LAST_MOMENT = 2.0  # seconds between TERM and KILL
 MINUTE = 60.0  # seconds for which the number of lines that a process may log is counted
 PIECE = 65536  # bytes read of a program's messages at once
@@ -163,14 +163,14 @@ class ProgramManager:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class Place:
-    """The place of one process of a program. due: when to start a process there, 0 while one runs."""
+class Place(children.Place):
+    """The place of one process of a program."""
 
     def __init__(self, program: Program) -> None:
+        super().__init__()
         self.program = program
         self.process: Process | None = None
-        self.back_off = 0.0
-        self.due = time.monotonic()
+        self.plan_at_once()
 
 
 class Process:
@@ -282,33 +282,31 @@ class Manager:
 
     def seconds(self) -> float | None:
         """Return how long nothing is to be done."""
-        moments = [place.due for place in self.places if place.due]
+        moments = [place.due for place in self.places if place.due is not None]
         moments += [each.ends for each in self.processes() if each.ends]
-        moments += [each.born + YOUNG for each in self.processes() if each.program.hidden]
+        moments += [each.born + YOUNG_S for each in self.processes() if each.program.hidden]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def start_due(self) -> None:
         """Start the processes that are due; show a program's socket again once one has lived for a while."""
         now = time.monotonic()
         for place in self.places:
-            if place.process is not None and place.program.hidden and now - place.process.born >= YOUNG:
+            if place.process is not None and place.program.hidden and now - place.process.born >= YOUNG_S:
                 place.program.show()
-            if not place.due or place.due > now:
+            if not place.is_due(now):
                 continue
-            place.due = 0.0
+            place.due = None
             try:
                 place.process = Process(place.program)
             except (OSError, subprocess.SubprocessError) as reason:
-                self.delay(place, f"{place.program.name} cannot be started: {reason}", True)
+                self.replace(place, f"{place.program.name} cannot be started: {reason}", now)
 
-    def delay(self, place: Place, what: str, young: bool) -> None:
-        """Plan the next process of a place, and log why."""
-        shortest, longest = BACK_OFF
-        place.back_off = min(max(shortest, place.back_off * 2), longest) if young else 0.0
-        place.due = time.monotonic() + place.back_off
-        wait = f" in {place.back_off:g} s" if young else ""
+    def replace(self, place: Place, what: str, born: float) -> None:
+        """Plan the next process of a place, and log why. born: when the last one was started."""
+        seconds = place.plan_after_death(born)
+        wait = f" in {seconds:g} s" if seconds else ""
         if all(
-            each.back_off > shortest and each.process is None
+            each.back_off > SHORTEST_S and each.process is None
             for each in self.places
             if each.program is place.program
         ):
@@ -327,9 +325,8 @@ class Manager:
             place.process = None
             ended.close()
             code = ended.process.returncode
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
-            what = f"{ended.program.name} (pid {ended.pid}) {how}{lacking(ended.last)}"
-            self.delay(place, what, time.monotonic() - ended.born < YOUNG)
+            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{lacking(ended.last)}"
+            self.replace(place, what, ended.born)
 
     def restart(self) -> None:
         """Start a new process in every place, and have the old ones end after their requests."""
@@ -340,7 +337,7 @@ class Manager:
                 place.process.hang_up()
                 continue
             process, place.process = place.process, None
-            place.due, place.back_off = now, 0.0
+            place.plan_at_once()
             if process is not None:
                 process.ends = now + self.grace
                 self.leaving.append(process)

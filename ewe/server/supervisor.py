@@ -3,15 +3,17 @@
 One process opens the sockets and forks the workers. All workers accept from the same listening sockets: the kernel
 gives each connection to one of them. The supervisor serves no client itself. It waits, and replaces workers:
 
-    fork ──▶ worker in place 0     a worker dies young: its place is filled later and later (back_off)
-         ──▶ worker in place 1     HUP: new workers start in every place, then the old ones retire (LEAVING)
+    fork ──▶ worker in place 0     a worker dies young: its place is filled later and later
+         ──▶ worker in place 1     HUP: new workers start in every place, then the old ones retire
          ──▶ worker in place 2     TTIN: one more place; TTOU: the last place is given up
+
+worker_table.py says what a worker can go through, and which method here each event calls.
 
 A change of workers (HUP; with `reload` also a changed source file, ewe.server.sources) never leaves the server
 without one that serves. The old workers go on until every new one has reported that it serves (ewe.server.reports).
 If one reports that it cannot, the new ones end, the old configuration comes back, and the old workers stay:
 
-    change() ──▶ new workers start ──┬─ all are ready ──▶ settle(): the old ones retire
+    change() ──▶ new workers start ──┬─ all serve ──────▶ settle(): the old ones retire
                                      └─ one has failed ─▶ give_up(): the new ones end
 
 What can go wrong: a signal may arrive at any moment, also between fork() and the child's first line. Signals
@@ -29,15 +31,15 @@ import gc
 import os
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway import orphans
-from ewe.processors.base import UnknownModel
-from ewe.registry import in_words
 from ewe.server import systemd
-from ewe.server.privileges import become
+from ewe.server.children import LONGEST_S, Place, how_ended
+from ewe.server.new_worker import NewWorker, sources_of_this_process
 from ewe.server.reports import Reports
 from ewe.server.worker import (
     CUT,
@@ -47,8 +49,17 @@ from ewe.server.worker import (
     STOPPED,
     STOPS,
     UNUSABLE,
-    Worker,
     ignore_stops,
+)
+from ewe.server.worker_table import (
+    BEGINNING,
+    COMING,
+    RETIRING,
+    SERVING,
+    STARTING,
+    XSWITCH,
+    Event,
+    WorkerProcess,
 )
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -58,6 +69,7 @@ if TYPE_CHECKING:
 
     from ewe.server.processor_factory import ProcessorFactory
     from ewe.server.sources import Sources
+    from ewe.server.worker_table import State
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 ONCE = (
@@ -66,11 +78,7 @@ ONCE = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )  # asked twice, they do the same as once
-LEAVING = -1  # the place of a worker that retires
-COMPANION = -2  # the place of X-Switch
-MAX_BACK_OFF = 8.0  # seconds between two starts of a worker that dies at once
-HURRY = 0.5  # seconds that old workers have for connections without a request, once sources have changed
-YOUNG = 1.0  # seconds: a worker that dies younger than this counts as dying at once
+HURRY_S = 0.5  # that old workers have for connections without a request, once sources have changed
 
 
 class Supervisor:
@@ -80,23 +88,16 @@ class Supervisor:
         self.factory = factory
         self.sockets = sockets
         self.count = factory.workers
-        self.workers: dict[int, tuple[int, float]] = {}  # pid -> place, time of its start
-        self.due: dict[int, float] = {}  # place -> when to start a worker there
-        self.back_off: dict[int, float] = {}  # place -> seconds, while workers die young there
+        self.workers: dict[int, WorkerProcess] = {}  # by process id
+        self.places: defaultdict[int, Place] = defaultdict(Place)  # by number, and XSWITCH
+        self.generation = 1  # the newest one that serves
+        # While the next generation comes: what serves until then
+        self.changed_from: ProcessorFactory | None = None
         self.noted: list[int] = []  # signals that have arrived and wait for run()
         self.interrupts = 0
         self.stopping = False
-        self.xswitch_told = False
-        self.first: set[int] = set()  # the workers that the server began with
-        self.awaited: set[int] = set()  # those of them that have to report before the server is ready
-        self.unusable = ""  # why one of them cannot serve
+        self.unusable = ""  # why one of the first workers cannot serve
         self.reports = Reports()
-        self.coming: set[int] = set()  # workers of a change that have not reported yet
-        self.new: set[int] = set()  # all workers of that change
-        self.old: set[int] = set()  # the workers that they replace
-        self.before = factory  # what the factory was before that change
-        self.hurry: dict[int, float] = {}  # a worker that retires -> when its idle connections are closed
-        self.failures: dict[int, str] = {}  # worker -> why it cannot serve, as it has reported
         self.sources: Sources | None = None
         if factory.config.reload:
             self.watch_sources()
@@ -120,26 +121,25 @@ class Supervisor:
         gc.collect()
         gc.freeze()  # workers share these objects' memory as long as no collector touches it
         if self.factory.xswitch_process:
-            self.start(COMPANION)
+            self.start_xswitch()
         for place in range(self.count):
-            self.start(place)
-        self.first = set(self.workers)
-        if self.factory.imports_in_workers:
-            self.awaited = {pid for pid, (place, _) in self.workers.items() if place != COMPANION}
-        is_ready = False
+            self.start(place, BEGINNING)
+        is_ready = not self.factory.imports_in_workers
+        if is_ready:
+            ready()
         while self.workers or not self.stopping:
-            if not is_ready and not self.awaited and not self.stopping:
+            if not is_ready and not self.stopping and not self.are_any(BEGINNING):
                 is_ready = True
                 ready()
             self.wait()
             for noted in self.take_noted():
                 self.act(noted)
             self.reap()
-            if self.new and not self.coming and not self.stopping:
+            if self.is_complete() and not self.stopping:
                 self.settle()
             self.look_at_sources()
             self.start_due()
-            if self.stopping and all(place == COMPANION for place, _ in self.workers.values()):
+            if self.stopping and all(each.place == XSWITCH for each in self.workers.values()):
                 self.end_xswitch()
             if self.stopping and time.monotonic() > self.deadline:
                 self.tell(signal.SIGKILL)
@@ -172,7 +172,12 @@ class Supervisor:
         """Wait for a signal or a report, or until a worker is due to start or the sources are to be looked at."""
         from select import select
 
-        moments = [self.deadline] if self.stopping else [*self.due.values(), *self.hurry.values()]
+        if self.stopping:
+            moments = [self.deadline]
+        else:
+            plans = [each.due for each in self.places.values()]
+            plans += [each.hurry_at for each in self.workers.values() if each.state is RETIRING]
+            moments = [when for when in plans if when is not None]
         if self.sources is not None and not self.stopping:
             moments.append(self.sources.due)
         seconds = max(0.0, min(moments) - time.monotonic()) if moments else None
@@ -188,8 +193,7 @@ class Supervisor:
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             if number == signal.SIGUSR1:
                 logger.reopen_logs()
-                for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
-                    os.kill(pid, number)
+                self.tell_xswitch(number)
             else:
                 logger.errors.tell(
                     f"status: supervisor of {self.count} workers: {sorted(self.workers)},"
@@ -205,9 +209,19 @@ class Supervisor:
 
     def tell(self, number: int) -> None:
         """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
-        for pid, (place, _) in self.workers.items():
-            if place != COMPANION or number == signal.SIGKILL:
-                os.kill(pid, number)  # not reaped yet, so no other process has this number
+        for each in self.workers.values():
+            if each.place != XSWITCH or number == signal.SIGKILL:
+                self.kill(each, number)
+
+    def tell_xswitch(self, number: int) -> None:
+        """Send a signal to X-Switch, if there is one."""
+        for each in self.workers.values():
+            if each.place == XSWITCH:
+                self.kill(each, number)
+
+    def kill(self, worker: WorkerProcess, number: int) -> None:
+        """Send a signal to a worker."""
+        os.kill(worker.pid, number)  # it is not reaped yet, so no other process has this number
 
     def stop(self, number: int) -> None:
         """Let all workers finish their requests; at QUIT, or a second INT, end them now."""
@@ -219,13 +233,6 @@ class Supervisor:
         grace = 0.0 if at_once else self.factory.config.grace + LAST_MOMENT
         self.deadline = time.monotonic() + LAST_MOMENT + grace
         self.tell(signal.SIGQUIT if at_once else signal.SIGTERM)
-
-    def retire(self, pid: int) -> None:
-        """Let a worker end as soon as its connections have ended."""
-        self.workers[pid] = (LEAVING, 0.0)
-        for group in (self.coming, self.new, self.old):
-            group.discard(pid)
-        os.kill(pid, signal.SIGHUP)
 
     def change_count(self, difference: int) -> None:
         """Add a worker, or retire the last one; at least one stays."""
@@ -239,77 +246,151 @@ class Supervisor:
         if difference > 0:
             self.start(self.count - 1)
             return
-        self.due.pop(self.count, None)
-        for pid in [pid for pid, (place, _) in self.workers.items() if place == self.count]:
-            self.retire(pid)
+        self.places[self.count].due = None
+        for each in self.in_place():
+            if each.place == self.count:
+                self.happen(each, Event.RETIRE)
 
-    # Changes: new workers replace all others
+    # What happens to workers: the methods that worker_table.TABLE names, and who calls them
+
+    def happen(self, worker: WorkerProcess, event: Event, code: int = 0) -> None:
+        """Do what the table says for an event. code: the exit code of a worker that has ended."""
+        getattr(self, worker.happen(event))(worker, code)
+
+    def in_place(self) -> list[WorkerProcess]:
+        """Return the workers that have their place: not X-Switch, and none that retires. By process id."""
+        return sorted(
+            (each for each in self.workers.values() if each.place != XSWITCH and each.in_place),
+            key=lambda each: each.pid,
+        )
+
+    def are_any(self, state: State) -> bool:
+        """Return whether a worker is in a state."""
+        return any(each.state is state for each in self.workers.values())
+
+    def do_nothing(self, worker: WorkerProcess, code: int) -> None:
+        """The new state is all."""
+
+    def tell_to_retire(self, worker: WorkerProcess, code: int) -> None:
+        """Let a worker end as soon as its connections have ended; X-Switch stops."""
+        self.kill(worker, signal.SIGTERM if worker.place == XSWITCH else signal.SIGHUP)
+
+    def tell_to_finish(self, worker: WorkerProcess, code: int) -> None:
+        """Have a worker that retires close its idle connections."""
+        self.kill(worker, signal.SIGTERM)
+
+    def stop_unusable(self, worker: WorkerProcess, code: int) -> None:
+        """Stop: a first worker cannot serve, and says why."""
+        self.unusable = worker.failure
+        self.stop(signal.SIGTERM)
+
+    def note_status(self, worker: WorkerProcess, code: int) -> None:
+        """Note how a worker has ended that was told to stop."""
+        if worker.place == XSWITCH and code == -signal.SIGTERM:
+            code = 0  # X-Switch was told to stop before it had a handler for that: it had no request
+        self.status = self.status or (CUT if code else STOPPED)
+
+    def replace(self, worker: WorkerProcess, code: int) -> None:
+        """Plan a new worker for the place of one that ended. If workers die young there, wait longer each time."""
+        if worker.failure:
+            logger.errors.error(worker.failure)
+        place = self.places[worker.place]
+        ended = f"{worker.name} (pid {worker.pid})"
+        if code == STOPPED:
+            place.plan_at_once()
+            logger.errors.debug(f"{ended} retired")
+        else:
+            seconds = place.plan_after_death(worker.born)
+            wait = f" in {seconds:g} s" if seconds else ""
+            logger.errors.error(f"{ended} {how_ended(code)}; starting another{wait}")
+
+    # Changes: the next generation replaces the workers
 
     def reload(self) -> None:
         """Read the configuration again, and have new workers serve with it (HUP)."""
         if self.stopping:
             return
-        if self.new:
-            self.undo()
+        self.undo()
         before = self.factory.copy()
         if not self.factory.renew():
             return
-        for pid in [pid for pid, (place, _) in self.workers.items() if place == COMPANION]:
-            os.kill(pid, signal.SIGHUP)
+        self.tell_xswitch(signal.SIGHUP)
         self.change(before)
 
     def change(self, before: ProcessorFactory) -> None:
-        """Start new workers in all places; the old ones retire once the new ones are ready."""
-        self.before = before
-        self.old = {pid for pid, (place, _) in self.workers.items() if place not in (LEAVING, COMPANION)}
-        for place in range(self.count):
-            self.due.pop(place, None)
-            self.start(place)
-        serving = {pid for pid, (place, _) in self.workers.items() if place not in (LEAVING, COMPANION)}
-        self.new = serving - self.old
-        self.coming = set(self.new)
-        if len(self.new) < self.count:
-            self.give_up("not all could be forked")
+        """Start the next generation in all places; the old workers retire once all of it serve.
 
-    def read_reports(self) -> None:
-        """Read what workers report."""
-        for pid, word, text in self.reports.read():
-            if word == "source" and self.sources is not None:
-                self.sources.add(text)
-            elif word == "failed":
-                self.failures[pid] = text
-            elif word == "ready":
-                self.coming.discard(pid)
-                self.awaited.discard(pid)
+        before: what the factory was before the change.
+        """
+        self.changed_from = before
+        for place in range(self.count):
+            self.places[place].due = None
+            self.start(place)
+        if any(self.places[place].due is not None for place in range(self.count)):
+            self.take_back("not all could be forked")
+
+    def coming(self) -> list[WorkerProcess]:
+        """Return the workers of the next generation."""
+        return [each for each in self.in_place() if each.generation > self.generation]
+
+    def is_complete(self) -> bool:
+        """Return whether a change is in progress, and the next generation serves in every place."""
+        if self.changed_from is None:
+            return False
+        serving = {each.place for each in self.coming() if each.state is SERVING}
+        return serving.issuperset(range(self.count)) and not self.are_any(COMING)
 
     def settle(self) -> None:
-        """Retire the old workers: all new ones serve."""
-        self.new.clear()
-        for pid in sorted(self.old):
-            self.retire(pid)
-            if (
-                self.sources is not None
-            ):  # else a browser's kept connection would show the old version once more
-                self.hurry[pid] = time.monotonic() + HURRY
+        """Retire the old workers: the next generation serves."""
+        self.generation += 1
+        self.changed_from = None
+        for each in self.in_place():
+            if each.generation < self.generation:
+                self.happen(each, Event.RETIRE)
+                if self.sources is not None:
+                    # Else a browser's kept connection would show the old version once more.
+                    each.hurry_at = time.monotonic() + HURRY_S
         if self.sources is not None:
             logger.errors.info("the new workers serve")
         self.factory.report_applications()
 
-    def give_up(self, reason: str) -> None:
-        """Go on with the old workers: a new one cannot serve."""
-        goes_on = "the old ones go on" if self.old else "no old one is left"
+    def give_up(self, worker: WorkerProcess, code: int) -> None:
+        """Go on with the old workers: a new one has ended before it could serve."""
+        self.take_back(worker.failure or f"{worker.name} (pid {worker.pid}) {how_ended(code)}")
+
+    def take_back(self, reason: str) -> None:
+        """Log why a change cannot be, and undo it."""
+        old = [each for each in self.in_place() if each.generation <= self.generation]
+        goes_on = "the old ones go on" if old else "no old one is left"
         logger.errors.error(f"the new workers cannot start, {goes_on}: {reason}")
         self.undo()
 
     def undo(self) -> None:
-        """End the new workers before they have replaced the old ones, and go back to the old configuration."""
-        self.factory.restored(self.before)
-        for pid in sorted(self.new):
-            self.retire(pid)
-        self.old.clear()
-        held = {place for place, _ in self.workers.values()}
-        for place in set(range(self.count)) - held:  # an old worker has ended meanwhile
-            self.due[place] = time.monotonic() + MAX_BACK_OFF
+        """If a change is in progress, end its workers and go back to the old configuration."""
+        if self.changed_from is None:
+            return
+        self.factory.restored(self.changed_from)
+        for each in self.coming():
+            self.happen(each, Event.RETIRE)
+        self.changed_from = None
+        held = {each.place for each in self.in_place()}
+        for place in range(self.count):
+            self.places[place].due = None
+            if place not in held:  # an old worker has ended meanwhile
+                self.places[place].plan(LONGEST_S)
+
+    def read_reports(self) -> None:
+        """Read what workers report."""
+        for pid, word, text in self.reports.read():
+            worker = self.workers.get(pid)
+            if word == "source" and self.sources is not None:
+                self.sources.add(text)
+            elif worker is None:
+                continue
+            elif word == "failed":
+                worker.failure = text
+            elif word == "ready":
+                self.happen(worker, Event.READY)
 
     # Sources (setting `reload`)
 
@@ -330,8 +411,7 @@ class Supervisor:
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
-        if self.new:
-            self.undo()
+        self.undo()
         before = self.factory.copy()
         if self.factory.config.file not in changed or self.factory.renew():
             self.change(before)
@@ -350,137 +430,83 @@ class Supervisor:
             )  # fmt: skip
         except OSError as reason:
             logger.errors.error(f"{command[0]} cannot be started: {reason.strerror}; trying again in 1 s")
-            self.due[COMPANION] = time.monotonic() + 1
+            self.places[XSWITCH].plan(1)
         else:
-            self.workers[pid] = (COMPANION, time.monotonic())
+            self.workers[pid] = WorkerProcess(pid, XSWITCH, self.generation, SERVING)
 
     def end_xswitch(self) -> None:
         """Stop X-Switch, now that no worker needs it."""
-        if not self.xswitch_told:
-            self.xswitch_told = True
-            for pid in self.workers:
-                os.kill(pid, signal.SIGTERM)
+        for each in self.workers.values():
+            if each.state is SERVING:
+                self.happen(each, Event.RETIRE)
 
-    def start(self, place: int) -> None:
-        """Fork a worker; the child never returns."""
-        if place == COMPANION:
+    def start(self, place: int, state: State = STARTING) -> None:
+        """Start a worker in a place: while a change is in progress, one of the next generation."""
+        if place == XSWITCH:
             return self.start_xswitch()
+        generation = self.generation
+        if self.changed_from is not None:
+            generation, state = generation + 1, COMING
+        pid = self.fork(place)
+        if pid > 0:
+            self.workers[pid] = WorkerProcess(pid, place, generation, state)
+
+    def fork(self, place: int) -> int:
+        """Fork a worker and return its process id, -1 if that cannot be; the child never returns."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})  # until the child has its handlers
         try:
             pid = os.fork()
         except OSError as reason:
             logger.errors.error(f"cannot fork a worker: {reason.strerror}; trying again in 1 s")
-            self.due[place] = time.monotonic() + 1
+            self.places[place].plan(1)
             pid = -1
         if pid == 0:
             status = FAILED
             try:
-                status = self.be_worker(place)
+                status = self.new_worker(place)
             finally:
                 os._exit(status)
-        if pid > 0:
-            self.workers[pid] = (place, time.monotonic())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
+        return pid
 
-    def be_worker(self, place: int) -> int:
-        """Run a processor in this new process."""
-        # First: no signal may be written to a descriptor that is reused for another file.
-        signal.set_wakeup_fd(-1)
-        for descriptor in (self.held, self.wake, self.wake_writer):
-            os.close(descriptor)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if self.factory.xswitch_process:
-            become(self.factory.xswitch_process.user, self.factory.config.group)
-        if self.factory.imports_in_workers and (failure := self.load_program()):
-            self.report(failure)
-            return UNUSABLE
-        return Worker(self.factory, self.sockets, str(place + 1), self.lifeline, self.report).run()
-
-    def report(self, failure: str) -> None:
-        """Report from a worker that it can serve, or why it cannot."""
-        self.reports.send(failure, sources_of_this_process() if self.sources is not None else ())
-
-    def load_program(self) -> str:
-        """Import applications as they are now, in this worker; return why they cannot be imported, or ""."""
-        # A module may take long, or never end: signals end this process meanwhile, since nothing is served yet.
-        for number in (*STOPS, signal.SIGHUP):
-            signal.signal(number, lambda *_: os._exit(STOPPED))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
-        try:
-            self.factory.load()
-        except (StartError, UnknownModel) as reason:
-            return str(reason)
-        except Exception as reason:
-            return f"a worker cannot import: {in_words(reason)}"
-        finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})
-        return ""
+    def new_worker(self, place: int) -> int:
+        """Be a worker, in the process that was forked; return its exit status."""
+        new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, self.sources is not None)
+        return new.run(str(place + 1), (self.held, self.wake, self.wake_writer))
 
     def start_due(self) -> None:
         """Start the workers that are due, and hurry those that are to end."""
         now = time.monotonic()
-        for place in [place for place, when in self.due.items() if when <= now and not self.stopping]:
-            del self.due[place]
-            self.start(place)
-        for pid in [pid for pid, when in self.hurry.items() if when <= now and not self.stopping]:
-            del self.hurry[pid]
-            os.kill(pid, signal.SIGTERM)
+        for number, place in list(self.places.items()):
+            if place.is_due(now) and not self.stopping:
+                place.due = None
+                self.start(number)
+        for each in list(self.workers.values()):
+            if each.is_to_hurry(now) and not self.stopping:
+                self.happen(each, Event.HURRY)
 
     def reap(self) -> None:
-        """Reap the workers that have ended, and plan their replacement."""
-        for pid, raw in orphans.reap(
-            self.workers
-        ):  # one at a time: a signal to one that is reaped would fail
-            place, born = self.workers.pop(pid)
+        """Read the status of the workers that have ended."""
+        for pid, raw in orphans.reap(self.workers):  # one by one: a signal to one that is reaped would fail
             self.read_reports()  # this worker's, too
-            self.hurry.pop(pid, None)
+            worker = self.workers.pop(pid)
             code = os.waitstatus_to_exitcode(raw)
-            failure = self.failures.pop(pid, "")
-            self.awaited.discard(pid)
             if code < 0:
                 orphans.end(self.workers)
-            if self.stopping:
-                if place == COMPANION and code == -signal.SIGTERM:
-                    code = 0  # X-Switch was told to stop before it had a handler for that: it had no request
-                self.status = self.status or (CUT if code else STOPPED)
-            elif pid in self.coming:
-                self.coming.discard(pid)
-                self.new.discard(pid)
-                self.give_up(failure or f"worker {place + 1} (pid {pid}) {how_ended(code)}")
-            elif pid in self.old:
-                self.old.discard(pid)  # a new worker is coming in its place
-            elif place != LEAVING:
-                self.new.discard(pid)
-                # Without its report it has not said so: a library has called exit(3).
-                if pid in self.first and code == UNUSABLE and failure:
-                    self.unusable = failure
-                    self.stop(signal.SIGTERM)
-                    continue
-                if failure:
-                    logger.errors.error(failure)
-                self.replace(place, pid, code, time.monotonic() - born < YOUNG)
+            self.ended(worker, code)
 
-    def replace(self, place: int, pid: int, code: int, was_young: bool) -> None:
-        """Plan a new worker for the place of one that ended. If workers die young there, wait longer each time."""
-        name = "X-Switch" if place == COMPANION else f"worker {place + 1}"
-        if code == STOPPED:
-            self.back_off[place] = 0.0
-            logger.errors.debug(f"{name} (pid {pid}) retired")
+    def ended(self, worker: WorkerProcess, code: int) -> None:
+        """Find out what the end of a worker means, and act on it."""
+        if self.stopping:
+            event = Event.AT_STOP
+        elif self.changed_from is not None and worker.in_place and self.is_old(worker):
+            event = Event.SUPERSEDED
+        elif code == UNUSABLE and worker.failure:
+            event = Event.UNUSABLE  # without its report it has not said so: a library has called exit(3)
         else:
-            longer = min(max(0.25, self.back_off.get(place, 0.0) * 2), MAX_BACK_OFF)
-            self.back_off[place] = longer if was_young else 0.0
-            wait = f" in {longer:g} s" if was_young else ""
-            logger.errors.error(f"{name} (pid {pid}) {how_ended(code)}; starting another{wait}")
-        self.due[place] = time.monotonic() + self.back_off[place]
+            event = Event.DIED
+        self.happen(worker, event, code)
 
-
-def how_ended(code: int) -> str:
-    """Return an exit code of os.waitstatus_to_exitcode() in words."""
-    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
-
-
-def sources_of_this_process() -> list[str]:
-    """Return the directories from which this process has loaded the program (reload)."""
-    from ewe.server.sources import directories
-
-    return directories()
+    def is_old(self, worker: WorkerProcess) -> bool:
+        """Return whether a worker is one that a change replaces; X-Switch never is."""
+        return worker.place != XSWITCH and worker.generation <= self.generation

@@ -100,7 +100,7 @@ class Worker:
         signal.set_wakeup_fd(self.listener.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
         try:
-            failure = self.processor.start_applications()
+            failure = self.processor.start_conversations()
             self.report(failure)
             if failure:
                 return UNUSABLE if self.supervised else FAILED
@@ -115,7 +115,7 @@ class Worker:
             logger.errors.exception(f"the {self.processor.name} model failed")
             return FAILED
         finally:
-            self.processor.stop_applications()  # before the alarm is switched off, which bounds it
+            self.processor.stop_conversations()  # before the alarm is switched off, which bounds it
             signal.setitimer(signal.ITIMER_REAL, 0)
             ignore_stops()
             self.processor.cut += kill_programs()

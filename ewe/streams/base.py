@@ -57,14 +57,13 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell, ParkedBell
-    from ewe.streams.poller import Poller
 
 T = TypeVar("T")
 
@@ -138,6 +137,45 @@ class Child(Protocol):
 
     def kill(self) -> None:
         """Kill and reap the program and all that it started."""
+
+
+class Poller(Protocol):
+    """What a stream offers for waiting on descriptors other than its client's."""
+
+    async def wait(
+        self,
+        descriptors: Sequence[int],
+        since: float,
+        seconds: float,
+        writable: int = -1,
+    ) -> list[int]:
+        """Wait until a descriptor can be read, or `writable` can be written; return those that can.
+
+        seconds: at most so long; then the list is empty. since: when the program last wrote something, on
+        time.monotonic(). Raises Disconnected when the client has left, or has closed its sending side and the
+        program has been silent for HALF_CLOSED seconds.
+        """
+        ...
+
+    async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
+        """Wait until one descriptor can be read; return False after `seconds`. It may return True too early.
+
+        The caller will wait for the descriptor again, and calls forget() before it closes it. since, and what this
+        raises: as wait().
+        """
+        ...
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching a descriptor that readable() has waited for; it is about to be closed."""
+        ...
+
+    async def share(self, size: int) -> None:
+        """Note that `size` bytes were read or written without a wait; see Stream.share()."""
+        ...
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Call function once the descriptor `exited` can be read, after `seconds` at the latest."""
+        ...
 
 
 class Wait:

@@ -23,7 +23,7 @@ Read next: BlockingBell in blocking.py, EventBell in event.py, PoolBell in pool.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Bell(Protocol):
@@ -43,16 +43,15 @@ class Bell(Protocol):
 
 
 class ParkedBell(Bell, Protocol):
-    """A bell that queues a parked conversation, so that any worker resumes it.
-
-    wake: does that. The processor sets it once the conversation is parked, and looks at `rung` afterwards, for the
-    bell may ring in between.
-    """
-
-    rung: bool
-    wake: Callable[[], None] | None
-    descriptor: int  # another one to watch (ParkedPoll), -1 if there is none
+    """A bell that queues a parked conversation, so that any worker resumes it."""
 
     def events(self) -> int:
         """Return the epoll(7) events of the client for which the conversation is resumed."""
+        ...
+
+    def park(self, resume: Callable[[], None], watch: Callable[[Any], None]) -> None:
+        """Note that the conversation is parked: the bell calls resume() when it rings, at once if it has rung.
+
+        watch: has epoll watch one more descriptor, for a bell that such a descriptor rings (streams/parking.py).
+        """
         ...

@@ -34,6 +34,7 @@ from ewe.streams.base import (
     SENDFILE,
     Disconnected,
     MinRate,
+    Poller,
     Stream,
     Timeout,
     Timeouts,
@@ -44,7 +45,6 @@ from ewe.streams.poller import BlockingPoller
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell
-    from ewe.streams.poller import Poller
 
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ import os
 import struct
 import termios
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from socket import AF_UNIX
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +50,7 @@ from ewe.streams.base import (
     SHARE,
     Disconnected,
     MinRate,
+    Poller,
     Stream,
     Timeout,
     Timeouts,
@@ -57,14 +58,15 @@ from ewe.streams.base import (
     reset_at_close,
 )
 from ewe.streams.calls import Call, CallThreads
+from ewe.streams.descriptor_set import HAS_EPOLL
 from ewe.streams.descriptors import send_region
-from ewe.streams.poller import HALF_CLOSED, EventPoller
+from ewe.streams.poller import HALF_CLOSED
+from ewe.streams.watcher import WATCHERS, Watcher, watcher_of
 
 if TYPE_CHECKING:
     import asyncio
 
     from ewe.streams.bells import Bell
-    from ewe.streams.poller import Poller, Watcher
 
 
 T = TypeVar("T")
@@ -437,6 +439,109 @@ class EventStream(Stream):
         self.reap_programs()
         if not self.lost:
             self.transport.close()
+
+
+class EventPoller:
+    """Wait with the event loop's readers and writers; EventStream sees the client's end."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self.stream = stream
+
+    async def wait(
+        self,
+        descriptors: Sequence[int],
+        since: float,
+        seconds: float,
+        writable: int = -1,
+    ) -> list[int]:
+        stream, loop = self.stream, self.stream.loop
+        ready: list[int] = []
+
+        def possible(descriptor: int) -> None:
+            ready.append(descriptor)
+            stream.happened(Want.PROGRAM)
+
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, possible, descriptor)
+        if writable >= 0:
+            loop.add_writer(writable, possible, writable)
+        expires = stream.clock.now + seconds
+        try:
+            while not ready:
+                now = stream.clock.now
+                if stream.ended and now > max(since, stream.client_ended_at) + HALF_CLOSED:
+                    raise Disconnected
+                if now > expires:
+                    break
+                try:
+                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
+                except Timeout:
+                    continue
+        finally:
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
+                if not HAS_EPOLL and (watcher := stream.watcher or WATCHERS.get(loop)) is not None:
+                    watcher.watch_again(descriptor)
+            if writable >= 0:
+                loop.remove_writer(writable)
+        return ready
+
+    async def readable(self, descriptor: int, since: float, seconds: float) -> bool:
+        stream = self.stream
+        watcher = stream.watcher or self.watcher()
+        if descriptor not in watcher.waiting:
+            watcher.watch(descriptor)
+        watcher.waiting[descriptor] = stream
+        expires = stream.clock.now + seconds
+        try:
+            while True:
+                now = stream.clock.now
+                if stream.ended and now > max(since, stream.client_ended_at) + HALF_CLOSED:
+                    raise Disconnected
+                if now > expires:
+                    return False
+                try:
+                    await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED))
+                except Timeout:
+                    continue
+                return True
+        finally:
+            if descriptor in watcher.waiting:
+                watcher.waiting[descriptor] = None
+
+    async def either(self, descriptor: int, seconds: float) -> None:
+        """Wait until the client has sent bytes or ended its side, or until the descriptor can be read.
+
+        Raises as Stream.either().
+        """
+        stream = self.stream
+        watcher = stream.watcher or self.watcher()
+        if descriptor not in watcher.waiting:
+            watcher.watch(descriptor)
+        watcher.waiting[descriptor] = stream
+        try:
+            await stream.wait(Want.EITHER, seconds)
+        finally:
+            if descriptor in watcher.waiting:
+                watcher.waiting[descriptor] = None
+
+    async def share(self, size: int) -> None:
+        await self.stream.share(size)
+
+    def forget(self, descriptor: int) -> None:
+        # Another conversation may have made the loop watch it.
+        watcher = self.stream.watcher or WATCHERS.get(self.stream.loop)
+        if watcher is not None:
+            watcher.forget(descriptor)
+
+    def watcher(self) -> Watcher:
+        """Return the loop's watcher; the stream remembers it."""
+        watcher = self.stream.watcher = watcher_of(self.stream.loop)
+        return watcher
+
+    def after(self, seconds: float, exited: int, function: Callable[[], None]) -> None:
+        """Have the loop call function after `seconds`."""
+        self.stream.loop.call_later(seconds, function)
 
 
 class EventBell:

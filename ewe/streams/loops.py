@@ -42,11 +42,11 @@ from concurrent.futures import wait
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
-from ewe.streams.base import Disconnected, Stream, Timeout, Want
+from ewe.streams.base import Disconnected, Poller, Stream, Timeout, Want
 from ewe.streams.descriptors import Waker
-from ewe.streams.event import EventStream
+from ewe.streams.event import EventPoller, EventStream
 from ewe.streams.flag import Flag
-from ewe.streams.poller import HALF_CLOSED, EventPoller, Poller
+from ewe.streams.poller import HALF_CLOSED
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ it: five slow requests would stop a pool of five. The conversation therefore par
                         ──▶ the other server's socket: it can be read ──▶ ParkedPoll.ring() ──▶ queued
 
 ParkedPoll is a bell (bells.py) that epoll rings. The client's socket is watched as for any parked conversation; the
-other one is watched in addition, with EPOLLONESHOT, and stays known to epoll between two waits.
+other one is watched in addition (OtherSockets), with EPOLLONESHOT, and stays known to epoll between two waits.
 
 A server on the same machine answers within a millisecond, and parking costs two system calls and a change of
 threads. The first wait of a request therefore looks for EAGER seconds in place. Only then does it park.
@@ -19,7 +19,7 @@ parks it. The first worker must not have the other socket watched for a wait tha
 of the next wait's. `over` prevents that. A conversation that goes on also takes `wake` away. A ring that is too
 late wakes nobody, and one that is too early is looked at again: every wait may return too early.
 
-Read next: processors/pool.py, park() and watch_other().
+Read next: processors/pool_parking.py, which calls park() and ready().
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ from ewe.streams.poller import HALF_CLOSED, BlockingPoller
 if TYPE_CHECKING:
     import socket
 
+    from ewe.streams.listener import Listener
+
 EAGER = 0.002  # seconds
 
 
@@ -60,7 +62,7 @@ class ParkedPoll:
         self.rung = False
         self.wake: Callable[[], None] | None = None
         self.over = False  # the conversation has gone on
-        self.lock = allocate_lock()  # for `over`: held while the processor has epoll watch the descriptor
+        self.lock = allocate_lock()  # for `over`: held while epoll is told to watch the descriptor
 
     def ring(self) -> None:
         self.rung = True
@@ -70,6 +72,13 @@ class ParkedPoll:
     def events(self) -> int:
         return self.client_events
 
+    def park(self, resume: Callable[[], None], watch: Callable[[ParkedPoll], None]) -> None:
+        self.wake = resume
+        if self.descriptor >= 0:
+            watch(self)
+        if self.rung:  # checked last: it may ring at any point
+            resume()
+
     async def heard(self, seconds: float) -> bool:
         raise NotImplementedError  # PoolPoller.wait() waits
 
@@ -78,6 +87,35 @@ class ParkedPoll:
         with self.lock:
             self.over = True
         self.wake = None
+
+
+class OtherSockets:
+    """The sockets of other servers that the listener's epoll watches, and the bell of each."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.bells: dict[int, ParkedPoll] = {}
+
+    def watch(self, bell: ParkedPoll) -> None:
+        """Have epoll ring the bell of a conversation that is parked, unless it has gone on; from any thread."""
+        descriptor, events = bell.descriptor, bell.mask | EPOLLONESHOT
+        try:
+            with bell.lock:
+                if bell.over:  # the client's event came first
+                    return
+                self.bells[descriptor] = bell
+                try:
+                    self.listener.watch(descriptor, events, True)
+                except FileNotFoundError:
+                    self.listener.watch(descriptor, events)
+        except OSError:  # let the conversation find out
+            bell.ring()
+
+    def ready(self, descriptor: int) -> None:
+        """Ring the bell of a socket that epoll has reported, if it still has one."""
+        bell = self.bells.pop(descriptor, None)
+        if bell is not None:
+            bell.ring()
 
 
 class PoolPoller(BlockingPoller):

@@ -9,9 +9,9 @@ the call would wait:
        │ parks the connection with the main thread's epoll, and takes the next conversation from the queue
     main thread: epoll says "readable" ─▶ queue ─▶ any worker: conversation.send(None) ─▶ recv(2) again
 
-A Wait says what the conversation waits for and until when; ewe/processors/pool.py does the parking. A conversation
-may thus begin in one thread and end in another, but two threads never run it at once: it is parked, or queued, or
-with one worker.
+A Wait says what the conversation waits for and until when; processors/pool_parking.py does the parking. A
+conversation may thus begin in one thread and end in another, but two threads never run it at once: it is parked, or
+queued, or with one worker.
 
 With parking = idle only next_request() pauses, and the other calls are those of the blocking stream.
 
@@ -29,7 +29,7 @@ import socket
 import time
 from collections.abc import Callable
 from select import POLLIN, poll
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe.streams.base import (
     CALL,
@@ -38,6 +38,7 @@ from ewe.streams.base import (
     SHARE,
     Disconnected,
     MinRate,
+    Poller,
     Timeout,
     Timeouts,
     Wait,
@@ -51,7 +52,6 @@ from ewe.streams.poller import HALF_CLOSED
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell
-    from ewe.streams.poller import Poller
 
 
 class PoolStream(BlockingStream):
@@ -204,7 +204,6 @@ class PoolBell:
     def __init__(self, stream: PoolStream) -> None:
         self.stream = stream
         self.rung = False
-        self.descriptor = -1
         self.wake: Callable[[], None] | None = None
         self.client_ended_at: float | None = None
 
@@ -222,6 +221,7 @@ class PoolBell:
                 raise Disconnected
             if now >= expires:
                 return False
+            self.wake = None  # the last wait's
             try:
                 await Wait(Want.BELL, expires if gone_at is None else min(expires, gone_at), self)
             except Timeout:
@@ -238,6 +238,11 @@ class PoolBell:
 
     def events(self) -> int:
         return EPOLLONESHOT if self.client_ended_at is not None else EPOLLRDHUP | EPOLLONESHOT
+
+    def park(self, resume: Callable[[], None], watch: Callable[[Any], None]) -> None:
+        self.wake = resume
+        if self.rung:  # checked last: it may ring at any point
+            resume()
 
     def close(self) -> None:
         """Do nothing."""

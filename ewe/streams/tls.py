@@ -30,11 +30,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ewe import logger
-from ewe.streams.base import RECEIVE, Disconnected, Stream, Timeout
+from ewe.streams.base import RECEIVE, Disconnected, Poller, Stream, Timeout
 
 if TYPE_CHECKING:
     from ewe.streams.bells import Bell
-    from ewe.streams.poller import Poller
 
 T = TypeVar("T")
 

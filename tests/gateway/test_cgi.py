@@ -825,7 +825,11 @@ def memory(server: Server) -> float:
 # --- Limits, and clients that leave ---------------------------------------------------------------------
 
 # The times that a program gets once its output has ended, or its client seems to have left: two seconds each.
-SOON = {"ewe.gateway.programs.EXIT": 0.5, "ewe.streams.poller.HALF_CLOSED": 0.5}
+SOON = {
+    "ewe.gateway.programs.EXIT": 0.5,
+    "ewe.streams.poller.HALF_CLOSED": 0.5,
+    "ewe.streams.event.HALF_CLOSED": 0.5,
+}
 FAMILY = """#!/bin/sh
 echo $$ > "$DOCUMENT_ROOT/$QUERY_STRING.pid"
 sleep 60 &

@@ -1038,7 +1038,7 @@ def test_a_client_that_leaves_a_program(connect: Connect, leave: str) -> None:
 @pytest.mark.starts_processes
 def test_a_half_closed_client_hears_a_program_out(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for the answer all the same: only a program that falls silent is not waited for."""
-    for module in (ewe.streams.poller, ewe.streams.loops):
+    for module in (ewe.streams.poller, ewe.streams.loops, ewe.streams.event):
         monkeypatch.setattr(module, "HALF_CLOSED", 2.0)
 
     async def talk(stream: Stream) -> bytes:

@@ -1,0 +1,52 @@
+"""The names of the models, and how a model is found by its name.
+
+A name stands in the table PROCESSORS, or in the entry points of other packages (group "ewe.processors"); or it is
+"module:Class". The module is imported only when its model is chosen, so a server loads one model.
+
+Read next: base.py, the class that each model derives from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from ewe.registry import entry_points, in_words, load
+
+T = TypeVar("T")
+
+PROCESSORS = {  # name: where it is defined; imported only when chosen
+    "serial": "ewe.processors.serial:Serial",
+    "fork": "ewe.processors.fork:Fork",
+    "prefork": "ewe.processors.prefork:Prefork",
+    "thread": "ewe.processors.thread:Thread",
+    "pool": "ewe.processors.pool:Pool",
+    "asyncio": "ewe.processors.event:Event",
+    "xswitch": "ewe.processors.xswitch:XSwitch",
+}
+FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio", "-x": "xswitch"}
+SYNONYMS = {"none": "serial", "event": "asyncio"}  # the EWE of 2006 called the serial model "none"
+GROUP = "ewe.processors"  # the entry-point group in which other packages register their models
+
+
+class UnknownModel(ValueError):
+    """The model does not exist or cannot be loaded; the text is one line."""
+
+
+def names() -> list[str]:
+    """Return the names of all models, those that other packages register included."""
+    return [*PROCESSORS, *entry_points(GROUP)]
+
+
+def find_class(name: str, base: type[T]) -> type[T]:
+    """Return the class of a model, by its name or as "module:Class": a subclass of `base`. Raises UnknownModel."""
+    name = SYNONYMS.get(name, name)
+    where = PROCESSORS.get(name) or (name if ":" in name else "")
+    try:
+        found: Any = load(where) if where else entry_points(GROUP)[name].load()
+    except KeyError:
+        raise UnknownModel(f"model {name!r} is unknown; there are {', '.join(names())}") from None
+    except Exception as reason:  # of a module that may be anybody's
+        raise UnknownModel(f"model {name!r} cannot be loaded: {in_words(reason)}") from None
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise UnknownModel(f"model {name!r} is not a subclass of ewe.processors.base.Processor")
+    return found

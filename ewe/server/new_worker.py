@@ -1,0 +1,90 @@
+"""A new worker: what a process does between the supervisor's fork and its first connection.
+
+    supervisor ── fork ──▶ let go of what is the supervisor's ─▶ give up root ─▶ import ─▶ Worker.run(): serve
+                                                                                   └─ it cannot: report, end
+
+Signals stay blocked from before the fork until this process has handlers for them, so that none is lost. While it
+imports, the handlers end it at once: nothing is served yet, and a module may take long, or never end.
+
+Read next: worker.py; supervisor.py, which reads the report.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ewe.processors.base import UnknownModel
+from ewe.registry import in_words
+from ewe.server.privileges import become
+from ewe.server.worker import STOPPED, STOPS, UNUSABLE, Worker
+from ewe.streams.listener import StartError
+
+if TYPE_CHECKING:
+    import socket
+
+    from ewe.server.processor_factory import ProcessorFactory
+    from ewe.server.reports import Reports
+
+
+class NewWorker:
+    """A process that is about to become a worker.
+
+    lifeline: the supervisor's pipe. tells_sources: report from which directories the program was loaded (reload).
+    """
+
+    def __init__(
+        self,
+        factory: ProcessorFactory,
+        sockets: list[socket.socket],
+        lifeline: int,
+        reports: Reports,
+        tells_sources: bool,
+    ) -> None:
+        self.factory = factory
+        self.sockets = sockets
+        self.lifeline = lifeline
+        self.reports = reports
+        self.tells_sources = tells_sources
+
+    def run(self, name: str, foreign: Iterable[int]) -> int:
+        """Serve until a stop; return the exit status. foreign: descriptors that are the supervisor's alone."""
+        # First: no signal may be written to a descriptor that is reused for another file.
+        signal.set_wakeup_fd(-1)
+        for descriptor in foreign:
+            os.close(descriptor)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if self.factory.xswitch_process:
+            become(self.factory.xswitch_process.user, self.factory.config.group)
+        if self.factory.imports_in_workers and (failure := self.load_program()):
+            self.report(failure)
+            return UNUSABLE
+        return Worker(self.factory, self.sockets, name, self.lifeline, self.report).run()
+
+    def report(self, failure: str) -> None:
+        """Report that this worker serves, or why it cannot."""
+        self.reports.send(failure, sources_of_this_process() if self.tells_sources else ())
+
+    def load_program(self) -> str:
+        """Import applications as they are now; return why they cannot be imported, or ""."""
+        for number in (*STOPS, signal.SIGHUP):
+            signal.signal(number, lambda *_: os._exit(STOPPED))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
+        try:
+            self.factory.load()
+        except (StartError, UnknownModel) as reason:
+            return str(reason)
+        except Exception as reason:
+            return f"a worker cannot import: {in_words(reason)}"
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPS | {signal.SIGHUP})
+        return ""
+
+
+def sources_of_this_process() -> list[str]:
+    """Return the directories from which this process has loaded the program (reload)."""
+    from ewe.server.sources import directories
+
+    return directories()

@@ -1,0 +1,73 @@
+"""What a processor is given to run, by the settings of a site: without a socket."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ewe.config.settings import Config
+from ewe.conversation import BUSY
+from ewe.conversations import Conversations
+from ewe.streams.flag import Flag
+
+
+class Networks:
+    """The networks of trusted proxies, as ewe.gateway.proxies has them."""
+
+    def __contains__(self, client: str) -> bool:
+        return client == "10.0.0.1"
+
+
+def conversations(config: Config | None = None, **facts: Any) -> Conversations:
+    site: Any = SimpleNamespace(**{"tls": None, "proxies": None, "applications": [], **facts})
+    return Conversations(site, config or Config())
+
+
+@pytest.mark.parametrize(
+    ("secured", "announced", "name", "refusal", "computes_first"),
+    [
+        (False, False, "converse", BUSY, False),
+        (True, False, "converse_securely", b"", True),
+        (False, True, "converse_announced", BUSY, False),
+        (True, True, "converse_announced", b"", True),
+    ],
+)
+def test_the_settings_say_what_stands_before_http(
+    secured: bool, announced: bool, name: str, refusal: bytes, computes_first: bool
+) -> None:
+    config = Config(proxy_protocol=announced, trusted_proxies=["10.0.0.0/8"] if announced else [])
+    found = conversations(config, tls=object() if secured else None)
+    stream: Any = None
+    coroutine = found.of(stream)
+    assert coroutine.__name__ == name
+    coroutine.close()
+    assert (found.refusal, found.computes_first) == (refusal, computes_first)
+
+
+def test_only_a_trusted_proxy_is_trusted() -> None:
+    assert not conversations().is_trusted("10.0.0.1")
+    found = conversations(proxies=SimpleNamespace(networks=Networks()))
+    assert found.is_trusted("10.0.0.1") and not found.is_trusted("10.0.0.2")
+
+
+def test_nothing_is_started_without_applications() -> None:
+    def run(work: Any) -> Any:
+        raise AssertionError("there is nothing to run")
+
+    assert conversations().start(Flag(), run) == ""
+
+
+def test_applications_start_on_the_loop_of_the_model() -> None:
+    ran: list[str] = []
+
+    def run(work: Any) -> str:
+        ran.append(work.__name__)
+        work.close()
+        return "application 'shop:app' cannot start"
+
+    found = conversations(applications=[object()])
+    assert found.start(Flag(), run) == "application 'shop:app' cannot start"
+    found.stop(Flag(), run)
+    assert ran == ["start_all", "stop_all"]
