@@ -14,7 +14,6 @@ from ewe.config.feature_table import features
 from ewe.features.base import Claim, Handler, Mount
 from ewe.features.files import static_files
 from ewe.gateway.claims import Claims, is_in, with_languages
-from ewe.gateway.shared_claims import PatternClaims, SharedClaims
 from ewe.gateway.true_names import real_path
 from ewe.http.limits import Limits
 from ewe.registry import directories_of
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ewe.config.site_tables import LocationTable
     from ewe.features.static import Static
     from ewe.gateway.proxies import TrustedProxies
+    from ewe.gateway.shared_claims import PatternClaims
 
 
 class Starts(Protocol):
@@ -175,7 +175,11 @@ class Plan:
             next((each.executables for each in claims if each.executables), ""),
             [each.sources for each in claims if each.sources],
         )
-        return found if self.server.claims is None else SharedClaims.of(found, self.server.claims)
+        if self.server.claims is None:
+            return found
+        from ewe.gateway.shared_claims import SharedClaims
+
+        return SharedClaims.of(found, self.server.claims)
 
     def shows(self, file: str, root: str) -> bool:
         """Return whether a file that is no document could be sent from a document root."""

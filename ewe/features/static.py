@@ -210,11 +210,21 @@ class Static:
             raise HTTPError(501, f"method {request.method!r} to a file")
         raise HTTPError(405, f"{request.method} to a file", (ALLOW,))
 
-    def explained(self, path: str, why: str, asked: Request) -> Iterator[str]:
-        """Yield the lines of `ewe --explain` for the file or the directory at a path. Raises HTTPError(403, 404).
+    def explain(self, request: Request, why: str, asked: Request) -> Iterator[str]:
+        """Yield the lines of `ewe --explain` for a file or a directory, or for its absence.
 
-        asked: the client's request, which an alias may have sent to this path.
+        asked: the client's request, which an alias may have sent to another path.
         """
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            yield f"  answer    405: {request.method} to a file"
+            return
+        try:
+            yield from self.explain_path(request.path, why, asked)
+        except HTTPError as refused:
+            yield f"  answer    {refused.status}: {refused.cause}"
+
+    def explain_path(self, path: str, why: str, asked: Request) -> Iterator[str]:
+        """Yield the lines for the file or the directory at a path. Raises HTTPError(403, 404)."""
         name = self.name(path)
         if hidden(path):
             raise HTTPError(404, "its name begins with a dot, or is WEB-INF or META-INF")

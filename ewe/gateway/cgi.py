@@ -12,7 +12,7 @@ writes a short head, an empty line and a body to standard output:
 The contract is the same if the program is not started for the request but waits for it behind a socket, as with
 FastCGI and X-Switch. Only the transport differs, and so this module knows a GatewaySource and no pipe or socket:
 
-    features/cgi.py      ─▶ Program (programs.py): a GatewaySource over pipes          ┐
+    features/cgi/programs.py      ─▶ Program (programs.py): a GatewaySource over pipes          ┐
     responder.py         ─▶ ResponderSource: a GatewaySource over FastCGI's records    ├─▶ response() reads its head
     features/xswitch.py  ─▶ the same, to X-Switch                                      ┘
 

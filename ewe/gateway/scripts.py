@@ -14,7 +14,7 @@ directory with a WEB-INF: the walk ends there, and all that follows is the appli
 What can go wrong: the file may be exchanged between this look and the start of the script. Nothing here decides
 what a script may do: X-Switch's suexecme resolves and checks the path again, and cgi-bin belongs to the site.
 
-Read next: cgi.py, which tells the script what was found; features/cgi.py.
+Read next: cgi.py, which tells the script what was found; features/cgi/programs.py.
 """
 
 from __future__ import annotations

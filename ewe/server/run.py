@@ -50,6 +50,7 @@ MAX_LOOKED_INTO = 1000  # directories of a document root that are looked into fo
 LATER = (
     "ewe.features.languages", "ewe.features.indexes", "ewe.features.encoded_slashes",
     "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts", "ewe.sites.several",
+    "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.shared_claims",
     "ewe.server.applications", "ewe.server.sources", "ewe.server.trace", "ewe.streams.tls",
     "ewe.short_line", "ipaddress",
     # Codecs, which Python imports when a text is first encoded: idna is for socket.getaddrinfo()

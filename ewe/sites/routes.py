@@ -22,7 +22,6 @@ from ewe.http.error_pages import error_page
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
-from ewe.sites.rules import of_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,7 +84,7 @@ class Offer:
                 except HTTPError as refused:
                     yield f"  answer    {refused.status}: {refused.cause}"
                     return True
-        yield from of_files(self.static, request, "no program is at this path", request)
+        yield from self.static.explain(request, "no program is at this path", request)
         return True
 
     def proxy_at(self, path: str) -> object | None:

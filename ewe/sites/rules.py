@@ -23,7 +23,7 @@ from ewe.http.target import percent_encode
 from ewe.sites.templates import Template, with_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from ewe.features.base import Explanation
     from ewe.features.declaration import Run
@@ -287,24 +287,13 @@ class Alias:
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield which file answers. Raises HTTPError(404)."""
         below = request if self.template is None else self.below(request, io)
-        yield from of_files(self.static, below, self.why, request)
+        yield from self.static.explain(below, self.why, request)
         return True
 
     def below(self, request: Request, io: Stream) -> Request:
         """Return the request for the path below the directory. Raises HTTPError(404) if that leads out of it."""
         assert self.template is not None
         return with_path(request, self.template.path(self.location.values_of(request, io))[0], None)
-
-
-def of_files(static: Static, request: Request, why: str, asked: Request) -> Iterator[str]:
-    """Yield the lines of a file or a directory, or of its absence. asked: the client's request, before an alias."""
-    if request.method not in ("GET", "HEAD", "OPTIONS"):
-        yield f"  answer    405: {request.method} to a file"
-        return
-    try:
-        yield from static.explained(request.path, why, asked)
-    except HTTPError as refused:
-        yield f"  answer    {refused.status}: {refused.cause}"
 
 
 def true_path(path: str) -> tuple[str, bool]:

@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import time
-import tomllib
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -60,30 +59,6 @@ def test_the_picture_shows_every_model(file: str) -> None:
     names = re.findall(r'<text class="name"[^>]*>([^<]*)</text>', text)
     assert [name.replace("X-Switch", "xswitch") for name in names] == [*MODELS, "xswitch"]
     assert "One conversation, seven models" in text and len(names) == 7
-
-
-@pytest.mark.starts_processes
-def test_a_package_holds_the_samples_and_nothing_else() -> None:
-    """What people put into their clone's directories, and what make builds there, stays out of the wheel."""
-    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packed: dict[str, str] = about["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "htdocs", "cgi-bin", "libcgi-bin", "samples"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    names = set(listed.stdout.split("\0")[:-1])
-    if listed.returncode:  # no clone
-        places = [
-            path
-            for name in ("htdocs", "cgi-bin", "libcgi-bin", "samples")
-            for path in (ROOT / name).rglob("*")
-        ]
-        built = [path for path in places if path.name == "hello-c" or path.suffix == ".so"]
-        names = {str(path.relative_to(ROOT)) for path in places if path.is_file() and path not in built}
-    assert packed == {name: f"ewe/sample/{name}" for name in names}
 
 
 def test_samples(sample: Server) -> None:

@@ -72,7 +72,7 @@ def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
         ("ewe.site:Nothing", "cannot be loaded"),
         ("ewe.site:Site.nothing", "cannot be loaded"),
         ("ewe.http.limits:Limits", "is not a class with a method respond()"),
-        ("ewe.features.cgi:CGI", "cannot be made from (config, path)"),
+        ("ewe.features.cgi.programs:CGI", "cannot be made from (config, path)"),
     ],
 )
 def test_a_feature_that_is_none(name: str, reason: str) -> None:

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import SEARCH_PATH
 from ewe.config.setting_types import is_local
-from ewe.features.base import Claim, Mount
-from ewe.features.declaration import Feature, Runner
 from ewe.gateway import scripts
 from ewe.gateway.cgi import arguments, refuse_trace, response, variables
-from ewe.gateway.claims import is_in
 from ewe.gateway.programs import prepare, start
 from ewe.gateway.scripts import Script, fault_of, is_application, leading_parts
 from ewe.gateway.spool import spooled
@@ -31,13 +27,12 @@ from ewe.streams.descriptors import EXHAUSTED
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
-    from ewe.features.plan import LocationPlan, Plan
     from ewe.features.static import Static
     from ewe.features.xswitch import XSwitch
     from ewe.http.limits import Limits
     from ewe.streams.base import Stream
 
-PREFIX = "/cgi-bin/"
+PREFIX = "/cgi-bin"
 
 
 class CGI:
@@ -110,7 +105,7 @@ class CGI:
 
         Raises HTTPError: 403 where that file is not executable, 404 where a link leads out of the directory.
         """
-        for script in leading_parts(self.directory, PREFIX.rstrip("/"), path):
+        for script in leading_parts(self.directory, PREFIX, path):
             file = script.file
             try:
                 mode = os.lstat(file).st_mode
@@ -133,27 +128,3 @@ class CGI:
     def is_inside(self, file: str) -> bool:
         """Does the file lie below the directory, links resolved?"""
         return self.follows or os.path.realpath(file).startswith(self.directory.rstrip("/") + "/")
-
-
-def claims(plan: Plan, root: str) -> Iterator[Claim]:
-    """Yield the directory of programs, or the executable files in it if it contains the document root."""
-    programs = os.path.realpath(plan.config.cgi_path)
-    yield Claim(executables=programs) if is_in(root, programs) else Claim(directory=programs)
-
-
-def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the programs of the site, if it has a directory of them."""
-    if os.path.isdir(plan.config.cgi_path):
-        yield Mount(PREFIX, CGI(plan.config, plan.static, plan.limits, plan.provided("xswitch")))
-
-
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return what runs the programs of a location."""
-    plan = location.plan
-    run = CGI(location.config, plan.static, plan.limits, plan.provided("xswitch")).run
-    return Runner(run, needs_files=True, executable=True)
-
-
-FEATURE = Feature(
-    "cgi", settings=("cgi_path",), claims=claims, mounts=mounts, gateway=gateway, late=("ewe.gateway.spawn",)
-)
