@@ -1,4 +1,4 @@
-"""The one table of ewe's features: the names of their modules, and what switches each of them on.
+"""The one table of ewe's features: the names of their modules, and the settings that switch each of them on.
 
 Nothing else outside of ewe.features names a feature. A module of the table ends in FEATURE, its declaration
 (ewe.features.base). It is imported only if the settings need it, since a forked child copies what its parent has
@@ -33,7 +33,7 @@ FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class Step(NamedTuple):
-    """A middleware around what a location answers: its module, and the key or the setting that asks for it."""
+    """A middleware around the answer of a location: its module, and the key or the setting that asks for it."""
 
     module: str
     key: str = ""
@@ -72,7 +72,7 @@ GATEWAYS = {
     "http": "ewe.features.proxy",
     "https": "ewe.features.proxy",
 }
-# Keys of a location that decide by themselves who answers
+# Keys of a location that name the handler by themselves
 ANSWERS = {"webdav": "ewe.features.webdav"}
 # Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS, and imports nothing but
 # ewe.config: it is imported with the settings, so every process that ewe forks has it.
@@ -126,7 +126,7 @@ def features(config: object, setting: str = "") -> Iterator[Any]:
 
 
 def lacking(config: object, setting: str = "") -> Iterator[str]:
-    """Yield why a server with this configuration cannot start: what its features lack, a line each.
+    """Yield why a server with this configuration cannot start, a line for each fault of a feature.
 
     setting: only of the features that this setting switches on.
     """

@@ -12,9 +12,9 @@ guard, a cache, compression, a rate limit and error pages are all middlewares:
     request ──▶ LimitRate ──▶ Headers ──▶ Auth ──▶ the handler that answers
     client  ◀── slower   ◀── fields  ◀── 401  ◀──┘
 
-A site is a tree of both (ewe.sites.routes). What the settings do not name is not in the tree, and costs nothing.
+A site is a tree of both (ewe.sites.routes). A handler that no setting asks for is not in the tree, and costs nothing.
 
-A *feature* is what a module of ewe.features offers to the builder of that tree: its last lines are
+A *feature* is declared in the last lines of its module, for the builder of that tree:
 
     FEATURE = Feature("markdown", mounts=mounts)
 
@@ -85,7 +85,7 @@ def explained(handler: Handler, request: Request, io: Stream) -> Explanation:
     """Yield a handler's lines for `ewe --explain`; return whether it answers. Nothing is started or sent.
 
     A handler explains itself in a method explain() of the same form. Raises HTTPError if the handler would, and
-    Reroute for another path (ewe.features.plan).
+    Reroute for another path.
     """
     explain = getattr(handler, "explain", None)
     if explain is not None:

@@ -1,7 +1,7 @@
-"""The declaration of a feature: what a module of ewe.features offers to the builder of a site.
+"""The declaration of a feature: the handlers and facts that its module offers to the builder of a site.
 
 The last lines of such a module are FEATURE = Feature(...). Everything that the server knows of the feature stands
-there: its settings, the sources that it protects, where it answers, and what it needs before the first request.
+there: its settings, the sources that it protects, where it answers, and its needs before the first request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP = "ewe.features"  # the entry-point group in which other packages name the
 
 
 class Key(NamedTuple):
-    """A key of [[site]] and [[site.location]] that puts a middleware around what a location answers.
+    """A key of [[site]] and [[site.location]] that puts a middleware around the answer of a location.
 
     meaning, takes: what the key does and the values that it takes, for docs/settings.md. make: return the
     middleware for a value; its second argument is how an error message begins. It raises ConfigError, ValueError,
@@ -68,10 +68,10 @@ class Feature:
     server: return the middleware around all sites.
     keys: keys of [[site]] and [[site.location]], each with its middleware.
     gateway: return the handler, or the Runner, for the key `gateway` of a location, of the kind that is named.
-    answer: return the handler for a key of a location that decides by itself who answers.
+    answer: return the handler for a key of a location that names it by itself.
     make: return the handler for a path that the setting `mount` names.
     ends_processes: return whether a request may end its process, so that a supervisor has to start another.
-    needs: yield why the server cannot start. notes: yield what `ewe --check-config` says besides, a line each.
+    needs: yield why the server cannot start. notes: yield more lines for `ewe --check-config`.
     late: modules that a request may import; a server that gives up root imports them before.
     """
 

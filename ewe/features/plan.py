@@ -1,7 +1,7 @@
-"""What the features of one site share while the site is made: its settings, its files, and each other.
+"""The plan of a site: its features share its settings, its files and each other while the site is made.
 
 A Plan belongs to one document root: that of the server, of a [[site]], or of a location with other settings. A
-LocationPlan belongs to one [[site.location]], and is what a feature sees of it.
+LocationPlan belongs to one [[site.location]], as its features see it.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class Starts(Protocol):
 
 
 class HasProxies(Protocol):
-    """What a middleware around all sites sees of them (ewe.site.Site)."""
+    """All sites of a server, as a middleware around them sees them (ewe.site.Site)."""
 
     config: Config
     proxies: TrustedProxies | None
 
 
 class Server:
-    """What all sites of a server share while they are made.
+    """A server while its sites are made: they share it.
 
     limits: of the heads of requests. claims: those of all sites; None if there is one site without tables.
     applications: those of all sites. many_calls, many_processes: several threads of a process, or several
     processes, may call an application at once. imports: import applications now; if not, each worker imports them.
-    checks: middlewares around each site; a feature of one site adds what all sites need then.
+    checks: middlewares around each site; a feature of one site adds a check that all sites need then.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ def claims_of_applications(names: Iterable[str]) -> Iterator[Claim]:
 
 
 class LocationPlan(Protocol):
-    """What a feature sees of a location that it answers for (ewe.sites.build).
+    """A location, as the feature sees it that answers for it (ewe.sites.locations).
 
     config: with the settings of the location. plan: of the site. table: as it stands in the settings. prefix: of
     the location, without a slash at its end. static: the files of the location. file: the one program that `alias`

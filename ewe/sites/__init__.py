@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_site(config: Config, *, holds_idle: bool = False, **how: Any) -> Site:
-    """Return what a server with this configuration offers. Raises ValueError, in one line.
+    """Return the site of a server with this configuration. Raises ValueError, in one line.
 
     holds_idle: an idle connection occupies a worker, so it is kept for a shorter time. how: as Server takes it.
     """

@@ -2,7 +2,7 @@
 
 Plan          the features of the site's document root (ewe.features.plan)
 SiteBuilder   a Location for each [[site.location]], and a last one for every other path
-LocationBuilder   what one location leads to, from its keys
+LocationBuilder   the handlers of one location, from its keys
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SiteBuilder:
         self.routes.locations.append(self.location(None))
 
     def handler(self) -> Handler:
-        """Return what answers for the site: its routes, or its features alone if there is nothing around them."""
+        """Return the handler of the site: its routes, or its features alone if there is nothing around them."""
         if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.offer:
             alone = Offer(self.plan.mounts, self.plan.static)
             alone.site = self.routes

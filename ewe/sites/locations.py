@@ -1,4 +1,4 @@
-"""What one [[site.location]] leads to, from its keys: the handlers that are asked in turn."""
+"""The handlers of one [[site.location]], made of its keys."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from ewe.sites.match import Match
     from ewe.sites.routes import SiteRoutes
 
-# Settings of a location that need no Plan: they change what programs are told, or the middlewares around them
+# Settings of a location that need no Plan: they change variables of programs, or the middlewares around them
 NEED_NO_PLAN = frozenset({
     "env", "pass_authorization", "compress", "compress_types", "compress_min_size", "compress_codings",
 })  # fmt: skip
 
 
 class SiteParts(Protocol):
-    """What a location sees of the site that it is made for (ewe.sites.build.SiteBuilder)."""
+    """The site that a location is made for, as the location sees it (ewe.sites.build.SiteBuilder)."""
 
     config: Config
     tables: Sequence[LocationTable]
@@ -52,7 +52,7 @@ class SiteParts(Protocol):
 
 
 class LocationBuilder:
-    """Makes what one location leads to (ewe.features.plan.LocationPlan). Raises ConfigError, ValueError."""
+    """Makes the handlers of one location (ewe.features.plan.LocationPlan). Raises ConfigError, ValueError."""
 
     def __init__(
         self, site: SiteParts, match: Match, table: LocationTable, config: Config, is_guarded: bool
@@ -94,7 +94,7 @@ class LocationBuilder:
             yield self.site.config.taking(table.given), table.values.get("index", ())
 
     def answers(self) -> Handler:
-        """Return what the location leads to."""
+        """Return the handler of the location."""
         values, pattern, match = self.values, self.match.pattern, self.match
         if "redirect" in values:
             template = Template(values["redirect"], self.at("redirect"), pattern)
@@ -121,7 +121,7 @@ class LocationBuilder:
                 yield self.own_cache(self.program(gateway))
             except ConfigError:
                 raise
-            except ValueError as reason:  # what a feature says of an address or an application
+            except ValueError as reason:  # of an address or an application
                 raise ConfigError(f"{self.at('gateway')} {reason}") from None
             if "programs" not in values:
                 return  # the gateway answers everything
@@ -218,7 +218,7 @@ class LocationBuilder:
                 yield mount.handler if mount.bare else self.own_cache(mount.handler)
 
     def program(self, gateway: tuple[str, ...]) -> Handler:
-        """Return what runs the programs of a location, and claim their files. Raises ConfigError, ValueError."""
+        """Return the handler of a gateway, and claim the files of its programs. Raises ConfigError, ValueError."""
         kind = parse_gateway(gateway[0])[0]
         made = feature(GATEWAYS[kind]).gateway(self, kind, tuple(parse_gateway(each)[1] for each in gateway))
         if not isinstance(made, Runner):
@@ -239,7 +239,7 @@ class LocationBuilder:
         server, root = self.plan.server, self.plan.static.root
         if files:
             self.claim(extensions)
-        elif self.prefix:  # what lies there may be the sources of what the responder runs
+        elif self.prefix:  # the responder's sources may lie there
             server.claim(Claims(root, (), [root + self.prefix]))
         why = f"gateway = {', '.join(gateway)}"
         if extensions:

@@ -3,7 +3,7 @@
     Hosts         the [[site]]: by the name in Host and the server's address (ewe.http.virtual_hosts)
     SiteRoutes    the location: the first in the file that covers the path; the last one covers every path
       a chain     filters (limit-rate, headers, compression, error-pages) around guards (methods, allow, auth)
-      First       what the location leads to (ewe.sites.rules), asked in turn
+      First       the handlers of the location (ewe.sites.rules), asked in turn
     Offer         the features of a document root, asked in turn; its files last
 
 A node that would have nothing to choose is not made: a server without tables begins with its Offer.
@@ -50,7 +50,7 @@ class Offer:
         self.guarded = False
         for at, (path, handler, *_) in enumerate(mounts):
             if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
-                rest = Offer(mounts[at + 1 :], static)  # what would be asked after it
+                rest = Offer(mounts[at + 1 :], static)  # all that would be asked after it
                 handler = Mounted(handler.handler.around(rest, rest), handler.path)
             self.routes.append((path, handler))
 
@@ -132,9 +132,9 @@ class Variables(Middleware):
 
 
 class Location:
-    """One location of a site: the paths that it covers, and what answers for them.
+    """One location of a site: the paths that it covers, and the handler for them.
 
-    match: None for the last location, which covers every path. answers: what it leads to. filters, guards: the
+    match: None for the last location, which covers every path. answers: its handler. filters, guards: the
     middlewares around that, the innermost filter and the outermost guard first. decides, finishes: the keys that
     have put them there.
     """
@@ -188,7 +188,7 @@ class SiteRoutes:
         try:
             return await location.handler.respond(request, io)
         except Reroute as other:
-            reroute = other
+            reroute = other.with_traceback(None)  # whose frames would else hold this one, and themselves
         return await self.elsewhere(reroute, io)
 
     def find(self, path: str) -> Location:
@@ -209,7 +209,7 @@ class SiteRoutes:
                 try:
                     return await handler.respond(request, io) or error_page(404, "there is no such file")
                 except Reroute as other:
-                    reroute = other
+                    reroute = other.with_traceback(None)
                 if bare and reroute.by_program:
                     raise HTTPError(500, "its answer is a local redirect")
             last = reroute.request
@@ -225,7 +225,7 @@ class SiteRoutes:
             io.tried, io.variables = before
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the locations that a request meets, with its rewrites, and what answers."""
+        """Yield the locations that a request meets, with its rewrites, and the handler that answers."""
         for _ in range(MAX_REDIRECTS + 1):
             location = self.find(request.path)
             yield from self.of_location(location, request.path)

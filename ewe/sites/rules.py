@@ -1,7 +1,7 @@
 """Where a location leads: each handler answers, passes on (None), or has the site look another path up (Reroute).
 
 Status, Redirect, Rewrite, Try      from the keys of the same names
-Programs                            programs and gateway: which file is the script, and who runs it
+Programs                            programs and gateway: the file that is the script, and the gateway that runs it
 Alias                               alias: files of a directory elsewhere, or one file
 """
 

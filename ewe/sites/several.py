@@ -1,4 +1,4 @@
-"""Several sites on one server: what the tables [[site]] make."""
+"""Several sites on one server, made of the tables [[site]]."""
 
 from __future__ import annotations
 

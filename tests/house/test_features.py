@@ -1,35 +1,47 @@
-"""docs/features.md: each feature that ewe claims names its tests, each that ewe lacks has a reason."""
+"""The declarations of the features: each setting has an owner, and each feature a test and a row of the table."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
-from applications.others.probes import PROBES
+from ewe.config.feature_table import FEATURES, STEPS, feature, modules
+from ewe.config.settings import SETTINGS
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def rows(columns: int) -> list[list[str]]:
-    """Return the cells of all table rows of the page that have so many columns, without the rows of heads."""
-    page = (ROOT / "docs/features.md").read_text()
-    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line] for line in lines if len(line) == columns]
-    return [row for row in cells if row[0] and not set(row[0]) <= {"-"}]
-
-
-def test_each_feature_names_its_tests() -> None:
-    """A file that the page names exists: tests/house/test_docs.py looks for it."""
-    tested = {name for name, tests in rows(2) if "tests/" in tests}
-    claimed = {row[0] for row in rows(6) if row[1].startswith("✓")}
-    assert claimed and claimed == tested
+# Groups whose settings concern the server, and settings of others that concern several features
+SERVER_GROUPS = ("listening", "model", "operations", "http", "tls", "logs")
+SHARED = {
+    *("documentroot", "defaultindex", "indexes", "symlinks", "languages", "cache"),  # the files of a site
+    *("program_timeout", "spool", "env", "pass_authorization", "development"),  # programs of every kind
+}
+DECLARATIONS = [feature(module) for module in modules()]
 
 
-def test_each_feature_that_ewe_lacks_has_a_reason() -> None:
-    lacking = {row[0] for row in rows(6) if row[1].startswith("–")}
-    explained = {name for name, reason in rows(2) if "`tests/" not in reason}
-    assert lacking and not lacking - explained
+def test_each_setting_concerns_one_feature_or_the_server() -> None:
+    owners: dict[str, list[str]] = {name: [] for name in SETTINGS}
+    for each in DECLARATIONS:
+        for name in each.settings:
+            owners[name].append(each.name)
+    for name, setting in SETTINGS.items():
+        if setting.group in SERVER_GROUPS or name in SHARED:
+            assert not owners[name], f"{name} is a setting of the server's, and {owners[name]} claims it"
+        else:
+            assert len(owners[name]) == 1, f"{name} belongs to {owners[name] or 'no feature'}"
 
 
-def test_each_probe_has_its_row() -> None:
-    """tests/applications/features_of_others.py compares its answers with rows of these names."""
-    assert not set(PROBES) - {row[0] for row in rows(6)}
+def test_features_have_names_of_their_own() -> None:
+    names = [each.name for each in DECLARATIONS]
+    assert len(names) == len(set(names))
+
+
+def test_the_table_knows_settings_and_keys() -> None:
+    for module, settings in FEATURES:
+        assert set(settings) <= SETTINGS.keys() | {"always"}, module
+    for key, step in STEPS.items():
+        assert key in feature(step.module).keys
+
+
+@pytest.mark.parametrize("module", [module for module, _ in FEATURES])
+def test_a_feature_does_something(module: str) -> None:
+    found = feature(module)
+    parts = (found.provide, found.mounts, found.wrap, found.around, found.server, found.gateway, found.answer)
+    assert any(part is not None for part in parts)
