@@ -12,7 +12,7 @@ guard, a cache, compression, a rate limit and error pages are all middlewares:
     request ──▶ LimitRate ──▶ Headers ──▶ Auth ──▶ the handler that answers
     client  ◀── slower   ◀── fields  ◀── 401  ◀──┘
 
-A site is a tree of both (ewe.sites.routes). A handler that no setting asks for is not in the tree, and costs nothing.
+A site is a tree of both (ewe.sites.routes). What no setting asks for is not there, and costs nothing.
 
 A *feature* is declared in the last lines of its module, for the builder of that tree:
 
