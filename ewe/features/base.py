@@ -29,6 +29,7 @@ model many at once; a forked process has a copy.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from ewe.http.error_pages import error_page
@@ -67,8 +68,7 @@ class Middleware:
 
     def around(self, inner: Handler, site: Handler) -> Self:
         """Return a copy of this middleware that holds another handler."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.inner, other.site = inner, site
         return other
 

@@ -52,6 +52,57 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
     assert server.stop() == 0, server.log()
 
 
+MIDDLEWARES = """
+from ewe.features.base import Middleware
+from ewe.http.messages import Response
+
+class Outer(Middleware):
+    __slots__ = ("said",)
+
+    def __init__(self, config, path):
+        self.said = type(self).__name__
+
+    async def respond(self, request, io):
+        response = await self.inner.respond(request, io)
+        return response.with_fields((*response.fields, ("X-Through", self.said)))
+
+class Inner(Outer):
+    pass
+
+class Silent(Middleware):
+    def __init__(self, config, path):
+        pass
+
+    async def respond(self, request, io):
+        return None
+
+class Elsewhere:
+    def __init__(self, config, path):
+        pass
+
+    async def respond(self, request, io):
+        return Response(200, target="/index.html")
+"""
+
+
+def test_middlewares_stand_in_the_order_of_their_mounts(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "chain.py").write_text(MIDDLEWARES)
+    names = (
+        "/=chain:Outer",
+        "/=chain:Silent",
+        "/cgi-bin=chain:Inner",
+        "/=chain:Inner",
+        "/away=chain:Elsewhere",
+    )
+    server = start("thread", *(part for name in names for part in ("--mount", name)))
+    with web.Client(base_url=server.url) as client:
+        assert client.get("/index.html").headers.get_list("x-through") == ["Inner", "Outer"]
+        assert client.get("/cgi-bin/hello.sh").headers.get_list("x-through") == ["Inner", "Inner", "Outer"]
+        away = client.get("/away")  # the outermost site follows the local redirect of the innermost feature
+        assert "welcome" in away.text
+        assert away.headers.get_list("x-through") == ["Inner", "Outer"]
+
+
 def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
     package = tmp_path / "packages"
     about = package / "hello-1.0.dist-info"
