@@ -196,4 +196,8 @@ class Mounted:
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the lines of the handler, if the path is below its own."""
-        return self.covers(request.path) and (yield from explained(self.handler, request, io))
+        if not self.covers(request.path):
+            return False
+        if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:
+            yield f"  decides   {type(self.handler).__name__}: may answer instead, or change the answer (mount)"
+        return (yield from explained(self.handler, request, io))
