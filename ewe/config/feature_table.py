@@ -1,8 +1,8 @@
 """The one table of ewe's features: the names of their modules, and the settings that switch each of them on.
 
 Nothing else outside of ewe.features names a feature. A module of the table ends in FEATURE, its declaration
-(ewe.features.base). It is imported only if the settings need it, since a forked child copies what its parent has
-loaded.
+(ewe.features.declaration). It is imported only if the settings need it, since a forked child copies what its
+parent has loaded.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ GATEWAYS = {
 }
 # Keys of a location that name the handler by themselves
 ANSWERS = {"webdav": "ewe.features.webdav"}
-# Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS, and imports nothing but
-# ewe.config: it is imported with the settings, so every process that ewe forks has it.
+# Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS. Every process that ewe
+# forks has the file in memory, because it is imported with the settings. A file that imports more than each server
+# loads anyhow, such as ewe.features.base and ewe.http, therefore has its settings in a second file.
 SETTINGS = ("ewe.features.browser.settings",)
 
 

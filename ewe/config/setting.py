@@ -7,8 +7,8 @@ Most settings stand in `Config` (settings.py). A feature declares its own settin
 
 `config[HIDDEN]` is the value, with its type. The command line, the environment, a settings file, `--help`,
 `--print-config`, docs/settings.md and the completion of shells treat both alike. They have to know each setting
-before any feature is made. A feature therefore declares its settings in a file that imports nothing but ewe.config,
-and declared.py lists those files.
+before any feature is made. The table SETTINGS (ewe.config.feature_table) therefore names the files that declare
+settings, and says what such a file may import.
 """
 
 from __future__ import annotations
@@ -81,12 +81,16 @@ def variable(key: str) -> str:
 
 
 def joined(own: Iterable[Setting[Any]], declared: Iterable[Setting[Any]]) -> list[Setting[Any]]:
-    """Return all settings in the order of the documentation. Raises ValueError for a name that two have.
+    """Return all settings in the order of the documentation. Raises ValueError for a name that two have, or none.
 
     own: of Config, in order. declared: of features; each follows the setting that it names, or ends its group.
     """
     found = list(own)
     for setting in declared:
+        if not hasattr(setting, "key"):
+            raise ValueError(
+                f"a setting of a feature needs its key: Setting(..., key=...) for {setting.help!r}"
+            )
         place = [
             number
             for number, each in enumerate(found, 1)

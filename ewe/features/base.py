@@ -29,6 +29,7 @@ model many at once; a forked process has a copy.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from ewe.http.error_pages import error_page
@@ -67,8 +68,7 @@ class Middleware:
 
     def around(self, inner: Handler, site: Handler) -> Self:
         """Return a copy of this middleware that holds another handler."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.inner, other.site = inner, site
         return other
 
@@ -216,4 +216,8 @@ class Mounted:
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the lines of the handler, if the path is below its own."""
-        return self.covers(request.path) and (yield from explained(self.handler, request, io))
+        if not self.covers(request.path):
+            return False
+        if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:
+            yield f"  decides   {type(self.handler).__name__}: may answer instead, or change the answer (mount)"
+        return (yield from explained(self.handler, request, io))

@@ -120,11 +120,16 @@ def make(name: str, config: Config, path: str) -> Handler:
     try:
         found = load(name) if ":" in name else entry_points(GROUP)[name].load()
     except KeyError:
-        known = ", ".join(entry_points(GROUP)) or "no package registers any"
-        raise UnknownFeature(f"feature {name!r} is unknown; there are: {known} (mount)") from None
+        known = ", ".join(entry_points(GROUP)) or "none"
+        raise UnknownFeature(
+            f"feature {name!r} is unknown; registered by packages: {known}; a class of your own is {name}:CLASS"
+            " (mount)"
+        ) from None
     except Exception as reason:  # of a module that may be anybody's
         raise UnknownFeature(f"feature {name!r} cannot be loaded: {in_words(reason)} (mount)") from None
-    if isinstance(found, Feature) and found.make is not None:
+    if isinstance(found, Feature):
+        if found.make is None:
+            raise UnknownFeature(f"feature {name!r} has no make=, which makes the handler for a path (mount)")
         found = found.make
     elif not (isinstance(found, type) and callable(getattr(found, "respond", None))):
         raise UnknownFeature(f"feature {name!r} is not a class with a method respond() (mount)")
@@ -136,4 +141,8 @@ def make(name: str, config: Config, path: str) -> Handler:
         raise UnknownFeature(
             f"feature {name!r} cannot be made from (config, path): {in_words(reason)} (mount)"
         ) from None
+    if not callable(getattr(made, "respond", None)):
+        raise UnknownFeature(
+            f"feature {name!r} has made an object without respond(), of type {type(made).__name__} (mount)"
+        )
     return made

@@ -326,9 +326,15 @@ class Source:
 
 
 def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
-    """Return the length of a response body in bytes, None when unknown."""
+    """Return the length of a response body in bytes, None when unknown. Raises TypeError for another type."""
     if isinstance(body, bytes):
         return len(body)
     if isinstance(body, Source):
         return body.length
-    return sum(len(piece) if isinstance(piece, bytes) else piece.count for piece in body)
+    try:
+        return sum(len(piece) if isinstance(piece, bytes) else piece.count for piece in body)
+    except (TypeError, AttributeError):  # such as text.count, which is a method
+        kind = type(body).__name__
+        raise TypeError(
+            f"the body of a response is {kind}; it must be bytes, a Source, or a tuple of bytes and Regions"
+        ) from None

@@ -56,20 +56,22 @@ class Offer:
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the first feature that answers. Raises HTTPError, and what a feature raises."""
-        for prefix, handler in self.routes:
-            if request.path.startswith(prefix):
-                response = await handler.respond(request, io)
-                if response is not None:
-                    return response if response.target is None else await self.follow(request, response, io)
-        if request.path == "*":
-            return Response(204, (EVERY_METHOD,))
-        return await self.static.respond(request, io) or error_page(404, "there is no such file")
-
-    async def follow(self, request: Request, response: Response, io: Stream) -> Response:
-        """Answer a local redirect as if the client had asked for its target (RFC 3875 section 6.2.2)."""
-        reroute = Reroute(moved(request, response.target or "/"), by_program=True)
-        if self.site is None:
-            raise reroute
+        try:
+            for prefix, handler in self.routes:
+                if request.path.startswith(prefix):
+                    response = await handler.respond(request, io)
+                    if response is not None:
+                        if response.target is None:
+                            return response
+                        raise Reroute(moved(request, response.target or "/"), by_program=True)
+        except Reroute as other:  # of a feature, or of one inside a middleware (RFC 3875 section 6.2.2)
+            if self.site is None:
+                raise
+            reroute = other
+        else:
+            if request.path == "*":
+                return Response(204, (EVERY_METHOD,))
+            return await self.static.respond(request, io) or error_page(404, "there is no such file")
         return await self.site.elsewhere(reroute, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,9 @@ from support.server import ROOT, Start
 from ewe.config.feature_table import FEATURES, feature
 from ewe.config.settings import Config
 from ewe.features.declaration import UnknownFeature, make
+from ewe.http.messages import Response
 from ewe.sites import make_site
+from ewe.sites.explain import explain
 
 
 @pytest.mark.parametrize("model", ["fork", "thread", "pool", "asyncio"])
@@ -23,7 +28,7 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
         path = "/" if name == "Stopwatch" else f"/{name.lower()}"
         mounts += ["--mount", f"{path}=my_{name.lower()}:{name}"]
     with (tmp_path / "my_hello.py").open("a") as module:
-        module.write(of_the_docs("write-a-feature.md", "FEATURE"))
+        module.write(of_the_docs("write-a-feature.md", "FEATURE", 'Feature("hello"'))
     mounts += ["--mount", "/declared=my_hello:FEATURE"]
     server = start(model, *mounts)
     (server.root / "door").mkdir()
@@ -52,6 +57,122 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
     assert server.stop() == 0, server.log()
 
 
+def test_a_middleware_of_the_docs_sees_every_response(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "my_id.py").write_text(of_the_docs("write-a-feature.md", "RequestId"))
+    server = start("asyncio", "--mount", "/=my_id:RequestId")
+    with web.Client(base_url=server.url) as client:
+        found = [
+            client.get("/"),
+            client.get("/none"),
+            client.get("/.hidden"),
+            client.get("/", headers={"X-Evil": "1"}),
+        ]
+    assert [each.status_code for each in found] == [200, 404, 404, 403]
+    assert len({each.headers["x-request-id"] for each in found}) == 4
+
+
+# The two rows of the table, then the server.
+HEALTH = """
+import sys
+from ewe.config import feature_table as table
+table.SETTINGS += ("my_health",)
+table.FEATURES += (("my_health", ("health",)),)
+from ewe.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_feature_of_ewe_itself(tmp_path: Path) -> None:
+    (tmp_path / "my_health.py").write_text(of_the_docs("write-a-feature.md", "Health"))
+
+    def ewe(*arguments: str) -> str:
+        command = [sys.executable, "-c", HEALTH, *arguments]
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert "--health PATH" in ewe("--help", "programs")
+    assert "answer    ok   (health)" in ewe("--health", "/up", "--explain", "http://x/up")
+    assert "(health)" not in ewe("--health", "/up", "--explain", "http://x/")
+
+
+MIDDLEWARES = """
+from ewe.features.base import Middleware
+from ewe.http.messages import Response
+
+class Outer(Middleware):
+    __slots__ = ("said",)
+
+    def __init__(self, config, path):
+        self.said = type(self).__name__
+
+    async def respond(self, request, io):
+        response = await self.inner.respond(request, io)
+        return response.with_fields((*response.fields, ("X-Through", self.said)))
+
+class Inner(Outer):
+    pass
+
+class Silent(Middleware):
+    def __init__(self, config, path):
+        pass
+
+    async def respond(self, request, io):
+        return None
+
+class Elsewhere:
+    def __init__(self, config, path):
+        pass
+
+    async def respond(self, request, io):
+        return Response(200, target="/index.html")
+"""
+
+
+def test_middlewares_stand_in_the_order_of_their_mounts(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "chain.py").write_text(MIDDLEWARES)
+    names = (
+        "/=chain:Outer",
+        "/=chain:Silent",
+        "/cgi-bin=chain:Inner",
+        "/=chain:Inner",
+        "/away=chain:Elsewhere",
+    )
+    server = start("thread", *(part for name in names for part in ("--mount", name)))
+    with web.Client(base_url=server.url) as client:
+        assert client.get("/index.html").headers.get_list("x-through") == ["Inner", "Outer"]
+        assert client.get("/cgi-bin/hello.sh").headers.get_list("x-through") == ["Inner", "Inner", "Outer"]
+        away = client.get("/away")  # the outermost site follows the local redirect of the innermost feature
+        assert "welcome" in away.text
+        assert away.headers.get_list("x-through") == ["Inner", "Outer"]
+
+
+def test_explain_names_a_middleware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chain_explained.py").write_text(MIDDLEWARES)
+    monkeypatch.chdir(tmp_path)
+    config = Config(documentroot=str(tmp_path), mount=["/a=chain_explained:Outer"])
+    assert "  decides   Outer: may answer instead, or change the answer (mount)" in list(
+        explain(make_site(config), "http://x/a/b", ("", 80))
+    )
+    assert not any("Outer" in line for line in explain(make_site(config), "http://x/b", ("", 80)))
+
+
+def test_a_make_that_returns_no_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_of_nothing.py").write_text(
+        "from ewe.features.declaration import Feature\n\nFEATURE = Feature('x', make=lambda config, path: 5)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownFeature, match="an object without respond"):
+        make("made_of_nothing:FEATURE", Config(), "/")
+
+
+def test_a_body_of_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="is str; it must be bytes"):
+        Response(200, (), "text")  # type: ignore[arg-type]
+
+
 def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
     package = tmp_path / "packages"
     about = package / "hello-1.0.dist-info"
@@ -73,6 +194,8 @@ def test_a_feature_of_another_package(start: Start, tmp_path: Path) -> None:
         ("ewe.site:Site.nothing", "cannot be loaded"),
         ("ewe.http.limits:Limits", "is not a class with a method respond()"),
         ("ewe.features.cgi.programs:CGI", "cannot be made from (config, path)"),
+        ("ewe.features.cgi:FEATURE", "has no make=, which makes the handler for a path"),
+        ("functools:partial", "is not a class with a method respond()"),
     ],
 )
 def test_a_feature_that_is_none(name: str, reason: str) -> None:

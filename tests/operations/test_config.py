@@ -110,6 +110,8 @@ def test_where_a_declared_setting_stands_in_lists() -> None:
     assert [each.key for each in joined(own, declared)] == ["gate", "latch", "fence", "roof", "crook", "tail"]
     with pytest.raises(ValueError, match="latch: there is no setting door that it could follow"):
         joined(own, [declare("latch", "fold", "door")])
+    with pytest.raises(ValueError, match="a setting of a feature needs its key"):
+        joined(own, [declare("", "fold")])
     with pytest.raises(ValueError, match="two settings have the name fence"):
         joined(own, [declare("fence", "fold")])
 

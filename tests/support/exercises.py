@@ -7,9 +7,10 @@ import re
 from support.server import ROOT
 
 
-def of_the_docs(page: str, name: str) -> str:
-    """Return the block of code in docs/`page` that defines this class or constant."""
+def of_the_docs(page: str, name: str, value: str = "") -> str:
+    """Return the block of code in docs/`page` that defines this class or constant; value: how it begins."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    [code] = [block for block in blocks if re.search(rf"class {name}[:(]|^{name} = ", block, re.MULTILINE)]
+    defined = re.compile(rf"class {name}[:(]|^{name} = {re.escape(value)}", re.MULTILINE)
+    [code] = [block for block in blocks if defined.search(block)]
     return code

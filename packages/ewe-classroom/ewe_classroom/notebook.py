@@ -23,16 +23,14 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from ewe_classroom.grader.apart import Grader
 from ewe_classroom.grader.formats import summary_line
-from ewe_classroom.grader.page import LEVELS, STYLE, body_of
+from ewe_classroom.grader.page import to_frame
 from ewe_classroom.grader.verdicts import PASSED, Report, Verdict
-from ewe_classroom.look import PALETTE
 
 CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
 
@@ -85,13 +83,7 @@ class Graded:
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook. A frame keeps its style away from the notebook's."""
-        most, drawn = LEVELS[1]
-        style = f"<!doctype html><meta charset=utf-8><style>{PALETTE}{STYLE}</style>"
-        page = style + body_of(self.report, most, drawn)
-        return (
-            f'<iframe srcdoc="{escape(page)}" title="{escape(summary_line(self.report))}" sandbox '
-            'style="width: 100%; height: 36rem; border: 0"></iframe>'
-        )
+        return to_frame(self.report)
 
 
 def check(

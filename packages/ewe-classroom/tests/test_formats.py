@@ -6,9 +6,14 @@ import json
 import xml.etree.ElementTree as ElementTree
 from datetime import datetime
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+import ewe_explore
+from ewe_classroom.course.leaderboard import Entry
+from ewe_classroom.course.leaderboard_page import to_html as leaderboard
+from ewe_classroom.course.text_page import to_html as assignment
 from ewe_classroom.grader import formats
 from ewe_classroom.grader.page import to_html
 from ewe_classroom.grader.responses import Reader
@@ -126,6 +131,15 @@ class Balance(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def test_pages_share_one_stylesheet_and_escape_their_values(report: Report) -> None:
+    entry = Entry("Ada", "pool", "The <pool>", 0.0, 1, 2, 1, 2)
+    pages = [to_html(report), leaderboard([entry]), assignment("text", "The <pool>")]
+    shared = Path(ewe_explore.__file__).with_name("templates") / "page.css"
+    assert all(shared.read_text(encoding="utf-8") in page for page in pages)
+    assert not any("The <pool>" in page for page in pages)
+    assert all("The &lt;pool&gt;" in page for page in pages[1:])
 
 
 def test_the_page_is_whole_and_holds_no_markup_of_the_server(report: Report) -> None:
