@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ewe_lab.experiments import CATALOG, DOCUMENTS
+from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES
 
 HEAD = """\
 # The experiments
@@ -14,14 +14,6 @@ These are all tables, figures and claims of five documents that can be measured,
 `python -m ewe_lab.experiments` writes this page. `ewe_lab/experiments/__init__.py` says where each experiment
 stands.
 """
-TITLES = {
-    "EWE": "EWE (2006)",
-    "X-Switch": "X-Switch (2010)",
-    "LibCGI": "LibCGI",
-    "RDBMS": "Database gateways",
-    "thesis": "The thesis (2011)",
-    "ewe": "Our own",
-}
 
 
 def listing() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
@@ -155,23 +155,3 @@ def check(table: Table) -> Finding:
     told = ", ".join(f"{kind} {found[CGI] / time:.1f}" for kind, time in found.items() if kind != CGI)
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, f"Times as fast as CGI ({found[CGI]:,.0f} µs): {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="R-T1",
-    document="RDBMS",
-    source="table 1",
-    title="Kinds of gateways, judged",
-    claim="CGI is portable and slow, server APIs are fast and tied to one server. Servlets and FastCGI lie "
-    "between.",
-    varies="kind of gateway",
-    measures="performance, in marks from the time of a call; the rest is prose",
-    minutes=0.5,
-    reference=CGI,
-    paper_reference=KINDS[CGI].paper,
-    charts=(
-        Chart("bars", "Time of a call, in µs", "extra.micros", (TIMES,), y="µs"),
-        Chart("bars", "Marks for performance, over CGI's", columns=(COLUMN,), y="marks"),
-    ),
-    run=run,
-)
