@@ -7,7 +7,7 @@ from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES
 HEAD = """\
 # The experiments
 
-These are all tables, figures and claims of five documents that can be measured, and three that we added.
+These are all tables, figures and claims of five documents that can be measured, and four that we added.
 `ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
 `ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.
 
