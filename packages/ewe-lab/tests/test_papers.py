@@ -15,7 +15,7 @@ from support.server import ROOT
 from ewe.config.messages import ConfigError
 from ewe_lab.bench.experiment import Chart, Load
 from ewe_lab.experiments import CATALOG
-from ewe_lab.experiments.papers import paper
+from ewe_lab.experiments.papers import paper, papers
 from ewe_lab.experiments.plain import Measurement, loads
 
 PAGE = ROOT / "packages/ewe-lab/docs/papers.md"
@@ -132,6 +132,24 @@ def test_a_mistake_is_named(file: Path, old: str, new: str, message: str) -> Non
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         paper(file)
     assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [
+        ("nowhere", "EWE_LAB_PAPERS: nowhere is not a directory"),
+        ("twice", "two papers have an experiment E-T1"),
+    ],
+)
+def test_a_wrong_directory_is_named(
+    file: Path, directory: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent.parent)
+    monkeypatch.setenv("EWE_LAB_PAPERS", directory)
+    Path("twice").mkdir()
+    Path("twice/again.toml").write_text(EXAMPLE.replace("N-T1", "E-T1"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        papers()
 
 
 def test_what_waits_shows_its_printed_figures(file: Path) -> None:

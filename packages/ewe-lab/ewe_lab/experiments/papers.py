@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -80,8 +81,14 @@ def papers() -> list[Paper]:
     """Return the papers of the lab and of EWE_LAB_PAPERS, in the order of the catalogue. Raises ConfigError."""
     files = sorted(HERE.glob("*.toml"))
     if others := os.environ.get(OTHERS):
+        if not os.path.isdir(others):
+            raise ConfigError(f"{OTHERS}: {others} is not a directory")
         files += sorted(Path(others).glob("*.toml"))
-    return sorted(map(paper, files), key=lambda each: each.order)
+    found = sorted(map(paper, files), key=lambda each: each.order)
+    ids = Counter(each.id for one in found for each in one.experiments)
+    if twice := [id for id, count in ids.items() if count > 1]:
+        raise ConfigError(f"two papers have an experiment {twice[0]}")
+    return found
 
 
 @cache
@@ -97,13 +104,13 @@ def paper(file: Path) -> Paper:
 @cache
 def printed(id: str) -> Any:
     """Return the table `printed` of an experiment: what the document prints."""
-    return next(each.printed[id] for each in papers() if id in each.printed)
+    return {id: table for each in papers() for id, table in each.printed.items()}[id]
 
 
 @cache
 def given(id: str) -> Any:
     """Return the table `given` of an experiment: the keywords of its function."""
-    return next(each.given[id] for each in papers() if id in each.given)
+    return {id: table for each in papers() for id, table in each.given.items()}[id]
 
 
 # ---------------------------------------------------------------------------------------------------------
