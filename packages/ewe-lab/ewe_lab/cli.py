@@ -22,14 +22,13 @@ from ewe.config.command import DONE, RaisingParser, entry_point
 from ewe.config.linux import needs_linux
 from ewe.config.messages import nearest
 from ewe.config.setting_types import WAIT, duration
-from ewe.processors.base import FLAGS
 from ewe_lab.options import CommandError, between, count, of, several, target
 
 if TYPE_CHECKING:
     from ewe_lab.bench.experiment import Experiment
 
 INSTALL = "pip install 'ewe-lab[locust]'"
-NEEDS = ("locust", "psutil", "jinja2")
+NEEDS = ("locust", "psutil", "jinja2")  # the first loads servers
 WIDTH = 100  # columns of what is printed
 
 
@@ -41,7 +40,7 @@ def main(words: list[str]) -> int:
         from ewe_lab import speed
 
         return speed.main(words[1:])
-    options = arguments().parse_args(words)
+    options = arguments(words).parse_args(words)
     action: Callable[[argparse.Namespace], int] = options.action
     options.command = rerun(words)
     return action(options)
@@ -57,8 +56,11 @@ def rerun(words: Sequence[str]) -> str:
 # What the command line may be
 
 
-def arguments() -> RaisingParser:
-    """Return the parser. The options it returns hold `action`, the function to call."""
+def arguments(words: Sequence[str]) -> RaisingParser:
+    """Return the parser for a command line. The options it returns hold `action`, the function to call.
+
+    `compare` gets its options if the command line names it: they name the models, whose modules take long to load.
+    """
     parser = RaisingParser(
         prog="ewe-lab",
         description="Compare concurrency models with each other, with other servers, and with what was"
@@ -67,7 +69,14 @@ def arguments() -> RaisingParser:
     )
     parser.add_argument("--version", action="version", version=f"ewe-lab {__version__}")
     actions = parser.add_subparsers(metavar="COMMAND", required=True, dest="what")
-    add_compare(actions)
+    compare = actions.add_parser(
+        "compare",
+        help="models and other servers under one load",
+        description="Compare models of ewe (all, if none is named) and other servers under one load.",
+        allow_abbrev=False,
+    )
+    if "compare" in words:
+        add_compare(compare)
     add_run(actions)
     for name, action, text in (
         ("list", list_experiments, "list the experiments"),
@@ -94,14 +103,10 @@ def add_out(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_compare(actions: argparse._SubParsersAction[RaisingParser]) -> None:
-    """Add `compare`."""
-    parser = actions.add_parser(
-        "compare",
-        help="models and other servers under one load",
-        description="Compare models of ewe (all, if none is named) and other servers under one load.",
-        allow_abbrev=False,
-    )
+def add_compare(parser: RaisingParser) -> None:
+    """Add the options of `compare`."""
+    from ewe.processors.base import FLAGS
+
     parser.set_defaults(action=compare_servers, models=[])
     add = parser.add_argument
     for flag, model in FLAGS.items():
@@ -163,11 +168,11 @@ def in_container(words: Sequence[str]) -> str:
     return f'bash -c "pip install {" ".join(NEEDS)} && {shlex.join(["ewe-lab", *words])}"'
 
 
-def need_extra() -> None:
+def need_extra(needs: Sequence[str] = NEEDS) -> None:
     """Check that this is Linux, and that the packages that measuring needs are installed. Raises CommandError."""
     if reason := needs_linux("measuring", in_container(sys.argv[1:])):
         raise CommandError(reason, 1)
-    if lacking := [name for name in NEEDS if find_spec(name) is None]:
+    if lacking := [name for name in needs if find_spec(name) is None]:
         raise CommandError(f"{' and '.join(lacking)} missing: {INSTALL}", 1)
 
 
@@ -194,7 +199,7 @@ def compare_servers(options: argparse.Namespace) -> int:
 
 def run_experiments(options: argparse.Namespace) -> int:
     """Carry out `run`."""
-    need_extra()
+    need_extra(NEEDS[1:])
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
     from ewe_lab.bench.results import Table
@@ -206,6 +211,8 @@ def run_experiments(options: argparse.Namespace) -> int:
     chosen = [CATALOG[name] for name in ids(of_documents(options.ids, CATALOG), list(CATALOG))]
     if options.all:
         chosen = [each for each in CATALOG.values() if each.quick or not options.quick]
+    if any(each.loads for each in chosen):
+        need_extra()
     parts = []
     length = " --quick" if options.quick else ""
     for each in chosen:

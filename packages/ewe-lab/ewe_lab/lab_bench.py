@@ -24,7 +24,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from ewe.processors import base
 from ewe_lab.bench.experiment import Contender, Load, Running
 from ewe_lab.bench.links import link
 from ewe_lab.bench.processes import LabError, on_core, one_line, running, text_of, tool, two_cores
@@ -269,6 +268,8 @@ def missing(contender: Contender) -> str:
     if contender.kind != "ewe":
         found = peers.PEERS.get(contender.kind)
         return found.missing if found else f"{contender.name}: there is no peer {contender.kind!r}"
+    from ewe.processors import base
+
     try:
         base.find(contender.model)
     except base.UnknownModel as reason:

@@ -1,6 +1,7 @@
 """Compare every model with nginx at full speed: `ewe-lab speed`, `make bench` (docs/speed.md).
 
-    main: plan the rows, measure them on the lab's bench (ewe_lab.lab_bench), print them
+    main     the command: plan the rows, measure them on the lab's bench (ewe_lab.lab_bench), print them
+    run      the same as an experiment: `ewe-lab run SPEED`, which makes a report
 
 The figure that counts is the CPU time that the server's whole process tree uses for a request. Unlike the rate it
 does not depend on how many cores there are, nor on the client.
@@ -14,7 +15,7 @@ import os
 import statistics
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,9 @@ from ewe_lab.bench.experiment import Contender, Load
 from ewe_lab.bench.interrupts import heed_interrupts, ignore_interrupts
 from ewe_lab.bench.processes import LabError, end_children, missing, tree
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import Cell, Sample
+from ewe_lab.bench.results import Cell, Sample, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.papers import printed
 from ewe_lab.lab_bench import Job, LabBench, fitting
 from ewe_lab.stacks.machine import machine
 
@@ -55,13 +58,9 @@ CONTENDERS = (
     Contender("asyncio-uvloop", model="asyncio", options=("--loop", "uvloop")),
     Contender("asyncio-standard", model="asyncio", options=("--loop", "asyncio")),
 )
-# The most CPU time for a request, in that of nginx, at TARGETS_AT. The first of the names that was measured counts.
-TARGETS = (
-    ("asyncio", ("asyncio-uvloop", "asyncio-standard"), 1.3),
-    ("thread", ("thread",), 1.6),
-    ("prefork", ("prefork",), 1.6),
-    ("pool", ("pool-always",), 4.0),
-)
+CONNECTIONS = 32
+SIZES, QUICK_SIZES = (64, 1024, 16 * 1024, 128 * 1024), (1024,)
+SECONDS = (1.0, 2.0)  # of one measurement, quick and full
 FACTS = (
     "processor",
     "cores",
@@ -187,7 +186,7 @@ def plan(contenders: Sequence[Contender], found: Sequence[SpeedSetting], connect
             each.name,
             setting,
             fitting(load_of(setting, connections, 1), each).users,
-            Cell(each.name, describe(setting)),
+            Cell(each.name, describe(setting), value="micros", unit="µs"),
         )
         for setting in found
         for each in contenders
@@ -208,6 +207,29 @@ def jobs_of(lab: LabBench, rows: Sequence[Row], seconds: float) -> list[Job]:
         )
         for row in rows
     ]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The experiment
+
+
+def run(lab: LabBench) -> Iterator[Cell]:
+    """Measure all models beside nginx, in turns."""
+    found = settings(QUICK_SIZES if lab.quick else SIZES, lab.quick)
+    rows = plan(list(lab.servers(chosen([]))), found, CONNECTIONS)
+    yield from lab.measure_all(jobs_of(lab, rows, lab.seconds(*SECONDS)))
+
+
+def check(table: Table) -> Finding:
+    """The claim has a part for each model: the CPU time that it may take."""
+    cells = [cell for cell in table.cells if cell.column == describe(TARGETS_AT)]
+    found = targets([Row(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
+    if not found:
+        return Finding(NOT_TESTABLE, "No model was measured beside nginx.")
+    kept = [value <= most for _, value, most in found]
+    told = ", ".join(f"{model} {value:.2f} (at most {most})" for model, value, most in found)
+    word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
+    return Finding(word, f"CPU time for a reply, in nginx's: {told}.")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -304,10 +326,10 @@ def ratio(rows: Sequence[Row], row: Row) -> float | None:
 
 
 def targets(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
-    """Return (model, ratio reached, the most it may be) of each target that was measured."""
+    """Return (model, CPU time a request in nginx's, the most it may be) of each target measured at TARGETS_AT."""
     reached = {row.server: ratio(rows, row) for row in rows if row.setting == TARGETS_AT}
     found = []
-    for model, names, most in TARGETS:
+    for model, (names, most) in printed("SPEED").items():
         value = next((value for name in names if (value := reached.get(name)) is not None), None)
         if value is not None:
             found.append((model, value, most))
@@ -373,7 +395,7 @@ def arguments() -> CommandParser:
     add("--sizes", type=types.sizes, metavar="LIST", help="[64,1k,16k,128k; 1k with --quick]")
     add("--seconds", type=types.between(0.1, 600), help="of one measurement [2; 1 with --quick]")
     add("--repeats", type=types.count(1, 99), default=3, metavar="N", help="[3]")
-    add("--connections", type=types.count(1, 1000), default=32, metavar="N",
+    add("--connections", type=types.count(1, 1000), default=CONNECTIONS, metavar="N",
         help="[32; fewer where a server holds fewer]")  # fmt: skip
     add("--json", type=Path, metavar="FILE", help="write every sample to a file as well")
     return parser
@@ -411,8 +433,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print what was found; return the exit status."""
     parser = arguments()
     options = parser.parse_args(argv)
-    seconds = options.seconds or (1.0 if options.quick else 2.0)
-    sizes = options.sizes or ([1024] if options.quick else [64, 1024, 16 * 1024, 128 * 1024])
+    seconds = options.seconds or SECONDS[not options.quick]
+    sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     try:
         contenders = chosen(options.models)
         if options.json:

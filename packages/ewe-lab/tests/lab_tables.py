@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ewe_lab.bench.results import Cell, Results, Sample, Second, Table, Times, Usage
-from ewe_lab.experiments.ewe_figures import E_T2_PRINTED as PRINTED
-from ewe_lab.experiments.ewe_tables import line_cells
+from ewe_lab.experiments.ewe_tables import Printed, line_cells
+from ewe_lab.experiments.papers import given
+
+PRINTED = Printed(**given("E-T2"))
 
 MODELS = (
     "serial",

@@ -211,6 +211,15 @@ def test_without_its_extra_it_says_how_to_install(
         assert said(capsys, *words) == (1, "", "ewe-lab: locust missing: pip install 'ewe-lab[locust]'\n")
 
 
+@pytest.mark.starts_processes
+def test_a_table_of_defaults_needs_nothing_that_loads(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "locust" else name)
+    status, output, _ = said(capsys, "run", "E-T1", "--quick", "--out", str(tmp_path))
+    assert status == 0 and "of 10 defaults are as printed" in output
+
+
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = said(capsys, "list")
     assert status == 0

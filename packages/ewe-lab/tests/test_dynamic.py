@@ -15,12 +15,10 @@ from ewe_lab.bench.verdicts import NOT_TESTABLE, judge
 from ewe_lab.experiments import (
     CATALOG,
     t_dt1c,
-    t_hs2,
-    t_hs3,
     thesis_dynamic,
     thesis_memory,
-    thesis_program_figures,
 )
+from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.thesis_dynamic import PLAIN, DynamicTest
 from ewe_lab.experiments.thesis_static import BEST, KEEP, NO_KEEP, TODAY
 from ewe_lab.stacks import backends, ways, webservers
@@ -29,18 +27,8 @@ from ewe_lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, dire
 from ewe_lab.stacks.ways import Way, served
 from ewe_lab.stacks.webservers import APACHE_MODULES, Behind, Setup
 
-TESTS = {
-    "T-DT1": thesis_program_figures.T_DT1_TEST,
-    "T-DT1a": thesis_program_figures.T_DT1A_TEST,
-    "T-DT1w": thesis_program_figures.T_DT1W_TEST,
-    "T-DT1c": t_dt1c.TEST,
-    "T-DT2": thesis_program_figures.T_DT2_TEST,
-    "T-DT2s": thesis_program_figures.T_DT2S_TEST,
-    "T-DT3": thesis_program_figures.T_DT3_TEST,
-    "T-DT4": thesis_program_figures.T_DT4_TEST,
-    "T-HS2": t_hs2.TEST,
-    "T-HS3": t_hs3.TEST,
-}
+IDS = ("T-DT1", "T-DT1a", "T-DT1w", "T-DT1c", "T-DT2", "T-DT2s", "T-DT3", "T-DT4", "T-HS2", "T-HS3")
+TESTS = {id: thesis_dynamic.described(**given(id)) for id in IDS}
 
 
 # The tests of the thesis
@@ -67,14 +55,14 @@ def test_loads_are_bounded(id: str) -> None:
 
 
 def test_what_is_printed() -> None:
-    assert TESTS["T-DT1"].printed[NO_KEEP]["apache mod_php"] == ("Apache mod_php", 7_000)
-    assert TESTS["T-DT1"].printed[KEEP]["apache mod_php"] == ("Apache mod_php", 10_000)
-    assert TESTS["T-DT1w"].printed[KEEP]["nginx 8"] == ("Nginx 8", 5_100)
-    assert TESTS["T-DT1w"].printed[NO_KEEP]["lighttpd 1"] == ("Lighttpd 1", 4_000)
-    assert TESTS["T-DT2"].printed[KEEP]["nginx uwsgi"] == ("Nginx uWSGI", 8_000)
-    assert TESTS["T-HS2"].printed[KEEP]["lighttpd 4"] == ("Lighttpd, several", 4_500)
-    assert TESTS["T-HS3"].printed[KEEP]["lighttpd 4"] == ("Lighttpd, several", 1_900)
-    assert TESTS["T-DT2s"].printed[NO_KEEP]["lighttpd 4"] == ("Lighttpd FastCGI", 1_700)
+    assert TESTS["T-DT1"].printed[NO_KEEP]["apache mod_php"] == ["Apache mod_php", 7_000]
+    assert TESTS["T-DT1"].printed[KEEP]["apache mod_php"] == ["Apache mod_php", 10_000]
+    assert TESTS["T-DT1w"].printed[KEEP]["nginx 8"] == ["Nginx 8", 5_100]
+    assert TESTS["T-DT1w"].printed[NO_KEEP]["lighttpd 1"] == ["Lighttpd 1", 4_000]
+    assert TESTS["T-DT2"].printed[KEEP]["nginx uwsgi"] == ["Nginx uWSGI", 8_000]
+    assert TESTS["T-HS2"].printed[KEEP]["lighttpd 4"] == ["Lighttpd, several", 4_500]
+    assert TESTS["T-HS3"].printed[KEEP]["lighttpd 4"] == ["Lighttpd, several", 1_900]
+    assert TESTS["T-DT2s"].printed[NO_KEEP]["lighttpd 4"] == ["Lighttpd FastCGI", 1_700]
 
 
 # What is configured

@@ -39,14 +39,9 @@ from ewe_lab.experiments import (
     xswitch_tables,
 )
 from ewe_lab.experiments.__main__ import listing
-from ewe_lab.experiments.ewe_figures import E_T2_PRINTED as T2
-from ewe_lab.experiments.ewe_figures import E_T3_PRINTED as T3
-from ewe_lab.experiments.ewe_figures import E_T4_PRINTED as T4
-from ewe_lab.experiments.ewe_figures import E_T5_PRINTED as T5
+from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.t_a8 import PRINTED as A8
 from ewe_lab.experiments.thesis_memory import PROGRAM
-from ewe_lab.experiments.thesis_program_figures import T_A9_PRINTED as A9
-from ewe_lab.experiments.thesis_program_figures import T_A10_PRINTED as A10
 from ewe_lab.report import report
 from ewe_lab.stacks.servers import ewe
 from ewe_lab.stacks.ways import served, technology
@@ -58,14 +53,14 @@ L-T1 L-X1 L-T2 L-T3 L-C1 L-F1 L-C2
 R-F5 R-F7 R-F8 R-F9 R-T1 R-C1 R-C2
 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-A9 T-DT2 T-DT2s T-A10
 T-DT3 T-DT4 T-HS1 T-HS1p T-HS2 T-HS3 T-LD T-A12
-SLOW GROW APPS
+SLOW GROW APPS SPEED
 """
 IDS = ALL_IDS.split()
 ALL_RUNNABLE = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4 X-F4 X-F5 X-F6 X-F7 X-F8 X-T1 X-T2 X-C1 X-C2 R-C1
 R-F5 R-F7 R-F8 R-F9 R-T1 R-C2 L-T1 L-X1 L-T2 L-T3 L-C1 L-C2 L-F1
 T-A6 T-A7 T-A8 T-ST1 T-ST1k T-ST1w T-ST1b T-ST2 T-ST2w T-ST3 T-DT1 T-DT1a T-DT1w T-DT1c T-DT2 T-DT2s T-DT3 T-DT4
-T-A9 T-A10 T-HS1 T-HS1p T-HS2 T-HS3 T-A12 T-LD SLOW GROW APPS
+T-A9 T-A10 T-HS1 T-HS1p T-HS2 T-HS3 T-A12 T-LD SLOW GROW APPS SPEED
 """
 RUNNABLE = ALL_RUNNABLE.split()
 ALL_QUICK = """
@@ -73,6 +68,7 @@ E-T2 E-T3 X-F4 X-T1 X-T2 L-T1 L-T2 L-T3 R-C1 T-A8 T-ST1 T-ST1k T-ST2 T-ST3 T-DT1
 SLOW GROW
 """
 QUICK = ALL_QUICK.split()
+T2, T3, T4, T5 = TABLES = [ewe_tables.Printed(**given(f"E-T{number}")) for number in (2, 3, 4, 5)]
 
 
 # The catalogue
@@ -132,11 +128,11 @@ def test_the_tables_of_ewe(printed: ewe_tables.Printed, row: str, figures: tuple
     assert tuple(printed.of(row, server) for server in ewe_tables.SERVERS) == figures
 
 
-@pytest.mark.parametrize("printed", [T2, T3, T4, T5])
+@pytest.mark.parametrize("printed", TABLES)
 def test_a_printed_table_agrees_with_itself(printed: ewe_tables.Printed) -> None:
     """Requests over seconds are the request rate: a figure that was copied wrongly would show here."""
-    assert all(len(line) == len(ewe_tables.SERVERS) for line in printed.lines)
-    assert len(printed.lines) == len(ewe_tables.ROWS) - 1 and len(printed.errors) == len(ewe_tables.SERVERS)
+    assert all(len(line) == len(ewe_tables.SERVERS) for line in printed.lines.values())
+    assert tuple(printed.lines) == ewe_tables.ROWS[:-1] and len(printed.errors) == len(ewe_tables.SERVERS)
     for server in ewe_tables.SERVERS:
         rate = printed.of("requests", server) / printed.of("duration", server)
         assert rate == pytest.approx(printed.of("request rate", server), rel=0.02)
@@ -144,29 +140,31 @@ def test_a_printed_table_agrees_with_itself(printed: ewe_tables.Printed) -> None
 
 
 def test_the_errors_of_ewe() -> None:
-    assert T2.errors == ("0", "881 st, 5 res", "0", "24 res", "773 ct")
-    assert T3.errors == ("0", "875 st", "0", "93 res", "759 st")
-    assert T4.errors == ("0", "99 st, 224 cr", "0", "0", "3 res")
-    assert T5.errors == ("48 cr", "465 st, 171 res", "71 res", "67", "433 st")
+    assert T2.errors == ["0", "881 st, 5 res", "0", "24 res", "773 ct"]
+    assert T3.errors == ["0", "875 st", "0", "93 res", "759 st"]
+    assert T4.errors == ["0", "99 st, 224 cr", "0", "0", "3 res"]
+    assert T5.errors == ["48 cr", "465 st, 171 res", "71 res", "67", "433 st"]
 
 
 def test_what_other_documents_print() -> None:
-    assert libcgi_tables.TABLE_3["100 Mbit/s"][0] == (98, 193, 448, 460)
-    assert libcgi_tables.TABLE_3["10 Mbit/s"][3] == (9, 10, 10, 10)
-    assert libcgi_tables.TABLE_2[2] == (11.6, 7.5, 2.4)
+    assert [*libcgi_tables.TABLE_3["100 Mbit/s"]["28 B"].values()] == [98, 193, 448, 460]
+    assert [*libcgi_tables.TABLE_3["10 Mbit/s"]["100 KB"].values()] == [9, 10, 10, 10]
+    assert libcgi_tables.TABLE_2["10 KB"] == {"CGI": 11.6, "FastCGI": 7.5, "LibCGI": 2.4}
     assert l_t1.PRINTED == {"fork": 998, "exec": 5250, "IPC": 932, "total": 7180}
     assert l_x1.PRINTED == {"control": 1900, "IPC": 1400, "protocol": 350, "total": 3650}
-    assert xswitch_tables.TABLE_2["X-Switch Java"] == (450, 54)
-    assert xswitch_tables.TABLE_2["X-Switch Python"] == (180, 42)
-    assert xswitch_tables.TABLE_2["Apache mod_python"] == (88, 52)
-    assert x_t1.TABLE_1[x_t1.ENGINE] == (11.06, 6.033242)
-    assert t_a12.INTERPRETERS[2].apc == (4180, 6484) and t_a12.INTERPRETERS[0].without == (5012, 8308)
-    assert A10[PROGRAM]["nginx uwsgi"] == ("uWSGI", 2588) and A9[PROGRAM]["nginx php-fpm"] == (
+    assert xswitch_tables.TABLE_2["X-Switch Java"] == [450, 54]
+    assert xswitch_tables.TABLE_2["X-Switch Python"] == [180, 42]
+    assert xswitch_tables.TABLE_2["Apache mod_python"] == [88, 52]
+    assert x_t1.TABLE_1[x_t1.ENGINE] == [11.06, 6.033242]
+    assert t_a12.INTERPRETERS[2].printed(True) == [4180, 6484]
+    assert t_a12.INTERPRETERS[0].printed(False) == [5012, 8308]
+    a9, a10 = (given(id)["printed"] for id in ("T-A9", "T-A10"))
+    assert a10[PROGRAM]["nginx uwsgi"] == ["uWSGI", 2588] and a9[PROGRAM]["nginx php-fpm"] == [
         "PHP-FPM",
         4140,
-    )
-    assert A8["nginx"] == ((7196, 47240), (7276, 57616))
-    assert A8["apache-worker"] == ((2176, 380872), (2572, 387880))
+    ]
+    assert A8["nginx"] == {"plain": [7196, 47240], "TLS": [7276, 57616]}
+    assert A8["apache-worker"] == {"plain": [2176, 380872], "TLS": [2572, 387880]}
 
 
 def test_the_seconds_of_layers_add_up() -> None:
@@ -277,10 +275,10 @@ def test_ewe_loads_are_those_printed(tmp_path: Path) -> None:
     assert pytest.approx(1000 / T3.of("request rate", "EWE -f"), rel=0.01) == ewe_tables.OVERLOAD
 
 
-@pytest.mark.parametrize("printed", [T2, T3, T4, T5])
+@pytest.mark.parametrize("printed", TABLES)
 def test_each_line_of_a_printed_table_has_a_verdict(printed: ewe_tables.Printed, tmp_path: Path) -> None:
     """All but connections, which are offered: a run on which every server does the same is judged line by line."""
-    each = CATALOG[f"E-T{printed.table}"]
+    each = CATALOG[f"E-T{TABLES.index(printed) + 2}"]
     assert each.run is not None
     table = Table(each.id, cells=list(each.run(Paper(tmp_path))))
     judged = [

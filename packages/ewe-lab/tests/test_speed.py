@@ -19,7 +19,8 @@ from support.server import ROOT, wait_until
 from ewe_lab import options, speed
 from ewe_lab.bench import processes
 from ewe_lab.bench.processes import LabError, cpu_seconds, end_session, running, tree
-from ewe_lab.bench.results import Cell, Sample, Usage
+from ewe_lab.bench.results import Cell, Sample, Table, Usage
+from ewe_lab.bench.verdicts import Finding
 from ewe_lab.load.wrk import parse_wrk, run_wrk
 from ewe_lab.speed import Row, SpeedSetting
 
@@ -262,6 +263,20 @@ def test_the_targets() -> None:
     assert "  prefork   1.65, at most 1.6: MISSED\n" in report
     assert "thread " not in report.partition("Targets")[2].partition("Failed")[0]
     assert report.endswith("Failed:\n  thread: ewe did not start: no")
+
+
+def test_the_experiment_judges_the_targets() -> None:
+    def judged(**cost: float) -> Finding:
+        at = speed.describe(speed.TARGETS_AT)
+        return speed.check(Table("SPEED", cells=[
+            Cell(name.replace("_", "-"), at, samples=[sample(micros)]) for name, micros in cost.items()
+        ]))  # fmt: skip
+
+    assert judged(nginx=10, thread=15.9).word == "holds"
+    found = judged(nginx=10, thread=15.9, asyncio_standard=14)
+    assert found.word == "holds in part"
+    assert found.sentence.endswith("asyncio 1.40 (at most 1.3), thread 1.59 (at most 1.6).")
+    assert judged(thread=15.9).word == "not testable"
 
 
 def test_without_nginx_there_is_no_ratio_and_no_target() -> None:

@@ -1,13 +1,12 @@
 """What an experiment is, and what it may ask of the bench.
 
-    EXPERIMENT = Experiment(id="E-T2", ..., run=run)
-
     def run(lab: Bench) -> Iterator[Cell]:
         for contender in lab.servers(CONTENDERS):
             yield lab.measure(contender, load, Cell(...))
 
-An experiment is data (what a document claims, what is varied, how it is charted) and a generator `run`. It yields
-each cell when it is complete, so that the cells of an interrupted run are kept. ewe_lab/experiments holds them all.
+An experiment is data (the document's claim, what is varied, how it is charted), which stands in a TOML file, and a
+generator `run`. It yields each cell when it is complete, so that the cells of an interrupted run are kept.
+ewe_lab/experiments holds them all.
 """
 
 from __future__ import annotations
@@ -228,6 +227,7 @@ class Experiment:
     by_column: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # a column's own: ours, theirs
     charts: tuple[Chart, ...] = ()
     errata: tuple[str, ...] = ()  # errors found in the document that touch this table
+    loads: bool = True  # False: no server is put under load, so that nothing that loads has to be installed
     needs: str = ""  # what has to come first: it is listed with this reason, and not run
     run: Callable[[Bench], Iterator[Cell]] | None = None
     machine: Mapping[str, str] = field(default_factory=dict)  # the document's

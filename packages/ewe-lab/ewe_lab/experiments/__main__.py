@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from ewe_lab.experiments import CATALOG, DOCUMENTS
+from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES
 
 HEAD = """\
 # The experiments
 
-These are all tables, figures and claims of five documents that can be measured, and three that we added.
+These are all tables, figures and claims of five documents that can be measured, and four that we added.
 `ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
 `ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.
 
 `python -m ewe_lab.experiments` writes this page. `ewe_lab/experiments/__init__.py` says where each experiment
 stands.
 """
-TITLES = {
-    "EWE": "EWE (2006)",
-    "X-Switch": "X-Switch (2010)",
-    "LibCGI": "LibCGI",
-    "RDBMS": "Database gateways",
-    "thesis": "The thesis (2011)",
-    "ewe": "Our own",
-}
 
 
 def listing() -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe_lab.bench.experiment import Bench, Load, Running
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
@@ -130,23 +130,3 @@ def check(table: Table) -> Finding:
         return Finding(NOT_TESTABLE, "No server of ours was measured beside its reference.")
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, "; ".join(told) + ".")
-
-
-EXPERIMENT = Experiment(
-    id="APPS",
-    document="ewe",
-    source="our own",
-    title="Python applications in the server's process",
-    claim="A WSGI application answers at least twice as much as under gunicorn's gthread, an ASGI application at "
-    "least as much as under uvicorn with the same loop and a parser in Python.",
-    varies="server; WSGI, ASGI; event loop",
-    measures="replies a second, CPU time for a reply",
-    minutes=3.5,
-    reference="gunicorn",
-    by_column={contest.column: (contest.reference.name, "") for contest in CONTESTS},
-    charts=(
-        Chart("bars", "Replies a second", "rate"),
-        Chart("bars", "CPU time for a reply, in µs", "micros"),
-    ),
-    run=run,
-)

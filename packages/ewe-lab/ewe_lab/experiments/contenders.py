@@ -1,4 +1,4 @@
-"""The servers that the experiments name."""
+"""The servers that the experiments name, and that a paper's file may name."""
 
 from ewe_lab.bench.experiment import Contender
 
@@ -20,3 +20,6 @@ H2O = Contender("h2o", "h2o")
 TOMCAT = Contender("tomcat", "tomcat")
 YAWS = Contender("yaws", "yaws")
 CADDY = Contender("caddy", "caddy")
+PEERS = (APACHE_PREFORK, APACHE_WORKER, APACHE_EVENT, NGINX, LIGHTTPD, H2O, TOMCAT, YAWS, CADDY)
+
+BY_NAME = {each.name: each for each in (*MODELS, *PEERS)}

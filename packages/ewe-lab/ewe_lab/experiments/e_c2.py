@@ -5,12 +5,11 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterator
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment
+from ewe_lab.bench.experiment import Bench, Contender
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.clients import ASKING, answered, connections
-from ewe_lab.experiments.ewe_tables import MACHINE
 
 LIMITS = (64, 256, 1024)
 QUIET = 1.5  # seconds without an answer: by then every accepted connection has its answer
@@ -70,22 +69,3 @@ def check(table: Table) -> Finding:
         return Finding(NOT_TESTABLE, "Thread and fork were not both measured.")
     word = IN_PART if kept and broken else HOLDS if kept else FAILS
     return Finding(word, f"Connections answered {'; '.join([*kept, *broken])}.")
-
-
-EXPERIMENT = Experiment(
-    id="E-C2",
-    document="EWE",
-    source="section 4.1",
-    title="The limit of descriptors",
-    claim="A process may have so many descriptors: threads must stop accepting near that limit, "
-    "forked processes go on almost indefinitely.",
-    varies="RLIMIT_NOFILE 64, 256, 1024; connections that stay open",
-    measures="connections that are answered",
-    minutes=1.5,
-    charts=tuple(
-        Chart("lines", f"Answered, with {limit} descriptors", columns=(f"limit {limit}",), x="connections offered")
-        for limit in LIMITS
-    ),
-    run=run,
-    machine=MACHINE,
-)  # fmt: skip

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError, processes
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.experiments.clients import ASKING, answered, connections
-from ewe_lab.experiments.ewe_tables import MACHINE
 
 FORKS = 200
 EVERY = 0.25  # seconds between two counts
@@ -58,18 +57,3 @@ def check(table: Table) -> Finding:
     told = ", ".join(f"{name} {count:.0f}" for name, count in last.items())
     word = HOLDS if lazy > 0 and not any(last.values()) else FAILS
     return Finding(word, f"Zombies left after {FORKS} connections: lazy {lazy:.0f}, {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="E-C3",
-    document="EWE",
-    source="section 5.2",
-    title="Zombies",
-    claim="Children are reaped when the next request comes or the server ends; until then some stay as zombies.",
-    varies="how the end of a child is noticed: with the next request, by SIGCHLD, by a pidfd",
-    measures="zombies after 200 connections, over time",
-    minutes=0.4,
-    charts=(Chart("lines", "Zombies after the last connection", x="seconds"),),
-    run=run,
-    machine=MACHINE,
-)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL, NOT_TESTABLE, Finding
 from ewe_lab.experiments.contenders import MODELS
-from ewe_lab.experiments.ewe_tables import MACHINE
 
 ON, OFF = "persistent", "not persistent"
 
@@ -36,21 +35,3 @@ def check(table: Table) -> Finding:
     word = HOLDS if more == len(gains) else IN_PART if more else FAILS
     told = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
     return Finding(word, f"Replies on kept connections over replies with a connection for each: {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="E-C4",
-    document="EWE",
-    source="sections 2.4 and 3.2",
-    title="Persistent connections on and off",
-    claim="A kept connection saves the price of opening one, in every model.",
-    varies="the option `persistent`",
-    measures="replies a second, CPU time for a reply",
-    minutes=4.5,
-    charts=(
-        Chart("bars", "Replies a second", "rate"),
-        Chart("bars", "CPU time for a reply, in µs", "micros"),
-    ),
-    run=run,
-    machine=MACHINE,
-)

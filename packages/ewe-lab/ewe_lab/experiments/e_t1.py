@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ewe.config.settings import Config
-from ewe_lab.bench.experiment import Bench, Experiment
+from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, Finding
+from ewe_lab.experiments.papers import printed
 
-PRINTED: dict[str, tuple[str, object]] = {  # option of 2006: our setting, the printed default
-    "concurrency": ("concurrency", "none"),
-    "port": ("port", 4000),
-    "poolthreads": ("poolthreads", 5),
-    "indexes": ("indexes", True),
-    "persistent": ("persistent", True),
-    "loglevel": ("loglevel", 0),
-    "logfile": ("logfile", "ewe.log"),
-    "defaultindex": ("defaultindex", "index.html"),
-    "documentroot": ("documentroot", "htdocs"),
-    "cgi-path": ("cgi_path", "cgi-bin"),
-}
+PRINTED = printed("E-T1")  # option of 2006: our setting, the printed default
 CLAIMED = ("port", "poolthreads", "indexes", "persistent")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Compare each printed default with ours."""
-    for option, (name, printed) in PRINTED.items():
+    for option, (name, then) in PRINTED.items():
         ours = getattr(Config, name).default
-        same = ours == printed
+        same = ours == then
         if not same:
-            lab.notes.append(f"{option}: {printed!r} in 2006, {ours!r} here.")
+            lab.notes.append(f"{option}: {then!r} in 2006, {ours!r} here.")
         sample = Sample("settings", 0.0, extra={"same": float(same)})
         yield Cell(option, value="extra.same", unit="(1: as in 2006)", samples=[sample])
 
@@ -43,20 +33,3 @@ def check(table: Table) -> Finding:
         FAILS if set(CLAIMED) & set(other) else HOLDS,
         told + (f"; others: {', '.join(other)}." if other else "."),
     )
-
-
-EXPERIMENT = Experiment(
-    id="E-T1",
-    document="EWE",
-    source="table 1",
-    title="The defaults of the settings",
-    claim="Port 4000, five threads in the pool, indexes and persistent connections on: as in 2006.",
-    varies="nothing",
-    measures="which defaults are as printed",
-    minutes=0.1,
-    errata=(
-        "Table 1 prints “cgi-path”, section 3.3 “cgipath”.",
-        "A log level of 0, with “log all messages below this level”, logs nothing.",
-    ),
-    run=run,
-)

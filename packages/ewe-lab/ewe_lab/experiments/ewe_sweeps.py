@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Contender, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
@@ -23,38 +23,10 @@ from ewe_lab.experiments.contenders import (
     SERIAL,
     THREAD,
 )
-from ewe_lab.experiments.ewe_tables import MACHINE
 
 SERVERS = (SERIAL, FORK, THREAD, POOL_2006, POOL, ASYNCIO, APACHE_PREFORK)
 MOST = {10: 16_000, 1: 6_000}  # requests a second that our load can send, by requests on a connection
 TIMEOUT = 5.0
-
-
-def experiment(id: str, source: str, *, calls: int, minutes: float) -> Experiment:
-    """Return the sweep with so many requests on a connection."""
-    each = "one request" if calls == 1 else f"{calls} requests"
-    return Experiment(
-        id=id,
-        document="EWE",
-        source=source,
-        title=f"The peak of each model, {each} on a connection",
-        claim="Each model follows the demand to a peak; a server with a worker for each connection then falls, "
-        "because it begins more than it can end.",
-        varies="the rate demanded, from a tenth to twice each server's own peak",
-        measures="reply rate, response time, errors",
-        minutes=minutes,
-        reference="apache-prefork",
-        charts=(
-            Chart("lines", "Replies a second against the rate demanded", "rate", x="requests demanded a second",
-                  log_x=True, log_y=True),
-            Chart("lines", "Response time, p99", "response.p99", x="requests demanded a second", log_x=True,
-                  log_y=True),
-            Chart("lines", "Requests that ended in an error", "lost", x="requests demanded a second", log_x=True),
-        ),
-        errata=("The figures are lost from the copy that we have; only what they were to show is known.",),
-        run=lambda lab: run(lab, calls),
-        machine=MACHINE | {"client": "four hosts, autobench and httperf"},
-    )  # fmt: skip
 
 
 def run(lab: Bench, calls: int) -> Iterator[Cell]:

@@ -1,4 +1,4 @@
-"""How tables 2 to 5 of EWE run: the same load on five servers, for four sizes. ewe_figures.py has the figures.
+"""How tables 2 to 5 of EWE run: the same load on five servers, for four sizes. ewe.toml has the figures.
 
 Each table runs with three loads:
 
@@ -13,13 +13,15 @@ Each table runs with three loads:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
-from ewe_lab.bench.results import Cell
+from ewe_lab.bench.experiment import Bench, Contender, Load
+from ewe_lab.bench.results import Cell, Table
+from ewe_lab.bench.verdicts import FAILS, HOLDS, LEVEL, NOT_TESTABLE, Finding
 from ewe_lab.experiments.contenders import (
     APACHE_PREFORK,
     ASYNCIO,
@@ -50,13 +52,10 @@ LINES = {  # the lines beside the reply rate: the name of our figure, the printe
 FEW = 2  # requests on a connection in the same regime: one load generator cannot send more
 OVERLOAD = 4.65  # 1000 requests a second offered, 215 served
 PRINTED, THINKING, REGIME = "as printed", "think 100 ms", "same regime"
+WIRE = 12_500_000 / 1024  # KB/s that 100 Mbit/s can carry
+FULL = 0.6  # of the wire, as in 2006: 7,681 KB/s
 TIMEOUT = 5.0  # of a request. It is not printed; httperf's usual timeout
 
-MACHINE = {
-    "server": "dual Pentium 4, 3 GHz (Apache on another host)",
-    "client": "Pentium 4, 2.8 GHz, httperf",
-    "network": "100 Mbit/s",
-}
 APACHE = replace(  # Apache has its processes when the load begins; from 5 it would need seconds to start them
     APACHE_PREFORK,
     options=("-c", "StartServers 64", "-c", "MinSpareServers 32", "-c", "MaxSpareServers 256"),
@@ -70,41 +69,27 @@ PAPER_SERVER = {
     "thread": "EWE -t",
     "pool-2006": "EWE -p",
 }
-HELD_BY_TIME = (
-    "The pool ran 189.9, 190.0 and 189.9 s in tables 2, 3 and 5, for every size: 5.3 connections a second "
-    "with 5 threads, 0.94 s a connection. It was held by time, not by bytes."
-)
-ERRATA = (
-    "The references to the tables are printed as ??.",
-    "“each new thread must instantiate a base-Processor object while each new thread gets an existing copy of "
-    "one”: the second thread must read process.",
-    "The text says of the pool what only tables 3 and 5 show: socket timeouts. Table 2 prints its 773 errors as "
-    "client timeouts.",
-    "httperf's parameters are “given in the project description” and not printed; we infer 1000 connections "
-    "at 100 a second from the counts.",
-)
 
 
 @dataclass(frozen=True)
 class Printed:
     """A printed table: lines of figures in the order of SERVERS. size: of the file, in bytes."""
 
-    table: int
     size: int
     calls: int  # requests on one connection
-    lines: tuple[tuple[float, ...], ...]  # the first nine of ROWS
-    errors: tuple[str, ...]  # the tenth, kind by kind
-    misprints: Mapping[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # (line, server): the figure that must be meant
+    lines: Mapping[str, Sequence[float]]  # the first nine of ROWS
+    errors: Sequence[str]  # the tenth, kind by kind
+    # By line and server: the figure that must be meant.
+    misprints: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    link: str = ""  # between servers and load
 
     def of(self, row: str, server: str) -> float:
         """Return a printed figure."""
-        return self.lines[ROWS.index(row)][SERVERS.index(server)]
+        return self.lines[row][SERVERS.index(server)]
 
     def compared(self, row: str, server: str) -> float:
         """Return a printed figure, corrected where the table contradicts itself."""
-        return self.misprints.get((row, server), self.of(row, server))
+        return self.misprints.get(row, {}).get(server, self.of(row, server))
 
     def lost(self, server: str) -> float:
         """Return the share of the 1000 connections that ended in an error of any kind."""
@@ -112,43 +97,13 @@ class Printed:
         return sum(map(int, re.findall(r"\d+", text))) / self.of("connections", server)
 
 
-def experiment(
-    printed: Printed, claim: str, *, quick: bool, link: str = "", errata: tuple[str, ...] = ()
-) -> Experiment:
-    """Return the experiment for a printed table."""
-    size = f"{printed.size} bytes" if printed.size < 1024 else f"{printed.size // 1024} KB"
-    return Experiment(
-        id=f"E-T{printed.table}",
-        document="EWE",
-        source=f"table {printed.table}",
-        title=f"The models beside Apache, {size} on kept connections",
-        claim=claim,
-        varies="the concurrency model",
-        measures="all lines of the table: requests, replies, duration, rates, reply time, net I/O, errors by kind",
-        quick=quick,
-        minutes=12.0 if link else 15.0,
-        reference="apache-prefork",
-        paper_reference="Apache",
-        charts=(
-            Chart("bars", "Replies a second, over Apache's", columns=columns(link)),
-            Chart(
-                "bars", "Net I/O, over Apache's", columns=tuple(f"{name}: net I/O" for name in columns(link))
-            ),
-            Chart("errors", "Sessions that ended in an error", columns=columns(link)),
-        ),
-        errata=(*errata, *ERRATA),
-        run=lambda lab: run(lab, printed, link),
-        machine=MACHINE,
-    )
+def run(lab: Bench, **of: Any) -> Iterator[Cell]:
+    """Measure one table, behind a link if it needs one. of: the fields of a Printed.
 
-
-def columns(link: str) -> tuple[str, ...]:
-    """Return the settings of a table. Behind a slow link the link is the limit, so there is no `same regime`."""
-    return (PRINTED, THINKING) if link else (PRINTED, THINKING, REGIME)
-
-
-def run(lab: Bench, printed: Printed, link: str) -> Iterator[Cell]:
-    """Measure one table, behind a link if it needs one."""
+    Behind a slow link the link is the limit, so there is no `same regime`.
+    """
+    printed = Printed(**of)
+    link = printed.link
     root = lab.site([printed.size])
     with ExitStack() as stack:
         if link:
@@ -231,3 +186,18 @@ def line_cells(printed: Printed, of: Cell) -> Iterator[Cell]:
             paper=paper,
             samples=[replace(sample, timeline=[]) for sample in of.samples],
         )
+
+
+def check_network(table: Table) -> Finding:
+    """The claim of table 5 is about the line Net I/O: the wire is full, and the servers that fill it are equal."""
+    column = f"{PRINTED}: net I/O"
+    found = {cell.server: cell.median for cell in table.cells if cell.column == column and cell.median}
+    apache, others = found.get("apache-prefork"), [found.get(name) for name in ("fork", "thread")]
+    if not apache or not all(others):
+        return Finding(NOT_TESTABLE, "Apache, fork and thread were not all measured.")
+    three = [apache, *(value for value in others if value)]
+    told = ", ".join(f"{value:,.0f}" for value in three)
+    word = HOLDS if max(three) <= LEVEL * min(three) and min(three) >= FULL * WIRE else FAILS
+    return Finding(
+        word, f"As printed, Apache, fork and thread sent {told} KB/s; the wire carries {WIRE:,.0f}."
+    )

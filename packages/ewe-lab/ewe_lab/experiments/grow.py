@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
+from ewe_lab.bench.experiment import Bench, Contender, Load, Running
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.experiments.clients import ASKING, answered, connections, once
@@ -74,35 +74,3 @@ def check(table: Table) -> Finding:
     return Finding(
         word, f"Memory for each idle connection, by the slope from the fewest to the most: {told}."
     )
-
-
-EXPERIMENT = Experiment(
-    id="GROW",
-    document="ewe",
-    source="our own",
-    title="One user to a thousand, and nine thousand idle connections",
-    claim="An idle connection costs an event loop or a pool that parks less than half of the memory that it costs "
-    "a thread, and where a process or a thread is needed for each, their number ends the growth.",
-    varies="users with 100 ms think time; idle connections",
-    measures="replies, times, memory, threads and processes",
-    quick=True,
-    minutes=8.0,
-    reference="nginx",
-    charts=(
-        Chart("lines", "Replies a second", "rate", (USERS,), x=USERS, log_x=True, log_y=True),
-        Chart("lines", "Service time, p99", "service.p99", (USERS,), x=USERS, log_x=True, log_y=True),
-        Chart("lines", "CPU time of the server for a reply, in µs", "micros", (USERS,), x=USERS, log_x=True),
-        Chart("lines", "Memory", "usage.memory", (IDLE,), x=IDLE, log_x=True, log_y=True),
-        Chart("lines", "Threads", "usage.threads", (IDLE,), x=IDLE, log_x=True, log_y=True),
-        Chart(
-            "lines",
-            "Response time of the others, p99",
-            "response.p99",
-            (IDLE,),
-            x=IDLE,
-            log_x=True,
-            log_y=True,
-        ),
-    ),
-    run=run,
-)

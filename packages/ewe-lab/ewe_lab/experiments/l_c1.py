@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError, on_core, one_line, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe_lab.experiments.libcgi_tables import LIBCGI, MACHINE, SIZES, TABLE_2
+from ewe_lab.experiments.libcgi_tables import LIBCGI, SIZES, TABLE_2, size_name
+from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import gateways
@@ -22,7 +23,10 @@ from ewe_lab.stacks.forms import PROGRAM, body, forms_of
 from ewe_lab.stacks.gateways import Program
 
 LOADING, LATER, FIRST = "loading", "later", "first"
-PRINTED = {LOADING: 400, LATER: TABLE_2[0][2] * 1000}  # µs; the second of table 2
+PRINTED = {
+    LOADING: printed("L-C1")[LOADING],
+    LATER: TABLE_2[size_name(SIZES[0])][LIBCGI] * 1000,
+}  # µs; the second of table 2
 LIBRARIES = (20, 100)  # equal libraries, each loaded once
 ENGINES = (3, 10)  # engines of X-Switch, each started once
 CALLS = 10  # later calls of each
@@ -139,23 +143,3 @@ def check(table: Table) -> Finding:
         return Finding(NOT_TESTABLE, "No library was loaded.")
     told = f"Loading takes {loading:,.0f} µs, {loading / later:.1f} times a later call ({later:,.0f} µs)"
     return Finding(HOLDS if loading < SLOW * later else FAILS, f"{told}; printed: 0.3 times.")
-
-
-EXPERIMENT = Experiment(
-    id="L-C1",
-    document="LibCGI",
-    source="section 5",
-    title="The first call of a library",
-    claim="Loading a program as a library costs 400 µs, once.",
-    varies="first or later call; a library, an engine of X-Switch, a Python module",
-    measures="time of a call",
-    minutes=0.7,
-    reference=LATER,
-    paper_reference=LATER,
-    charts=(
-        Chart("bars", "Time over a later call's", columns=(LIBCGI,), y="time"),
-        Chart("bars", "Time of a call, in µs", "extra.micros", (LIBCGI, ENGINE, IMPORT), y="µs"),
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -12,11 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError, find_tool, one_line
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.libcgi_tables import MACHINE
 from ewe_lab.load.stub_dns import NAME, answering
 from ewe_lab.stacks import compiled, gateways
 
@@ -122,18 +121,3 @@ def check(table: Table) -> Finding:
         f"{found[QUICK]:.1f} ms if the resolver is quick, and {found[NOT_ASKED]:.1f} ms if the library asks for "
         "no name.",
     )
-
-
-EXPERIMENT = Experiment(
-    id="L-C2",
-    document="LibCGI",
-    source="section 4.2",
-    title="Looking up the client's name",
-    claim="Finding REMOTE_HOST can take seconds.",
-    varies="whether a library asks for the name, the resolver's delay",
-    measures="response time",
-    minutes=0.8,
-    charts=(Chart("bars", "Response time, in ms", y="ms"),),
-    run=run,
-    machine=MACHINE,
-)

@@ -14,11 +14,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ewe.xswitch.engine_kinds import LIBCGI as HOST
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe_lab.experiments.libcgi_tables import MACHINE
 from ewe_lab.stacks import backends, compiled, gateways
 
 FAULTS = ("loop", "crash", "abort", "exit")
@@ -217,23 +216,3 @@ def check(table: Table) -> Finding:
             asked = sum(sample.requests for cell in cells for sample in cell.samples)
             told += f"; {place} other clients lost {count:.0f} of {asked:,} requests"
     return Finding(HOLDS if caught == again == len(samples) else FAILS, f"{told}.")
-
-
-EXPERIMENT = Experiment(
-    id="L-F1",
-    document="LibCGI",
-    source="figure 1",
-    title="A library that fails",
-    claim="An endless loop is cut by a timeout and a segmentation fault is caught; the library is unloaded and the "
-    "client gets status 500.",
-    varies="the fault; in the server, in an engine, as a CGI program",
-    measures="requests that other clients lose, time to recover",
-    minutes=3.0,
-    charts=(
-        Chart("bars", "Requests of other clients lost", columns=(IN_PLACE, PROCESS, PROGRAM), y="requests"),
-        Chart("bars", "Time to recover, in ms", "extra.millis",
-              tuple(f"{place}: recovery" for place in (IN_PLACE, PROCESS, PROGRAM)), y="ms"),
-    ),
-    run=run,
-    machine=MACHINE,
-)  # fmt: skip

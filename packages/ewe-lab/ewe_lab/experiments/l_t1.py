@@ -9,16 +9,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe_lab.experiments.libcgi_tables import MACHINE
+from ewe_lab.experiments.papers import printed
 from ewe_lab.load.child import environment
-from ewe_lab.load.steps import EXEC, FORK, IPC, STEPS, TOTAL
+from ewe_lab.load.steps import EXEC, FORK, STEPS, TOTAL
 from ewe_lab.stacks import compiled
 
-PRINTED = {FORK: 998, EXEC: 5250, IPC: 932, TOTAL: 7180}  # µs
+PRINTED = printed("L-T1")  # µs
 PARENTS = (10, 500)  # MB
 COUNT = {"C": (100, 500), "Python": (30, 500)}  # starts of each program, quick and full
 SECONDS = 300.0  # that one measurement may take
@@ -43,7 +43,6 @@ def column_of(language: str, megabytes: int) -> str:
 
 
 CHARTED = column_of("C", PARENTS[0])
-COLUMNS = tuple(column_of(language, size) for language in ("C", "Python") for size in PARENTS)
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -125,24 +124,3 @@ def check(table: Table) -> Finding:
             f"; fork grows from {before:,.0f} to {fork:,.0f} µs with the parent, posix_spawn does not need to"
         )
     return Finding(HOLDS if most > whole / 2 else FAILS, f"{told}.")
-
-
-EXPERIMENT = Experiment(
-    id="L-T1",
-    document="LibCGI",
-    source="table 1",
-    title="What it costs to start a CGI program",
-    claim="Starting a program costs 7.18 ms, most of it exec.",
-    varies="the step, the program's language, the size of the process that starts it",
-    measures="time of each step",
-    quick=True,
-    minutes=2.0,
-    reference=TOTAL,
-    paper_reference="Total",
-    charts=(
-        Chart("bars", "Time of each step, over the total", columns=(CHARTED,), y="time"),
-        Chart("bars", "Time of each step, in µs", "extra.micros", COLUMNS, y="µs"),
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, own_seconds, process, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, MACHINE, SIZES, STATIC, TABLE_2, size_name
+from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, SIZES, STATIC, TABLE_2, size_name
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways
 from ewe_lab.stacks.forms import body, forms_of
@@ -87,7 +87,7 @@ def cell_of(name: str, size: int) -> Cell:
     cell = Cell(name, size_name(size), None, "extra.millis", "ms")
     cell.load = "one client on a kept connection"
     if name in PRINTED:
-        cell.paper = TABLE_2[SIZES.index(size)][PRINTED.index(name)]
+        cell.paper = TABLE_2[size_name(size)][name]
         cell.paper_server = name
     return cell
 
@@ -173,25 +173,3 @@ def check(table: Table) -> Finding:
     kept = (all(orders), gains[-1] < gains[0])
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, f"LibCGI is faster than CGI and FastCGI by a factor of: {'; '.join(told)}.")
-
-
-EXPERIMENT = Experiment(
-    id="L-T2",
-    document="LibCGI",
-    source="table 2",
-    title="How long a request takes inside the server",
-    claim="LibCGI is 6.3 times faster than CGI and 3.8 times faster than FastCGI; with size that vanishes.",
-    varies="size, way to call a program",
-    measures="request handling time in the server, and who has the CPU meanwhile",
-    quick=True,
-    minutes=1.2,
-    reference=LIBCGI,
-    paper_reference=LIBCGI,
-    charts=(
-        Chart("bars", "Handling time over LibCGI's", columns=tuple(map(size_name, SIZES)), y="time"),
-        Chart("stacked", "Where the time of 1 KB goes", "extra.share", (SERVER, PROGRAM, REST), y="percent"),
-        Chart("bars", "Handling time, in ms", "extra.millis", tuple(map(size_name, SIZES)), y="ms"),
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load, Running
+from ewe_lab.bench.experiment import Bench, Contender, Load, Running
 from ewe_lab.bench.processes import LabError, find_tool, running, two_cores
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
@@ -20,7 +20,6 @@ from ewe_lab.experiments.libcgi_tables import (
     FASTCGI,
     KINDS,
     LIBCGI,
-    MACHINE,
     SIZES,
     STATIC,
     TABLE_3,
@@ -47,7 +46,6 @@ PEERS = {  # name: the package, the program, how the server runs it, its command
 }
 SLOW = ("10 Mbit/s", 102_400)  # thirty answers of this size take three seconds of the link
 OF_STATIC = 0.95  # of the static file's rate: the paper says "within 3 %"
-ABSTRACT = "The abstract's “3.9 to 4.6 times” is, by table 3, 4.57, 4.68 and 4.11 to 10 KB."
 REMARKS = (
     "30 clients, and a connection for each request, as ab makes them without -k.",
     "The same program in C each time. FastCGI is one process that serves all connections, which stay open. The Web "
@@ -178,7 +176,7 @@ def cell_of(name: str, place: str, size: int) -> Cell:
     """Return an empty cell with the figure that the paper prints."""
     cell = Cell(name, column_of(place, size))
     if place in TABLE_3:
-        cell.paper, cell.paper_server = TABLE_3[place][SIZES.index(size)][KINDS.index(name)], name
+        cell.paper, cell.paper_server = TABLE_3[place][size_name(size)][name], name
     return cell
 
 
@@ -261,35 +259,3 @@ def told(cpu: Rates, rates: Rates, one: str, other: str) -> str:
         )
         or "not measured"
     )
-
-
-def charts() -> Iterator[Chart]:
-    """Return a chart for each link, and those of full speed."""
-    for link in LINKS:
-        columns = tuple(column_of(link, size) for size in SIZES)
-        yield Chart("bars", f"Replies a second over the static file's, {link}", columns=columns)
-    for place in (*MODELS, OTHERS):
-        columns = tuple(column_of(place, size) for size in SIZES)
-        yield Chart("bars", f"Replies a second at full speed, {place}", "rate", columns)
-    columns = tuple(column_of(place, SIZES[1]) for place in (*MODELS, OTHERS))
-    yield Chart("bars", "CPU time for a reply of 1 KB, in µs", "micros", columns)
-
-
-EXPERIMENT = Experiment(
-    id="L-T3",
-    document="LibCGI",
-    source="table 3",
-    title="Throughput by size and link",
-    claim="LibCGI answers 2.3 times as much as FastCGI and 4 to 4.7 times as much as CGI, within 3 % of a static "
-    "file; at 100 KB over 10 Mbit/s all are equal.",
-    varies="size, link, way to call a program; at full speed the model, and other servers",
-    measures="requests a second",
-    quick=True,
-    minutes=22.0,
-    reference=STATIC,
-    paper_reference=STATIC,
-    errata=(ABSTRACT,),
-    charts=tuple(charts()),
-    run=run,
-    machine=MACHINE,
-)

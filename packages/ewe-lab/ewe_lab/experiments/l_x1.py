@@ -7,17 +7,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, ended, one_line, running, text_of, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.libcgi_tables import MACHINE
+from ewe_lab.experiments.papers import printed
 from ewe_lab.load.child import environment
 from ewe_lab.load.exchanges import BYTE, COLUMNS, EACH, LONGEST, PROTOCOL, RAW
 
 CONTROL, COMMUNICATION, CODEC, TOTAL = "control", "IPC", "protocol", "total"
 PARTS = (CONTROL, COMMUNICATION, CODEC)
-PRINTED = {CONTROL: 1900, COMMUNICATION: 1400, CODEC: 350, TOTAL: 3650}  # µs
+PRINTED = printed("L-X1")  # µs
 COUNT = (1_500, 10_000)  # exchanges of each run
 ROUNDS = 3
 REMARKS = (
@@ -92,23 +92,3 @@ def check(table: Table) -> Finding:
     told = ", ".join(f"{part} {found[part]:.0f} µs" for part in PARTS)
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, f"Most is {order[-1]}, least is {order[0]} ({told}).")
-
-
-EXPERIMENT = Experiment(
-    id="L-X1",
-    document="LibCGI",
-    source="section 2.1",
-    title="What it costs to call a FastCGI program",
-    claim="A FastCGI call costs 3.65 ms: control 1.9, communication 1.4, protocol 0.35.",
-    varies="the part; FastCGI with and without kept connections, X-Switch's engine protocol",
-    measures="time of each part of an exchange between two processes",
-    minutes=0.5,
-    reference=TOTAL,
-    paper_reference=TOTAL,
-    charts=(
-        Chart("bars", "Time of each part, over the total", columns=(EACH,), y="time"),
-        Chart("bars", "Time of each part, in µs", "extra.micros", COLUMNS, y="µs"),
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from ewe.database.access_log import REPORT
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.rdbms_tables import MACHINE
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks import asking, databases
 from ewe_lab.stacks.databases import DATABASES, POSTGRESQL, SQLITE, Database
@@ -108,21 +107,3 @@ def check(table: Table) -> Finding:
         HOLDS if all(kept) else IN_PART if any(kept) else FAILS,
         f"Four demons answer, times one's rate: {told}.",
     )
-
-
-EXPERIMENT = Experiment(
-    id="R-C2",
-    document="RDBMS",
-    source="section 4",
-    title="More than one demon",
-    claim="Several demons serve more clients (future work there: there are no figures).",
-    varies="demons, 1 to 4; a statement that works, and one that waits",
-    measures="requests a second",
-    minutes=2.5,
-    charts=(
-        Chart("lines", "Replies a second", x="demons", y="replies/s"),
-        Chart("lines", "Response time, in ms", "extra.response", x="demons", y="ms"),
-    ),
-    run=run,
-    machine=MACHINE,
-)

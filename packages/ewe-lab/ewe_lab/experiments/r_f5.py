@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.database_runs import Started, in_turns, measured, started
-from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks.database_ways import CGI_DEMON, EMBEDDED, IN_PROCESS, KEPT
-from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
+from ewe_lab.stacks.databases import Asked, Database
 
 ROWS = {  # of figure 3: the scenario's number there, and ours
     EMBEDDED: "1 CGI, embedded SQL",
@@ -127,34 +126,3 @@ def check(table: Table) -> Finding:
         f"The order is kept in {sum(orders)} of {len(orders)} settings, and the gap grows in {sum(gaps)} of "
         f"{len(gaps)} columns. Scenario 1 takes, with the most clients, times 2's and 3's: {'; '.join(told)}.",
     )
-
-
-def charts() -> Iterator[Chart]:
-    """Return the scatter plots of each column, then those of the other figures."""
-    for place in (SQLITE, POSTGRESQL):
-        for link in LINKS:
-            name = column_of(place, link)
-            yield Chart("scatter", f"Response time, {name}", columns=(name,), x="clients", y="ms")
-    for place in (SQLITE, POSTGRESQL):
-        name = column_of(place, "full speed")
-        yield Chart("lines", f"Connections a second, {name}", "connection_rate", (name,), x="clients")
-        yield Chart("lines", f"CPU time for a reply, {name}", "micros", (name,), x="clients", y="µs")
-        yield Chart("lines", f"Connect time, {name}", "extra.connect", (name,), x="clients", y="ms")
-        yield Chart("lines", f"Duration, {name}", "extra.duration", (name,), x="clients", y="s")
-
-
-EXPERIMENT = Experiment(
-    id="R-F5",
-    document="RDBMS",
-    source="figure 5",
-    title="Three ways to a database, 1 to 16 clients",
-    claim="A server API with a demon is faster than CGI with a demon, and that than CGI alone, at every number of "
-    "clients, and the gap grows.",
-    varies="clients, way to the database, database, link",
-    measures="connect time, response time, connections a second, duration",
-    minutes=60.0,
-    charts=tuple(charts()),
-    errata=(LOST,),
-    run=run,
-    machine=MACHINE,
-)

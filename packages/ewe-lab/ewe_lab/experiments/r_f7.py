@@ -6,12 +6,11 @@ import statistics
 from collections.abc import Iterator
 from functools import partial
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.database_runs import in_turns, measured, started
-from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks.database_ways import CGI_DEMON, SERVER_API, TYPE_2, TYPE_4, WAYS
 from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, Asked, Database
@@ -70,26 +69,3 @@ def check(table: Table) -> Finding:
         return Finding(NOT_TESTABLE, "CGI with the demon and the server API were not both measured.")
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, f"CGI with the demon takes, times the server API's scenarios: {'; '.join(told)}.")
-
-
-EXPERIMENT = Experiment(
-    id="R-F7",
-    document="RDBMS",
-    source="figure 7",
-    title="Eight ways to a database, one client",
-    claim="CGI with a demon is about as fast as NSAPI and ISAPI.",
-    varies="way to the database, database",
-    measures="average response time of 10 requests",
-    minutes=2.5,
-    charts=tuple(
-        chart
-        for place in (SQLITE, POSTGRESQL)
-        for chart in (
-            Chart("bars", f"Response time, {place}", "extra.response", (place,), y="ms"),
-            Chart("bars", f"CPU time for a reply, {place}", "micros", (place,)),
-        )
-    ),
-    errata=(LOST,),
-    run=run,
-    machine=MACHINE,
-)

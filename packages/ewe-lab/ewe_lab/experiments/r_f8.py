@@ -12,12 +12,11 @@ from ewe.database.drivers import Database as Named
 from ewe.database.drivers import connect
 from ewe.database.layouts import fragments
 from ewe.database.protocol import ClientRequest, DatabaseError
-from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.database_runs import in_turns, measured, started
-from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks import reports
 from ewe_lab.stacks.database_ways import CGI_DEMON, EMBEDDED, ODBC, TYPE_2, TYPE_4, WAYS
@@ -203,31 +202,3 @@ def check(table: Table) -> Finding:
         worst = max(adds.values())
         told.append(f"the demon adds at most {worst:.0f} µs to a call ({WANTED:.0f} are wanted)")
     return Finding(word, f"{'. '.join(told)}.".replace(". the", "; the"))
-
-
-EXPERIMENT = Experiment(
-    id="R-F8",
-    document="RDBMS",
-    source="figure 8",
-    title="Connecting and retrieving",
-    claim="ODBC and JDBC of type 2 spend much of their time on connecting, embedded SQL the least. Retrieving "
-    "takes longest through the demon, whose SQL is dynamic.",
-    varies="way to the database, static or dynamic SQL, database",
-    measures="time of connecting and of retrieving inside the gateway, of its CPU and by the clock",
-    minutes=2.0,
-    charts=tuple(
-        chart
-        for place in (SQLITE, POSTGRESQL)
-        for chart in (
-            Chart("stacked", f"CPU time of the gateway, {place}", columns=tuple(column_of(place, part) for part in
-                  (CON, RET)), y="ms"),
-            Chart("stacked", f"Time by the clock, {place}", columns=tuple(column_of(place, part, "wall") for part in
-                  CLOCK), y="ms"),
-            Chart("bars", f"Retrieving by static and by dynamic SQL, {place}", "extra.ret",
-                  (column_of(place, RET), column_of(place, DYNAMIC_RET)), y="ms"),
-        )
-    ),
-    errata=(LOST,),
-    run=run,
-    machine=MACHINE,
-)  # fmt: skip

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.rdbms_tables import LOST, MACHINE
 from ewe_lab.stacks import databases, sessions
 from ewe_lab.stacks.databases import SQLITE, Database
 
@@ -138,22 +137,3 @@ def check(table: Table) -> Finding:
     kept = [one < other for one, other in itertools.pairwise(figures[1:])]
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, f"A visit without state takes {figures[0]:,.0f} µs; {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="R-F9",
-    document="RDBMS",
-    source="figure 9",
-    title="Where a session's state is kept",
-    claim="Each tier that keeps state adds time.",
-    varies="who keeps the state",
-    measures="time of a visit",
-    minutes=0.4,
-    charts=(
-        Chart("bars", "Time of a visit, in µs", "extra.micros", y="µs"),
-        Chart("bars", "CPU time of a visit, in µs", "micros"),
-    ),
-    errata=(LOST,),
-    run=run,
-    machine=MACHINE,
-)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import LabError, cpu_seconds, on_core, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways, ways
 from ewe_lab.stacks.applications import HELLO
@@ -20,25 +21,25 @@ from ewe_lab.stacks.gateways import Program
 
 COLUMN, TIMES = "marks", "time of a call"
 MARKS = {1: "-", 2: "+", 3: "++"}
+PRINTED = printed("R-T1")  # marks, 1 to 3
 CGI, API, SERVLET, FASTCGI = "CGI", "server API", "servlet", "FastCGI"
 SIZE = 28  # bytes of the answer
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of gateway. gateway: of ewe, and the program; "" for the servlet. marks: in the paper, 1 to 3."""
+    """A kind of gateway. gateway: of ewe, and the program; "" for the servlet. paper: its name there."""
 
     gateway: str
     program: str
-    marks: int
     paper: str
 
 
 KINDS = {
-    CGI: Kind(gateways.CGI, PROGRAM, 1, "CGI"),
-    API: Kind(gateways.LIBCGI, PROGRAM, 3, "ISAPI, NSAPI"),
-    SERVLET: Kind("", "", 2, "Servlet API"),
-    FASTCGI: Kind(gateways.FASTCGI, PROGRAM, 2, "FastCGI"),
+    CGI: Kind(gateways.CGI, PROGRAM, "CGI"),
+    API: Kind(gateways.LIBCGI, PROGRAM, "ISAPI, NSAPI"),
+    SERVLET: Kind("", "", "Servlet API"),
+    FASTCGI: Kind(gateways.FASTCGI, PROGRAM, "FastCGI"),
 }
 ROUNDS = (2, 6)  # quick and full; the kinds take turns
 CALLS = (60, 300)
@@ -87,8 +88,8 @@ def run(lab: Bench) -> Iterator[Cell]:
 def cells_of(kind: str) -> tuple[Cell, Cell]:
     """Return a kind's cells: its marks, and its time."""
     of = KINDS[kind]
-    marks = Cell(kind, COLUMN, None, "extra.marks", "of 3", paper=of.marks, paper_server=of.paper)
-    marks.paper_note = MARKS[of.marks]
+    marks = Cell(kind, COLUMN, None, "extra.marks", "of 3", paper=PRINTED[of.paper], paper_server=of.paper)
+    marks.paper_note = MARKS[PRINTED[of.paper]]
     return marks, Cell(kind, TIMES, None, "extra.micros", "µs", load="one client on a kept connection")
 
 
@@ -155,23 +156,3 @@ def check(table: Table) -> Finding:
     told = ", ".join(f"{kind} {found[CGI] / time:.1f}" for kind, time in found.items() if kind != CGI)
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, f"Times as fast as CGI ({found[CGI]:,.0f} µs): {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="R-T1",
-    document="RDBMS",
-    source="table 1",
-    title="Kinds of gateways, judged",
-    claim="CGI is portable and slow, server APIs are fast and tied to one server. Servlets and FastCGI lie "
-    "between.",
-    varies="kind of gateway",
-    measures="performance, in marks from the time of a call; the rest is prose",
-    minutes=0.5,
-    reference=CGI,
-    paper_reference=KINDS[CGI].paper,
-    charts=(
-        Chart("bars", "Time of a call, in µs", "extra.micros", (TIMES,), y="µs"),
-        Chart("bars", "Marks for performance, over CGI's", columns=(COLUMN,), y="marks"),
-    ),
-    run=run,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe_lab.bench.experiment import Bench, Load, Running
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.experiments.clients import SILENT, connections, once
@@ -52,25 +52,3 @@ def check(table: Table) -> Finding:
     word = HOLDS if all(share[n] > 50 for n in held) and all(share[n] < 1 for n in stands) else FAILS
     told = ", ".join(f"{name} {share[name]:.0f} %" for name in (*held, *stands))
     return Finding(word, f"Requests without an answer beside {MANY} silent clients: {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="SLOW",
-    document="ewe",
-    source="our own",
-    title="Clients that say nothing",
-    claim="A silent client stops a model that keeps a worker for each connection and has fewer workers than "
-    "clients; threads, a pool that parks and an event loop do not notice.",
-    varies="silent clients, 0 to 300",
-    measures="response time and losses of 50 other clients a second",
-    quick=True,
-    minutes=5.0,
-    reference="nginx",
-    charts=(
-        Chart("lines", "Requests of the others without an answer", "extra.unanswered", x="silent clients",
-              y="percent of requests"),
-        Chart("lines", "Response time of the others, p99 of those answered", "response.p99", x="silent clients",
-              log_y=True),
-    ),
-    run=run,
-)  # fmt: skip

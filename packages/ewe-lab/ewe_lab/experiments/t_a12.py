@@ -8,16 +8,16 @@ of which the page calls 16. Compiling is most of its work, as with a large frame
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.thesis_dynamic import probe
 from ewe_lab.experiments.thesis_memory import SETTLES, look
-from ewe_lab.experiments.thesis_static import MACHINE
 from ewe_lab.stacks.programs import write_blog
 from ewe_lab.stacks.ways import Way, served
 
@@ -31,30 +31,24 @@ SAVES = 1.10  # times as much CPU time without as with it: less may be chance
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A way to run PHP, and the kB of table A.12 before and after the main page, without and with APC."""
+    """A way to run PHP. document: its name in table A.12, "" if it is not there."""
 
     way: Way
     document: str = ""
-    without: tuple[float, float] = (0, 0)
-    apc: tuple[float, float] = (0, 0)
+
+    def printed(self, opcache: bool) -> Sequence[float]:
+        """Return the kB before and after the main page, without or with APC."""
+        figures: Sequence[float] = PRINTED[self.document]["APC" if opcache else "without"]
+        return figures
 
 
+PRINTED = printed("T-A12")
 INTERPRETERS = (
-    Interpreter(
-        Way("apache-prefork", "mod_php", "php", label="mod_php"), "mod_php", (5012, 8308), (5052, 8028)
-    ),
-    Interpreter(Way("lighttpd", "php-cgi", "php", label="FastCGI"), "FastCGI", (3748, 6684), (3792, 6328)),
-    Interpreter(Way("nginx", "php-fpm", "php", label="PHP-FPM"), "PHP-FPM", (4140, 6788), (4180, 6484)),
+    Interpreter(Way("apache-prefork", "mod_php", "php", label="mod_php"), "mod_php"),
+    Interpreter(Way("lighttpd", "php-cgi", "php", label="FastCGI"), "FastCGI"),
+    Interpreter(Way("nginx", "php-fpm", "php", label="PHP-FPM"), "PHP-FPM"),
     Interpreter(Way("ewe", "xswitch", "php", label="ewe")),
 )
-GONE = {  # accelerators that no longer exist: by a short name
-    "mod_php Xcache": ("mod_php with Xcache", 5072, 8904),
-    "mod_php eAccel.": ("mod_php with eAccelerator", 5020, 7884),
-    "FastCGI Xcache": ("FastCGI with Xcache", 3812, 7220),
-    "FastCGI eAccel.": ("FastCGI with eAccelerator", 3764, 6176),
-    "PHP-FPM Xcache": ("PHP-FPM with Xcache", 4196, 7348),
-    "PHP-FPM eAccel.": ("PHP-FPM with eAccelerator", 4160, 6332),
-}
 NOTE = (
     "Beside PHP with its opcache stand the figures of APC, which it replaced. VmRSS counts the opcache's pages "
     "that a process has touched; PSS divides them among the processes, which no longer have a copy each."
@@ -71,7 +65,9 @@ def run(lab: Bench) -> Iterator[Cell]:
             continue
         yield from measured(lab, each, False)
         yield from measured(lab, each, True)
-    for name, (document, *kilobytes) in GONE.items():
+    for name, (document, *kilobytes) in PRINTED[
+        "gone"
+    ].items():  # accelerators that no longer exist, by a short name
         for column, figure in zip((BEFORE, AFTER), kilobytes, strict=True):
             yield Cell(name, column, unit="kB", paper=figure, paper_server=document)
 
@@ -116,7 +112,7 @@ def memory(each: Interpreter, name: str, column: str, sample: Sample, command: s
     asked = f"{ASKED} requests before" if column == AFTER else "none"
     cell = Cell(name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=asked)
     if each.document:
-        cell.paper = (each.apc if opcache else each.without)[column == AFTER]
+        cell.paper = each.printed(opcache)[column == AFTER]
         cell.paper_server = each.document + (" with APC" if opcache else "")
     return cell
 
@@ -142,26 +138,3 @@ def check(table: Table) -> Finding:
         "CPU time without the opcache over that with it, and VmRSS with it over that without: "
         f"{', '.join(told)}.",
     )
-
-
-EXPERIMENT = Experiment(
-    id="T-A12",
-    document="thesis",
-    source="table A.12",
-    title="PHP accelerators",
-    claim="An accelerator saves time and costs hardly any memory.",
-    varies="PHP's opcache, off or on; way to run PHP",
-    measures="VmRSS of what runs PHP, before and after the main page; CPU time for the main page",
-    minutes=1.5,
-    reference="mod_php",
-    paper_reference="mod_php",
-    charts=(
-        Chart("bars", "Resident memory after the main page, over mod_php's", columns=(AFTER,)),
-        Chart("bars", "All processes, PSS in kB, after the main page", "extra.pss", (WHOLE,)),
-        Chart("bars", "CPU time for the main page, in µs", "micros", (COST,)),
-        Chart("bars", "Main pages a second", "rate", (COST,)),
-    ),
-    errata=("The text refers to this table as Table X.X.",),
-    run=run,
-    machine=MACHINE,
-)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe_lab.bench.experiment import Bench, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.experiments.contenders import ASYNCIO
-from ewe_lab.experiments.thesis_static import MACHINE
+from ewe_lab.experiments.papers import printed
 
 SIZES = {"10mbit": 65_536, "100mbit": 262_144, "1gbit": 1_048_576}  # a link carries about ten a second
 NOMINAL = {"10mbit": 10, "100mbit": 100, "1gbit": 1000}
-PRINTED = {  # Mbit/s by client and server, in the order of the table
-    "TAS01": (None, 945, 945, 948),
-    "TAS02": (947, None, 947, 945),
-    "TAS03": (890, 891, None, 891),
-    "TAS04": (949, 948, 946, None),
-}
+PRINTED = printed("T-A6")  # Mbit/s by client and server
 BETWEEN = (0.85, 1.02)  # share of the nominal speed: packets have headers
 
 
@@ -27,7 +22,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     for speed in NOMINAL:
         cell = Cell(speed, value="extra.goodput", unit="Mbit/s")
         if speed == "1gbit":
-            cell.paper, cell.paper_server = PRINTED["TAS01"][1], "TAS01 to TAS02"
+            cell.paper, cell.paper_server = PRINTED["TAS01"]["TAS02"], "TAS01 to TAS02"
         with lab.linked(speed) as why:
             if why:
                 cell.failure = why
@@ -55,18 +50,3 @@ def check(table: Table) -> Finding:
     good = all(BETWEEN[0] <= value / NOMINAL[speed] <= BETWEEN[1] for speed, value in found.items())
     told = ", ".join(f"{speed} {value:.1f} Mbit/s" for speed, value in found.items())
     return Finding(HOLDS if good else FAILS, f"Goodput: {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="T-A6",
-    document="thesis",
-    source="table A.6",
-    title="The links that other experiments run behind",
-    claim="The network carries nearly its nominal speed: 890 to 949 of 1000 Mbit/s then; here a token bucket on a "
-    "private loopback.",
-    varies="the link: 10, 100 and 1000 Mbit/s",
-    measures="bytes of answers a second",
-    minutes=1.4,
-    run=run,
-    machine=MACHINE,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment
+from ewe_lab.bench.experiment import Bench, Contender
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage
 from ewe_lab.experiments.contenders import (
@@ -20,24 +20,13 @@ from ewe_lab.experiments.contenders import (
     TOMCAT,
     YAWS,
 )
-from ewe_lab.experiments.thesis_static import MACHINE, NAMES
+from ewe_lab.experiments.papers import printed
+from ewe_lab.experiments.thesis_static import NAMES
 
 WORKER, SIZE, WHOLE = "worker, VmRSS", "worker, VmSize", "all processes, PSS"
 SETTLES = 0.5  # seconds after which a server has started all its processes
 SERVERS = (APACHE_PREFORK, APACHE_WORKER, APACHE_EVENT, LIGHTTPD, NGINX, YAWS, TOMCAT, H2O, CADDY, *MODELS)
-PRINTED = {  # kB of a worker, VmRSS and VmSize: plain, and with TLS
-    "apache-prefork": ((2156, 69416), (3284, 76420)),
-    "apache-worker": ((2176, 380872), (2572, 387880)),
-    "apache-event": ((2160, 364356), (2572, 371364)),
-    "lighttpd": ((716, 48308), (796, 53892)),
-    "nginx": ((7196, 47240), (7276, 57616)),
-    "yaws": ((41504, 171976),),  # without TLS only
-    "tomcat": ((79912, 1338188),),
-}
-ELSEWHERE = {  # servers that the lab does not have: VmRSS, VmSize
-    "Cherokee": (4852, 142792),
-    "Mongrel2": (8264, 151912),
-}
+PRINTED = printed("T-A8")  # kB of a worker, VmRSS and VmSize: plain, and with TLS
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -49,7 +38,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def footprint(lab: Bench, contender: Contender, tls: bool) -> Iterator[Cell]:
     """Measure one server. A peer without TLS here is skipped."""
-    printed = PRINTED.get(contender.name)
+    then = PRINTED.get(contender.name)
     suffix = " (TLS)" if tls else ""
     try:
         with lab.start(contender, lab.site([]), tls=tls) as server:
@@ -66,8 +55,8 @@ def footprint(lab: Bench, contender: Contender, tls: bool) -> Iterator[Cell]:
         cell = Cell(
             contender.name, column + suffix, value=value, unit="kB", samples=[sample], command=command
         )
-        if printed and index < 2:
-            cell.paper, cell.paper_server = printed[tls][index], NAMES[contender.name]
+        if then and index < 2:
+            cell.paper, cell.paper_server = then["TLS" if tls else "plain"][index], NAMES[contender.name]
         cell.load = "none"
         yield cell
 
@@ -88,28 +77,3 @@ def look(root: int) -> Sample:
     usage = Usage(0.0, pss, sum(each.num_threads() for each in family), len(family))
     extra = {"rss": largest.rss / 1024, "vmsize": largest.vms / 1024, "pss": pss / 1024}
     return Sample("psutil", 0.0, usage=usage, extra=extra)
-
-
-EXPERIMENT = Experiment(
-    id="T-A8",
-    document="thesis",
-    source="tables A.8 and A.11",
-    title="The memory of an idle server",
-    claim="Lighttpd needs least (0.7 MB), Apache's workers 2 MB, nginx's 7 MB; TLS adds 0.1 to 1.1 MB.",
-    varies="server; TLS",
-    measures="resident and virtual size of a worker; PSS of all processes",
-    quick=True,
-    minutes=0.4,
-    reference="apache-prefork",
-    paper_reference="Apache prefork",
-    charts=(
-        Chart("bars", "Resident memory of a worker, over Apache prefork's", columns=(WORKER,)),
-        Chart("bars", "All processes, PSS in kB", "extra.pss", (WHOLE,)),
-    ),
-    errata=(
-        "The text gives Mongrel2 the footprint of Cherokee (4.8 MB, 142 MB); table A.8 has 8264 and 151912 kB.",
-        "Appendix A.3.1.1 refers to table A.3 for footprints that are in table A.8.",
-    ),
-    run=run,
-    machine=MACHINE,
-)

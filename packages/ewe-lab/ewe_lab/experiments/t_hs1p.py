@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe_lab.bench.experiment import Bench, Contender, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Contender, Load
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.contenders import APACHE_EVENT, APACHE_PREFORK, ASYNCIO, LIGHTTPD, NGINX, THREAD
-from ewe_lab.experiments.thesis_static import KEEP, MACHINE, NAMES, NO_KEEP, PARITY
+from ewe_lab.experiments.papers import printed
+from ewe_lab.experiments.thesis_static import KEEP, NAMES, NO_KEEP, PARITY
 
 PLAIN, TLS = "plain", "TLS"
 SERVERS = (APACHE_PREFORK, APACHE_EVENT, NGINX, LIGHTTPD, THREAD, ASYNCIO)
-PRINTED: dict[str, dict[str, tuple[float, float]]] = {  # replies a second, plain and with TLS
-    NO_KEEP: {
-        "apache-prefork": (11_000, 1_400),
-        "apache-event": (8_000, 1_400),
-        "nginx": (10_000, 1_400),
-        "lighttpd": (10_000, 1_400),
-    },
-    KEEP: {
-        "apache-prefork": (15_000, 11_000),
-        "apache-event": (15_000, 9_500),
-        "nginx": (17_000, 10_000),
-        "lighttpd": (16_500, 9_000),
-    },
-}
+PRINTED = printed("T-HS1p")  # replies a second, plain and with TLS
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -48,13 +36,13 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def one(lab: Bench, contender: Contender, keep: str, how: str) -> Cell:
     """Return an empty cell. Each server has its own column, so that it is compared with itself."""
-    printed = PRINTED[keep].get(contender.name)
+    then = PRINTED[keep].get(contender.name)
     cell = Cell(how, f"{contender.name}, {keep}")
-    if printed is None:
+    if then is None:
         return cell
     return replace(
         cell,
-        paper=printed[how == TLS],
+        paper=then[how == TLS],
         paper_server=how,
         paper_note=NAMES[contender.name],
     )
@@ -77,24 +65,3 @@ def check(table: Table) -> Finding:
     word = HOLDS if all(good) else IN_PART if any(good) else FAILS
     parts = "; ".join(f"{keep}: {', '.join(names)}" for keep, names in told.items())
     return Finding(word, f"TLS divides the rate by, {parts}.")
-
-
-EXPERIMENT = Experiment(
-    id="T-HS1p",
-    document="thesis",
-    source="figures A.23 to A.28",
-    title="What TLS costs each server",
-    claim="Without keep-alive TLS divides the rate by five to eight, with it by less than two.",
-    varies="TLS 1.2 with AES256-SHA or none; keep-alive or none",
-    measures="replies a second with TLS over those without",
-    minutes=6.0,
-    reference=PLAIN,
-    paper_reference=PLAIN,
-    charts=(),
-    errata=(
-        "The penalties are printed in percent of the slower rate (480 to 680 % without keep-alive for Apache): we "
-        "compare the rates of which they are made.",
-    ),
-    run=run,
-    machine=MACHINE,
-)

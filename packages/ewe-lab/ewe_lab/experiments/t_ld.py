@@ -25,11 +25,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LOST, NOT_TESTABLE, Finding
-from ewe_lab.experiments.thesis_static import MACHINE
+from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.visitors import BUSY, DATABASE, PARTS, PHASES, PROGRAM, SECOND, WEB, Stack
 from ewe_lab.stacks import sql_blog, wordpress
 from ewe_lab.stacks.ways import Way, served
@@ -39,36 +39,31 @@ MEMORY, CPU = "memory at its peak", "CPU in the second phase"
 
 
 @dataclass(frozen=True)
-class Printed:
-    """What the thesis printed for a server, by its name there. memory: in GB; cpu: in percent."""
-
-    server: str = ""
-    memory: float | None = None
-    cpu: float | None = None
-
-
-@dataclass(frozen=True)
 class Entrant:
-    """A server that WordPress is loaded on. full: it takes part in a full run only."""
+    """A server that WordPress is loaded on, by its name in the thesis. full: it takes part in a full run only."""
 
     way: Way
-    printed: Printed = Printed()
+    document: str = ""
     full: bool = False
 
 
 PREFORK = "prefork mod_php"
+PRINTED = printed("T-LD")  # by server: memory in GB, CPU in percent
 ENTRANTS = (
-    Entrant(Way("apache-prefork", "mod_php", "php"), Printed("Apache prefork", 4.0, 100)),
-    Entrant(Way("apache-event", "php-fpm", "php"), Printed("Apache event", cpu=100)),
-    Entrant(Way("nginx", "php-fpm", "php"), Printed("Nginx", 2.8, 90)),
-    Entrant(Way("lighttpd", "php-fpm", "php"), Printed("Lighttpd", 2.0, 90), full=True),
+    Entrant(Way("apache-prefork", "mod_php", "php"), "Apache prefork"),
+    Entrant(Way("apache-event", "php-fpm", "php"), "Apache event"),
+    Entrant(Way("nginx", "php-fpm", "php"), "Nginx"),
+    Entrant(Way("lighttpd", "php-fpm", "php"), "Lighttpd", full=True),
     Entrant(Way("ewe", "php-fpm", "php")),
     Entrant(Way("ewe", "xswitch", "php")),
 )
 LONG = 0.5  # seconds: a visitor notices
 FEW = 20  # visitors in the second phase; a share of fewer says nothing
-GONE = Cell("cherokee", MEMORY, value="usage.memory", unit="GB", paper=3.4, paper_server="Cherokee")
-GONE_CPU = Cell("cherokee", CPU, value="extra.cpu", unit="%", paper=92, paper_server="Cherokee")
+FIGURES = (
+    (MEMORY, "usage.memory", "GB", "memory"),
+    (CPU, "extra.cpu", "%", "cpu"),
+)  # the last: its key in PRINTED
+GONE = "Cherokee"
 NOTES = (
     "The thesis's figures are those of the whole machine, as Ganglia saw it, caches of files included. Ours are of "
     "web server, PHP and database together (PSS), on one core.",
@@ -85,7 +80,8 @@ def run(lab: Bench) -> Iterator[Cell]:
         for cell in each:
             cells.append(cell)
             yield cell
-    yield from (replace(GONE), replace(GONE_CPU))
+    for column, value, unit, name in FIGURES:
+        yield Cell(GONE.lower(), column, value=value, unit=unit, paper=PRINTED[GONE][name], paper_server=GONE)
     lab.notes.extend(seen(cells))
 
 
@@ -117,7 +113,7 @@ def on_wordpress(lab: Bench) -> Iterator[Cell]:
                     lab.notes.append(told_capacity(WORDPRESS, each.way.name, capacity))
                 else:
                     running.warm()
-                yield from cells_of(each.way.name, each.printed, WORDPRESS, running, *running.load(capacity))
+                yield from cells_of(each.way.name, each.document, WORDPRESS, running, *running.load(capacity))
             yield from failed_here
     yield from failed
 
@@ -138,7 +134,7 @@ def on_sql(lab: Bench) -> Iterator[Cell]:
                 lab.notes.append(told_capacity(SQL, each.name, capacity))
             else:
                 running.warm()
-            yield from cells_of(each.name, Printed(), SQL, running, *running.load(capacity))
+            yield from cells_of(each.name, "", SQL, running, *running.load(capacity))
         yield from failed
 
 
@@ -164,20 +160,16 @@ def told_capacity(blog: str, name: str, capacity: float) -> str:
 # Figures
 
 
-def cells_of(
-    name: str, printed: Printed, blog: str, stack: Stack, load: Load, sample: Sample
-) -> Iterator[Cell]:
+def cells_of(name: str, document: str, blog: str, stack: Stack, load: Load, sample: Sample) -> Iterator[Cell]:
     """Yield the cells of one server: the phases, what the thesis printed, and the parts of the CPU time."""
     command = stack.server.command
     yield Cell(name, blog, samples=[sample], command=command, load=load.words())
     light = replace(sample, timeline=[], phases=[], running=[])
-    for column, value, unit, paper in (
-        (MEMORY, "usage.memory", "GB", printed.memory),
-        (CPU, "extra.cpu", "%", printed.cpu),
-    ):
+    for column, value, unit, key in FIGURES:
+        paper = PRINTED.get(document, {}).get(key)
         yield Cell(
             name, column, value=value, unit=unit, samples=[light], command=command, load=load.words(),
-            paper=paper, paper_server=printed.server if paper else "",
+            paper=paper, paper_server=document if paper else "",
         )  # fmt: skip
     for part in PARTS:
         if part in sample.extra:
@@ -279,7 +271,7 @@ def check(table: Table) -> Finding:
     """The claim has three parts: prefork loses visitors, the others do not, and they need less memory."""
     samples = loaded(table.cells, WORDPRESS)
     prefork = samples.pop(PREFORK, None)
-    others = {each.way.name for each in ENTRANTS if each.printed.server} & set(samples)
+    others = {each.way.name for each in ENTRANTS if each.document} & set(samples)
     if prefork is None or not others:
         return Finding(NOT_TESTABLE, "WordPress was not measured on Apache prefork and another server.")
     if (came := prefork.phases[SECOND].sessions) < FEW:
@@ -306,33 +298,3 @@ def check(table: Table) -> Finding:
         )
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, "; ".join(told) + ".")
-
-
-EXPERIMENT = Experiment(
-    id="T-LD",
-    document="thesis",
-    source="figures 4.28 and A.41 to A.45",
-    title="A blog under load, in three phases",
-    claim="Apache prefork takes all CPU and 4 GB and lets users time out; event loses nobody; nginx and lighttpd "
-    "need less of both.",
-    varies="server; the blog; visitors a second: 22, 100 and 44 % of prefork's capacity",
-    measures="pages a second, response times, errors, CPU and memory of web server, PHP and database",
-    quick=True,
-    minutes=60.0,
-    reference=PREFORK,
-    paper_reference="Apache prefork",
-    charts=(
-        *(Chart("timeline", f"{WORDPRESS}, {each.way.name}", each.way.name) for each in ENTRANTS),
-        *(Chart("timeline", f"{SQL}, {each.name}", each.name) for each in sql_blog.BLOGS),
-        Chart("stacked", "CPU time for a page, in ms", columns=PARTS, y="ms", quiet=True),
-        Chart("bars", "Memory at its peak, over Apache prefork's", columns=(MEMORY,), quiet=True),
-        Chart("bars", "CPU in the second phase, over Apache prefork's", columns=(CPU,), quiet=True),
-    ),
-    errata=(
-        "The text has 3.3 GB for Cherokee, the appendix 3.4.",
-        "The thesis ran an hour for each server. In full, the lab takes an hour for all; the phases have the same "
-        "proportions.",
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load, Running
+from ewe_lab.bench.experiment import Bench, Load, Running
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.thesis_static import (
-    AB,
     AT_TODAY,
     BEST,
     CLIENTS,
     KEEP,
-    MACHINE,
-    NO_KEEP,
     PARITY,
     READ_OFF,
     TODAY,
@@ -40,11 +38,7 @@ HTTP_1_0 = (
     "keep-alive in 2011 may have come from that. The columns of TLS 1.3 and those without TLS have kept "
     "connections from wrk, which speaks HTTP/1.1."
 )
-FLUP = (
-    "The thesis ran Python's FastCGI with flup, which is in no current distribution; a program of the lab's on "
-    "ewe's own FastCGI stands in."
-)
-Printed = tuple[str, float]  # the document's name of a server, requests a second
+Printed = Sequence[Any]  # the document's name of a server, requests a second
 
 
 @dataclass(frozen=True)
@@ -60,8 +54,18 @@ class DynamicTest:
     gone: Mapping[str, Printed] | None = None
     clients: Sequence[int] = CLIENTS
     quick: Sequence[int] = QUICK
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     plain: Mapping[str, Mapping[str, Printed]] | None = None
+
+
+def described(ways: Sequence[Mapping[str, Any]], **of: Any) -> DynamicTest:
+    """Return a dynamic test, as a paper's file describes it. of: the other fields of the test."""
+    return DynamicTest([Way(**each) for each in ways], **of)
+
+
+def table(lab: Bench, **of: Any) -> Iterator[Cell]:
+    """Measure a dynamic test, as a paper's file describes it."""
+    yield from run(lab, described(**of))
 
 
 def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
@@ -185,48 +189,3 @@ def probe(url: str, page: str) -> None:
         raise LabError(f"a first request failed: {reason}") from None
     if body != page:
         raise LabError(f"a first request brought {len(body)} bytes, {body[:40]!r}, not {len(page)}")
-
-
-def experiment(
-    id: str,
-    figures: str,
-    title: str,
-    claim: str,
-    test: DynamicTest,
-    *,
-    reference: str,
-    paper_reference: str,
-    minutes: float,
-    varies: str = "way to run it, clients at once",
-    quick: bool = False,
-    errata: tuple[str, ...] = (),
-) -> Experiment:
-    """Return one of the dynamic tests."""
-    over = f" over {reference}'s" if reference else ""
-    charts: list[Chart] = []
-    for column in test.printed:
-        top = (BEST + column,)
-        charts += [
-            Chart("bars", f"Best replies a second{over}, {column}", "" if reference else "rate", top),
-            Chart("bars", f"CPU time for a reply, in µs, {column}", "micros", top),
-            Chart(
-                "lines",
-                f"Replies a second, {column}",
-                "",
-                (column,),
-                "clients at once",
-                log_x=True,
-                log_y=True,
-            ),
-        ]
-        for how in (TODAY, PLAIN) if test.plain is not None else ():
-            charts.append(Chart("bars", f"Replies a second, {how}{column}", "rate", (how + column,)))
-    return Experiment(
-        id=id, document="thesis", source=figures, title=title, claim=claim, varies=varies,
-        measures="replies a second", quick=quick, minutes=minutes, reference=reference,
-        paper_reference=paper_reference, charts=tuple(charts), errata=(AB, *errata),
-        run=lambda lab: run(lab, test), machine=MACHINE,
-    )  # fmt: skip
-
-
-__all__ = ["KEEP", "NO_KEEP", "DynamicTest", "experiment"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Running
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage
 from ewe_lab.experiments.thesis_dynamic import probe
-from ewe_lab.experiments.thesis_static import MACHINE
 from ewe_lab.stacks.ways import Way, served
 
 if TYPE_CHECKING:
@@ -21,7 +20,17 @@ VALUES = {PROGRAM: "extra.program", SERVER: "extra.server", WHOLE: "extra.pss"}
 ASKED = 20  # requests before the measurement: an interpreter that has not run yet is smaller
 SETTLES = 0.5  # seconds
 ENGINES = "/engines/", "php-cgi"  # in the command line of an engine of X-Switch
-Printed = tuple[str, float]  # the document's name, kB
+Printed = Sequence[Any]  # the document's name, kB
+
+
+def table(
+    lab: Bench,
+    ways: Sequence[Mapping[str, Any]],
+    printed: Mapping[str, Mapping[str, Printed]],
+    gone: Mapping[str, float] | None = None,
+) -> Iterator[Cell]:
+    """Measure the memory of some ways, as a paper's file describes them."""
+    yield from run(lab, [Way(**each) for each in ways], printed, gone or {})
 
 
 def run(
@@ -78,27 +87,3 @@ def family(pid: int) -> list[Process]:
 def largest(processes: Sequence[Process]) -> int:
     """Return the resident memory of the largest process in bytes. The first process is the parent of the others."""
     return max(each.memory_info().rss for each in processes[1:] or processes)
-
-
-def experiment(
-    id: str,
-    source: str,
-    title: str,
-    claim: str,
-    ways: Sequence[Way],
-    printed: Mapping[str, Mapping[str, Printed]],
-    reference: str,
-    paper_reference: str,
-    gone: Mapping[str, float] | None = None,
-) -> Experiment:
-    """Return one of the two."""
-    return Experiment(
-        id=id, document="thesis", source=source, title=title, claim=claim, varies="way to run it",
-        measures="resident memory of what runs the program, and of the web server; PSS of all processes",
-        minutes=0.6, reference=reference, paper_reference=paper_reference,
-        charts=(
-            Chart("bars", f"Resident memory of what runs the program, over {reference}'s", columns=(PROGRAM,)),
-            Chart("bars", "All processes, PSS in kB", "extra.pss", (WHOLE,)),
-        ),
-        run=lambda lab: run(lab, ways, printed, gone or {}), machine=MACHINE,
-    )  # fmt: skip

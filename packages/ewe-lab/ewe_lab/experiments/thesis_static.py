@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Contender, Load
 from ewe_lab.bench.results import Cell
 from ewe_lab.experiments.clients import once
 from ewe_lab.experiments.contenders import (
@@ -19,6 +19,7 @@ from ewe_lab.experiments.contenders import (
     APACHE_PREFORK,
     APACHE_WORKER,
     ASYNCIO,
+    BY_NAME,
     CADDY,
     H2O,
     LIGHTTPD,
@@ -30,11 +31,6 @@ from ewe_lab.experiments.contenders import (
 )
 from ewe_lab.stacks.peers import caches
 
-MACHINE = {
-    "server": "Pentium D 950, 2 cores, 4 GB, Red Hat Enterprise Linux 5",
-    "client": "ab on another host",
-    "network": "1 Gbit/s, measured 890 to 949 Mbit/s",
-}
 SERVERS = (
     APACHE_PREFORK,
     APACHE_WORKER,
@@ -64,7 +60,6 @@ KEEP = "keep-alive"
 BEST = "best: "
 CLIENTS = (1, 10, 100, 250, 500, 1000)
 QUICK = (1, 32, 256)
-AB = "The printed command runs ab without -k, which asks for no keep-alive; the keep-alive charts need it."
 ABSENT = (
     "Cherokee, Mongrel2 and Hiawatha are not measured: they are in no current distribution; h2o and caddy stand in "
     "for newer designs, without printed figures."
@@ -114,6 +109,19 @@ class StaticTest:
         if lab.quick:
             return QUICK[1:] if self.link or self.tls else QUICK
         return CLIENTS
+
+
+def table(
+    lab: Bench,
+    size: int,
+    printed: Mapping[str, Mapping[str, float]],
+    link: str = "",
+    tls: bool = False,
+    servers: Sequence[str] = (),
+) -> Iterator[Cell]:
+    """Measure a static test, as a paper's file describes it."""
+    contenders = [BY_NAME[name] for name in servers] or SERVERS
+    yield from run(lab, StaticTest(size, printed, link, tls, contenders))
 
 
 def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
@@ -169,52 +177,4 @@ def best(cells: Sequence[Cell], paper: float | None) -> Cell:
         x=None,
         paper=paper,
         paper_server=NAMES.get(top.server, "") if paper else "",
-    )
-
-
-def experiment(
-    id: str,
-    figures: str,
-    title: str,
-    claim: str,
-    test: StaticTest,
-    *,
-    quick: bool = True,
-    minutes: float,
-    errata: tuple[str, ...] = (),
-) -> Experiment:
-    """Return one of the static tests."""
-    columns = tuple(test.printed)
-    bars = [
-        Chart("bars", f"Best replies a second over Apache prefork's, {name}", columns=(BEST + name,))
-        for name in columns
-    ]
-    lines = [
-        Chart("lines", f"Replies a second, {name}", columns=(name,), x="clients at once", log_x=True)
-        for name in columns
-    ]
-    today = [
-        Chart("bars", f"Replies a second, {TODAY}{name}", "rate", (TODAY + name,))
-        for name in columns
-        if test.tls
-    ]
-    cpu = [
-        Chart("bars", f"CPU time for a reply, in µs, {name}", "micros", (BEST + name,)) for name in columns
-    ]
-    return Experiment(
-        id=id,
-        document="thesis",
-        source=figures,
-        title=title,
-        claim=claim,
-        varies="server, clients at once",
-        measures="replies a second",
-        quick=quick,
-        minutes=minutes,
-        reference="apache-prefork",
-        paper_reference="Apache prefork",
-        charts=(*bars, *lines, *today, *cpu),
-        errata=(AB, *errata),
-        run=lambda lab: run(lab, test),
-        machine=MACHINE,
     )

@@ -2,58 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Contender, Load
 from ewe_lab.bench.results import Cell
-from ewe_lab.experiments.thesis_static import CACHES_OFF, KEEP, MACHINE, NO_KEEP, cell_of
+from ewe_lab.experiments.thesis_static import CACHES_OFF, KEEP, cell_of
 
-ONE_CORE = (
-    "Server processes are pinned to one core here, so that a gain by more of them is not to be expected: the "
-    "thesis had two cores. What can be seen is whether they cost anything."
-)
 PROCESSES = (1, 2, 4, 8)
 SERVERS = {  # our name: the contender without its number of processes, the document's name
     "nginx": (Contender("nginx", "nginx"), "Nginx"),
     "lighttpd": (Contender("lighttpd", "lighttpd"), "Lighttpd"),
     "ewe": (Contender("ewe", model="asyncio"), ""),
 }
-Rates = Mapping[str, tuple[float, float, float, float]]  # by server: for one, two, four and eight processes
-
-
-def experiment(
-    id: str, figures: str, title: str, claim: str, size: int, keep: Rates, no_keep: Rates, *, link: str = "",
-    errata: tuple[str, ...] = (),
-) -> Experiment:  # fmt: skip
-    """Return the experiment with printed rates by number of processes."""
-    printed = {KEEP: keep, NO_KEEP: no_keep}
-    columns = {
-        f"{server}, {column}": (name(1), f"{document} 1" if document else "")
-        for column in printed
-        for server, (_, document) in SERVERS.items()
-    }
-    charts = tuple(
-        Chart("bars", f"Replies a second over those of one process, {server}",
-              columns=tuple(each for each in columns if each.startswith(f"{server}, ")))
-        for server in SERVERS
-    )  # fmt: skip
-    return Experiment(
-        id=id, document="thesis", source=figures, title=title, claim=claim, varies="server, processes", minutes=6.0,
-        measures="replies a second", reference=name(1), paper_reference="Nginx 1", by_column=columns, charts=charts,
-        errata=errata, run=lambda lab: run(lab, size, printed, link), machine=MACHINE,
-    )  # fmt: skip
+Rates = Mapping[str, Sequence[float]]  # by server: for one, two, four and eight processes
 
 
 def name(workers: int) -> str:
     return "1 process" if workers == 1 else f"{workers} processes"
 
 
-def run(lab: Bench, size: int, printed: Mapping[str, Rates], link: str) -> Iterator[Cell]:
+def run(
+    lab: Bench, size: int, printed: Mapping[str, Rates], link: str = "", notes: Sequence[str] = ()
+) -> Iterator[Cell]:
     """Measure each server with one, two, four and eight processes."""
     root = lab.site([size])
-    lab.notes += [ONE_CORE, CACHES_OFF]
+    lab.notes += [*notes, CACHES_OFF]
     here = list(lab.servers([contender for contender, _ in SERVERS.values()]))
     with ExitStack() as stack:
         if link and (why := stack.enter_context(lab.linked(link))):

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ewe_lab.bench.accounts import User, accounts
-from ewe_lab.bench.experiment import Bench, Chart, Experiment
+from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, on_core, two_cores
 from ewe_lab.bench.results import Cell, Sample, Table, Times
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe_lab.experiments.xswitch_tables import MACHINE
 from ewe_lab.load import pinger
 from ewe_lab.load.pinger import Ask
 from ewe_lab.stacks.backends import status_of, wait_for_xswitch
@@ -138,29 +137,3 @@ def check(table: Table) -> Finding:
         where = "; ".join(f"{cell.x:.0f} users, {cell.server}" for cell in bad)
         return Finding(FAILS, f"Not as it should be with {where}. {told}.")
     return Finding(HOLDS, f"Engines are evicted where users outnumber them and nowhere else. {told}.")
-
-
-EXPERIMENT = Experiment(
-    id="X-C2",
-    document="X-Switch",
-    source="section 3.3",
-    title="Engines for many users",
-    claim="Engines belong to users, are started on demand, and ended when there are too many.",
-    varies="users, 2 to 32; engines in all, 4, 8 or 16",
-    measures="starts, evictions, response time",
-    minutes=1.5,
-    charts=(
-        Chart(
-            "lines",
-            "Requests that started an engine, in percent",
-            "extra.started",
-            x="users",
-            y="%",
-            log_x=True,
-        ),
-        Chart("lines", "Response time, mean", "service.mean", x="users", log_x=True, log_y=True),
-        Chart("lines", "Response time, p99", "service.p99", x="users", log_x=True, log_y=True),
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.xswitch_tables import MACHINE
 from ewe_lab.stacks.programs import LARGE
 from ewe_lab.stacks.ways import served, technology
 
@@ -73,22 +72,3 @@ def fit(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
         return statistics.linear_regression(x, y).slope, statistics.correlation(x, y) ** 2
     except statistics.StatisticsError:  # too few points, or all the same
         return None
-
-
-EXPERIMENT = Experiment(
-    id="X-F4",
-    document="X-Switch",
-    source="figure 4",
-    title="Response time and throughput against clients",
-    claim="Throughput stays flat and response time grows linearly, to 375 clients.",
-    varies="clients at once, 25 to 375",
-    measures="response time, throughput; 43 KB of random text from Perl",
-    quick=True,
-    minutes=3.0,
-    charts=(
-        Chart("lines", "Throughput", x="clients", y="MB/s"),
-        Chart("lines", "Response time, the median", "service.p50", x="clients", y="s"),
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.engine_kinds import BUILT_IN
-from ewe_lab.bench.experiment import Bench, Chart, Contender, Experiment, Running
+from ewe_lab.bench.experiment import Bench, Contender, Running
 from ewe_lab.bench.processes import (
     LabError,
     cpu_seconds,
@@ -39,7 +39,7 @@ from ewe_lab.bench.processes import (
 )
 from ewe_lab.bench.results import Cell, Sample, Table, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.xswitch_tables import MACHINE
+from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.load.pinger import Ask, Took
 from ewe_lab.stacks.applications import HELLO
@@ -51,13 +51,7 @@ from ewe_lab.stacks.ways import served, technology
 FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
 LAYERS = (FRONT, MOD_X, SWITCH, ENGINE, SCRIPT)
 RUNS = ("1 everything", "2 null handler", "3 X-Switch", "4 engine", "5 loop")
-TABLE_1 = {  # of 100,000 requests: percent as printed, seconds
-    SCRIPT: (24.52, 14.957005),
-    FRONT: (40.13, 24.479877),
-    MOD_X: (14.40, 8.781802),
-    ENGINE: (11.06, 6.033242),
-    SWITCH: (9.89, 6.748551),
-}
+TABLE_1: Mapping[str, Sequence[float]] = printed("X-T1")  # of 100,000 requests: percent as printed, seconds
 NAMES = {
     SCRIPT: "Web application",
     FRONT: "Apache",
@@ -65,11 +59,6 @@ NAMES = {
     ENGINE: "Processing engine",
     SWITCH: "X-Switch",
 }
-SWAPPED = (
-    "Seconds and percentages of the last two rows of table 1 are swapped: 6.033 s is 9.89 % and 6.749 s is 11.06 % "
-    "of 61.000 s, so that by its own seconds the engine, not X-Switch, is the smallest layer, against the text. "
-    "Beside ours stand the percentages that its seconds make."
-)
 REMARKS = (
     "Layers are made of the fastest of three runs each: other programs can only make a run slower.",
     "The pinger's own time is in runs 1 to 4, so that the front end's layer has it too, and mod_x lacks it.",
@@ -318,35 +307,3 @@ def check(table: Table) -> Finding:
         word,
         f"Front end and script together take {most:.0f} %, and the least is the {least}'s (in Perl: {told}).",
     )
-
-
-EXPERIMENT = Experiment(
-    id="X-T1",
-    document="X-Switch",
-    source="table 1",
-    title="What each layer costs",
-    claim="Most of the time is spent in Apache and in the web application; the X-Switch layer takes least.",
-    varies="the layer that is left out",
-    measures="time and CPU time of a request, by layer; 52 bytes from Perl, and from Python",
-    quick=True,
-    minutes=1.5,
-    reference=FRONT,
-    paper_reference=NAMES[FRONT],
-    errata=(SWAPPED,),
-    charts=(
-        Chart(
-            "stacked",
-            "Share of each layer in the time of a request",
-            "",
-            tuple(LANGUAGES),
-            y="percent",
-            across=True,
-        ),
-        Chart("stacked", "Time of a request by layer", "extra.micros", tuple(LANGUAGES), y="µs", across=True),
-        Chart(
-            "stacked", "CPU time of a request by layer", "extra.cpu", tuple(LANGUAGES), y="µs", across=True
-        ),
-    ),
-    run=run,
-    machine=MACHINE,
-)

@@ -1,20 +1,10 @@
 """X-Switch, table 2: the first and the average answer in each language, beside its native technology."""
 
-from ewe_lab.bench.experiment import Chart, Experiment
 from ewe_lab.bench.results import Table
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.xswitch_tables import COLD, FIRST, MACHINE, MEAN, NATIVE, TODAY, run
+from ewe_lab.experiments.xswitch_tables import MEAN, NATIVE
 
 WITHIN = 1.13  # ratio to the native technology's average: the worst that is printed, of Java
-COLUMNS = {
-    f"{language}: {column}": (native, TODAY[native])
-    for language, native in NATIVE.items()
-    for column in (FIRST, MEAN)
-}
-NAMES = (
-    *(name for name, printed in TODAY.items() if printed or name.startswith("cgi")),
-    *(f"xswitch {language}{COLD}" for language in ("python", "perl")),  # whose engines can have a warm parent
-)
 
 
 def check(table: Table) -> Finding:
@@ -36,27 +26,3 @@ def check(table: Table) -> Finding:
         return Finding(NOT_TESTABLE, "No language was measured both with X-Switch and natively.")
     word = HOLDS if all(kept) else IN_PART if any(kept) else FAILS
     return Finding(word, f"X-Switch's average over that of the native technology: {', '.join(told)}.")
-
-
-EXPERIMENT = Experiment(
-    id="X-T2",
-    document="X-Switch",
-    source="table 2",
-    title="Initial and average response times",
-    claim="X-Switch is within 13 % of the native technology of each language, and faster with Python.",
-    varies="technology",
-    measures="initial and average response time, 10 users without a pause",
-    quick=True,
-    minutes=4.0,
-    reference="uwsgi python",
-    paper_reference="Apache mod_python",
-    by_column=COLUMNS,
-    charts=(
-        Chart("bars", "Average response time, over that of the native technology",
-              columns=tuple(name for name in COLUMNS if name.endswith(MEAN)), y="response time"),
-        Chart("bars", "Initial response time, over that of the native technology",
-              columns=tuple(name for name in COLUMNS if name.endswith(FIRST)), y="response time"),
-    ),
-    run=lambda lab: run(lab, NAMES, by_language=True),
-    machine=MACHINE,
-)  # fmt: skip

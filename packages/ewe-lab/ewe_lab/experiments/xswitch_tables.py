@@ -8,29 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.experiment import Bench, Chart, Experiment, Load
+from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample
+from ewe_lab.experiments.papers import printed
 from ewe_lab.stacks.applications import HELLO
 from ewe_lab.stacks.ways import served, technology
 
-MACHINE = {
-    "server": "Pentium M, 1.73 GHz",
-    "client": "Pentium 4, 3.2 GHz; Siege 2.65, JMeter 2.2, a C program",
-    "network": "crossover cable",
-}
 FIRST, MEAN = "initial response time", "average response time"
-TABLE_2 = {  # initial and average response time, ms
-    "X-Switch Java": (450, 54),
-    "Apache Tomcat": (180, 48),
-    "X-Switch PHP": (234, 36),
-    "Apache mod_php": (20, 35),
-    "X-Switch Perl": (243, 39),
-    "FastCGI Perl": (238, 43),
-    "Speedy Perl": (236, 38),
-    "X-Switch Python": (180, 42),
-    "Apache mod_python": (88, 52),
-}
+TABLE_2 = printed("X-T2")  # initial and average response time, ms
 USERS = 10  # JMeter's threads, without a pause
 TODAY = {  # our technology: the document's
     "xswitch java": "X-Switch Java",
@@ -88,11 +74,9 @@ def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
         options = ("--xswitch-config", str(settings))
     cells = []
     for column, index in ((FIRST, 0), (MEAN, 1)):
-        printed = TABLE_2.get(document, (None, None))[index]
+        then = TABLE_2.get(document, (None, None))[index]
         value = "extra.first" if index == 0 else "extra.mean"
-        cells.append(
-            Cell(name, prefix + column, value=value, unit="ms", paper=printed, paper_server=document)
-        )
+        cells.append(Cell(name, prefix + column, value=value, unit="ms", paper=then, paper_server=document))
     load = Load(users=USERS, seconds=lab.seconds(2, 5), warm_up=0.0, length=len(HELLO))
     for _ in range(2 if lab.quick else 3):
         try:
@@ -142,31 +126,3 @@ def run(lab: Bench, names: Sequence[str], by_language: bool = False) -> Iterator
             continue
         language = name.removesuffix(COLD).rpartition(" ")[2]
         yield from measure(lab, name, prefix=f"{language}: " if by_language else "")
-
-
-def figure(number: int, language: str, beside: str, *names: str) -> Experiment:
-    """Return the experiment of one figure."""
-    native = NATIVE[language.lower()]
-    return Experiment(
-        id=f"X-F{number}",
-        document="X-Switch",
-        source=f"figure {number} and table 2",
-        title=f"{language}: X-Switch beside {beside}",
-        claim=f"After the first requests X-Switch's {language} engine answers about as fast as {beside}.",
-        varies="technology",
-        measures="response time over requests: the first, and the average so far; 10 users without a pause",
-        minutes=0.7 * len(names),
-        reference=native,
-        paper_reference=TODAY[native],
-        charts=CHARTS,
-        run=lambda lab: run(lab, names),
-        machine=MACHINE,
-    )
-
-
-CHARTS = (
-    Chart("lines", "Mean response time of all answers so far", columns=(CURVE,), x="answers", y="ms", log_x=True,
-          log_y=True, quiet=True),
-    Chart("bars", "Response time, over that of the native technology", columns=(FIRST, MEAN), y="response time"),
-    Chart("bars", "Replies a second", "rate", columns=(MEAN,)),
-)  # fmt: skip

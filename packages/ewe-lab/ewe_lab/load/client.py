@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from ewe.http.response_head import ResponseHead, is_bodiless, parse_response_head
+from ewe.http.status import HTTPError
 from ewe_lab.bench.experiment import Load
 
 RECEIVE = 256 * 1024  # bytes of one receive
@@ -28,7 +30,6 @@ KINDS = {
     errno.ENFILE: "fd",
     errno.EADDRNOTAVAIL: "addr",
 }
-FIELDS = re.compile(rb"\r\n(content-length|transfer-encoding|connection)[ \t]*:[ \t]*([^\r]*)", re.I)
 
 
 class Status(Exception):
@@ -113,37 +114,12 @@ def tls_context(name: str) -> ssl.SSLContext:
     return context
 
 
-@dataclass(frozen=True)
-class ReplyHead:
-    """The parts of a head that the client needs. body: its length; -1: chunked; -2: until the server closes."""
-
-    status: int
-    body: int
-    keeps: bool
-
-
-CHUNKED, UNTIL_CLOSE = -1, -2
-
-
-def parse_head(head: bytes) -> ReplyHead:
+def parse_head(head: bytes) -> ResponseHead:
     """Parse the head of an answer, with its empty line. Raises BadAnswer."""
-    if not re.match(rb"HTTP/1\.[01] [1-5]\d\d[ \r]", head):
-        raise BadAnswer(f"the answer begins with {head[:20]!r}")
-    status = int(head[9:12])
-    fields = {name.lower(): value.strip().lower() for name, value in FIELDS.findall(head)}
-    keeps = b"close" not in fields.get(b"connection", b"")
-    if head.startswith(b"HTTP/1.0"):
-        keeps = b"keep-alive" in fields.get(b"connection", b"")
-    if status < 200 or status in (204, 304):
-        return ReplyHead(status, 0, keeps)
-    if b"transfer-encoding" in fields:
-        return ReplyHead(status, CHUNKED, keeps)
-    length = fields.get(b"content-length")
-    if length is None:
-        return ReplyHead(status, UNTIL_CLOSE, False)
-    if not re.fullmatch(rb"\d{1,18}", length):
-        raise BadAnswer(f"the length of the answer is {length[:20]!r}")
-    return ReplyHead(status, int(length), keeps)
+    try:
+        return parse_response_head(head)
+    except HTTPError as error:
+        raise BadAnswer(f"the answer cannot be read: {error.cause}") from None
 
 
 class Connection:
@@ -158,10 +134,6 @@ class Connection:
         self.connections = 0
         self.received = 0
         self.rest = b""  # received bytes of the answer that are not parsed yet
-        self.last: tuple[bytes, ReplyHead] = (
-            b"",
-            ReplyHead(0, 0, False),
-        )  # a server repeats the same head for up to a second
 
     def ask(self, number: int = 0) -> None:
         """Send the request with that number, in turn, and read the whole answer.
@@ -189,7 +161,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        if not head.keeps or not self.to.keep_alive:
+        if not head.reusable or not self.to.keep_alive:
             self.close()
         if not 200 <= head.status < 400:
             raise Status(head.status)
@@ -232,24 +204,26 @@ class Connection:
         self.received += len(data)
         return data
 
-    def read_answer(self) -> ReplyHead:
+    def read_answer(self) -> ResponseHead:
         """Read an answer to its end."""
-        while True:
+        head = self.read_head()
+        while head.status < 200:
             head = self.read_head()
-            if head.status >= 200:
-                break
-        if head.body >= 0:
-            self.skip(head.body)
-            length = head.body
-        elif head.body == CHUNKED:
+        if is_bodiless("GET", head.status):
+            length = 0
+        elif head.chunked:
             length = self.skip_chunks()
-        else:
+        elif head.length is None:
             length = self.skip_all()
+            self.close()
+        else:
+            length = head.length
+            self.skip(length)
         if head.status < 300 and length != (self.to.length if self.to.length is not None else length):
             raise BadAnswer(f"the body has {length} bytes, not {self.to.length}")
         return head
 
-    def read_head(self) -> ReplyHead:
+    def read_head(self) -> ResponseHead:
         """Read and parse the head; bytes after it stay in the buffer."""
         data = self.rest
         while (end := data.find(b"\r\n\r\n")) < 0:
@@ -260,9 +234,7 @@ class Connection:
                 raise Cut("closed before the head of the answer was complete")
             data = data + more if data else more
         text, self.rest = data[: end + 4], data[end + 4 :]
-        if text != self.last[0]:
-            self.last = (text, parse_head(text))
-        return self.last[1]
+        return parse_head(text)
 
     def skip(self, count: int) -> None:
         """Read so many bytes. Raises Cut if there are fewer."""

@@ -11,7 +11,6 @@ the engine protocol to an engine. Raises LabError.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import struct
 import time
@@ -24,11 +23,11 @@ from ewe.gateway.records import END_REQUEST, HEADER, VERSION, Requester
 from ewe.xswitch.protocol import request_lines
 from ewe.xswitch.tools.driver import Driver
 from ewe_lab.bench.processes import LabError, on_core
+from ewe_lab.load.http_clients import whole
 
 PIECE = 64 * 1024
 TIMEOUT = 20  # seconds that an answer may take
 END = HEADER.pack(VERSION, END_REQUEST, 1, 8, 0)  # the head of the last record; eight bytes follow
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.I)
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 Ask = Callable[[], bytes]
@@ -86,11 +85,7 @@ def http(url: str, path: str, body: bytes) -> Iterator[Ask]:
     request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n\r\n".encode()
 
     def ended(answer: bytes) -> bool:
-        if answer.endswith((body, LAST_CHUNK)):
-            return True
-        head, empty, rest = answer.partition(b"\r\n\r\n")
-        length = LENGTH.search(head + b"\r\n")
-        return bool(empty and length) and len(rest) >= int(length[1] if length else 0)
+        return answer.endswith((body, LAST_CHUNK)) or whole(answer)
 
     try:
         sock = socket.create_connection((parts.hostname or "", parts.port or 80), TIMEOUT)

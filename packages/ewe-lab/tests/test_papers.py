@@ -1,0 +1,186 @@
+"""Papers as files: the example of the documentation runs, and a mistake in a file is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.server import ROOT
+
+from ewe.config.messages import ConfigError
+from ewe_lab.bench.experiment import Chart, Load
+from ewe_lab.experiments import CATALOG
+from ewe_lab.experiments.papers import paper, papers
+from ewe_lab.experiments.plain import Measurement, loads
+
+PAGE = ROOT / "packages/ewe-lab/docs/papers.md"
+EXAMPLE = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The example of the page, as a lecturer would save it."""
+    path = tmp_path / "papers" / "nine.toml"
+    path.parent.mkdir()
+    path.write_text(EXAMPLE, encoding="utf-8")
+    return path
+
+
+def lab(file: Path, *words: str) -> str:
+    """Run `ewe-lab` with the paper; return its output."""
+    command = [sys.executable, "-m", "ewe_lab", *words]
+    environment = os.environ | {"EWE_LAB_PAPERS": str(file.parent)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=file.parent.parent, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# The example
+
+
+def test_the_example_says_what_it_measures(file: Path) -> None:
+    table, figure = paper(file).experiments
+    assert (table.id, table.document, table.minutes) == ("N-T1", "Nine servers", 2)
+    assert table.machine == {"server": "Core 2 Duo, 2.4 GHz, 4 GB", "network": "1 Gbit/s"}
+    assert table.charts == tuple(
+        Chart("bars", f"Replies a second, over the pool's, {column}", columns=(column,))
+        for column in ("keep-alive", "a connection each")
+    )
+    measurement: Measurement = table.run.given["measurement"]  # type: ignore[union-attr]
+    cells = [(each.server, each.column, each.paper, each.paper_server) for each in measurement.cells()]
+    assert cells == [
+        ("small-pool", "keep-alive", 2100, "5 threads"),
+        ("asyncio", "keep-alive", 3900, "events"),
+        ("small-pool", "a connection each", None, ""),
+        ("asyncio", "a connection each", 1500, "events"),
+    ]
+    sweep: Measurement = figure.run.given["measurement"]  # type: ignore[union-attr]
+    assert [(each.x, each.paper) for each in sweep.cells()] == [(1, 900), (10, 3800), (100, 3700)]
+
+
+class Quick:
+    """A bench, as far as a load needs one."""
+
+    def seconds(self, quick: float, full: float) -> float:
+        return quick
+
+
+def test_a_column_changes_the_load_of_its_experiment(file: Path) -> None:
+    table, figure = paper(file).experiments
+    (kept, _), (closed, _) = table.run.given["measurement"].columns  # type: ignore[union-attr]
+    expected = Load("closed", users=8, seconds=0.5, warm_up=0.2)
+    assert [*loads(Quick(), kept)] == [expected]  # type: ignore[arg-type]
+    assert [each.keep_alive for each in loads(Quick(), closed)] == [False]  # type: ignore[arg-type]
+    ((column, _),) = figure.run.given["measurement"].columns  # type: ignore[union-attr]
+    swept = [*loads(Quick(), column)]  # type: ignore[arg-type]
+    assert [(each.users, each.path, each.length) for each in swept] == [
+        (users, "/4096.html", 4096) for users in (1, 10, 100)
+    ]
+
+
+@pytest.mark.starts_processes
+def test_the_command_knows_a_paper_of_others(file: Path) -> None:
+    listed = lab(file, "list")
+    assert listed.index("APPS") < listed.index("Nine servers:\n  N-F1")
+    assert "document: Nine servers, table 1" in re.sub(" +", " ", lab(file, "show", "n-t1"))
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("locust")
+def test_the_example_runs(file: Path) -> None:
+    lab(file, "run", "N-T1", "--quick", "--out", "out")
+    (table,) = json.loads((file.parent.parent / "out/results.json").read_text())["tables"]
+    assert len(table["cells"]) == 4 and all(cell["samples"] for cell in table["cells"])
+    page = (file.parent.parent / "out/report.html").read_text()
+    assert "5 threads" in page and "An event loop answers more requests" in page
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("claim = ", "clam = ", "N-T1: unknown key 'clam'; did you mean \"claim\"?"),
+        ('varies = "server; keep-alive or none"\n', "", "N-T1: varies is missing"),
+        ("minutes = 2", 'minutes = "two"', "N-T1: minutes: 'two' is not a number"),
+        ('title = "A small', 'quick = 1\ntitle = "A small', "N-T1: quick: 1 is not true or false"),
+        ('["small-pool", "asyncio"]', '["asynco"]', "N-T1: there is no server 'asynco'; did you mean \"asyncio\"?"),
+        ("users = 8", "user = 8", "N-T1: load: unknown key 'user'; did you mean \"users\"?"),
+        ("asyncio = [\"events\", 1500]", "nginx = [\"events\", 1500]", "printed.nginx: no such server is measured"),
+        ('["events", 1500]', '["events", "many"]', "['many'] are not numbers"),
+        ("[900, 3800, 3700]", "[900, 3800]", "N-F1: column '', printed.asyncio: 2 figures for 3 numbers of users"),
+        ('{ kind = "lines"', '{ kinds = "lines"', "N-F1: charts: unknown key 'kinds'"),
+        ("most = 5", "mots = 5", "contenders.small-pool: unknown key 'mots'; did you mean \"most\"?"),
+        ("[machine]", "[machines]", "the file: unknown key 'machines'; did you mean \"machine\"?"),
+        ('errata = ["The', 'errata = ["@hits", "The', "N-T1: there is no remark 'hits'"),
+        ('source = "table 1"', 'source = "table 1"\nneeds = "it"\nrun = "e_t1"', "one of columns, run and needs"),
+        ('source = "table 1"', 'like = "tabel"\nsource = "table 1"', "N-T1: there is no table like.tabel"),
+        ('document = "Nine servers"', 'document = "Nine', "Illegal character"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(file: Path, old: str, new: str, message: str) -> None:
+    assert old in EXAMPLE
+    file.write_text(EXAMPLE.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        paper(file)
+    assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [
+        ("nowhere", "EWE_LAB_PAPERS: nowhere is not a directory"),
+        ("twice", "two papers have an experiment E-T1"),
+    ],
+)
+def test_a_wrong_directory_is_named(
+    file: Path, directory: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent.parent)
+    monkeypatch.setenv("EWE_LAB_PAPERS", directory)
+    Path("twice").mkdir()
+    Path("twice/again.toml").write_text(EXAMPLE.replace("N-T1", "E-T1"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        papers()
+
+
+def test_what_waits_shows_its_printed_figures(file: Path) -> None:
+    file.write_text(
+        EXAMPLE.replace("[experiment.N-F1]", '[experiment.N-F1]\nneeds = "a switch"'), encoding="utf-8"
+    )
+    found = paper(file)
+    assert [each.needs for each in found.experiments] == ["", "a switch"] and found.experiments[1].run is None
+    assert [cell.paper for cell in found.waiting["N-F1"]] == [900, 3800, 3700]
+
+
+# The papers of the lab
+
+
+def test_every_function_that_a_paper_names_is_there() -> None:
+    """A catalogue imports none of them."""
+    for each in CATALOG.values():
+        assert callable(each.run.find()), each.id  # type: ignore[union-attr]
+
+
+@pytest.mark.starts_processes
+def test_a_table_of_defaults_loads_few_modules(tmp_path: Path) -> None:
+    """`ewe-lab run E-T1` needs neither the other experiments nor an event loop nor what loads servers."""
+    code = (
+        "import sys; from ewe_lab import cli; cli.main(sys.argv[1:]);"
+        " print(*[name for name in sys.modules if name.split('.')[0] in ('ewe', 'ewe_lab', 'asyncio', 'locust')])"
+    )
+    for words, most in ((["list"], 30), (["run", "E-T1", "--quick", "--out", str(tmp_path)], 85)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60
+        )
+        names = done.stdout.splitlines()[-1].split()
+        assert len(names) < most, names
+        assert not {"asyncio", "locust", "ewe.conversation", "ewe_lab.experiments.e_c2"} & {*names}
