@@ -83,7 +83,7 @@ class Silent(Processor):
 
 def traced(monkeypatch: pytest.MonkeyPatch, file: Path) -> Processor:
     monkeypatch.setenv("EWE_TRACE", str(file))
-    processor = Silent(SimpleNamespace(), Config())  # type: ignore[arg-type]
+    processor = Silent(SimpleNamespace(tls=None), Config())  # type: ignore[arg-type]
     server_trace(processor)
     return processor
 
