@@ -31,7 +31,8 @@ VERSIONS_DIFFER = tests/models tests/streams tests/operations tests/gateway/test
 # The rooms that a student's Mac needs, checked as on macOS. mypy would forget what it knows of Linux, so it has a
 # second cache. What the rooms import beyond them (X-Switch, the demon) is followed, and not reported.
 ELSEWHERE = $(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin --follow-imports silent $(filter-out \
-	$(addprefix ewe/,xswitch database libcgi __pycache__),$(patsubst %/__init__.py,%,$(wildcard ewe/*/__init__.py ewe/*.py)))
+	$(addprefix ewe/,xswitch database libcgi __pycache__),$(patsubst %/__init__.py,%,$(wildcard ewe/*/__init__.py))) \
+	$(wildcard ewe/*.py)
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
