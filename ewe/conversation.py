@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.body import Body
 from ewe.http.error_pages import error_page
-from ewe.http.messages import NO_BODY, Request, Response
+from ewe.http.messages import MAX_REMEMBERED, NO_BODY, Request, Response
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
 from ewe.response_writer import fault, log, send_response
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 # Browsers and load generators repeat themselves, so a site remembers heads, byte for byte, with their Request.
 # Only short heads of requests without a body are remembered. When there are too many, all are forgotten at once.
 MAX_HEADS = 1024
-MAX_REMEMBERED = 2048  # bytes
 LONG_SECONDS = 0.002  # an exchange that takes longer is work enough for one turn, however little it sends
 # For the access log alone, as nginx writes it: the client left before its response began.
 CLIENT_LEFT = Response(499)

@@ -20,9 +20,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ewe.bounded import BoundedDict
 from ewe.http.dates import MONTHS
-from ewe.http.messages import NO_BODY, Request, Response
+from ewe.http.messages import MadeOfRequests, Request, Response
 from ewe.http.virtual_hosts import Host, VirtualHosts
 from ewe.log_files import PIPE_BUF, LogFile, has_room, open_log
 
@@ -113,9 +112,6 @@ FORMATS = {
     "common": '%h %l %u %t "%r" %>s %b',
     "combined": '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i" %D %{model}n %{worker}n',
 }
-
-
-MAX_TEMPLATES = 1024  # requests whose part of a line is remembered
 
 
 class Exchange:
@@ -222,7 +218,7 @@ class AccessLog:
         """Turn the format into parts and getters. Raises ValueError."""
         self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
         # The part of a line that depends on the request alone
-        self.templates: BoundedDict[Request, str] = BoundedDict(MAX_TEMPLATES)
+        self.templates: MadeOfRequests[str] = MadeOfRequests()
 
     def name_worker(self, model: str, worker: str) -> None:
         """Set the texts for %{model}n and %{worker}n. Each new worker process calls it."""
@@ -248,7 +244,7 @@ class AccessLog:
         template = self.templates.get(request)
         if template is None or exchange.user:
             template = self.template_for(request, exchange.user)
-            if request.body is NO_BODY and not exchange.user:
+            if not exchange.user:
                 self.templates[request] = template
         self.file.write(template % tuple([get(exchange) for get in self.getters]))
 

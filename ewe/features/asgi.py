@@ -17,12 +17,11 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from ewe.bounded import BoundedDict
 from ewe.config.messages import docs_page
 from ewe.gateway.asgi import FAULT, Application, Call, Head
 from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
-from ewe.http.messages import NO_BODY, Region, Request, Response, Source, hides_authorization
+from ewe.http.messages import MadeOfRequests, Region, Request, Response, Source, hides_authorization
 from ewe.http.status import BODILESS, HTTPError
 from ewe.registry import load_application
 from ewe.streams.base import CALL, Timeout
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from ewe.features.base import Explanation
     from ewe.streams.base import Stream
 
-MAX_REQUESTS = 1024  # whose part of the scope is remembered
 JOINED = 64 * 1024  # bytes of small pieces that go out together
 
 REMEDY = f"run it in a server that has (uvicorn, daphne), behind --proxy ({docs_page('proxy.md')})"
@@ -60,7 +58,8 @@ class ASGI:
         self.config = config
         self.root_path = path.rstrip("/")
         # Equal requests without a body share one Request, and so one part of the scope.
-        self.known: BoundedDict[Request, dict[str, Any]] = BoundedDict(MAX_REQUESTS)
+        # The part of the scope that depends on the request alone
+        self.known: MadeOfRequests[dict[str, Any]] = MadeOfRequests()
 
     def load(self) -> None:
         """Import the application, before the first request. Raises ValueError, in one line."""
@@ -131,7 +130,7 @@ class ASGI:
         known = self.known.get(request) if not io.variables else None
         if known is None:
             known = of_request(request, io.variables)
-            if request.body is NO_BODY and not io.variables:
+            if not io.variables:
                 self.known[request] = known
         address = io.server_address()
         return {

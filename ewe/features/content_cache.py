@@ -9,6 +9,7 @@ from ewe.features.declaration import Feature
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.encoded_slashes import WithProxies
     from ewe.features.plan import Plan
     from ewe.gateway.content_cache import ContentCache
     from ewe.http.messages import Request, Response
@@ -26,10 +27,19 @@ class Cached(Middleware):
         """Answer with a copy, or ask the inner handler. Raises what that raises."""
         return await self.cache.answer(self, request, io, lambda asked: self.inner.respond(asked, io))
 
+
+class CachedProxy(Cached):
+    """Keep what a proxy responds.
+
+    Only a cache around a proxy has the method proxy_at(). Without that method a cache says that its handler may
+    answer by itself.
+    """
+
+    inner: WithProxies
+
     def proxy_at(self, path: str) -> object | None:
         """Return the proxy inside, if it answers for a path (ewe.features.encoded_slashes)."""
-        inside = getattr(self.inner, "proxy_at", None)
-        return inside(path) if inside is not None else None
+        return self.inner.proxy_at(path)
 
 
 def cache_of(plan: Plan, config: Config) -> ContentCache:
@@ -46,7 +56,8 @@ def cache_of(plan: Plan, config: Config) -> ContentCache:
 
 def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
     """Return a handler whose responses are kept."""
-    return Cached(handler, cache_of(plan, config))
+    made = CachedProxy if hasattr(handler, "proxy_at") else Cached
+    return made(handler, cache_of(plan, config))
 
 
 FEATURE = Feature(

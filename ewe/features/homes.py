@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.setting_types import BOOL, FILE_NAMES
-from ewe.features.base import Failures, First, Handler, Middleware
+from ewe.features.base import Failures, First, Handler, Middleware, Reroute
 from ewe.features.declaration import Feature
 from ewe.features.guards.auth import Auth
 from ewe.features.guards.error_pages import ErrorPages
@@ -87,6 +87,17 @@ class HomeSettings:
         self.handler: Handler  # answers with these steps around it
 
 
+class WithoutSettings(First):
+    """The directories of users without their settings: for the pages of errors."""
+
+    async def respond(self, request: Request, io: Stream) -> Response:
+        """Return the response. Raises HTTPError."""
+        try:
+            return await super().respond(request, io)
+        except Reroute:
+            raise HTTPError(500, "its answer is a local redirect") from None
+
+
 class Homes(Middleware):
     """The directories of users, with their settings."""
 
@@ -94,7 +105,7 @@ class Homes(Middleware):
         """inner: what answers, if it is not `users`: the content cache around it."""
         self.users = users
         self.inner = First([inner or users])
-        self.site = First([users])  # for the pages of errors
+        self.site = WithoutSettings([users])
         self.known: dict[str, HomeSettings] = {}
 
     async def respond(self, request: Request, io: Stream) -> Response | None:

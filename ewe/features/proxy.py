@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ewe.bounded import BoundedDict
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import parse_origin, parse_proxy
 from ewe.features.base import Mount
@@ -22,11 +21,11 @@ from ewe.features.declaration import Feature
 from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.connections import HTTP, MAX_REQUESTS, Connections
+from ewe.gateway.connections import HTTP, Connections
 from ewe.gateway.proxy import Exchange, SpooledBody
 from ewe.gateway.spool import spooled
 from ewe.http.mapping import Mapping
-from ewe.http.messages import NO_BODY, BodyReader, Request, Response, hides_authorization
+from ewe.http.messages import NO_BODY, BodyReader, MadeOfRequests, Request, Response, hides_authorization
 from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via
 from ewe.http.response_head import ResponseHead, is_bodiless, options_of
 from ewe.http.status import HTTPError
@@ -92,7 +91,7 @@ class Proxy:
         if config.fastcgi_affinity is not None and len(self.connections.places) > 1:
             self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.places)
         # The head of a request without a body, by what else it depends on
-        self.known: BoundedDict[Request, tuple[object, bytes]] = BoundedDict(MAX_REQUESTS)
+        self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
         self.old = False  # a server of HTTP/1.0 has answered
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -190,8 +189,7 @@ class Proxy:
         elif not self.connections.keeps:
             lines.append("Connection: close\r\n")
         encoded = "".join(lines).encode("latin-1")
-        if request.body is NO_BODY:
-            self.known[request] = (key, encoded)
+        self.known[request] = (key, encoded)
         return encoded
 
     def response(self, request: Request, head: ResponseHead, exchange: Exchange) -> Response:

@@ -43,16 +43,15 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.bounded import BoundedDict
 from ewe.gateway.records import Requester
 from ewe.gateway.upstream import Place, Upstream
+from ewe.http.messages import MadeOfRequests
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
 from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.gateway import scgi, uwsgi
-    from ewe.http.messages import Request
     from ewe.streams.base import Poller, Stream
     from ewe.streams.bells import Bell
 
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
 CONNECTS_IN = 5.0  # seconds until a responder has to have taken a connection
 IDLE = 32  # connections to one address kept for later requests
 RETRY = (("Retry-After", "1"),)  # the field of a 503: the client may ask again after so many seconds
-MAX_REQUESTS = 1024  # whose meta-variables, or head, are remembered
 
 # Room for one connection to a place: the kept connection to use, or None if one has to be made
 Room = tuple[Place, Upstream | None]
@@ -121,7 +119,7 @@ class Connections:
         self.lock = allocate_lock()
         self.queue: deque[Waiting] = deque()
         # What a responder was told of a request without a body, by what else that depends on
-        self.known: BoundedDict[Request, tuple[object, bytes]] = BoundedDict(MAX_REQUESTS)
+        self.known: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
 
     async def open(
         self,

@@ -90,8 +90,7 @@ def parameters(
     if known != key:
         found = of_request(request, io, script, length, root)
         encoded = codec.encode_request(found | dict(more), length)
-        if request.body is NO_BODY:
-            connections.known[request] = (key, encoded)
+        connections.known[request] = (key, encoded)
     used, connection = io.params
     if used is not codec:
         connection = codec.encode_pairs(of_connection(io).items())

@@ -12,7 +12,9 @@ ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (H
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
+from ewe.bounded import BoundedDict
 from ewe.http.fields import FIELD_LINE, joined
 from ewe.http.status import BODILESS, REASONS
 
@@ -21,6 +23,11 @@ from ewe.http.status import BODILESS, REASONS
 METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE"})
 # The fields that make an answer depend on more than the target: RFC 9110 sections 13.1 and 14.2.
 CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range")
+
+MAX_REQUESTS = 1024
+MAX_REMEMBERED = 2048  # characters of a head
+
+V = TypeVar("V")
 
 
 class BodyReader:
@@ -122,6 +129,27 @@ class Request:
     def get(self, name: str) -> str | None:
         """Return the value of a field, by its name in lower case; None if there is no such field."""
         return self.values.get(name)
+
+
+class MadeOfRequests(BoundedDict[Request, V]):
+    """What one part of the server has made of requests, for the next exchange with the same Request.
+
+    Only short heads without a body are remembered by a conversation, and so shared by exchanges. What is made of
+    any other request is not kept: with a thousand long heads a client could fill the memory of each worker.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(MAX_REQUESTS)
+
+    def __setitem__(self, request: Request, value: V) -> None:
+        if request.body is NO_BODY:
+            size = len(request.line)
+            for name, text in request.fields:
+                size += len(name) + len(text)
+            if size <= MAX_REMEMBERED:
+                super().__setitem__(request, value)
 
 
 def with_host(request: Request, host: str) -> Request:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import gc
+import os
+import socket
+from pathlib import Path
 
-from ewe import bounded
+import pytest
+from support.wire import request_of
+
+from ewe import bounded, logger
 from ewe.bounded import BoundedDict, TimedCache
+from ewe.config.settings import Config
+from ewe.conversation import converse
+from ewe.http.messages import MAX_REQUESTS, MadeOfRequests, Request
+from ewe.sites import make_site
+from ewe.streams.blocking import BlockingStream, run, set_timeouts
 
 
 def test_the_entry_that_is_one_too_many_drops_all_others() -> None:
@@ -86,3 +97,47 @@ def test_an_answer_may_be_forgotten(clock: list[float]) -> None:
     assert (cache.get("ewe", 0), cache.get("wether", 0), len(cache)) == (0, 4, 1)
     cache.clear()
     assert len(cache) == 0
+
+
+SITES = """
+access-log = "off"
+[[site]]
+[[site.location]]
+prefix = "/scgi"
+gateway = "scgi:127.0.0.1:1"
+[[site.location]]
+prefix = "/http"
+gateway = "http://127.0.0.1:1"
+[[site.location]]
+prefix = "/other"
+rewrite = "/none"
+"""
+
+
+def test_no_long_head_outlives_its_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand heads of 32 KB, remembered by the log and by each gateway, would fill the memory of a worker."""
+    monkeypatch.setattr(logger, "access", logger.AccessLog(os.devnull))
+    monkeypatch.setattr(logger, "errors", logger.ErrorLog(os.devnull))
+    settings = tmp_path / "ewe.toml"
+    settings.write_text(f"documentroot = {str(tmp_path)!r}{SITES}")
+    config = Config.load(environ={}, file=str(settings))
+    site = make_site(config)
+    for path in ("/none", "/scgi/a", "/http/a", "/other"):
+        client, server = socket.socketpair()
+        with client, server:
+            set_timeouts(server, 1.0, 1.0)
+            for mark, length in (("long", 10_000), ("short", 10)):
+                client.sendall(request_of(f"GET {path}", f"X-{mark}: {'x' * length}"))
+            client.shutdown(socket.SHUT_WR)
+            run(converse(BlockingStream(server, ("192.0.2.1", 1), ("127.0.0.1", 80), config), site))
+    gc.collect()
+    left = [each.values for each in gc.get_objects() if isinstance(each, Request)]
+    assert sum("x-short" in each for each in left) >= 4
+    assert not any("x-long" in each for each in left)
+
+
+def test_what_is_made_of_requests_is_bounded() -> None:
+    made: MadeOfRequests[int] = MadeOfRequests()
+    for number in range(MAX_REQUESTS + 1):
+        made[Request("GET", f"/{number}", (1, 1))] = number
+    assert list(made.values()) == [MAX_REQUESTS]

@@ -18,8 +18,9 @@ from ewe.features.homes import Homes
 from ewe.features.users import Users
 from ewe.gateway.claims import Claims
 from ewe.http.limits import Limits
-from ewe.http.messages import Response
+from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
+from ewe.http.status import HTTPError
 from ewe.sites import make_site
 from ewe.streams.blocking import run
 
@@ -81,6 +82,20 @@ def test_what_users_may_change(root: Path) -> None:
     assert ask("").status == 403
     settings.unlink()
     assert ask("").status == 200 and ask("").get("x-mine") is None
+
+
+def test_a_page_of_an_error_is_no_local_redirect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its target would be the answer with its own status, and could lead out of the directory."""
+    ask = asker(root)
+    (root / ".ewe.toml").write_text('error-pages = { 404 = "/cgi-bin/missing" }\n')
+
+    async def respond(users: Users, request: Request, io: Any) -> Response | None:
+        if request.path.endswith("/cgi-bin/missing"):
+            return Response(200, target="/elsewhere")
+        raise HTTPError(404, "there is no such file")
+
+    monkeypatch.setattr(Users, "respond", respond)
+    assert (ask("none").status, ask("none").cause) == (404, "there is no such file")
 
 
 def test_the_content_cache_does_not_hide_the_settings(root: Path) -> None:

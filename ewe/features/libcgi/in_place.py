@@ -12,14 +12,13 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from ewe.bounded import BoundedDict
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
 from ewe.gateway import scripts
 from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
-from ewe.http.messages import NO_BODY, Request, Response
+from ewe.http.messages import NO_BODY, MadeOfRequests, Request, Response
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 
-MAX_REQUESTS = 1024
 NOT_KNOWN: tuple[None, bytes] = (None, b"")
 
 
@@ -63,7 +61,7 @@ class LibCGI:
         self.limits = limits
         self.loaded: list[tuple[Libraries, Answers]] = []
         # What a request without a body leads to, and its variables
-        self.known: BoundedDict[Request, tuple[Target | None, bytes]] = BoundedDict(MAX_REQUESTS)
+        self.known: MadeOfRequests[tuple[Target | None, bytes]] = MadeOfRequests()
         if holds_libraries(self.directory):
             self.load()  # forked children inherit the shim, and need not load it for each connection
 
