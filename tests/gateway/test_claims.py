@@ -17,6 +17,7 @@ from ewe.features.static import Static
 from ewe.gateway.claims import Claims, is_in
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
+from ewe.sites import make_site
 from ewe.streams.base import Stream
 from ewe.streams.blocking import run
 
@@ -236,6 +237,14 @@ def test_without_x_switch_its_scripts_are_503(start: Start, way_to_wait: str, tm
         | {"page.jsp": 403},
     )
     assert web.get(server.url + "page.php").headers["retry-after"]
+
+
+def test_the_settings_of_x_switch_are_no_file_without_x_switch(tmp_path: Path) -> None:
+    """Also while no X-Switch is set: who serves a directory with its settings may have taken it out for an hour."""
+    (tmp_path / "xswitch.toml").write_text("# secret\n")
+    settings = Config(documentroot=str(tmp_path), xswitch_config=str(tmp_path / "xswitch.toml"))
+    plan = make_site(settings).plan
+    assert plan is not None and str(tmp_path / "xswitch.toml") in plan.claims.directories
 
 
 @pytest.mark.needs("root")
