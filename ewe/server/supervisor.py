@@ -288,6 +288,8 @@ class Supervisor:
         """Note how a worker has ended that was told to stop."""
         if worker.place == XSWITCH and code == -signal.SIGTERM:
             code = 0  # X-Switch was told to stop before it had a handler for that: it had no request
+        if code == UNUSABLE and worker.failure:
+            code = 0  # it was still to import when the stop came, and could not: it had no request
         self.status = self.status or (CUT if code else STOPPED)
 
     def replace(self, worker: WorkerProcess, code: int) -> None:

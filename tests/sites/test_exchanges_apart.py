@@ -13,7 +13,7 @@ from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from support.server import Server, Start, write_program
+from support.server import Server, Start, wait_until, write_program
 from support.wire import read_response, request_of
 
 SETTINGS = """
@@ -114,7 +114,9 @@ def test_exchanges_leave_nothing_behind(start: Start, tmp_path: Path, model: str
         some_request(pick, slow=True) for _ in range(2)
     ]
     alone = {request: answers(server, [request])[0] for request in requests}
-    lines = set((tmp_path / "access.log").read_text().splitlines())
+    log = tmp_path / "access.log"
+    wait_until(lambda: len(log.read_text().splitlines()) == len(requests), 10)  # written after the answer
+    lines = set(log.read_text().splitlines())
     connections = [[pick.choice(requests) for _ in range(8)] for _ in range(6)]
     with ThreadPoolExecutor(3) as pool:
         all_found = list(pool.map(lambda each: answers(server, each, leaves=True), connections))
@@ -123,8 +125,6 @@ def test_exchanges_leave_nothing_behind(start: Start, tmp_path: Path, model: str
             assert answer == alone[request], request
     assert server.stop() == 0
     # Without the last exchange of each connection, whose client has left
-    found_lines = [
-        line for line in (tmp_path / "access.log").read_text().splitlines() if line.startswith("198.")
-    ]
+    found_lines = [line for line in log.read_text().splitlines() if line.startswith("198.")]
     assert set(found_lines) <= lines and len(found_lines) > len(requests)
     assert "Traceback" not in server.log()
