@@ -20,11 +20,18 @@ from basket import Basket, Environ, Start, added, cookie, see_other, set_cookie,
 
 
 def key() -> bytes:
-    """Return the key of the site, which is made at the first start."""
-    with suppress(FileExistsError):
-        descriptor = os.open("basket.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(descriptor, secrets.token_bytes(32))
-        os.close(descriptor)
+    """Return the key of the site, which is made at the first start.
+
+    Several processes of a server start at the same time. None may read a key that another has not written to its end,
+    so the file gets its name when it is complete.
+    """
+    if not os.path.exists("basket.key"):
+        own = f"basket.key.{os.getpid()}"
+        with open(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        with suppress(FileExistsError):
+            os.link(own, "basket.key")
+        os.unlink(own)
     with open("basket.key", "rb") as file:
         return file.read()
 
