@@ -22,8 +22,8 @@ from basket import Basket, Environ, Start, added, cookie, see_other, set_cookie,
 def key() -> bytes:
     """Return the key of the site, which is made at the first start.
 
-    Several processes of a server start at the same time. None may read a key that another has not written to its end,
-    so the file gets its name when it is complete.
+    Several processes of a server start at the same time. None may read a key that another has not written to its
+    end, so the file gets its name when it is complete.
     """
     if not os.path.exists("basket.key"):
         own = f"basket.key.{os.getpid()}"
