@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -18,19 +17,13 @@ from threading import Thread
 
 import pytest
 from support import web
-from support.server import MODELS, ROOT, Server, Start, wait_until
+from support.server import MODELS, ROOT, Server, Start, accepts, wait_until
 
 pytestmark = pytest.mark.starts_processes
 SAMPLES = ROOT / "samples" / "state"
 IN_EWE = {"none": "none", "url": "url", "signed": "signed", "server": "server_side", "demon": "in_demon"}
 KEPT = ("url", "signed", "server", "demon", "affinity")
 SESSIONS = ("server", "demon", "affinity")
-
-
-def accepts(path: Path) -> bool:
-    """Return whether a server listens at a Unix socket: its file is there a moment earlier."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        return sock.connect_ex(str(path)) == 0
 
 
 class Shop:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import web
-from support.server import MODELS, Server, Start, run_command, wait_until, write_program
+from support.server import MODELS, Server, Start, accepts, run_command, wait_until, write_program
 from support.wire import read_all
 
 from ewe.features.authorizers import readings
@@ -240,7 +240,7 @@ def test_an_authorizer_with_the_reference_library(start: Start, way_to_wait: str
     (tmp_path / "auth.pl").write_text(PERL)
     perl = subprocess.Popen(["perl", "auth.pl"], cwd=tmp_path)
     try:
-        wait_until((tmp_path / "perl.sock").exists, 20)
+        wait_until(lambda: accepts(tmp_path / "perl.sock"), 20)
         options = ("--fastcgi-keep", "--fastcgi-authorizer", f"/cgi-bin=unix:{tmp_path / 'perl.sock'}")
         server = start(way_to_wait, *options)
         write_program(server.cgi / "env", CGI)

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from support import web
 from support.proc import open_files
-from support.server import MODELS, ROOT, Server, Start, wait_until, write_program
+from support.server import MODELS, ROOT, Server, Start, accepts, wait_until, write_program
 from support.wire import read_all
 
 from ewe.gateway import records
@@ -641,7 +641,7 @@ def test_php_fpm(start: Start, model: str, tmp_path: Path) -> None:
     command = [PHP_FPM, "-y", str(tmp_path / "fpm.conf"), "-n", "-F"]
     fpm = subprocess.Popen(command + (["-R"] if os.geteuid() == 0 else []), stderr=subprocess.DEVNULL)
     try:
-        wait_until((tmp_path / "fpm.sock").exists, 30, "php-fpm does not start")
+        wait_until(lambda: accepts(tmp_path / "fpm.sock"), 30, "php-fpm does not start")
         server = start(model, "--fastcgi", f".php=unix:{tmp_path / 'fpm.sock'}")
         (server.root / "page.php").write_text(PAGE)
         with web.Client(base_url=server.url) as client:

@@ -209,6 +209,12 @@ def run_command(
     )  # fmt: skip
 
 
+def accepts(path: Path) -> bool:
+    """Return whether a server listens at a Unix socket: its file is there a moment earlier."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(str(path)) == 0
+
+
 def wait_until(condition: Callable[[], Any], seconds: float, what: Callable[[], str] | str = "") -> None:
     """Return once condition() is true; fail after so many seconds of a machine that has nothing else to do.
 
