@@ -1,8 +1,8 @@
 """The one table of ewe's features: the names of their modules, and the settings that switch each of them on.
 
-Nothing else outside of ewe.features names a feature. A module of the table ends in FEATURE, its declaration
-(ewe.features.declaration). It is imported only if the settings need it, since a forked child copies what its
-parent has loaded.
+No file outside of ewe.features imports a feature by its name. A module of the table ends in FEATURE, its
+declaration (ewe.features.declaration). It is imported only if the settings need it, since a forked child copies
+what its parent has loaded.
 """
 
 from __future__ import annotations

@@ -119,8 +119,7 @@ class First:
 
     def proxy_at(self, path: str) -> object | None:
         """Return the proxy that answers for a path, if no other handler is asked before it."""
-        first = getattr(self.handlers[0], "proxy_at", None)
-        return first(path) if first is not None else None
+        return proxy_of(self.handlers[0], path)
 
 
 class Failures(Middleware):
@@ -162,8 +161,7 @@ class Reroute(Exception):
 class Mount(NamedTuple):
     """A handler and the beginning of the paths that it is asked for.
 
-    last: it is asked after the handlers of all features. bare: it stands outside of the content cache, or has put
-    the cache inside itself.
+    last: it is asked after the handlers of all features. bare: it stands outside of the content cache.
     """
 
     path: str
@@ -185,12 +183,18 @@ class Claim(NamedTuple):
     sources: str = ""
 
 
+def proxy_of(handler: Handler, path: str) -> object | None:
+    """Return the proxy that answers for a path; None if the handler may answer by itself (encoded_slashes.py)."""
+    proxy_at = getattr(handler, "proxy_at", None)
+    return proxy_at(path) if proxy_at is not None else None
+
+
 async def respond_with(
     variables: dict[bytes, bytes], inner: Handler, request: Request, io: Stream
 ) -> Response | None:
-    """Return a handler's response while programs are told more variables. Raises what the handler raises."""
+    """Return a handler's response while programs are told these variables. Raises what the handler raises."""
     before = io.variables
-    io.variables = before | variables
+    io.variables = variables
     try:
         return await inner.respond(request, io)
     finally:

@@ -29,6 +29,7 @@ import tomllib
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ewe.bounded import BoundedDict
 from ewe.config.messages import ConfigError, nearest, quoted
 from ewe.config.setting_types import BOOL, FILE_NAMES
 from ewe.features.base import Failures, First, Handler, Middleware, Reroute
@@ -57,7 +58,7 @@ MAX_FILE = 16 * 1024  # bytes of the file
 MAX_DOTS = 400  # in the file; 8,000 in one key take seconds to read
 PASSWORDS = Bounds(64 * 1024, 300.0)  # of a user's file of passwords: bcrypt has a cost of 12 at most
 KEYS = ("index", "indexes", "error-pages", "headers", "auth")
-MOST = 1000  # users whose settings are remembered; then all are forgotten at once
+MAX_USERS = 1000  # whose settings are remembered
 FRESH = 1.0  # seconds for which the files are not looked at again
 OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 # Fields that a browser keeps for the whole host, or that give a script power over all of it
@@ -106,7 +107,7 @@ class Homes(Middleware):
         self.users = users
         self.inner = First([inner or users])
         self.site = WithoutSettings([users])
-        self.known: dict[str, HomeSettings] = {}
+        self.known: BoundedDict[str, HomeSettings] = BoundedDict(MAX_USERS)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer as Users does, with the steps of the user's settings."""
@@ -143,8 +144,6 @@ class Homes(Middleware):
             fresh = self.read(home, known)
             if fresh is not known:
                 fresh.handler = self.chain(fresh)
-                if len(self.known) >= MOST:
-                    self.known.clear()
                 self.known[home.name] = fresh
             fresh.checked = now
             known = fresh

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Starts(Protocol):
     """An application that is imported and started before the first request.
 
-    name: module:app. application: of ASGI, which is started; None for WSGI.
+    name: module:app.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Server:
         )
         self.claims = claims
         self.applications: list[Starts] = []
-        self.checks: set[Callable[[Any], Handler]] = set()
+        self.checks: list[Callable[[Any], Handler]] = []
         self.many_calls, self.many_processes, self.imports = many_calls, many_processes, imports
 
     def start(self, application: Starts) -> None:
@@ -80,6 +80,11 @@ class Server:
         self.applications.append(application)
         if self.imports:
             application.load()
+
+    def check(self, made: Callable[[Any], Handler]) -> None:
+        """Put a middleware around each site, once."""
+        if made not in self.checks:
+            self.checks.append(made)
 
     def checked(self, handler: Handler) -> Handler:
         """Return a site's handler inside the checks that features of any site want around each of them."""

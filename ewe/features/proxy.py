@@ -211,7 +211,7 @@ class Proxy:
 def let_slashes_in(plan: Plan) -> None:
     """Have the parser decode a path with %2F, and each site check where it leads."""
     plan.limits.encoded_slashes = True
-    plan.server.checks.add(EncodedSlashes)
+    plan.server.check(EncodedSlashes)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:

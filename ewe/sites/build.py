@@ -13,7 +13,6 @@ from ewe.config.feature_table import ACCESS, FILTERS, Step, feature, is_on
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import parse_variable
 from ewe.features.plan import Plan
-from ewe.sites.match import Match
 from ewe.sites.routes import Inside, Location, Offer, SiteRoutes, Variables
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ewe.config.site_tables import LocationTable, SiteTable
     from ewe.features.base import Handler, Middleware
     from ewe.features.plan import Server
+    from ewe.sites.match import Match
 
 
 class SiteBuilder:
@@ -66,11 +66,9 @@ class SiteBuilder:
         if table is None:
             answers = self.with_variables(self.offer, config)
         else:
-            from ewe.sites.locations import LocationBuilder
-            from ewe.sites.match import Match
+            from ewe.sites.locations import location_of
 
-            match = Match(table)
-            answers = LocationBuilder(self, match, table, config, "auth" in decides).answers()
+            match, answers = location_of(self, table, config, is_guarded="auth" in decides)
         location = Location(match, answers, guards, filters, self.inside)
         location.decides, location.finishes = decides, finishes
         return location

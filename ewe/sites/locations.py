@@ -15,6 +15,7 @@ from ewe.features.files import static_files
 from ewe.features.plan import Plan
 from ewe.gateway.claims import Claims, with_languages
 from ewe.gateway.shared_claims import PatternClaims, SharedClaims
+from ewe.sites.match import Match
 from ewe.sites.routes import Offer
 from ewe.sites.rules import Alias, Programs, Redirect, Rewrite, Status, Try, true_path
 from ewe.sites.templates import Template
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ewe.config.site_tables import LocationTable
     from ewe.features.base import Handler
     from ewe.features.static import Static
-    from ewe.sites.match import Match
     from ewe.sites.routes import SiteRoutes
 
 # Settings of a location that need no Plan: they change variables of programs, or the middlewares around them
@@ -51,6 +51,14 @@ class SiteParts(Protocol):
         """Return a handler whose programs get the variables of a location's settings."""
 
 
+def location_of(
+    site: SiteParts, table: LocationTable, config: Config, *, is_guarded: bool
+) -> tuple[Match, Handler]:
+    """Return the paths that a location covers, and its handler. Raises ConfigError, ValueError."""
+    match = Match(table)
+    return match, LocationBuilder(site, match, table, config, is_guarded).answers()
+
+
 class LocationBuilder:
     """Makes the handlers of one location (ewe.features.plan.LocationPlan). Raises ConfigError, ValueError."""
 
@@ -70,8 +78,7 @@ class LocationBuilder:
         self.template: Template | None = None
         self.has_alias = "alias" in self.values
         self.own = self.plan  # or that of the location, if it has other settings
-        self.leads_elsewhere = not self.values.keys().isdisjoint(("redirect", "status", "rewrite"))
-        if not self.leads_elsewhere:
+        if self.values.keys().isdisjoint(("redirect", "status", "rewrite")):
             self.static = self.aliased() if self.has_alias else self.static_of_root()
 
     @property
@@ -108,8 +115,7 @@ class LocationBuilder:
                 answer: Handler = feature(module).answer(self)
                 return First([answer])
         handlers: list[Handler] = [self.tries(values["try"])] if "try" in values else []
-        programs = [self.site.with_variables(each, self.config) for each in self.programs()]
-        handlers += programs
+        handlers += [self.site.with_variables(each, self.config) for each in self.programs()]
         return handlers[0] if len(handlers) == 1 and isinstance(handlers[0], Offer) else First(handlers)
 
     def programs(self) -> Iterator[Handler]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.features.base import Failures, Middleware, Mounted, Reroute, explained
+from ewe.features.base import Failures, Middleware, Mounted, Reroute, explained, proxy_of, respond_with
 from ewe.http.error_pages import error_page
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
@@ -67,7 +67,7 @@ class Offer:
         except Reroute as other:  # of a feature, or of one inside a middleware (RFC 3875 section 6.2.2)
             if self.site is None:
                 raise
-            reroute = other
+            reroute = other.with_traceback(None)
         else:
             if request.path == "*":
                 return Response(204, (EVERY_METHOD,))
@@ -112,12 +112,7 @@ class Variables(Middleware):
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the inner handler's response."""
-        before = io.variables
-        io.variables = self.joined(request, before)
-        try:
-            return await self.inner.respond(request, io)
-        finally:
-            io.variables = before
+        return await respond_with(self.joined(request, io.variables), self.inner, request, io)
 
     def joined(self, request: Request, before: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Return the variables; what a guard has said before is stronger. Requests without more share one dict."""
@@ -129,8 +124,7 @@ class Variables(Middleware):
 
     def proxy_at(self, path: str) -> object | None:
         """Return the proxy inside, if it answers for a path (ewe.features.encoded_slashes)."""
-        proxy_at = getattr(self.inner, "proxy_at", None)
-        return proxy_at(path) if proxy_at is not None else None
+        return proxy_of(self.inner, path)
 
 
 class Location:
@@ -265,8 +259,7 @@ class SiteRoutes:
     def proxy_at(self, path: str) -> object | None:
         """Return the location whose proxy answers for a path, with that proxy; None if others may answer."""
         location = self.find(path)
-        proxy_at = None if self.guarded else getattr(location.answers, "proxy_at", None)
-        proxy = proxy_at(path) if proxy_at is not None else None
+        proxy = None if self.guarded else proxy_of(location.answers, path)
         return None if proxy is None else (location, proxy)
 
 

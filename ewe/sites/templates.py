@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, nearest
 from ewe.gateway.cgi import split_host
-from ewe.http.messages import Request
+from ewe.http.messages import copy_of
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
+    from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
 VARIABLE = re.compile(r"\$(?:(\$)|([0-9]{1,2}|[a-z_]\w*)|\{(\w+)\})?", re.IGNORECASE)
@@ -125,9 +126,7 @@ def with_path(request: Request, path: str, query: str | None) -> Request:
 
     `target` stays: REQUEST_URI is what the client has asked for.
     """
-    other = object.__new__(Request)
-    for name in Request.__slots__:
-        setattr(other, name, getattr(request, name))
+    other = copy_of(request)
     other.path = path
     if query is not None:
         other.query = query or None

@@ -136,7 +136,7 @@ class Auth(Middleware):
         if not await self.right(request, io, client, name, password):
             return error_page(401, f"wrong name or password for {io.user[:64]!r} (auth)", self.fields)
         said = {b"REMOTE_USER": name, b"AUTH_TYPE": b"Basic"}
-        return await respond_with(said, self.inner, request, io)
+        return await respond_with(io.variables | said, self.inner, request, io)
 
     async def right(self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes) -> bool:
         """Return whether the password is right. Raises HTTPError, as respond()."""

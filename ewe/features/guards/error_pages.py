@@ -56,7 +56,7 @@ class ErrorPages(Middleware):
         target = request.target.encode("latin-1")  # a page that is a program sees what the visitor asked for
         variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": target, b"REQUEST_URI": target}
         try:
-            page = await respond_with(variables, self.site, moved(request, path), io)
+            page = await respond_with(io.variables | variables, self.site, moved(request, path), io)
             if page is None:
                 raise HTTPError(404, "there is no such file")
         except HTTPError as error:
