@@ -1,7 +1,7 @@
-"""The classroom: what a course needs around ewe. It grades servers, and it makes assignments and leaderboards.
+"""The classroom: tools for a course about web servers. They grade servers, and write assignments and leaderboards.
 
 from ewe_classroom import check         grade a server, or a model of a notebook (notebook.py)
-from ewe_explore import explore         a scenario with threads: does any schedule fail? (the house beside this one)
+from ewe_explore import explore         a scenario with threads: does any schedule fail? (the package ewe-explore)
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ FROM_EXPLORER = ("Exploration", "RaceFound", "always", "explore")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: a program that needs one part does not load the others."""
+    """Import a name at its first use, so that a program loads only the parts that it needs."""
     if name in FROM_EXPLORER:
         import ewe_explore
 

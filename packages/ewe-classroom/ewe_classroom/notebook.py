@@ -3,14 +3,15 @@
     class Mine(Processor):                 in one cell
         def serve(self, listener): ...
 
-    check(Mine, lab="serial")              in the next one: a table of the checks, each with its explanation
-    check("server.py", lab="pool").of(10)  as a float, 0.0 to 10.0: nbgrader takes it for partial credit
+    check(Mine, lab="serial")              in the next cell: a table of the checks, each with its explanation
+    check("server.py", lab="pool").of(10)  the score as a float, 0.0 to 10.0: nbgrader gives partial credit for it
 
-A class of a notebook is in no file. check() therefore writes one: the class, and the functions, classes, imports
-and plain constants of the notebook that the class names. The grader then runs this file as a model of ewe.
+A class in a notebook is in no file, but the grader needs one. check() therefore writes a file with the class, and
+with the functions, classes, imports and plain constants of the notebook that the class uses. The grader runs this
+file as a model of ewe.
 
-What can go wrong: the class uses something of the notebook that has no source, such as an open file. The error
-names it.
+Possible failures: the class uses an object of the notebook that has no source, such as an open file. The error
+names the object.
 
 Read next: grader/apart.py.
 """
@@ -36,7 +37,7 @@ CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
 
 
 class Graded:
-    """What ewe-grade has found. In a notebook it shows itself as a report, in a terminal as lines of text."""
+    """The result of a grading. A notebook shows it as a report, a terminal as lines of text."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -51,18 +52,19 @@ class Graded:
 
     @property
     def passed(self) -> bool:
-        """Whether every check has passed."""
+        """True if every check has passed."""
         return self.report.all_passed
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """What was found, by the names of the checks."""
+        """The verdicts, by the names of the checks."""
         return {verdict.name: verdict for verdict in self.report.verdicts}
 
     def of(self, points: float) -> float:
-        """Return the share of these points that was reached: the last line of a cell that nbgrader marks.
+        """Return the share of `points` that the server earned.
 
-        Checks without points (`only` may name some) count the same each.
+        nbgrader marks the value of a cell's last line, such as of(10). If no check has points (as with `only`),
+        every check counts the same.
         """
         if self.report.points:
             return points * self.report.score / self.report.points
@@ -82,7 +84,7 @@ class Graded:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook. A frame keeps its style away from the notebook's."""
+        """Return the report for a notebook, in a frame: the style of the report must not change the notebook."""
         return to_frame(self.report)
 
 
@@ -95,12 +97,12 @@ def check(
     speed: bool = False,
     user: str | None = None,
 ) -> Graded:
-    """Grade a server, which takes about 15 seconds for a lab.
+    """Grade a server. A lab takes about 15 seconds.
 
-    server: a file (a model of ewe, or a program), a command with {port} and {root}, or a class below Processor.
-    only: names of checks. seed: the student whose numbers are used. user: the server's account, for root.
-    Raises GradingFailed with one line: there is no such file, lab or check. Raises TypeError or ValueError for a
-    class whose source cannot be found.
+    server: a file (a model of ewe, or a program), a command with {port} and {root}, or a subclass of Processor.
+    only: names of checks. seed: a student's name. user: the server's account, if the caller is root.
+    Raises GradingFailed with one line if the file, lab or check does not exist, and TypeError or ValueError if the
+    source of a class cannot be found.
     """
     arguments = ["--lab", lab]
     arguments += [word for name in only for word in ("--only", name)]
@@ -119,21 +121,24 @@ def check(
 
 
 def graded(arguments: list[str]) -> Graded:
-    """Run the grader to its end."""
+    """Run the grader until it ends; return the result."""
     with Grader(arguments) as grader:
         *_, report = grader.reports()
     return Graded(report)
 
 
 def source_of(cls: type) -> str:
-    """Return a file that defines a class, with what the class names of its module. Raises TypeError, ValueError."""
+    """Return the text of a file with a class and the names that it uses from its module.
+
+    Raises TypeError, ValueError.
+    """
     module = vars(sys.modules[cls.__module__])
     imports: list[str] = []
     parts: list[str] = []
     seen: set[str] = set()
 
     def add(name: str, value: Any) -> None:
-        """Add what defines a name of the module; first what that names in turn."""
+        """Add the definition of a name of the module, after the definitions that it depends on."""
         if name in seen:
             return
         seen.add(name)
@@ -152,7 +157,8 @@ def source_of(cls: type) -> str:
             imports.append(f"from {home} import {value.__qualname__} as {name}")
         else:
             raise ValueError(
-                f"{cls.__name__} uses {name}, {type(value).__name__} of the notebook; make it in the class"
+                f"{cls.__name__} uses {name}, an object of the notebook (type {type(value).__name__}) without a "
+                "source; create it inside the class"
             )
 
     add(cls.__name__, cls)

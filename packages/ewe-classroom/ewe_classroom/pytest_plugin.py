@@ -1,11 +1,11 @@
-"""A plugin of pytest: `pytest --ewe server.py --ewe-lab pool` grades a server, one test for each check of the lab.
+"""A pytest plugin: `pytest --ewe server.py --ewe-lab pool` grades a server, with one test for each check.
 
     server.py::progress PASSED
-    server.py::fifo FAILED        the explanation of ewe-grade is the failure's text
+    server.py::fifo FAILED        the text of the failure is the explanation of ewe-grade
 
-pytest's options work as usual: -k, -x, --lf, -n, --junit-xml. Without --ewe the plugin registers its options and
-does nothing. Every run of pytest in the environment imports this file. It therefore imports nothing else of ewe
-before a server is named.
+pytest's options work as usual: -k, -x, --lf, -n, --junit-xml. Without --ewe the plugin only registers its options.
+Every run of pytest in the environment imports this file. The file therefore imports other parts of ewe only if the
+command line names a server.
 
 Read next: grader/apart.py, which runs the grader.
 """
@@ -29,9 +29,14 @@ OPTIONS = (
         "PATH",
         "grade a server: a model of ewe, or a program (`ewe-grade --help` names the page about both)",
     ),
-    ("--ewe-command", "ewe_command", "TEXT", "grade what this starts: './server {port} {root} {workers}'"),
+    (
+        "--ewe-command",
+        "ewe_command",
+        "TEXT",
+        "grade the server of this command: './server {port} {root} {workers}'",
+    ),
     ("--ewe-lab", "ewe_lab", "NAME", "the lab, or a grading.toml [thread]"),
-    ("--ewe-seed", "ewe_seed", "NAME", "the student whose numbers are used"),
+    ("--ewe-seed", "ewe_seed", "NAME", "use the numbers of this student"),
     ("--ewe-user", "ewe_user", "NAME", "the server's account, if pytest runs as root [a separate one]"),
 )
 
@@ -41,12 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for flag, name, metavar, text in OPTIONS:
         group.addoption(flag, dest=name, metavar=metavar, default=None, help=text)
     group.addoption(
-        "--ewe-speed", action="store_true", help="measure the speed, too, as a ratio to a reference server"
+        "--ewe-speed", action="store_true", help="also measure the speed, as a ratio to a reference server"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Grade, if a server is named. Other tests run only if the command line names them."""
+    """Prepare the grading if the command line names a server. Other tests then run only if it names them, too."""
     if config.option.ewe_path is None and config.option.ewe_command is None:
         return
     if config.option.ewe_path is not None and config.option.ewe_command is not None:
@@ -57,14 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Checks:
-    """Makes a test of each check, and runs the grader for the tests that are chosen."""
+    """Makes a test for each check, and runs the grader for the selected tests."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.grader: Grader | None = None
 
     def arguments(self) -> list[str]:
-        """Return the arguments of ewe-grade, without the checks."""
+        """Return the arguments of ewe-grade, without the names of checks."""
         option = self.config.option
         made = [] if option.ewe_lab is None else ["--lab", option.ewe_lab]
         made += [] if option.ewe_seed is None else ["--seed", option.ewe_seed]
@@ -73,14 +78,29 @@ class Checks:
             [option.ewe_path] if option.ewe_path is not None else ["--command", option.ewe_command]
         )
 
+    def language(self, subject: str) -> str:
+        """Return the language of the submission, which decides which checks it has; "" if it cannot be run."""
+        from ewe_classroom.grader.kinds import kind
+        from ewe_classroom.grader.subject import BadSubject
+
+        option, what = self.config.option, kind(subject)
+        try:
+            path = option.ewe_path
+            return (
+                what.from_path(path) if path is not None else what.from_command(option.ewe_command)
+            ).language
+        except BadSubject:
+            return ""
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add a test for each check before the others, so that -k and -m choose among them, too."""
+        """Insert a test for each check before the other tests. pytest then applies -k and -m to them, too."""
         from ewe.config.messages import ConfigError
         from ewe_classroom.grader import scheme
 
         try:
             lab = scheme.load(self.config.option.ewe_lab or "thread")
+            lab = lab.suited(self.language(lab.subject))
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from None
         name = Path(self.config.option.ewe_path or "server").name
@@ -91,15 +111,15 @@ class Checks:
         if self.config.option.ewe_speed or lab.speed.marks:
             found.append(CheckItem.from_parent(parent, name="speed", points=lab.speed.points))
         items[:0] = [each for each in found if isinstance(each, pytest.Item)]
-        # The terminal counts collected tests by these reports.
+        # pytest's terminal output counts collected tests by these reports.
         self.config.hook.pytest_collectreport(report=pytest.CollectReport(name, "passed", None, found))
 
     def verdict(self, item: CheckItem) -> Verdict:
-        """Return what the grader has found. Raises GradingFailed."""
+        """Return the verdict of a check. Raises GradingFailed."""
         from ewe_classroom.grader.apart import Grader
 
         directory = str(self.config.invocation_params.dir)
-        # Each process of pytest-xdist is given tests one after the other: it cannot choose them beforehand.
+        # A process of pytest-xdist gets its tests one after the other: it does not know them beforehand.
         if hasattr(self.config, "workerinput"):
             with Grader([*self.arguments(), "--only", item.name], directory) as one:
                 return one.verdict(item.name)
@@ -115,7 +135,7 @@ class Checks:
 
 
 class Server(pytest.Collector):
-    """The server, as the parent of its checks."""
+    """The server under test: the parent of its checks in pytest's tree."""
 
     def __init__(self, *, checks: Checks, **more: Any) -> None:
         super().__init__(**more)

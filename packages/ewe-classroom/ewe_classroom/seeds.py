@@ -1,18 +1,18 @@
-"""Seeds: each student gets other numbers for the same lab, computed from the student's name.
+"""Seeds: each student gets personal numbers for a lab, computed from the student's name.
 
-    ewe-course new pool ~/handout --seed "Ada Lovelace"      the handout names the numbers, and holds the files
-    ewe-grade --lab pool --seed "Ada Lovelace" server.py     the grader uses the same ones
+    ewe-course new pool ~/handout --seed "Ada Lovelace"      the handout lists the numbers and contains the files
+    ewe-grade --lab pool --seed "Ada Lovelace" server.py     the grader uses the same numbers
 
-    SHA-256("ewe-seed/1", name, what) ─▶ port     where the server listens, where the grader can choose
+    SHA-256("ewe-seed/1", name, what) ─▶ port     the server's port, if the grader can choose it
                                       ─▶ workers  {workers}, 3 to 6, in labs that have several
-                                      ─▶ files    names and sizes of files of the site, beside the usual ones
-                                      ─▶ order    which of several equal clients the grader lets go first
+                                      ─▶ files    names and sizes of more files of the site
+                                      ─▶ order    the order in which the grader takes equal clients
 
-A server that holds another student's numbers does not fit its handout, and fails: a pool that always has 4 threads
-passes for one student in four. The numbers are no secret. Case and surrounding
-spaces of a name do not count, and neither does the way in which an accent is encoded.
+A server that contains another student's numbers fails: a pool that always has 4 threads passes for one student in
+four. The numbers are not secret. Upper and lower case, spaces around a name, and the encoding of an accent make no
+difference.
 
-Without a seed, everything is as in the lab's scheme.
+Without a seed, the numbers come from the lab's scheme.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ WORDS = (
     "meadow",
     "yarn",
 )
-FEWEST_WORKERS, MOST_WORKERS = 3, 6
+MIN_WORKERS, MAX_WORKERS = 3, 6
 FIRST_PORT, LAST_PORT = 8100, 8899
-FILES = 3
-MOST_OF_NAME = 100
+FILE_COUNT = 3
+MAX_NAME_CHARS = 100
 
 
 class Seed:
-    """The numbers of one student. name: as on the command line."""
+    """The numbers of one student. name: the argument of --seed."""
 
     def __init__(self, name: str) -> None:
         self.name = " ".join(name.split())
@@ -56,39 +56,41 @@ class Seed:
     def read(cls, text: str) -> Seed:
         """Return the seed of an option --seed. Raises ConfigError."""
         seed = cls(text)
-        if not seed.key or not seed.key.isprintable() or len(seed.key) > MOST_OF_NAME:
-            raise ConfigError(f"--seed: {text[:40]!r}; name a student, in at most {MOST_OF_NAME} characters")
+        if not seed.key or not seed.key.isprintable() or len(seed.key) > MAX_NAME_CHARS:
+            raise ConfigError(
+                f"--seed: {text[:40]!r}; name a student, in at most {MAX_NAME_CHARS} characters"
+            )
         return seed
 
     def number(self, what: str, low: int, high: int) -> int:
-        """Return a number from low to high, both included; the same for the same name and the same `what`."""
+        """Return a number from low to high, both included. The same name and `what` always give the same number."""
         text = "\0".join(("ewe-seed/1", self.key, what))
         return low + int.from_bytes(hashlib.sha256(text.encode()).digest()) % (high - low + 1)
 
     def choice(self, what: str, options: Sequence[T]) -> T:
-        """Return one of several values: for a lab's tie-breaks."""
+        """Choose one of several values, for example to break a tie in a lab."""
         return options[self.number(what, 0, len(options) - 1)]
 
     def order(self, what: str, items: Sequence[T]) -> list[T]:
-        """Return the items in an order of this student."""
+        """Return the items in this student's order."""
         rest = list(items)
-        return [rest.pop(self.number(f"{what} {place}", 0, len(rest) - 1)) for place in range(len(items))]
+        return [rest.pop(self.number(f"{what} {index}", 0, len(rest) - 1)) for index in range(len(items))]
 
     @property
     def port(self) -> int:
         return self.number("port", FIRST_PORT, LAST_PORT)
 
     def workers(self, usual: int) -> int:
-        """Return the number of workers, in place of the scheme's; a lab with one worker keeps it."""
-        return self.number("workers", FEWEST_WORKERS, MOST_WORKERS) if usual > 1 else usual
+        """Return the student's number of workers. A lab with one worker keeps one."""
+        return self.number("workers", MIN_WORKERS, MAX_WORKERS) if usual > 1 else usual
 
     def files(self) -> dict[str, bytes]:
-        """Return the student's files: the path of the URL, and the bytes."""
+        """Return the student's files: URL path -> bytes."""
         found = {}
-        for place in range(FILES):
-            name = f"{self.choice(f'word {place}', WORDS)}-{self.number(f'tail {place}', 100, 999)}"
-            folder = f"/{self.choice('folder', WORDS)}" if place == FILES - 1 else ""
-            size = self.number(f"size {place}", 1_000, 90_000)
+        for index in range(FILE_COUNT):
+            name = f"{self.choice(f'word {index}', WORDS)}-{self.number(f'tail {index}', 100, 999)}"
+            folder = f"/{self.choice('folder', WORDS)}" if index == FILE_COUNT - 1 else ""
+            size = self.number(f"size {index}", 1_000, 90_000)
             lines = "".join(f"{self.key}: line {at} of {name}\n" for at in range(size // 10))
-            found[f"{folder}/{name}.{('txt', 'bin')[place % 2]}"] = lines.encode("ascii", "replace")[:size]
+            found[f"{folder}/{name}.{('txt', 'bin')[index % 2]}"] = lines.encode("ascii", "replace")[:size]
         return found

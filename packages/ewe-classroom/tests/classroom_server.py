@@ -1,4 +1,4 @@
-"""What the tests of the classroom start: the grader, and a small correct server with threads."""
+"""Programs that the tests of the classroom start: the grader, and a small correct server with threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 ZOO = Path(__file__).with_name("zoo")
-# As root, the grader would start servers as `nobody`, who may not enter this clone.
+# As root, the grader would start servers as `nobody`. That account may not enter this clone.
 GRADER = [
     sys.executable,
     "-m",

@@ -1,10 +1,16 @@
 """Grade every mutant by every check of its lab, and every correct server: docs/kill-matrix.md.
 
-    python packages/ewe-classroom/tests/matrix.py --results matrix.jsonl [--jobs 3] [--write] [NAME ...]
+    export PYTHONPATH=tests
+    python packages/ewe-classroom/tests/matrix.py --results matrix.jsonl [--jobs 2] [--write] [NAME ...]
+    python packages/ewe-classroom/tests/matrix.py --refresh
 
 Each server that was graded is a line of the file of results; given again, the same command grades those that are
-missing. --write writes the tables into the page. All rows take an hour with one job. gcc, Go, nginx, lighttpd
-and Apache must be there.
+missing. --write writes the rows that the results have into the page, and keeps its other rows. --refresh grades
+nothing: it writes the points of the schemes of today into the page. All rows take an hour with one job. gcc, Go,
+nginx, lighttpd and Apache must be there.
+
+A fault loses its own check. Each other check that it loses rests on a check that is lost (dependencies.py), or
+matrix_reasons.py has the reason why it fails, too. faults() finds the other ones, and a test calls it.
 """
 
 from __future__ import annotations
@@ -12,18 +18,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from classroom_server import PYTHON
+from matrix_reasons import EVERYTHING, PAIRS, SINGLE
 from test_zoo import (
     CORRECT,
     EXCEPTIONS,
+    FAULTS,
     FILES,
     HOUSE,
     MUTANTS,
@@ -33,15 +46,22 @@ from test_zoo import (
     load,
     load_mutants,
     of_zoo,
+    solution_faults,
 )
 
-from ewe_classroom.course.handout import write
-from ewe_classroom.course.labs import labs
+from ewe_classroom.course.handout import PROGRAMMING, write
+from ewe_classroom.course.labs import LABS, MODEL, labs
+from ewe_classroom.course.one_source import solution
 from ewe_classroom.grader.scheme import load as scheme
 
 PAGE = HOUSE / "docs" / "kill-matrix.md"
 data_mutants = load("data_mutants")
-LANGUAGES = {"python": "Python", "c": "C", "go": "Go", "model": "a model of ewe"}
+RESTING = re.compile(r"`([^`]*)`(?: \(`([^`]*)`\))?")
+REASONS = """## Why more than one check fails
+
+A check in the column "rest on it" is not judged: the report names the check in parentheses, or the fault's own one
+(`grader/dependencies.py` has the pairs). Each check in the column "also fail" has a reason in this table."""
+LANGUAGES = {**PROGRAMMING, MODEL: "a model of ewe"}
 
 
 def solutions(directory: Path) -> Iterator[tuple[str, tuple[str, list[str]]]]:
@@ -56,7 +76,7 @@ def solutions(directory: Path) -> Iterator[tuple[str, tuple[str, list[str]]]]:
                 (lab.name, [str(data_mutants.write("honest", made(directory / "honest")))]),
             )
             continue
-        for language, way in lab.ways.items():
+        for language, way in lab.variants.items():
             place = directory / f"{lab.name}-{language}"
             write(lab, way, place, solved=True)
             if way.build:
@@ -74,12 +94,13 @@ def made(directory: Path) -> Path:
     return directory
 
 
+@cache
 def mutants() -> dict[str, tuple[str, str, str, str]]:
     """Return all mutants, as the files of the zoo have them: name -> fault, check, lab, what it must say."""
     found = MUTANTS | {f"{name}, in C": row for name, row in in_c.IN_C.items()}
     for file in FILES[1:]:
         found |= load_mutants(file)
-    return found
+    return found | FAULTS
 
 
 def of_mutant(file: str, name: str, directory: Path) -> list[str]:
@@ -87,7 +108,12 @@ def of_mutant(file: str, name: str, directory: Path) -> list[str]:
     if file == "data_mutants":
         return [str(data_mutants.write(name, made(directory / name)))]
     if file == "engine_mutants":
-        return ["--command", f"{PYTHON} {quote(f'{quote(str(ZOO / file))}.py')} {name}"]
+        zoo = directory / "engines"
+        zoo.mkdir(exist_ok=True)
+        for source in ZOO.glob("*.py"):
+            shutil.copy(source, zoo)
+        (zoo / "engine.py").write_text(solution((LABS / "engine" / "engine.py").read_text()))
+        return ["--command", f"{PYTHON} {quote(str(zoo / file))}.py {name}"]
     return of_zoo(f"{file}.py", name)
 
 
@@ -99,35 +125,133 @@ def all_rows(directory: Path) -> dict[str, tuple[str, list[str]]]:
         rows |= {name: (row[2], of_mutant(file, name, directory)) for name, row in zoo.items()}
     program = in_c.build(directory)
     rows |= {f"{name}, in C": (row[2], in_c.command(program, name)) for name, row in in_c.IN_C.items()}
+    for name, (_, _, lab, _) in FAULTS.items():
+        rows[name] = (
+            lab,
+            solution_faults.write(name, made(directory / name.replace(", ", "-").replace(" ", "-"))),
+        )
     rows |= CORRECT
     rows |= {f"small in C, {model}": (model, in_c.command(program, model)) for model in in_c.MODELS}
     rows |= dict(solutions(directory))
     return rows
 
 
-def killers(name: str, lab: str, arguments: list[str]) -> dict[str, str]:
-    """Return the checks of a lab that fail on a server, and why. What does not apply to the server is left out."""
+@dataclass
+class Loss:
+    """A check without its points. rests: the check on which it rests; "": it has failed. text: of the report."""
+
+    rests: str = ""
+    text: str = ""
+
+
+Row = dict[str, Loss]  # the lost checks of a server: name -> Loss
+
+
+def killers(name: str, lab: str, arguments: list[str]) -> Row:
+    """Return the checks of a lab that a server loses, but none that do not apply."""
     applies = [
         item.check.name for item in scheme(lab).items if item.check.name not in EXCEPTIONS.get(name, {})
     ]
     only = [word for check in applies for word in ("--only", check)]
     with tempfile.TemporaryDirectory() as directory:
-        report, _ = grade(Path(directory), "--lab", lab, *only, *arguments, timeout_s=900)
-    return {each["name"]: each["text"] for each in report["verdicts"] if each["status"] != "passed"}
+        report, _ = grade(Path(directory), "--lab", lab, "--limit", "0", *only, *arguments, timeout_s=900)
+    return {
+        each["name"]: Loss(rested_on(each), each["text"])
+        for each in report["verdicts"]
+        if each["status"] != "passed" and each["points"]
+    }
 
 
-def tables(results: dict[str, dict[str, str]]) -> str:
-    """Return the two tables of the page."""
-    lines = ["| mutant | its fault | lab | must be caught by | also fail |", "|---|---|---|---|---|"]
-    for name, (fault, check, lab, _) in mutants().items():
-        if name not in results:
-            lines.append(f"| `{name}` | {fault} | {lab} | `{check}` | not run |")
+def rested_on(verdict: dict[str, Any]) -> str:
+    """Return the check on which a verdict rests; "" if the check has failed by itself."""
+    found = re.search(r"it rests on ([\w-]+)", verdict["text"]) if verdict["status"] == "not judged" else None
+    return found[1] if found else ""
+
+
+def why(name: str, check: str) -> str:
+    """Return the reason why a fault also fails a check that does not rest on its own; "" without a reason."""
+    _, own, _, _ = mutants()[name]
+    return EVERYTHING.get(name) or SINGLE.get((name, check)) or PAIRS.get((own, check), "")
+
+
+def unexplained(name: str, found: Row) -> list[str]:
+    """Return the checks that a fault loses without a declared reason.
+
+    Explained are its own check, those with a reason in matrix_reasons.py, and those that rest on an explained one.
+    """
+    explained = {mutants()[name][1]} | {check for check in found if why(name, check)}
+    while more := {check for check, loss in found.items() if loss.rests in explained} - explained:
+        explained |= more
+    return [check for check in found if check not in explained]
+
+
+def cost(lab: str, checks: Iterable[str]) -> int:
+    """Return the points of these checks in a lab."""
+    points = {item.check.name: item.points for item in scheme(lab).items}
+    return sum(points.get(check, 0) for check in checks)
+
+
+def on_page() -> dict[str, Row]:
+    """Return the results that the page has: name -> lost checks, without texts."""
+    results: dict[str, Row] = {}
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) == 7 and cells[-1] != "not run":
+            row = {} if cells[3].startswith("**not**") else {cells[3].strip("`"): Loss()}
+            row |= {check: Loss(rests or cells[3].strip("`")) for check, rests in RESTING.findall(cells[5])}
+            row |= {check: Loss() for check in re.findall("`(.*?)`", cells[6])}
+            results[cells[0].strip("`")] = row
+    return results
+
+
+def mutant_row(name: str, row: tuple[str, str, str, str], found: Row | None) -> str:
+    """Return a row of the table of mutants."""
+    fault, check, lab, _ = row
+    if found is None:
+        return f"| `{name}` | {fault} | {lab} | `{check}` | | | not run |"
+    meant = f"`{check}`" if check in found and not found[check].rests else f"**not** `{check}`"
+    others = {each: loss for each, loss in found.items() if each != check}
+    rest = [
+        f"`{each}`" + (f" (`{loss.rests}`)" if loss.rests != check else "")
+        for each, loss in others.items()
+        if loss.rests
+    ]
+    fail = [f"`{each}`" for each, loss in others.items() if not loss.rests]
+    return f"| `{name}` | {fault} | {lab} | {meant} | {cost(lab, found)} | {', '.join(rest)} | {', '.join(fail)} |"
+
+
+def reason_rows(results: dict[str, Row]) -> list[str]:
+    """Return the table of the checks that fail beside a fault's own one, with the reasons."""
+    faults_of: dict[tuple[str, str, str], list[str]] = {}
+    for name, found in results.items():
+        if name not in mutants():
             continue
-        found = results[name]
-        meant = f"`{check}`" if check in found else f"**not** `{check}`"
-        also = ", ".join(f"`{each}`" for each in found if each != check)
-        lines.append(f"| `{name}` | {fault} | {lab} | {meant} | {also} |")
+        own = mutants()[name][1]
+        for check, loss in found.items():
+            if check != own and not loss.rests:
+                what = "each other check" if name in EVERYTHING else f"`{check}`"
+                key = (own, what, why(name, check) or "**no reason**")
+                faults_of.setdefault(key, [])
+                if name not in faults_of[key]:
+                    faults_of[key].append(name)
+    return [
+        f"| {reason} | `{own}` | {check} | {', '.join(f'`{name}`' for name in names)} |"
+        for (own, check, reason), names in sorted(faults_of.items())
+    ]
+
+
+def tables(results: dict[str, Row]) -> str:
+    """Return the tables of the page."""
+    lines = [
+        "| mutant | its fault | lab | must be caught by | costs | rest on it | also fail |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [mutant_row(name, row, results.get(name)) for name, row in mutants().items()]
+    lines += ["", REASONS, "", "| because | own check | also fails | faults |", "|---|---|---|---|"]
+    lines += reason_rows(results)
     lines += [
+        "",
+        "## Correct servers",
         "",
         "| correct server | lab | checks that fail | checks that do not apply |",
         "|---|---|---|---|",
@@ -137,36 +261,63 @@ def tables(results: dict[str, dict[str, str]]) -> str:
             continue
         lab = CORRECT[name][0] if name in CORRECT else name.rpartition(", ")[2]
         failing = ", ".join(f"`{each}`" for each in found) or "none"
-        apart = "; ".join(f"`{check}`: {why}" for check, why in EXCEPTIONS.get(name, {}).items())
+        apart = "; ".join(f"`{check}`: {text}" for check, text in EXCEPTIONS.get(name, {}).items())
         lines.append(f"| {name} | {lab} | {failing} | {apart} |")
     return "\n".join(lines)
 
 
-def faults(results: dict[str, dict[str, str]]) -> list[str]:
-    """Return what is not as it should be: a mutant that is missed or explained badly; a false verdict."""
+def correct_rows() -> dict[str, str]:
+    """Return the rows of correct servers that the page has: name -> row."""
+    rows = PAGE.read_text().partition("| correct server |")[2].splitlines()[2:]
+    return {line.split(" | ")[0].strip("| "): line for line in rows if line.startswith("| ")}
+
+
+def write_page(results: dict[str, Row], correct: dict[str, str]) -> None:
+    """Write the tables into the page. correct: its rows of servers that the results do not have."""
+    head = PAGE.read_text().partition("| mutant |")[0]
+    kept = [line for name, line in correct.items() if name not in results]
+    PAGE.write_text("\n".join([head + tables(results), *kept]) + "\n")
+
+
+def faults(results: dict[str, Row]) -> list[str]:
+    """Return the errors: mutants that are missed, explained badly or cost too much; false verdicts."""
     wrong = []
     for name, found in results.items():
         if name not in mutants():
-            wrong += [f"{name}: {check} fails\n{text}" for check, text in found.items()]
+            wrong += [f"{name}: {check} fails\n{loss.text}" for check, loss in found.items()]
             continue
         _, check, _, says = mutants()[name]
-        if check not in found:
-            wrong.append(f"{name}: not caught by {check}")
-        elif not any(part in found[check] for part in says.split("|")):
-            wrong.append(f"{name}: {check} does not say {says!r}\n{found[check]}")
+        own = found.get(check)
+        if own is None or own.rests:
+            wrong.append(f"{name}: not caught by {check}" + (f": it rests on {own.rests}" if own else ""))
+        elif own.text and not any(part in own.text for part in says.split("|")):
+            wrong.append(f"{name}: {check} does not say {says!r}\n{own.text}")
+        wrong += [
+            f"{name}: loses {each}, which rests on no lost check, and has no reason: {found[each].text[:300]}"
+            for each in unexplained(name, found)
+        ]
     return wrong
 
 
 def main() -> int:
-    """Grade what is missing; print what is wrong; return the exit status."""
+    """Grade the missing servers; print the errors; return the exit status."""
     parser = argparse.ArgumentParser(description="Grade all mutants and all correct servers.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="grade these alone")
-    parser.add_argument("--results", type=Path, required=True, help="the file of results")
+    parser.add_argument("--results", type=Path, help="the file of results")
+    parser.add_argument("--refresh", action="store_true", help="write today's points into the page, and end")
     parser.add_argument("--jobs", type=int, default=1, help="servers that are graded at the same time")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/kill-matrix.md")
     options = parser.parse_args()
+    if options.refresh:
+        write_page(on_page(), correct_rows())
+        return 0
+    if options.results is None:
+        parser.error("--results is missing: name the file of results")
     kept = options.results.read_text().splitlines() if options.results.exists() else []
-    results: dict[str, dict[str, str]] = {row["name"]: row["failed"] for row in map(json.loads, kept)}
+    results = {
+        row["name"]: {check: Loss(**loss) for check, loss in row["lost"].items()}
+        for row in map(json.loads, kept)
+    }
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.jobs) as threads:
         os.chmod(place, 0o755)
         rows = all_rows(Path(place))
@@ -181,12 +332,12 @@ def main() -> int:
                 continue
             results[name] = found
             with options.results.open("a") as out:
-                out.write(json.dumps({"name": name, "failed": found}) + "\n")
+                lost = {check: asdict(loss) for check, loss in found.items()}
+                out.write(json.dumps({"name": name, "lost": lost}) + "\n")
             print(f"{name}: {', '.join(found) or 'no check fails'}", flush=True)
         results = {name: results[name] for name in rows if name in results}
         if options.write:
-            head = PAGE.read_text().partition("| mutant |")[0]
-            PAGE.write_text(head + tables(results) + "\n")
+            write_page(on_page() | results, correct_rows())
     wrong = faults(results)
     print("\n\n".join(wrong) or f"{len(results)} of {len(rows)} rows, each as it should be")
     return 1 if wrong else 0

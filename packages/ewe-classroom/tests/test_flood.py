@@ -11,7 +11,7 @@ from shlex import quote
 import pytest
 from classroom_server import GRADER, PYTHON
 
-from ewe_classroom.grader.formats import MOST_BYTES
+from ewe_classroom.grader.formats import MAX_FILE_BYTES
 
 FLOOD = r"""
 import os, socket, sys, threading
@@ -57,5 +57,5 @@ def test_a_server_that_sends_without_an_end(tmp_path: Path, kind: str, says: str
     found = {verdict["name"]: verdict for verdict in json.loads(files["json"].read_text())["verdicts"]}
     assert found["answers"]["status"] == "failed" and says in found["answers"]["did"]
     for file in files.values():
-        assert 0 < file.stat().st_size <= MOST_BYTES
+        assert 0 < file.stat().st_size <= MAX_FILE_BYTES
     assert b"\x1b" not in files["html"].read_bytes() + files["junit"].read_bytes()

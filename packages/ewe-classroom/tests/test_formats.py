@@ -1,4 +1,4 @@
-"""Reports in every format, held against what the platforms document; what responses look like in parts."""
+"""Reports in every format, compared with the documentation of the platforms; parts of responses."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import json
 import xml.etree.ElementTree as ElementTree
 from datetime import datetime
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ewe_explore
-from ewe_classroom.course.leaderboard import Entry
+from ewe_classroom.course.leaderboard import LeaderboardEntry
 from ewe_classroom.course.leaderboard_page import to_html as leaderboard
 from ewe_classroom.course.text_page import to_html as assignment
 from ewe_classroom.grader import formats
-from ewe_classroom.grader.page import to_html
-from ewe_classroom.grader.responses import Reader
+from ewe_classroom.grader.page import pieces, program, to_html
+from ewe_classroom.grader.pictures import HELD_WORKER, MIN_TICK_PX, PAGE_WIDTH_PX, SERVED, WAITS, timeline
+from ewe_classroom.grader.responses import ResponseSplitter
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
 
 
@@ -111,7 +114,7 @@ def test_json_holds_every_step(report: Report) -> None:
 
 
 class Balance(HTMLParser):
-    """Notes the elements that are open, and what is loaded from elsewhere."""
+    """Notes the open elements, and the URLs that the page loads."""
 
     VOID = {"meta", "br", "circle", "path", "rect", "line"}
 
@@ -134,7 +137,7 @@ class Balance(HTMLParser):
 
 
 def test_pages_share_one_stylesheet_and_escape_their_values(report: Report) -> None:
-    entry = Entry("Ada", "pool", "The <pool>", 0.0, 1, 2, 1, 2)
+    entry = LeaderboardEntry("Ada", "pool", "The <pool>", 0.0, 1, 2, 1, 2)
     pages = [to_html(report), leaderboard([entry]), assignment("text", "The <pool>")]
     shared = Path(ewe_explore.__file__).with_name("templates") / "page.css"
     assert all(shared.read_text(encoding="utf-8") in page for page in pages)
@@ -149,7 +152,56 @@ def test_the_page_is_whole_and_holds_no_markup_of_the_server(report: Report) -> 
     balance.close()
     assert not balance.open and not balance.loaded
     assert "got <b>" not in page and "got &lt;b&gt;" in page
-    assert page.count('<svg width="') - page.count("aria-hidden") == 1 and 'class="waits"' in page
+    assert page.count('role="img" aria-label="timeline') == 1 and 'class="ln-bar ln-queue"' in page
+    assert page.count("In the pictures") == page.count("the same as a table") == page.count("<defs>") == 1
+
+
+def test_the_page_names_the_student_the_program_and_the_heaviest_fault_first(report: Report) -> None:
+    report.student, report.subject = "Ada L", "/venv/bin/python3.11 /home/ada/server.py '{port}' '{root}'"
+    report.verdicts += [Verdict("light", "`a` is b", 1, FAILED), Verdict("heavy", "proves", 90, FAILED)]
+    page = to_html(report)
+    assert "<b>Ada L</b>" in page and "--seed" not in page and ">server.py</code>" in page
+    assert page.index("#heavy") < page.index("#light") and page.index('id="heavy"') < page.index('id="light"')
+    assert "<code>a</code> is b" in page
+    report.seeded = True
+    assert "--seed &#39;Ada L&#39;" in to_html(report)
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("./server {port} {root} {workers}", "server"), ("/a/model.py", "model.py"), ("python -m x", "python"),
+        ("python3 '/a b/server.py' {port}", "server.py"), ("it's", "it's"), ("", ""),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_program(subject: str, name: str) -> None:
+    assert program(subject) == name
+
+
+def test_a_backtick_alone_is_a_backtick() -> None:
+    assert pieces("use `while`") == [("use ", False), ("while", True)]
+    assert pieces("a ` b") == [("a ` b", False)]
+
+
+def test_a_timeline_fills_the_page_or_scrolls_and_has_a_time() -> None:
+    def scene(count: int) -> list[dict[str, Any]]:
+        sends = [{"t": number / 10, "lane": "a", "do": "send", "bytes": "x"} for number in range(count)]
+        return [*sends, {"t": count / 10, "lane": "a", "do": "answered", "status": 200}]
+
+    for count, is_wide in ((3, False), (30, False), (120, True)):
+        picture = timeline(scene(count))
+        assert picture is not None and picture.is_wide is is_wide
+        assert picture.left + picture.width >= PAGE_WIDTH_PX and picture.ticks[0].label == "0.00 s"
+        gaps = [after.x - before.x for before, after in pairwise(picture.ticks)]
+        assert min(gaps) >= MIN_TICK_PX / 2 and all(tick.x <= picture.width for tick in picture.ticks)
+
+
+def test_a_lane_shows_a_worker_that_the_scene_has_proven() -> None:
+    steps = [{"t": 0.1, "lane": name, "do": "send", "bytes": "x"} for name in "ab"]
+    steps += [{"t": 0.2, "lane": name, "do": "answered", "status": 200} for name in "ab"]
+    picture = timeline([*steps, {"t": 0.3, "lane": "a", "do": HELD_WORKER}])
+    assert picture is not None
+    assert [lane.spans[0].kind for lane in picture.lanes] == [SERVED, WAITS]
 
 
 @pytest.mark.parametrize("text", ["\x00", "&", "\ud800"])
@@ -165,7 +217,7 @@ def test_no_report_is_larger_than_a_megabyte(text: str) -> None:
         "html": to_html(report)
     }
     for name, page in made.items():
-        assert len(page.encode(errors="replace")) <= formats.MOST_BYTES, name
+        assert len(page.encode(errors="replace")) <= formats.MAX_FILE_BYTES, name
     ElementTree.fromstring(made["junit"].encode(errors="replace"))
     for name in ("json", "gradescope", "classroom50", "prairielearn"):
         tests = json.loads(made[name])
@@ -194,6 +246,14 @@ def test_the_speed_is_in_the_reports(report: Report) -> None:
     assert json.loads(formats.to_autolab(report))["scoreboard"] == [10, 2, 0]
 
 
+def test_a_report_says_when_the_submission_had_the_graders_account(report: Report) -> None:
+    makers = (formats.to_gradescope, formats.to_prairielearn, to_html)
+    assert not any(formats.UNPROTECTED in make(report) for make in makers)
+    report.unprotected = True
+    texts = [make(report).replace("&#39;", "'") for make in makers]
+    assert all(formats.UNPROTECTED in text for text in texts)
+
+
 def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:
     target = tmp_path / "new" / "results.json"
     for text in ("first", "second"):
@@ -204,7 +264,7 @@ def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:
 
 def test_bytes_without_an_end_are_not_kept() -> None:
     for fields in ("", "Transfer-Encoding: chunked\r\n", "Content-Length: 99999999999999\r\n", None):
-        reader = Reader()
+        reader = ResponseSplitter()
         reader.feed(b"HTTP/1.1 200 OK\r\n" + (b"X: " if fields is None else f"{fields}\r\n".encode()))
         for _ in range(40):
             reader.feed(b"20000\r\n" + b"x" * (2 << 16) + b"\r\n")
@@ -223,7 +283,7 @@ def test_responses_in_parts(size: int) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n0\r\n\r\n"
         b"HTTP/1.0 404 Not Found\r\n\r\nuntil the end"
     )
-    reader = Reader()
+    reader = ResponseSplitter()
     for at in range(0, len(data), size):
         reader.feed(data[at : at + size])
     assert [response.whole for response in reader.responses] == [True, True, False]
@@ -245,7 +305,7 @@ def test_responses_in_parts(size: int) -> None:
     ],
 )
 def test_what_is_wrong_with_a_response_is_said(data: bytes, says: str) -> None:
-    reader = Reader()
+    reader = ResponseSplitter()
     reader.feed(data)
     reader.end()
     assert says in (reader.fault or reader.responses[0].fault)

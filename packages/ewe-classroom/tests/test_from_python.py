@@ -14,7 +14,6 @@ import pytest
 from classroom_server import COMMAND, PYTHON, ZOO
 
 from ewe.processors.base import Processor
-from ewe.processors.serial import Serial
 from ewe_classroom import check
 from ewe_classroom.grader.apart import GradingFailed
 from ewe_classroom.notebook import source_of
@@ -54,10 +53,10 @@ def test_pytest_grades_a_server_with_a_test_for_each_check(tmp_path: Path) -> No
     assert "server::not-found PASSED" in done.stdout and "server::fifo FAILED" in done.stdout
     assert "Likely cause: waiting connections are kept in a stack" in done.stdout
     assert "test_mine" not in done.stdout and "Traceback" not in done.stdout
-    assert "collected 27 items / 25 deselected / 2 selected" in done.stdout
+    assert "collected 31 items / 29 deselected / 2 selected" in done.stdout
     cases = {case.get("name"): case for case in ElementTree.parse(xml).iter("testcase")}
     points = {each.get("name"): each.get("value") for each in cases["not-found"].iter("property")}
-    assert points == {"points": "4", "max_points": "4"}
+    assert points == {"points": "1", "max_points": "1"}
     # Under xdist, and beside tests that the command line names.
     done = run_pytest(
         tmp_path,
@@ -104,14 +103,15 @@ def helper(line: bytes) -> bytes:
     return line + CRLF
 
 
-class Mine(Serial):
+class Mine(Processor):
     """A model, as in a cell."""
 
     name = "mine"
 
     def serve(self, listener: object) -> None:
         assert helper(b"") == CRLF and Path("/").is_dir() and os.sep == "/"
-        super().serve(listener)  # type: ignore[arg-type]
+        for accepted in listener:  # type: ignore[attr-defined]
+            self.run(self.stream_of(accepted))
 
 
 class Uses(Processor):
@@ -133,7 +133,7 @@ def test_a_class_of_a_notebook_is_graded() -> None:
 @pytest.mark.starts_processes
 def test_a_command_is_graded_and_its_faults_are_shown() -> None:
     found = check(STACK, lab="pool", only=["fifo", "not-found"], user=AS_ROOT)
-    assert not found.passed and (found.score, found.points, found.of(18)) == (4, 9, 8.0)
+    assert not found.passed and (found.score, found.points, found.of(18)) == (1, 6, 3.0)
     assert "failed  fifo" in repr(found) and "Likely cause: waiting connections are kept in a stack" in repr(
         found
     )
@@ -142,7 +142,7 @@ def test_a_command_is_graded_and_its_faults_are_shown() -> None:
     with pytest.raises(GradingFailed, match='did you mean "fifo"'):
         check(COMMAND, only=["fifi"])
     with pytest.raises(GradingFailed, match="not a file"):
-        check("none.py")
+        check("none.py", user=AS_ROOT)
 
 
 def test_the_source_of_a_class_holds_what_it_names() -> None:
@@ -150,11 +150,11 @@ def test_the_source_of_a_class_holds_what_it_names() -> None:
     for line in (
         "import os as os",
         f"from {Path.__module__} import Path as Path",  # pathlib._local in Python 3.13
-        "from ewe.processors.serial import Serial as Serial",
+        "from ewe.processors.base import Processor as Processor",
         "CRLF = b'\\r\\n'",
         "def helper(line: bytes) -> bytes:",
     ):
         assert line in source
     assert source.index("CRLF =") < source.index("def helper") < source.index("class Mine")
-    with pytest.raises(ValueError, match="uses AN_OBJECT, object of the notebook"):
+    with pytest.raises(ValueError, match="uses AN_OBJECT, an object of the notebook"):
         source_of(Uses)

@@ -21,10 +21,10 @@ from ewe_classroom.grader import engine_scene, run_scene
 from ewe_classroom.grader.grading import Grading
 from ewe_classroom.grader.kinds import DATA
 from ewe_classroom.grader.processes import free_port
-from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scheme import load
 from ewe_classroom.grader.subject import from_command
-from ewe_classroom.grader.verdicts import FAILED, PASSED, Verdict
+from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, PASSED, Verdict
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "zoo"))
@@ -41,7 +41,7 @@ def caching(tmp_path_factory: pytest.TempPathFactory) -> Grading:
     """Return one grading for all servers: its site has 16 MB, which need not be written for each."""
     directory = tmp_path_factory.mktemp("site")
     directory.chmod(0o755)
-    return Grading(from_command("true {port}"), load("caching"), directory, Limits())
+    return Grading(from_command("true {port}"), load("caching"), directory, SandboxLimits())
 
 
 def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
@@ -59,7 +59,7 @@ def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Grading:
     return Grading(
-        engine_scene.from_command("true"), load("engine"), tmp_path_factory.mktemp("scripts"), Limits()
+        engine_scene.from_command("true"), load("engine"), tmp_path_factory.mktemp("scripts"), SandboxLimits()
     )
 
 
@@ -96,7 +96,7 @@ def test_a_mutant_of_an_engine_is_caught(name: str, engine: Grading) -> None:
 @pytest.mark.parametrize("name", [*data_mutants.ZOO, *data_mutants.HONEST])
 def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
     path = str(data_mutants.write(name, tmp_path))
-    grading = Grading(run_scene.from_path(path), load("measure"), tmp_path, Limits())
+    grading = Grading(run_scene.from_path(path), load("measure"), tmp_path, SandboxLimits())
     if name in data_mutants.HONEST:
         verdicts = grade(grading, path)
         assert all(each.status == PASSED for each in verdicts), [each.text() for each in verdicts]
@@ -149,12 +149,12 @@ def test_the_load_of_the_lab_goes_on_while_the_server_stands_still(tmp_path: Pat
         (["--lab", "engine", "--command", "no-such-program"], "not a program that can be run"),
         (
             ["--lab", "engine", "--only", "answers", "--command", "true"],
-            "answers is no check for the lab engine",
+            "the check answers does not suit the lab engine",
         ),
         (["--lab", "measure", "/nowhere/runs.json"], "python3 measure.py makes runs.json"),
         (["--lab", "measure", __file__], "this lab grades data"),
         (["--lab", "measure", "--command", "true"], "this lab grades data"),
-        (["--lab", "pool", "--only", "runs-little", "--command", "true {port}"], "runs-little is no check"),
+        (["--lab", "pool", "--only", "runs-little", "--command", "true {port}"], "runs-little does not suit"),
         (["--lab", "engine", "--speed", "--command", "true"], "grades no server"),
     ],
 )
@@ -179,9 +179,17 @@ def test_wrong_usage_of_labs_without_a_server(
 def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     path.write_text(text)
-    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, Limits())
+    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, SandboxLimits())
     verdicts = grade(grading, str(path))
-    assert {each.status for each in verdicts} == {FAILED} and says in verdicts[0].text()
+    assert verdicts[0].status == FAILED and says in verdicts[0].text()
+    rests = {
+        "runs-little": "runs-server-log", "runs-open-loop": "runs-server-log", "runs-latency": "runs-complete",
+    }  # fmt: skip
+    for each in verdicts:
+        if each.name in rests:
+            assert each.status == NOT_JUDGED and f"it rests on {rests[each.name]}: " in each.because
+        else:
+            assert each.status == FAILED, each.name
 
 
 def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:

@@ -1,4 +1,4 @@
-"""The leaderboard: who is listed and in which order, pseudonyms, and its page, CSV and JSON."""
+"""The leaderboard: the listed servers and their order, pseudonyms, and its page, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ewe_classroom.course.leaderboard import pseudonyms
 
 
 def result(name: str, rate: float, **more: Any) -> dict[str, Any]:
-    """Return what ewe-grade --speed --json writes of a server, the parts that a leaderboard reads."""
+    """Return the output of ewe-grade --speed --json for a server: the parts that a leaderboard reads."""
     speed = {
         "reference": "ewe --model pool", "claim": 16, "failure": more.pop("failure", ""), "noisy": False,
         "rates": {"8": {}, "16": {"median": rate, "low": rate * 0.9, "high": rate * 1.1, "pairs": 5}},
@@ -70,7 +70,7 @@ def test_the_standings(directory: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 class Table(HTMLParser):
-    """Notes the rows of the page, the open elements, and what is loaded from elsewhere."""
+    """Notes the rows of the page, the open elements, and the URLs that the page loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_wrong_usage_of_the_leaderboard(
         ([str(empty)], "no results"),
         ([str(empty / "none")], "not a directory"),
         ([str(directory), "--lab", "fork"], "no results of the lab fork"),
-        ([str(directory), "--names", "x"], "without --pseudonyms"),
+        ([str(directory), "--names", "x"], "needs pseudonyms"),
     ):
         assert board(*arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Many runs of one grading: what is kept of them, what goes on after an interruption, which marks differ."""
+"""Many runs of one grading: the kept results, the continuation after an interruption, and differing marks."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def test_interrupted_runs_go_on_where_they_ended(tmp_path: Path) -> None:
     runs.add(repeat.kept(report(FAILED)))
     file.write_text(file.read_text() + '{"marks": {"fi')  # killed while it wrote
     again = repeat.Runs(file, ABOUT)
-    assert again.done == runs.done
+    assert again.finished_runs == runs.finished_runs
     again.add(repeat.kept(report()))
-    assert len(repeat.Runs(file, ABOUT).done) == 3
+    assert len(repeat.Runs(file, ABOUT).finished_runs) == 3
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ('{"format": "ewe-runs/1", "lab": "fork"}\n', "of another server, lab or choice"),
-        ("a diary\n", "no file that --runs has written"),
+        ("a diary\n", "was not written by --runs"),
         ('{"format": "ewe-runs/1"}\n{"marks": 1}\n', "of another server, lab or choice"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_run_that_is_killed_is_no_report() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return report()
 
-    with pytest.raises(ConfigError, match="ended before its report"):
+    with pytest.raises(ConfigError, match="killed before its report"):
         list(repeat.in_processes(grade, 2, jobs=2))
 
 

@@ -1,4 +1,4 @@
-"""EWE_TRACE: what ewe's models write, what the grader reads, and which contradictions to the clients it finds."""
+"""EWE_TRACE: the lines of ewe's models, the grader's reading of them, and contradictions to the clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from ewe.config.settings import Config
 from ewe.processors.base import Processor
-from ewe.server.trace import trace as server_trace
+from ewe.server.trace import traced
+from ewe.streams.base import Stream
 from ewe_classroom.grader import trace
 
 NAMES = {1: "A", 2: "B", 3: "C"}
@@ -25,14 +26,14 @@ LINES = """\
 """
 
 
-def story(tmp_path: Path, text: str = LINES) -> trace.Story:
+def story(tmp_path: Path, text: str = LINES) -> trace.TraceOrder:
     file = tmp_path / "trace"
     file.write_text(text)
     return trace.read(file)
 
 
-def seen() -> trace.Story:
-    return trace.Story([1, 2, 3], [1, 2], [1], [3], {2: "1"})
+def seen() -> trace.TraceOrder:
+    return trace.TraceOrder([1, 2, 3], [1, 2], [1], [3], {2: "1"})
 
 
 def test_a_trace_that_tells_what_the_clients_saw(tmp_path: Path) -> None:
@@ -45,8 +46,8 @@ def test_a_trace_that_tells_what_the_clients_saw(tmp_path: Path) -> None:
     ("change", "says"),
     [
         (("0.7 dispatch 2", "0.7 dispatch 3"), "the dispatch of A, C"),
-        (("0.6 completion 1 x /a\n", ""), "completion of nobody"),
-        (("0.5 drop 3 - /c\n", ""), "got status 503 in the order C, and the trace has the drop of nobody"),
+        (("0.6 completion 1 x /a\n", ""), "completion of no client"),
+        (("0.5 drop 3 - /c\n", ""), "got status 503 in the order C, and the trace has the drop of no client"),
         (("0.3 arrival 2", "0.3 arrival 9"), "the arrival of A, port 9, C"),
         (("0.7 dispatch 2 x", "0.7 dispatch 2 y"), "B was served when the worker of A became free"),
     ],
@@ -64,57 +65,66 @@ def test_a_line_that_is_not_of_its_form(tmp_path: Path, line: str) -> None:
         story(tmp_path, LINES + line + "\n")
 
 
-# What ewe writes
+# The lines that ewe writes
 
 
 class Silent(Processor):
-    """Its conversations end at once, or fail."""
+    """A model whose conversations end at once, or fail."""
 
     def converse(self, stream: Any) -> Any:
         async def conversation() -> None:
-            if stream.fails:
+            if stream.below.fails:
                 raise ValueError
 
         return conversation()
 
-    def release(self, stream: Any) -> None:
+
+class OwnEvents(Silent):
+    """A model that writes the events itself."""
+
+    traces_itself = True
+
+
+class Client(Stream):
+    """A stream that is never read."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("::1", port), ("::1", 80), Config())
+        self.fails = port == 2
+
+    def close(self) -> None:
         pass
 
 
-def traced(monkeypatch: pytest.MonkeyPatch, file: Path) -> Processor:
-    monkeypatch.setenv("EWE_TRACE", str(file))
-    processor = Silent(SimpleNamespace(tls=None), Config())  # type: ignore[arg-type]
-    server_trace(processor)
-    return processor
-
-
-class Client:
-    """A stream, as far as a trace looks at it."""
-
-    def __init__(self, port: int) -> None:
-        self.client = ("::1", port)
-        self.fails = port == 2
-
-
-def test_a_model_writes_its_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processor = traced(monkeypatch, tmp_path / "trace")
+def test_a_model_of_ewe_writes_its_events(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    processor = traced(Silent, str(file))(SimpleNamespace(tls=None), Config())
+    processor.listener = SimpleNamespace(accepting=True)  # type: ignore[assignment]
+    processor.trace.write("model", "-", "silent")  # type: ignore[attr-defined]
     for port in (1, 2):
-        stream: Any = Client(port)
-        processor.hold(processor.register(stream))
-    found = trace.read(tmp_path / "trace")
+        processor.run(processor.register(Client(port)))
+    found = trace.read(file)
     assert found.arrival == found.dispatch == found.completion == [1, 2]
     assert len(set(found.workers.values())) == 1
 
 
-def test_a_model_that_writes_its_own_events_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Silent, "traces_itself", True)
-    processor = traced(monkeypatch, tmp_path / "trace")
-    processor.hold(processor.register(Client(1)))  # type: ignore[arg-type]
+def test_a_model_that_writes_its_own_events_is_left_alone(tmp_path: Path) -> None:
+    assert traced(OwnEvents, str(tmp_path / "trace")) is OwnEvents
     assert not (tmp_path / "trace").exists()
 
 
-def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processor = traced(monkeypatch, tmp_path)
-    assert not {"register", "converse"} & vars(processor).keys()
+OF_EWE = (
+    "0.1 model - 7/7 pool\n0.1 accepted 7.1 7/7 127.0.0.1:1\n0.2 accepted 7.2 7/7 127.0.0.1:2\n"
+    "0.4 runs 7.2 7/9 \n0.3 runs 7.1 7/8 \n0.6 ended 7.1 7/8 the server closes\n"
+)
+
+
+def test_the_events_of_ewe_are_taken_by_their_time(tmp_path: Path) -> None:
+    """A worker may write two events at once, after a later event of another worker."""
+    assert story(tmp_path, OF_EWE) == trace.TraceOrder([1, 2], [1, 2], [1], [], {1: "7/8", 2: "7/9"})
+
+
+@pytest.mark.parametrize("line", ["soon runs 7.1 7/8 ", "0.5 runs 7.1", "0.5 accepted 7.3 7/7 a client"])
+def test_a_line_that_no_ewe_writes_is_one_line(tmp_path: Path, line: str) -> None:
+    with pytest.raises(trace.BadTrace, match="has not the form of ewe's own events"):
+        story(tmp_path, f"{OF_EWE}{line}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -13,7 +12,7 @@ from classroom_server import GRADER
 
 from ewe_classroom.course import cli as course_cli
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader.subject import Site
+from ewe_classroom.grader.subject import ServedFiles
 from ewe_classroom.seeds import Seed
 
 PORT, WORKERS = 8685, 3
@@ -50,7 +49,7 @@ def test_the_handout_and_the_grader_have_the_same_numbers(
     assert "ewe-grade --lab pool --seed 'Ada Lovelace' server.py" in readme
     assert f"python3 server.py {PORT} site {WORKERS}" in readme
     (tmp_path / "site").mkdir()
-    site = Site(tmp_path / "site", Seed("ada lovelace"))
+    site = ServedFiles(tmp_path / "site", Seed("ada lovelace"))
     assert list(site.own) == FILES
     for path in FILES:
         mine = (tmp_path / "h" / "site" / path[1:]).read_bytes()
@@ -64,25 +63,6 @@ def test_the_handout_and_the_grader_have_the_same_numbers(
     assert course_cli.main(["new", "serial", str(tmp_path / "t")]) == 0
     assert "Your numbers" not in (tmp_path / "t" / "README.md").read_text()
     assert not (tmp_path / "t" / "site").exists()
-
-
-@pytest.mark.starts_processes
-def test_packs_ask_the_platform_who_submitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for platform, file in (("gradescope", "run_autograder"), ("github", ".github/workflows/grade.yml")):
-        place = tmp_path / platform
-        assert course_cli.main(["pack", "pool", str(place), "--for", platform, "--seeded"]) == 0
-        (found,) = re.findall(
-            r"ewe-grade --lab pool --seed (.*?) --(?:gradescope|html)", (place / file).read_text()
-        )
-        metadata = tmp_path / "m.json"
-        metadata.write_text('{"users": [{"email": "ada@example.org"}]}')
-        script = "echo " + found.replace("/autograder/submission_metadata.json", str(metadata))
-        done = subprocess.run(
-            ["sh", "-c", script], capture_output=True, text=True, env={**os.environ, "GITHUB_ACTOR": "ada"}
-        )
-        assert done.stdout.strip() == {"github": "ada", "gradescope": "ada@example.org"}[platform]
-    assert course_cli.main(["pack", "pool", str(tmp_path / "x"), "--for", "autolab", "--seeded"]) == 2
-    assert "tells no name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 101, "a\x1bb"])

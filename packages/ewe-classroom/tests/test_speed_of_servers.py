@@ -14,8 +14,8 @@ from classroom_server import PYTHON, ZOO
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import load, processes, scheme, speed
-from ewe_classroom.grader.sandbox import Limits
-from ewe_classroom.grader.subject import Site, Subject, from_command
+from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.grader.subject import ServedFiles, Subject, from_command
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
 FILE = b"wool\n" * 1000
@@ -86,7 +86,7 @@ def test_a_closed_loop_counts_whole_answers_and_says_what_failed(answer: bytes, 
 
 
 def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(load, "STALL_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = load.closed_loop(silent.getsockname()[1], 2, 0.05, "/", FILE, "127.9.0.1")
         assert "2 of 2 clients got nothing" in found.failure
@@ -133,10 +133,10 @@ def test_a_verdict_says_when_the_spread_is_too_large_to_tell() -> None:
     ("text", "says"),
     [
         ("speed = 1", "not a table"),
-        ("subject = 'data'\nspeed = {}", "only servers have one"),
+        ("subject = 'data'\nspeed = {}", "only servers have a speed"),
         ("speed = { refrence = 'pool' }", 'did you mean "reference"?'),
-        ("speed = { reference = 'poo' }", "it can be serial, fork"),
-        ("speed = { clients = 0 }", "clients: 0"),
+        ("speed = { reference = 'poo' }", "expected one of serial, fork"),
+        ("speed = { clients = 0 }", "clients = 0"),
         ("speed = { marks = [1] }", "write pairs"),
         ("speed = { marks = [[0.1, 0.5]] }", "write pairs"),
     ],
@@ -159,7 +159,7 @@ def serve(connection):
     count += 1
     head = connection.recv(4096).split()
     if count <= most:
-        time.sleep(0.002)
+        time.sleep(0.01)
         body = open(root + head[1].decode(), "rb").read()
         connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
     count -= 1
@@ -173,7 +173,7 @@ while True:
 def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("SLICE_S", 0.03), ("PAIRS", 2), ("MOST_PAIRS", 2)):
+    for name, value in (("SLICE_S", 0.03), ("MIN_PAIRS", 2), ("MAX_PAIRS", 2)):
         monkeypatch.setattr(speed, name, value)
     families = []
     measure = speed.measure
@@ -185,7 +185,7 @@ def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
     monkeypatch.setattr(speed, "measure", watched)
     tmp_path.chmod(0o755)
     (tmp_path / "refuses.py").write_text(REFUSES)
-    site = Site(tmp_path)
+    site = ServedFiles(tmp_path)
     commands = {
         "good": f"{PYTHON} -S {quote(str(ZOO / 'correct.py'))} thread {{port}} {{root}} {{workers}}",
         "bad": f"{PYTHON} -S {quote(str(tmp_path / 'refuses.py'))} {{port}} {{root}}",
@@ -194,7 +194,7 @@ def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
     for name, command in commands.items():
         plan = scheme.SpeedPlan("solution" if name == "bad" else "thread", 4)
         port = processes.free_port()
-        with Subject(from_command(command), site, 4, Limits(), port, tmp_path / "output") as student:
+        with Subject(from_command(command), site, 4, SandboxLimits(), port, tmp_path / "output") as student:
             found[name] = speed.run_speed(student, plan, "thread", tmp_path, processes.free_port())
             assert processes.runs(student.pid) and student.family() == [student.pid]
     assert families == [[True], [True]]  # the reference is none of the student's processes

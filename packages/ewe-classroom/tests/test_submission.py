@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,15 +18,19 @@ from support.server import ROOT
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader import scheme
 from ewe_classroom.grader import submission as submissions
 from ewe_classroom.grader.sandbox import (
-    Account,
-    Limits,
+    SHARED_DIRECTORIES,
+    SandboxLimits,
+    SubjectAccount,
     closed_to_others,
     end_account,
     named_account,
     own_account,
 )
+from ewe_classroom.grader.sanitizers import detector_named
+from ewe_classroom.grader.sources import SourceFiles
 from ewe_classroom.grader.subject import BadSubject
 from ewe_classroom.grader.submission import Submission
 
@@ -33,7 +39,7 @@ from ewe_classroom.grader.submission import Submission
 def submission(tmp_path: Path) -> Iterator[Submission]:
     """A submission whose files are in tmp_path; root builds it as a separate account, as the command does."""
     account = own_account() if os.geteuid() == 0 else None
-    made = Submission(tmp_path, Limits(account), grade_cli.place_for(account))
+    made = Submission(tmp_path, SandboxLimits(account), grade_cli.directory_for(account))
     yield made
     made.close()
     assert not made.path.exists()
@@ -48,13 +54,13 @@ def test_only_names_of_files_are_taken(submission: Submission, name: str) -> Non
 def test_a_link_a_fifo_a_directory_and_a_huge_file_are_refused(
     submission: Submission, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submissions, "MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(submissions, "MAX_SOURCE_BYTES", 1 << 20)
     (tmp_path / "link").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "directory").mkdir()
     (tmp_path / "huge").write_bytes(b"x" * ((1 << 20) + 1))
     for name, says in (
-        ("link", "a link is not followed"), ("fifo", "not a file"), ("directory", "not a file"),
+        ("link", "follows no symbolic link"), ("fifo", "not a file"), ("directory", "not a file"),
         ("huge", "1 MB, which is the limit"), ("missing", "No such file"),
     ):  # fmt: skip
         with pytest.raises(BadSubject, match=f"{name}: .*{says}"):
@@ -87,17 +93,52 @@ def test_a_build_that_fails_says_the_line(submission: Submission) -> None:
             submission.build(command)
 
 
+def test_a_python_file_that_the_grader_would_parse_is_small(submission: Submission, tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_bytes(b"x = [" + b"1," * (1 << 20) + b"]\n")
+    with pytest.raises(BadSubject, match=r"server.py: larger than 2 MB"):
+        submission.take(["server.py"])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "is_found"),
+    [
+        ("server.c", "#ifdef __SANITIZE_THREAD__", True),
+        ("server.c", 'const char *__tsan_default_options(void) { return "report_bugs=0"; }', True),
+        ("server.c", '__attribute__((no_sanitize("thread"))) void put(void);', True),
+        ("server.c", "int sanitize_path(const char *path);", False),
+        ("server.go", "//go:build !race", True),
+        ("server.go", "//go:norace", True),
+        ("server.go", "// a race between put() and get() loses a wake-up", False),
+    ],
+)
+def test_a_source_that_names_the_race_detector_is_found(
+    tmp_path: Path, name: str, line: str, is_found: bool
+) -> None:
+    (tmp_path / name).write_text(f"\n{line}\n")
+    language = name.rpartition(".")[2]
+    found = detector_named(SourceFiles(language, tmp_path / "server", 0))
+    assert found == (f"{name}:2, `{line}`" if is_found else "")
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.starts_processes
+def test_a_build_has_a_limit_of_memory(submission: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "MAX_BUILD_BYTES", 64 << 20)
+    with pytest.raises(BadSubject, match="Out of memory"):
+        submission.build("""perl -e '$n = 200_000_000; $x = "x" x $n'""")
+
+
 BUILDS = """
 import sys
 from pathlib import Path
 from ewe_classroom.grader import submission as submissions
-from ewe_classroom.grader.sandbox import Limits, adopt_orphans
+from ewe_classroom.grader.sandbox import SandboxLimits, adopt_orphans
 from ewe_classroom.grader.subject import BadSubject
 
 adopt_orphans()
-submission = submissions.Submission(Path.cwd(), Limits(), None)
+submission = submissions.Submission(Path.cwd(), SandboxLimits(), None)
 submission.build(f"sh -c '(setsid sleep 600 & echo $! > {sys.argv[1]}/left) ; exit 0'")
-submissions.BUILD_S = 2.0
+submissions.BUILD_TIMEOUT_S = 2.0
 try:
     submission.build(f"sh -c 'echo $$ > {sys.argv[1]}/endless; sleep 600'")
 except BadSubject as reason:
@@ -108,7 +149,7 @@ submission.close()
 
 @pytest.mark.starts_processes
 def test_a_build_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
-    """In a process of its own: adopting orphans is for the rest of a process's life."""
+    """The build runs in a separate process, because adopting orphans lasts for the rest of a process's life."""
     done = subprocess.run(
         [sys.executable, "-c", BUILDS, str(tmp_path)], capture_output=True, text=True, timeout=50, check=False
     )
@@ -135,11 +176,11 @@ def test_a_build_is_not_root(submission: Submission, tmp_path: Path) -> None:
 @pytest.mark.starts_processes
 def test_a_submission_cannot_signal_another_one() -> None:
     """Two graders run beside each other: the account of one is not the account of the other."""
-    victim = subprocess.Popen(["sleep", "600"], preexec_fn=Limits(own_account()))
+    victim = subprocess.Popen(["sleep", "600"], preexec_fn=SandboxLimits(own_account()))
     try:
         attacker = subprocess.run(
             ["sh", "-c", f"kill -9 {victim.pid}"],
-            preexec_fn=Limits(own_account()),
+            preexec_fn=SandboxLimits(own_account()),
             capture_output=True,
             text=True,
             check=False,
@@ -157,8 +198,8 @@ GRADES = """
 import resource, sys
 from ewe_classroom.grader import cli, subject, submission
 
-subject.START_S = 1.0
-subject.ROUNDS = submission.ROUNDS = 8
+subject.START_TIMEOUT_S = 1.0
+subject.MAX_KILL_ROUNDS = submission.MAX_KILL_ROUNDS = 8
 resource.setrlimit(resource.RLIMIT_NPROC, (200, 200))
 sys.exit(cli.main())
 """
@@ -193,7 +234,7 @@ exit 1
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
 def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path) -> None:
-    """Not those with another's trace and gates, which servers may write, and not those with another's work."""
+    """Neither the directories with another's trace and gates, which servers may write, nor those with its files."""
     *directories, group = seen_by(tmp_path, LOOKS).splitlines()
     assert directories == [f"710 {group}"] * 2 and own_account().gid == own_account().uid
 
@@ -205,7 +246,7 @@ def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path
     closed_to_others(closed, first)
     for account, status in ((first, 0), (second, 1)):
         command = ["sh", "-c", f"echo forged >> {closed}/trace || exit 1"]
-        done = subprocess.run(command, preexec_fn=Limits(account), capture_output=True, check=False)
+        done = subprocess.run(command, preexec_fn=SandboxLimits(account), capture_output=True, check=False)
         assert bool(done.returncode) == bool(status)
 
 
@@ -226,7 +267,7 @@ def test_processes_that_fork_and_end_are_all_ended(tmp_path: Path, build: tuple[
     try:
         assert not processes_of(uid)
     finally:
-        end_account(Account("bomb", uid, uid, is_own=True))
+        end_account(SubjectAccount("bomb", uid, uid, is_own=True))
 
 
 @pytest.mark.needs("root")
@@ -235,7 +276,7 @@ def test_the_processes_of_one_account_are_killed_together() -> None:
     """Those of an account that others may have, too, are left."""
     mine, other = own_account(), named_account("nobody")
     sleepers = [
-        subprocess.Popen(["sleep", "600"], preexec_fn=Limits(account), start_new_session=True)
+        subprocess.Popen(["sleep", "600"], preexec_fn=SandboxLimits(account), start_new_session=True)
         for account in (mine, mine, other)
     ]
     try:
@@ -266,15 +307,168 @@ def processes_of(uid: int) -> list[int]:
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
 def test_a_submission_gains_nothing_from_a_setuid_file(tmp_path: Path) -> None:
-    """Not from sudo, and not from a file of root that was handed in."""
+    """Neither from sudo, nor from a submitted file of root."""
     program = tmp_path / "id"
     shutil.copy(shutil.which("id") or "", program)
     program.chmod(0o4755)
     account = own_account()
     done = subprocess.run(
-        [program, "-u"], preexec_fn=Limits(account), capture_output=True, text=True, check=True
+        [program, "-u"], preexec_fn=SandboxLimits(account), capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == account.uid
+
+
+LITTERS = """#!/bin/sh
+id -u > SEEN
+for directory in /tmp /var/tmp /dev/shm WIDE; do
+    mkdir $directory/ewe-left-$$ && echo a solution > $directory/ewe-left-$$/file && ln -s / $directory/ewe-link-$$
+done
+perl -e 'shmget(4711, 4096, 01666)'
+exit 1
+"""
+
+
+@pytest.mark.needs("root", "Perl")
+@pytest.mark.starts_processes
+def test_no_file_of_a_submission_stays_in_a_shared_directory(tmp_path: Path) -> None:
+    """Also none in a directory within /tmp that every account may write, and no shared memory of System V."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as wide:
+        os.chmod(wide, 0o1777)
+        uid = int(seen_by(tmp_path, LITTERS.replace("WIDE", wide)))
+        found = [
+            each
+            for name in (*SHARED_DIRECTORIES, wide)
+            if os.path.isdir(name)
+            for each in os.scandir(name)
+            if each.name.startswith("ewe-l")
+        ]
+        assert not [each.path for each in found if each.stat(follow_symlinks=False).st_uid == uid]
+    segments = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
+    assert str(uid) not in [words[7] for words in segments]  # the column uid
+
+
+FINDS = """#!/bin/sh
+cat LABS/pool/server.py PRIVATE/* PRIVATE.zip >> SEEN
+exit 1
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("build", [(), ("--build", "./server")], ids=["server", "build"])
+def test_a_submission_reads_no_solution_and_no_hidden_path(tmp_path: Path, build: tuple[str, ...]) -> None:
+    """An #include in a source in C reads files in the build."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        os.chmod(directory, 0o755)
+        private = Path(directory) / "class"
+        private.mkdir()
+        for file in (private / "bo.py", Path(f"{private}.zip")):
+            file.write_text("the server of another student\n")
+        program = FINDS.replace("LABS", str(scheme.LABS)).replace("PRIVATE", str(private))
+        assert seen_by(tmp_path, program) != ""  # --hide is what hides
+        (tmp_path / "seen").write_text("")
+        assert seen_by(tmp_path, program, "--hide", str(private), "--hide", f"{private}.zip", *build) == ""
+
+
+def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert grade_cli.main(["--hide", str(tmp_path / "nowhere"), "--command", "true {port}"]) == 2
+    assert "no such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.needs("root", "Perl")
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("limit", "program", "says"),
+    [
+        ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > /tmp/ewe-fill-$$; sleep 60", "its files take 2 MB"),
+        ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > fill; sleep 60", "its files take 2 MB"),
+        ("MAX_MEMORY_BYTES", "perl -e '$x = \"x\" x 9000000; sleep 60'", "MB of memory"),
+    ],
+    ids=["tmp", "work", "memory"],
+)
+def test_a_server_that_uses_too_much_before_it_listens_is_ended(
+    tmp_path: Path, limit: str, program: str, says: str
+) -> None:
+    grades = GRADES.replace("subject.START_TIMEOUT_S = 1.0", f"subject.{limit} = 1 << 20")
+    (tmp_path / "server").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "server").chmod(0o755)
+    subprocess.run(
+        [sys.executable, "-c", grades, "--lab", "serial", "--only", "answers", "--work", "server",
+         "--json", str(tmp_path / "report.json"), "server"],
+        cwd=tmp_path, capture_output=True, timeout=50, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    (verdict,) = json.loads((tmp_path / "report.json").read_text())["verdicts"]
+    assert "before it listens" in verdict["did"] and says in verdict["did"]
+
+
+# As in a container of Docker: its root has no CAP_SYS_PTRACE.
+SEES = """
+import subprocess, sys
+from ewe_classroom.grader import processes
+from ewe_classroom.grader.sandbox import SandboxLimits, own_account
+
+limits = SandboxLimits(own_account())
+with subprocess.Popen([sys.argv[1], "60"], stdin=subprocess.DEVNULL, preexec_fn=limits) as sleep:
+    try:
+        print(processes.descriptors(sleep.pid)[0], processes.memory_share(sleep.pid) > 0)
+    except processes.HiddenProcess as hidden:
+        print(hidden)
+    finally:
+        sleep.kill()
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("mode", "says"), [(0o755, "/dev/null True"), (0o711, "keeps the grader from reading")]
+)
+def test_in_a_container_the_grader_sees_the_descriptors_of_another_account(
+    tmp_path: Path, mode: int, says: str
+) -> None:
+    program = tmp_path / "sleep"
+    shutil.copy(shutil.which("sleep") or "", program)
+    program.chmod(mode)
+    command = ["setpriv", "--bounding-set", "-sys_ptrace", sys.executable, "-c", SEES, str(program)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert says in done.stdout
+
+
+@pytest.mark.parametrize("handed_in", [True, False])
+def test_the_students_own_file_replaces_the_given_one(
+    submission: Submission, tmp_path: Path, handed_in: bool
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    for name in ("conversation.py", "test_queue.py"):
+        (given / name).write_text("the lab's\n")
+        if handed_in:
+            (tmp_path / name).write_text("the student's\n")
+    submission.add_given(given, submission.take_own(["conversation.py"]))
+    texts = {each.name: each.read_text() for each in submission.path.iterdir()}
+    own = "the student's\n" if handed_in else "the lab's\n"
+    assert texts == {"conversation.py": own, "test_queue.py": "the lab's\n"}
+
+
+def test_a_killed_grading_becomes_a_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "results.json"
+    file.write_text('{"score": 149}')
+    words = [
+        "--lab",
+        "pool",
+        "--zero",
+        "the grader was killed",
+        "--gradescope",
+        str(file),
+        "--autolab",
+        "server.py",
+    ]
+    assert grade_cli.main(words) == 2
+    table = json.loads(file.read_text())
+    assert table["score"] == 0 and "the grader was killed" in table["output"]
+    assert set(json.loads(capsys.readouterr().out)["scores"].values()) == {0}
 
 
 @pytest.mark.parametrize("option", ["--given", "--build"])
@@ -282,4 +476,4 @@ def test_options_of_a_copy_need_the_names_of_its_files(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert grade_cli.main([option, "x", "--command", "true {port}"]) == 2
-    assert "goes with --work" in capsys.readouterr().err
+    assert "needs --work" in capsys.readouterr().err

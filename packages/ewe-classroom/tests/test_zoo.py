@@ -1,8 +1,7 @@
 """The proof of the grader: each mutant is caught by the check meant for it, and no check fails on a correct server.
 
-`python packages/ewe-classroom/tests/matrix.py` grades every mutant by every check of its lab, and every correct
-server; its result is docs/kill-matrix.md. Here each mutant meets its own check, and some correct servers meet quick
-checks.
+matrix.py grades every mutant by every check of its lab, and every correct server; its result is
+docs/kill-matrix.md. Here each mutant meets its own check, and some correct servers meet quick checks.
 """
 
 from __future__ import annotations
@@ -54,6 +53,10 @@ def load_mutants(file: str) -> dict[str, tuple[str, str, str, str]]:
 
 MUTANTS = load_mutants(FILES[0])
 in_c = load("zoo_in_c")
+solution_faults = load("solution_faults")
+FAULTS: dict[str, tuple[str, str, str, str]] = {
+    name: each.row for name, each in solution_faults.FAULTS.items()
+}
 
 
 def grade(
@@ -107,7 +110,7 @@ def test_the_kill_matrix_has_every_mutant() -> None:
     mutants = MUTANTS | {f"{name}, in C": row for name, row in in_c.IN_C.items()}
     for file in FILES[1:]:
         mutants |= load_mutants(file)
-    assert documented("kill-matrix.md", "## All rows") == rows(mutants)
+    assert documented("kill-matrix.md", "## All rows") == rows(mutants | FAULTS)
 
 
 def catches(check: str, lab: str, says: str, tmp_path: Path, *server: str) -> None:
@@ -161,7 +164,9 @@ def test_the_check_meant_for_a_mutant_in_c_catches_it(name: str, tmp_path: Path,
 def of_ewe(lab: str) -> list[str]:
     model = {"event": "asyncio"}.get(lab, lab)
     command = f"{PYTHON} -m ewe --model {model} --parking never --threads {{workers}} --workers 1 "
-    command += "--host 127.0.0.1 --port {port} --documentroot {root} --access-log off --head-timeout 60s"
+    command += "--host 127.0.0.1 --port {port} --documentroot {root} --access-log off "
+    # A schedule may stall a client for seconds; the check `silence` waits for 15 s.
+    command += f"--head-timeout {'10s' if lab == 'event' else '60s'}"
     return ["--command", command]
 
 
@@ -169,6 +174,17 @@ def ewe_with_programs() -> list[str]:
     start = (
         f"EWE_PROGRAM_TIMEOUT=${{CGI_TIMEOUT:-30}}s exec {PYTHON} -m ewe --model thread --host 127.0.0.1 "
         "--port {port} --documentroot {root} --cgi-path {root}/cgi-bin --access-log off"
+    )
+    return ["--command", f"sh -c '{start}'"]
+
+
+def ewe_scheduled() -> list[str]:
+    """Return the pool with the policies that the lab's variables ask for. Where they ask for none, it has SFF."""
+    drop = "case ${DROP:-newest} in newest) overload=refuse;; *) overload=drop-$DROP;; esac"
+    start = (
+        f"{drop}; exec {PYTHON} -m ewe -p --parking idle --schedule ${{POLICY:-sff}} --overload $overload "
+        "--queue ${QUEUE:-16} --schedule-ageing ${PATIENCE:-8} --poolthreads {workers} --workers 1 "
+        "--host 127.0.0.1 --port {port} --documentroot {root} --access-log off --head-timeout 60s"
     )
     return ["--command", f"sh -c '{start}'"]
 
@@ -191,6 +207,7 @@ CORRECT = {
     "small, caching": ("caching", of_zoo("caching_mutants.py", "Caching")),
     **{f"ewe, {lab}": (lab, of_ewe(lab)) for lab in LABS},
     **{f"small, {lab}": (lab, of_zoo("correct.py", lab)) for lab in SMALL},
+    "ewe, scheduling": ("scheduling", ewe_scheduled()),
     "http.server": ("thread", [str(ZOO / "http_server.py")]),
     "nginx": ("event", known("nginx")),
     "lighttpd": ("event", known("lighttpd")),
@@ -201,10 +218,12 @@ CORRECT = {
 # Checks that do not apply, each with the reason.
 SIGTERM = "SIGTERM ends Apache at once, as documented; SIGWINCH is its graceful stop"
 EXCEPTIONS = {
+    "ewe, pool": {"bound": "ewe accepts up to its limit of connections, 4,000, and answers 503 beyond it"},
     "Apache, prefork": {"drain": SIGTERM},
     "Apache, worker": {"drain": SIGTERM},
     "Apache, event": {
         "who-works": "this module has threads beside its loop",
+        "silence": "the kernel keeps a connection without a byte from Apache (TCP_DEFER_ACCEPT)",
         "descriptors-used-up": "accept() without a descriptor ends Apache's child, and its connections",
     },
 }
@@ -213,6 +232,18 @@ QUICKLY = {
     "ewe, fork": (),
     "nginx": ("progress", "slow-readers", "keep-alive", "oversized"),
     "lighttpd": ("descriptors-used-up", "progress"),
+    "ewe, scheduling": (
+        "progress",
+        "order-fifo",
+        "order-sff",
+        "order-patience",
+        "queue-bound",
+        "drop-oldest",
+        "drop-largest",
+        "trace",
+    ),
+    "small, pool": ("bursts", "bound", "pause"),
+    "small, event": ("bursts", "pause", "silence"),
     "Apache, prefork": ("progress", "exactly-n"),
     "Apache, event": ("stop", "progress"),
 }

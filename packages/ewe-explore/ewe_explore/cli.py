@@ -1,7 +1,7 @@
-"""The command `ewe-explore`: find the races of a program with threads. docs/explorer.md explains it.
+"""The command `ewe-explore`: find the races of a program with threads. docs/explorer.md explains the command.
 
-Exit status: 0 if no run failed; 1 if one did; 2 for wrong usage, or a program that cannot be explored; 130 after an
-interrupt. Each error is one line.
+Exit status: 0 if no run failed; 1 if a run failed; 2 for wrong usage, or a program that cannot be explored; 130
+after an interrupt. Each error is one line.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from ewe.config.command import RaisingParser, UsageError, entry_point
 from ewe.config.command_parser import HelpFormatter
 from ewe.config.messages import nearest
 from ewe_explore.harness import Model
-from ewe_explore.program import Program, scenarios
+from ewe_explore.hash_seed import restart_with_fixed_seed
+from ewe_explore.program import ExploredProgram, scenarios
 from ewe_explore.report import Exploration, explore, read_schedule, replay
-from ewe_explore.scheduler import SAMPLES, Options, ProgramError, Schedule
-
-HASHES = "PYTHONHASHSEED"
+from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Schedule
 
 EPILOG = """examples:
   ewe-explore pool.py                      search for 10 s, or until a run fails
   ewe-explore pool.py --runs 500 --seed 7  a search that is the same on every machine
-  ewe-explore pool.py --schedule 17:2      one run: at decision 17, thread 2 goes on
+  ewe-explore pool.py --schedule 17:2      one run: at decision 17, thread 2 runs next
   ewe-explore mine.py --model Mine         a model of ewe, with clients in memory
   ewe-explore count --html race.html       a sample, and its timeline as a page
   ewe-explore --list                       the samples
@@ -37,7 +36,7 @@ EPILOG = """examples:
 
 
 class Formatter(HelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of the description."""
+    """Keeps the line breaks of the description and the epilog."""
 
 
 class Parser(RaisingParser):
@@ -49,46 +48,44 @@ class Parser(RaisingParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with its arguments (by default the process's own), and return its exit status."""
-    if argv is None and os.environ.get(HASHES) != "0":
-        # The order of a set of strings is part of a run: it must be the same in the next process.
-        os.environ[HASHES] = "0"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if argv is None:
+        restart_with_fixed_seed()
     return command(argv)
 
 
 @entry_point("ewe-explore", interrupted="\newe-explore: interrupted")
 def command(arguments: list[str]) -> int:
-    """Run the command, in a process whose sets have one order; return its exit status."""
+    """Run the command in a process with a fixed hash seed; return its exit status."""
     return run(parser().parse_args(arguments))
 
 
 def count(text: str) -> int:
-    """Return a number of the command line that is 1 or more."""
+    """Parse a number of the command line, 1 or more."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10**9):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1000000000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1000000000")
     return int(text)
 
 
 def number(text: str) -> int:
-    """Return a seed."""
+    """Parse a seed of the command line."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed; a seed is a number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; a seed is a number, 0 or more")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Return a time of the command line."""
+    """Parse a time of the command line, in seconds."""
     try:
         found = float(text.removesuffix("s"))
     except ValueError:
         found = -1.0
     if not 0 < found <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, such as 5 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds, such as 5 or 0.5")
     return found
 
 
 def schedule(text: str) -> Schedule:
-    """Return a schedule of the command line."""
+    """Parse a schedule of the command line."""
     try:
         return read_schedule(text)
     except ValueError as reason:
@@ -96,41 +93,47 @@ def schedule(text: str) -> Schedule:
 
 
 def parser() -> Parser:
-    """Return what the command line may be."""
-    found = Parser(
+    """Return the parser of the command line."""
+    command_parser = Parser(
         prog="ewe-explore",
-        description="Find the races of a program with threads: run it under many schedules, show one that fails.",
+        description="Find the races of a program with threads: try many schedules, and show one that fails.",
         epilog=EPILOG,
         formatter_class=Formatter,
     )
-    add = found.add_argument
+    add = command_parser.add_argument
     add("file", nargs="?", metavar="FILE", help="a file with scenario(), a program, or the name of a sample")
     add("--scenario", metavar="NAME", help="explore only this function of the file")
     add("--model", metavar="CLASS", help="explore this model of ewe, with clients in memory")
     add("--clients", type=count, default=2, metavar="N", help="clients of a model (2)")
     add("--requests", type=count, default=1, metavar="N", help="requests of each client (1)")
-    add("--stop-early", action="store_true", help="stop a model while it serves its clients")
-    add("--seconds", type=seconds, default=10.0, metavar="S", help="search for at most so long (10)")
-    add("--runs", type=count, metavar="N", help="search for so many runs instead")
-    add("--seed", type=number, default=1, metavar="N", help="where the search begins (1)")
-    add("--schedule", type=schedule, metavar="LIST", help="run this schedule only: 17:2,31:0, or none")
+    ends = command_parser.add_mutually_exclusive_group()
+    ends.add_argument("--stop-early", action="store_true", help="stop a model while it serves its clients")
+    ends.add_argument(
+        "--together",
+        action="store_true",
+        help="each client of a model keeps its connection until all have their answers; there are as many workers",
+    )
+    add("--seconds", type=seconds, default=10.0, metavar="S", help="search for at most S seconds (10)")
+    add("--runs", type=count, metavar="N", help="search for N runs instead")
+    add("--seed", type=number, default=1, metavar="N", help="the seed of the search's random choices (1)")
+    add("--schedule", type=schedule, metavar="LIST", help="run only this schedule: 17:2,31:0, or none")
     add(
         "--max-steps",
         type=count,
         default=20_000,
         metavar="N",
-        help="steps after which a run is too long (20000)",
+        help="the most steps of a run (20000)",
     )
-    add("--spurious", action="store_true", help="conditions may wake without a notify")
-    add("--early-timeouts", action="store_true", help="timeouts may expire while others still work")
+    add("--spurious", action="store_true", help="conditions may wake up without a notify")
+    add("--early-timeouts", action="store_true", help="timeouts may expire while other threads still work")
     add("--html", metavar="FILE", help="write the timeline as a page")
     add("--list", action="store_true", help="list the samples")
     add("--version", action="version", version=f"ewe-explore {__version__}")
-    return found
+    return command_parser
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the command line says."""
+    """Execute the command of these options; return its exit status."""
     if options.list:
         print(samples())
         return 0
@@ -150,8 +153,8 @@ def run(options: argparse.Namespace) -> int:
     return int(failed)
 
 
-def search(program: Program, options: argparse.Namespace) -> Exploration:
-    """Search, or replay one schedule."""
+def search(program: ExploredProgram, options: argparse.Namespace) -> Exploration:
+    """Search for a failure, or replay one schedule."""
     if options.schedule is not None:
         result = replay(program, options.schedule)
         if result.failure is None:
@@ -170,8 +173,11 @@ def search(program: Program, options: argparse.Namespace) -> Exploration:
             print("\r" + " " * 20 + "\r", end="", file=sys.stderr, flush=True)
 
 
-def programs(path: Path, options: argparse.Namespace) -> list[Program]:
-    """Return the programs that the command line names. Raises ProgramError."""
+def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
+    """Return the programs to explore: a model, one scenario, or all scenarios of a file. Raises ProgramError.
+
+    A file without a scenario is explored as a whole; its scenario has the name "".
+    """
     found = scenarios(path)
 
     def fresh() -> Options:
@@ -180,14 +186,15 @@ def programs(path: Path, options: argparse.Namespace) -> list[Program]:
         )
 
     if options.model:
-        return [Model(path, options.model, options.clients, options.requests, options.stop_early, fresh())]
+        clients = (options.clients, options.requests, options.stop_early, options.together)
+        return [Model(path, options.model, *clients, fresh())]
     if options.scenario:
         if options.scenario not in found:
             there = f"; there are {', '.join(found)}" if found else ""
             hint = nearest(options.scenario, found) or there
             raise ProgramError(f"{path} has no scenario {options.scenario!r}{hint}")
         found = [options.scenario]
-    return [Program(path, name, fresh()) for name in found or [""]]
+    return [ExploredProgram(path, name, fresh()) for name in found or [""]]
 
 
 def find(name: str) -> Path:
@@ -195,25 +202,25 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.exists():
         return path
-    sample = Path(SAMPLES, name + ".py")
+    sample = Path(SAMPLES_DIRECTORY, name + ".py")
     if "/" not in name and sample.is_file():
         return sample
-    known = [each.stem for each in Path(SAMPLES).glob("*.py")]
-    raise ProgramError(f"{name}: there is no such file, and no sample of this name{nearest(name, known)}")
+    known = [each.stem for each in Path(SAMPLES_DIRECTORY).glob("*.py")]
+    raise ProgramError(f"{name}: there is no file and no sample of this name{nearest(name, known)}")
 
 
 def samples() -> str:
-    """Return the list of samples."""
+    """Return the list of samples as text."""
     lines = []
-    for path in sorted(Path(SAMPLES).glob("*.py")):
+    for path in sorted(Path(SAMPLES_DIRECTORY).glob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         lines.append(f"  {path.stem:<18} {text.splitlines()[0] if text else ''}")
     return "\n".join(["ewe-explore NAME explores one of these samples:", *lines])
 
 
 def write(path: Path, text: str) -> None:
-    """Write a page. Raises ProgramError."""
+    """Write a page to a file. Raises ProgramError."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as reason:
-        raise ProgramError(f"{path} cannot be written: {reason.strerror}") from None
+        raise ProgramError(f"cannot write {path}: {reason.strerror}") from None

@@ -1,12 +1,13 @@
-"""The story of a failure: what happened, in words, and why it went wrong.
+"""The story of a failure: the events in words, and the cause.
 
-A failing schedule is run once more, and this time every step keeps the value that it saw. Of its steps a reader
-needs few: locks, queues and conditions, and the variables that several threads use. The story has three parts:
+The explorer runs a failing schedule once more, and this time records the value at every step. A reader needs only
+some of the steps: locks, queues and conditions, and the variables that several threads use. The story has three
+parts:
 
-- events: these steps in the order in which they happened, and each moment at which a thread was stopped;
-- sentences: the same in words, a sentence for each turn of a thread;
-- why: the pattern that the events show, if it is one of those that a textbook names: a circle of locks, a lost
-  wake-up, a lost update, a test that was no longer true.
+- events: these steps in the order of their execution, and each moment at which a thread was stopped;
+- sentences: the same in words, with a sentence for each turn of a thread;
+- why: the pattern in the events, if it is a pattern from the textbooks: a circle of locks, a lost wake-up, a lost
+  update, a test that was no longer true.
 
 Read next: timeline.py and page.py, which draw a story.
 """
@@ -15,18 +16,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ewe_explore.primitives import LOST, Condition, Semaphore
+from ewe_explore.primitives import LOST_NOTIFY, Condition, Semaphore
 from ewe_explore.queues import Queue
-from ewe_explore.scheduler import Run, Step, Wait, named
+from ewe_explore.scheduler import BlockedLane, Run, Step, named
 from ewe_explore.search import shared_keys
 
-QUIET = {"looks at", "looks at the size of"}
-SHOWN = 160  # events of a story; of a longer one, the middle is left out
-MOST = 7  # steps of one turn that a sentence tells
+UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
+MAX_STORY_EVENTS = 160  # the most events of a story; a longer story loses its middle
+MAX_LINES_TO_FAILURE = 30  # lines between a use and the failure that it explains
+MAX_TURN_STEPS = 7  # the most steps in the sentence of one turn
 
 
 @dataclass
-class Event:
+class TimelineEvent:
     """A row of the timeline. kind: step, wait (the lane blocks), stop (a switch), gap (rows left out), fail."""
 
     kind: str
@@ -34,27 +36,27 @@ class Event:
     text: str
     file: str = ""
     line: int = 0
-    other: int = -1  # of a stop: who goes on
+    other: int = -1  # for a stop: the lane that runs next
     step: Step | None = None
     writes: bool = False
 
 
 @dataclass
 class Story:
-    """A failure, ready to be drawn."""
+    """A failure with all texts that a timeline or a page shows."""
 
     lanes: list[str]
-    events: list[Event]
+    events: list[TimelineEvent]
     headline: str
     why: list[str]
     sentences: list[str]
     kind: str
-    files: dict[str, set[int]] = field(default_factory=dict)  # the lines that take part
+    files: dict[str, set[int]] = field(default_factory=dict)  # file -> lines of the events
     facts: dict[str, str] = field(default_factory=dict)
 
 
 def story_of(run: Run) -> Story:
-    """Return the story of a detailed run that has failed."""
+    """Return the story of a failed run. The run must be detailed."""
     assert run.problem is not None
     events = events_of(run)
     files: dict[str, set[int]] = {}
@@ -69,22 +71,25 @@ def story_of(run: Run) -> Story:
     )
 
 
-def events_of(run: Run) -> list[Event]:
-    """Return the events of a run, in the order in which they happened."""
+def events_of(run: Run) -> list[TimelineEvent]:
+    """Return the events of a run, in the order of their execution."""
     shared = shared_keys(run)
-    if run.problem is not None and run.problem.kind == "steps":  # what the loop looks at
+    if run.problem is not None and run.problem.kind == "steps":  # also show the variables that the loop tests
         shared |= {step.key() for step in run.steps[-200:]}
-    happened = sorted((step for step in run.steps if step.done >= 0), key=lambda step: step.done)
-    first = min((lane.born for lane in run.lanes[1:]), default=0)  # before it there is one thread
-    pending = {step.lane: step for step in run.steps if step.done < 0}
-    events: list[Event] = []
+    happened = sorted(
+        (step for step in run.steps if step.execution_index >= 0), key=lambda step: step.execution_index
+    )
+    # Before this step there is only one thread
+    first = min((lane.start_index for lane in run.lanes[1:]), default=0)
+    pending = {step.lane: step for step in run.steps if step.execution_index < 0}
+    events: list[TimelineEvent] = []
     for step in happened:
         if not visible(step, shared) or step.index < first:
             continue
         if events and step.attribute and phrase(step) == events[-1].text and step.line == events[-1].line:
             continue
         kind = "wait" if step.verb.startswith(("waits", "wants", "sleeps")) else "step"
-        event = Event(
+        event = TimelineEvent(
             kind, step.lane, phrase(step), step.file, step.line, step=step, writes=step.kind == "write"
         )
         events.append(event)
@@ -93,22 +98,24 @@ def events_of(run: Run) -> list[Event]:
     assert problem is not None
     for lane, step in pending.items():
         if problem.kind in ("invariant",) and visible(step, shared):
-            events.append(Event("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane))
-    events.append(Event("fail", problem.lane, problem.headline, problem.file, problem.line))
+            events.append(
+                TimelineEvent("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane)
+            )
+    events.append(TimelineEvent("fail", problem.lane, problem.headline, problem.file, problem.line))
     return shortened(events)
 
 
-def shortened(events: list[Event]) -> list[Event]:
-    """Return the events without the middle of a long story."""
-    if len(events) <= SHOWN:
+def shortened(events: list[TimelineEvent]) -> list[TimelineEvent]:
+    """Return the events; leave out the middle of a long story."""
+    if len(events) <= MAX_STORY_EVENTS:
         return events
-    half = SHOWN // 2
-    gap = Event("gap", events[half].lane, f"{len(events) - SHOWN:,} more steps")
+    half = MAX_STORY_EVENTS // 2
+    gap = TimelineEvent("gap", events[half].lane, f"{len(events) - MAX_STORY_EVENTS:,} more steps")
     return [*events[:half], gap, *events[-half:]]
 
 
-def stopped(run: Run) -> dict[int, int]:
-    """Return the steps before which a lane was stopped although it could go on, with the lane that went on."""
+def switches(run: Run) -> dict[int, int]:
+    """Return the steps before which a lane lost its turn although it could go on: step -> lane that ran next."""
     return {
         branch.step: branch.chosen
         for branch in run.branches
@@ -116,22 +123,22 @@ def stopped(run: Run) -> dict[int, int]:
     }
 
 
-def with_stops(run: Run, events: list[Event]) -> list[Event]:
-    """Insert an event for each stop, where the next lane takes over."""
-    found: list[Event] = []
-    order = sorted(stopped(run).items())
+def with_stops(run: Run, events: list[TimelineEvent]) -> list[TimelineEvent]:
+    """Insert an event for each stop, before the first event of the next lane."""
+    found: list[TimelineEvent] = []
+    order = sorted(switches(run).items())
     for event in events:
         while order and event.step is not None and event.step.index > order[0][0]:
             index, other = order.pop(0)
             step = upcoming(events, run.steps[index])
             text = f"is stopped before it {phrase(step, values=False)}"
-            found.append(Event("stop", step.lane, text, step.file, step.line, other))
+            found.append(TimelineEvent("stop", step.lane, text, step.file, step.line, other))
         found.append(event)
     return found
 
 
-def upcoming(events: list[Event], step: Step) -> Step:
-    """Return the first step of the story that a lane makes from a step on."""
+def upcoming(events: list[TimelineEvent], step: Step) -> Step:
+    """Return the first step of the story that the lane of `step` makes at this step or later."""
     for event in events:
         if event.step is not None and event.lane == step.lane and event.step.index >= step.index:
             return event.step
@@ -139,18 +146,18 @@ def upcoming(events: list[Event], step: Step) -> Step:
 
 
 def visible(step: Step, shared: set[tuple[int, str | None]]) -> bool:
-    """Return whether a step belongs into the story."""
+    """Return whether a step belongs to the story."""
     if step.kind == "print":
         return True
     if step.kind == "life" or step.hidden:
         return False
     if step.kind == "sync":
-        return step.key() in shared or step.verb not in QUIET
+        return step.key() in shared or step.verb not in UNIMPORTANT_VERBS
     return step.key() in shared
 
 
 def phrase(step: Step, values: bool = True) -> str:
-    """Return a step in words: `reads self.n (3)`."""
+    """Describe a step in words: `reads self.n (3)`."""
     text = f"{step.verb} {named(step)}".strip()
     if values and step.attribute is not None:
         if step.verb == "writes" and step.attribute != "[]":
@@ -165,15 +172,15 @@ def phrase(step: Step, values: bool = True) -> str:
 
 
 def plain(value: str) -> str:
-    """Return the text of a value; that of an empty container is a word."""
+    """Return the text of a value; "empty" for an empty container."""
     return "empty" if value in ("[]", "{}", "set()", "0 items") else value
 
 
-def sentences(names: list[str], events: list[Event]) -> list[str]:
-    """Tell the events, a sentence for each turn of a lane."""
+def sentences(names: list[str], events: list[TimelineEvent]) -> list[str]:
+    """Describe the events, with a sentence for each turn of a lane."""
     found: list[str] = []
-    turn: list[Event] = []
-    for event in [*events, Event("end", -2, "")]:
+    turn: list[TimelineEvent] = []
+    for event in [*events, TimelineEvent("end", -2, "")]:
         if turn and (event.lane != turn[0].lane or event.kind in ("gap", "fail")):
             found.append(sentence(names, turn))
             turn = []
@@ -184,12 +191,12 @@ def sentences(names: list[str], events: list[Event]) -> list[str]:
     return found
 
 
-def sentence(names: list[str], turn: list[Event]) -> str:
-    """Return one turn of a lane as a sentence."""
+def sentence(names: list[str], turn: list[TimelineEvent]) -> str:
+    """Describe one turn of a lane in a sentence."""
     parts = [f"{event.text}{at_line(event.line)}" for event in turn]
-    if len(parts) > MOST:
-        left = len(parts) - MOST + 1
-        parts = [*parts[:3], f"takes {left} more steps", *parts[-(MOST - 4) :]]
+    if len(parts) > MAX_TURN_STEPS:
+        left = len(parts) - MAX_TURN_STEPS + 1
+        parts = [*parts[:3], f"takes {left} more steps", *parts[-(MAX_TURN_STEPS - 4) :]]
     words = ", ".join(parts[:-1])
     words = f"{words}, and {parts[-1]}" if words else parts[-1]
     return f"{names[turn[0].lane]} {words}."
@@ -199,23 +206,28 @@ def sentence(names: list[str], turn: list[Event]) -> str:
 
 
 def reasons(run: Run) -> list[str]:
-    """Return why it went wrong, as far as the events show it."""
+    """Return the causes of the failure that the events show, as sentences."""
     problem = run.problem
     assert problem is not None
     if problem.kind == "deadlock":
         return circle(run, problem.waits) or [text for wait in problem.waits if (text := lonely(run, wait))]
     if problem.kind == "steps":
         return [
-            "A thread that waits must block: on a condition, an event or a queue. A loop that looks again and "
-            "again takes the processor from the thread that it waits for."
+            "A thread that waits must block on a condition, an event or a queue. A loop that repeats a test takes "
+            "the processor from the thread that it waits for."
         ]
     if not run.lanes[1:]:
         return ["This is not a race: the program fails before it starts a thread."]
-    return lost_update(run) or stale_test(run) or surprise(run)
+    return lost_update(run) or stale_test(run) or needed_switches(run)
 
 
-def circle(run: Run, waits: list[Wait]) -> list[str]:
-    """Tell a circle of lanes, each of which waits for what the next one holds."""
+def circle(run: Run, waits: list[BlockedLane]) -> list[str]:
+    """Describe a circle of lanes, in which each lane waits for a lock of the next one; [] without a circle.
+
+    From each waiting lane a path goes to the holder of its lock, then to the holder of that lane's lock, and so on.
+    If the path comes back to one of its lanes, the part from this lane on is the circle. If it ends, the next lane
+    is tried.
+    """
     waiting = {wait.lane: wait for wait in waits}
     for first in waiting:
         path = [first]
@@ -245,39 +257,40 @@ def circle(run: Run, waits: list[Wait]) -> list[str]:
     return []
 
 
-def lonely(run: Run, wait: Wait) -> str:
-    """Tell why a lane waits without end, where no circle is the cause."""
+def lonely(run: Run, wait: BlockedLane) -> str:
+    """Describe why a lane waits without end although there is no circle; "" if the cause is unknown."""
     name = run.lanes[wait.lane].name
     target = wait.target
     if run.lanes[wait.lane].daemon:
         return ""
     if isinstance(target, Condition):
         began = max(
-            step.done for step in run.steps if step.target is target and step.verb.startswith("waits on")
+            step.execution_index for step in run.steps if step.target is target and step.verb.startswith("waits on")
             and step.lane == wait.lane
         )  # fmt: skip
         calls = [step for step in run.steps if step.target is target and step.verb.startswith("notifies")]
-        others = [step for step in calls if step.done > began]
+        others = [step for step in calls if step.execution_index > began]
         if others:
             last = others[-1]
             return (
                 f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another thread: "
                 f"{run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)}, and notify() wakes one "
-                "thread, not one of your choice. Call notify_all() where every thread must see the change (such "
-                "as a close), or give each kind of waiting thread a condition."
+                "thread, which you cannot choose. Call notify_all() if every thread must see the change (such as "
+                "a close), or use a separate condition for each kind of waiting thread."
             )
-        lost = [step for step in calls if step.note == LOST and 0 <= step.done < began]
+        lost = [step for step in calls if step.note == LOST_NOTIFY and 0 <= step.execution_index < began]
         if lost:
             last = lost[-1]
             return (
                 f"A lost wake-up: {run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)} before "
-                f"{name} begins to wait{at_line(wait.line)}, and a notify is not kept. {name} has to test its "
-                "condition and wait while it holds the lock all the time: `with lock: while not …: wait()`."
+                f"{name} begins to wait{at_line(wait.line)}, and a condition does not store a notify. "
+                f"{name} has to "
+                "hold the lock from its test to its wait: `with lock: while not …: wait()`."
             )
         if calls:
             return (
-                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify came before. Which change does "
-                f"{name} wait for, and who notifies it of this one?"
+                f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify came before. The thread that "
+                f"makes the change for which {name} waits must call notify after the change."
             )
         return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
     if isinstance(target, Queue):
@@ -297,7 +310,7 @@ def lonely(run: Run, wait: Wait) -> str:
 
 
 def lost_update(run: Run) -> list[str]:
-    """Find a read, a write of another lane, and the write that follows the read."""
+    """Find a read, then a write of another lane, and then a write of the first lane that ignores it."""
     for first, between, last in interrupted(run):
         if last.writes and last.verb == "writes" and first.line == last.line and between.verb == "writes":
             saw = f" ({first.before})" if first.before else ""
@@ -306,15 +319,16 @@ def lost_update(run: Run) -> list[str]:
                 f"A lost update: {name(run, first)} reads {first.name}{saw}{at_line(first.line)}. Before it "
                 f"writes, {name(run, between)} writes {between.name}{at_line(between.line)}. Then "
                 f"{name(run, last)} writes"
-                f"{wrote or ' its value'}, made from the old one, and the change of {name(run, between)} is gone.",
-                "Reading, changing and writing must be one step for the others: put one lock around all three, "
+                f"{wrote or ' its value'}, computed from the old value, and the change of {name(run, between)} is "
+                "lost.",
+                "Reading, changing and writing must be one step for other threads: put one lock around all three, "
                 "in every thread.",
             ]
     return []
 
 
 def stale_test(run: Run) -> list[str]:
-    """Find a test whose answer another lane changed before it was used."""
+    """Find a test of a lane, a change of the tested object by another lane, and the use of the old answer."""
     problem = run.problem
     assert problem is not None
     found = list(interrupted(run))
@@ -322,48 +336,56 @@ def stale_test(run: Run) -> list[str]:
         if problem.kind in ("assertion", "invariant"):
             fits = last.lane != problem.lane and last.line != first.line and first.kind == "read"
         else:
-            fits = last.lane == problem.lane and abs(last.line - problem.line) <= 30
+            fits = last.lane == problem.lane and abs(last.line - problem.line) <= MAX_LINES_TO_FAILURE
         if fits:
             return [
                 f"A test that is no longer true: {name(run, first)} {phrase(first)}{at_line(first.line)}. Before "
                 f"it uses the answer{at_line(last.line)}, {name(run, between)} {phrase(between, values=False)} "
                 f"[line {between.line}].",
-                again(run, first, last)
-                or "The test and what depends on it must be one step for the others: hold one lock over both.",
+                advice_to_test_again(run, first, last)
+                or "The test and its use must be one step for other threads: hold one lock over both.",
             ]
     return []
 
 
-def again(run: Run, first: Step, last: Step) -> str:
-    """Tell how a wait between a test and its use must look; "" if there was none."""
+def advice_to_test_again(run: Run, first: Step, last: Step) -> str:
+    """Explain how to wait between a test and its use; "" if the lane did not wait there."""
     for step in run.steps:
-        inside = first.done < step.done < last.done and step.lane == first.lane
+        inside = (
+            first.execution_index < step.execution_index < last.execution_index and step.lane == first.lane
+        )
         if inside and isinstance(step.target, Condition) and step.verb.startswith("waits on"):
             return (
-                f"{name(run, step)} waits on {named(step)} in between{at_line(step.line)}. What it was woken for "
-                "may be gone when it has the lock again, so it must test once more: `while`, not `if`."
+                f"{name(run, step)} waits on {named(step)} in between{at_line(step.line)}. After the wake-up, "
+                "another thread may be the first to get the lock, so this thread must test again: "
+                "`while`, not `if`."
             )
     return ""
 
 
-def surprise(run: Run) -> list[str]:
-    """Name the switches without which the program passes."""
+def needed_switches(run: Run) -> list[str]:
+    """Describe the first three switches of the schedule, for a failure without a known pattern.
+
+    The schedule is already shrunk (shrink.py): without any of its switches the program passes.
+    """
     found = []
-    for index, other in stopped(run).items():
+    for index, other in switches(run).items():
         step = run.steps[index]
         found.append(
-            f"It depends on this switch: {run.lanes[step.lane].name} is stopped before it "
+            f"The failure depends on this switch: {run.lanes[step.lane].name} is stopped before it "
             f"{phrase(step, values=False)}{at_line(step.line)}, and {run.lanes[other].name} goes on."
         )
     return found[:3]
 
 
 def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
-    """Return each (use by a lane, write by another lane, next use by the first lane) of the same object or part."""
+    """Return triples of steps on one object: use by a lane, write by another lane, next use by the first lane."""
     found: list[tuple[Step, Step, Step]] = []
     last: dict[tuple[tuple[int, str | None], int], Step] = {}
     writes: dict[tuple[int, str | None], Step] = {}
-    for step in sorted((step for step in run.steps if step.done >= 0), key=lambda step: step.done):
+    for step in sorted(
+        (step for step in run.steps if step.execution_index >= 0), key=lambda step: step.execution_index
+    ):
         if step.attribute is None:
             continue
         key = step.key()
@@ -371,7 +393,7 @@ def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
         written = writes.get(key)
         if mine is None or written is None or mine.writes:
             pass
-        elif written.lane != step.lane and written.done > mine.done:
+        elif written.lane != step.lane and written.execution_index > mine.execution_index:
             found.append((mine, written, step))
         last[key, step.lane] = step
         if step.writes:
@@ -380,10 +402,10 @@ def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
 
 
 def name(run: Run, step: Step) -> str:
-    """Return the name of a step's lane."""
+    """Return the name of the lane that made a step."""
     return run.lanes[step.lane].name
 
 
 def at_line(line: int) -> str:
-    """Return where something happens: ` [line 12]`; "" if it is not in the student's file."""
+    """Return a line number for a message: ` [line 12]`; "" outside the student's file."""
     return f" [line {line}]" if line else ""

@@ -1,17 +1,19 @@
-"""A model of ewe under the scheduler: clients in memory, a listener in memory, and a stop in the middle.
+"""A model of ewe under the scheduler, with clients and a listener in memory, and perhaps an early stop.
 
     clients ──connect──▶ Arrivals (the listener) ──accept──▶ the model: serve(), its threads, its queue
        ▲                                                        │ hold(stream), or converse(stream) in pieces
        └───────────────── one answer for each request ◀─────────┘
     main: waits for the clients (or does not), then finish(), and waits until serve() returns
 
-The model is the student's class, over ewe's own ewe.processors.base and ewe.streams. Only the conversation is a
-short one, which answers each request with two letters, since a model does not know HTTP.
+The model is the student's class, on ewe's own ewe.processors.base and ewe.streams. Only the conversation is
+replaced: it answers each request with two letters, because a model does not know HTTP.
 
-What must hold, in every schedule: each client that was served to its end got one answer for each request; no
-conversation runs twice, or in two threads at the same time (a coroutine refuses that itself); a signal that ends a
-wait of the listener does not end serve(); the stop does, when all conversations have ended; every connection is
-closed.
+These properties must be true in every schedule. Each client that was served to its end got one answer for each
+request. With `together`, it also got it while all other clients kept their connections: they close when all have
+their answers. A lost wake-up then leaves a client without an answer; otherwise another worker would find its
+connection later. No conversation runs twice, or in two threads at the same time (a coroutine refuses this
+itself). A signal that ends a wait of the listener does not end serve(). After the stop, serve() returns when all
+conversations have ended. Every connection is closed.
 
 Read next: processors/pool.py, and docs/explorer.md, which runs it here.
 """
@@ -19,6 +21,7 @@ Read next: processors/pool.py, and docs/explorer.md, which runs it here.
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,45 +31,49 @@ from typing import Any
 import ewe
 from ewe.config.settings import Config
 from ewe_explore import network
-from ewe_explore.primitives import Primitive
-from ewe_explore.program import Program
-from ewe_explore.scheduler import ACTIVE, Options, ProgramError, Run
+from ewe_explore.primitives import Barrier, Primitive
+from ewe_explore.program import ExploredProgram
+from ewe_explore.scheduler import ACTIVE_RUNS, Options, ProgramError, Run
 from ewe_explore.threads import Thread
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 ANSWER = b"ok"
-SERVER = ("127.0.0.1", 80)
+SERVER_ADDRESS = ("127.0.0.1", 80)
+TOGETHER_S = 5.0  # on the explorer's clock; less than the conversation waits for the next request
 
 
 class Arrival(SimpleNamespace):
-    """An accepted connection: socket, client, server; as ewe.streams.listener.Accepted."""
+    """An accepted connection (socket, client, server), like ewe.streams.listener.Accepted."""
 
 
 class Arrivals(Primitive):
-    """The listener: as ewe.streams.listener.Listener, for connections in memory."""
+    """The listener: like ewe.streams.listener.Listener, for connections in memory."""
 
-    called = "the listener"
+    fixed_name = "the listener"
+    accepts_at_once = 16  # connections, as one process that accepts alone
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: deque[Arrival] = deque()
-        self.handed_out: list[network.Socket] = []
+        self.waiting: deque[Arrival] = deque()  # connections that accept() has not returned yet
+        self.handed_out: list[network.Socket] = []  # the server's ends of the accepted connections
         self.closed = False
         self.accepting = True
-        self.woken = False
-        self.gone = False  # serve() has returned: the listening socket is closed
+        self.woken = False  # wake() was called
+        self.is_gone = False  # serve() has returned: the listening socket is closed
         self.epoll = network.Epoll()
 
     def connect(self, number: int) -> network.Socket:
-        """Return a client's socket; its other end waits to be accepted. Raises ConnectionRefusedError."""
+        """Return a client's socket; its other end waits for accept(). Raises ConnectionRefusedError."""
         self.point("connects to")
-        if self.gone:
+        if self.is_gone:
             raise ConnectionRefusedError
         client, server = network.socketpair()
-        client.called = "the server"
-        server.called = f"client {number}"
-        self.waiting.append(Arrival(socket=server, client=("127.0.0.1", 50000 + number), server=SERVER))
-        self.changed()
+        client.fixed_name = "the server"
+        server.fixed_name = f"client {number}"
+        self.waiting.append(
+            Arrival(socket=server, client=("127.0.0.1", 50000 + number), server=SERVER_ADDRESS)
+        )
+        self.mark_runnable_stale()
         found: network.Socket = client
         return found
 
@@ -77,15 +84,15 @@ class Arrivals(Primitive):
                 yield accepted
         self.wake()
 
-    def accept(self, room: bool = True) -> Arrival | None:
-        accepted, _ = self.wait_for_any(-1, 1 if room else 0)
+    def accept(self, room: bool = True, seconds: float = -1) -> Arrival | None:
+        accepted, _ = self.wait_for_any(seconds, 1 if room else 0)
         return accepted[0] if accepted else None
 
     def wait(self, seconds: float, most: int) -> Any:  # type: ignore[override] # as the listener's
         return self.wait_for_any(seconds, most)
 
     def wait_for_any(self, seconds: float, most: int) -> tuple[list[Arrival], list[int]]:
-        """Return up to `most` connections, and the watched descriptors that are ready."""
+        """Return up to `most` connections, and the ready descriptors among the watched ones."""
         self.accepting = most > 0 and not self.closed
         run = self.point("looks at")
 
@@ -102,7 +109,7 @@ class Arrivals(Primitive):
         watched = [number for number, _ in self.epoll.ready()]
         for number in watched:
             self.epoll.watched[number] = self.epoll.once
-        self.changed()
+        self.mark_runnable_stale()
         return accepted, watched
 
     def watch(self, descriptor: int, events: int, again: bool = False) -> None:
@@ -112,29 +119,28 @@ class Arrivals(Primitive):
         self.epoll.unregister(descriptor)
 
     def interrupt(self) -> None:
-        """End a wait as a signal does, for which serve() must be prepared."""
+        """End a wait as a signal does. serve() must be prepared for this."""
         self.point("interrupts")
         self.wake()
 
     def wake(self) -> None:
-        if not self.quiet():
+        if not self.is_outside_run():
             self.woken = True
-            self.changed()
+            self.mark_runnable_stale()
 
     def close(self) -> None:
-        if not self.quiet():
+        if not self.is_outside_run():
             self.point("closes")
             self.closed = True
             self.wake()
 
-    def changed(self) -> None:
-        """Have the scheduler look again who may run."""
-        if ACTIVE:
-            ACTIVE[-1].dirty = True
 
+class Model(ExploredProgram):
+    """A class of a model as a program.
 
-class Model(Program):
-    """A class of a model as a program. clients: each sends `requests`. early: stop while they are served."""
+    requests: of each client. early: stop while clients are served. together: each client keeps its connection until
+    all clients have their answers; the model needs a worker for each (poolthreads).
+    """
 
     def __init__(
         self,
@@ -143,6 +149,7 @@ class Model(Program):
         clients: int = 2,
         requests: int = 1,
         early: bool = False,
+        together: bool = False,
         options: Options | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
@@ -150,34 +157,27 @@ class Model(Program):
         self.clients = clients
         self.requests = requests
         self.early = early
+        self.together = together
         self.settings = settings or {}
-        self.hosted = hosted_name(self.path)
-        if self.hosted:
-            self.world.instrumented = (self.hosted,)
+        self.module_in_ewe = module_in_ewe(self.path)
+        if self.module_in_ewe:
+            self.world.instrumented = (self.module_in_ewe,)
         self.world.stand_ins["ewe.conversation"] = conversation()
         self.world.stand_ins["ewe.logger"] = log()
 
-    def words(self) -> list[str]:
-        words = ["--model", self.scenario]
+    def arguments(self) -> list[str]:
+        arguments = ["--model", self.scenario]
         if self.clients != 2:
-            words += ["--clients", str(self.clients)]
+            arguments += ["--clients", str(self.clients)]
         if self.requests != 1:
-            words += ["--requests", str(self.requests)]
-        return [*words, "--stop-early"] if self.early else words
+            arguments += ["--requests", str(self.requests)]
+        if self.together:
+            arguments.append("--together")
+        return [*arguments, "--stop-early"] if self.early else arguments
 
     def main(self, run: Run) -> Any:
-        """Be lane 0: the server's main thread."""
-        if self.hosted:
-            module = self.world.find(self.hosted)
-        else:
-            module = self.world.run_file(self.path, self.path.stem)
-        found: Any = getattr(module, self.scenario, None)
-        if not callable(found):
-            raise ProgramError(f"{self.path}: there is no class {self.scenario}")
-        config = Config()
-        for key, value in {"poolthreads": 2, **self.settings}.items():
-            object.__setattr__(config, key, value)
-        processor = found(SimpleNamespace(tls=None, applications=[]), config)
+        """Run the model with its clients, stop it, and check the properties. This is lane 0, the main thread."""
+        processor = self.processor_class()(SimpleNamespace(tls=None, applications=[]), self.config())
         listener = Arrivals()
         processor.listener = listener
 
@@ -189,7 +189,11 @@ class Model(Program):
 
         server = Thread(target=serve, name="serve()")
         server.start()
-        clients = [Client(listener, number + 1, self.requests) for number in range(self.clients)]
+        all_answered = Barrier(self.clients) if self.together else None
+        clients = [
+            ExploredClient(listener, number + 1, self.requests, all_answered)
+            for number in range(self.clients)
+        ]
         for client in clients:
             client.thread.start()
         listener.interrupt()
@@ -198,16 +202,35 @@ class Model(Program):
                 client.thread.join()
         processor.finish()
         server.join()
-        listener.gone = True
+        listener.is_gone = True
         for arrival in listener.waiting:
-            arrival.socket.close()  # as the kernel does when the listening socket goes
+            arrival.socket.close()  # the kernel does this when the listening socket is closed
         for client in clients:
             client.thread.join()
         self.judge(listener, clients)
         return None
 
-    def judge(self, listener: Arrivals, clients: list[Client]) -> None:
-        """Check what must hold after the stop."""
+    def processor_class(self) -> Any:
+        """Import the model's file in this run; return its class. Raises ProgramError."""
+        if self.module_in_ewe:
+            module = self.world.find(self.module_in_ewe)
+        else:
+            module = self.world.run_file(self.path, self.path.stem)
+        found: Any = getattr(module, self.scenario, None)
+        if not callable(found):
+            raise ProgramError(f"{self.path}: there is no class {self.scenario}")
+        return found
+
+    def config(self) -> Config:
+        """Return a configuration with the model's settings."""
+        config = Config()
+        workers = max(2, self.clients) if self.together else 2
+        for key, value in {"poolthreads": workers, **self.settings}.items():
+            setattr(config, key, value)
+        return config
+
+    def judge(self, listener: Arrivals, clients: list[ExploredClient]) -> None:
+        """Check the properties that must be true after the stop."""
         open_ones = [sock for sock in listener.handed_out if not sock.closed]
         assert not open_ones, (
             f"{len(open_ones)} accepted connections are still open after serve() has returned"
@@ -217,12 +240,24 @@ class Model(Program):
                 assert client.answers == self.requests, (
                     f"client {client.number} got {client.answers} of {self.requests} answers"
                 )
+        alone = [client.number for client in clients if client.alone]
+        assert not alone, (
+            f"client {alone[0]} kept its connection for {TOGETHER_S:.0f} s, and another client had no answer in"
+            f" that time, though there is a worker for each of the {self.clients} clients"
+        )
 
 
-class Client:
-    """A client: a lane that sends requests and reads the answers."""
+class ExploredClient:
+    """A client: a lane that sends requests and reads the answers.
 
-    def __init__(self, listener: Arrivals, number: int, requests: int) -> None:
+    all_answered: where it waits for the other clients before it closes, if it does.
+    """
+
+    def __init__(
+        self, listener: Arrivals, number: int, requests: int, all_answered: Barrier | None = None
+    ) -> None:
+        self.all_answered = all_answered
+        self.alone = False  # it has waited for the others in vain
         self.listener = listener
         self.number = number
         self.requests = requests
@@ -240,14 +275,23 @@ class Client:
                 if not connection.recv(100):
                     break
                 self.answers += 1
+            self.meet()
         except OSError:
             pass  # the server has stopped
         finally:
             connection.close()
 
+    def meet(self) -> None:
+        """Keep the connection until every client has its answers, but not longer than TOGETHER_S."""
+        if self.all_answered is not None:
+            try:
+                self.all_answered.wait(TOGETHER_S)
+            except threading.BrokenBarrierError:
+                self.alone = True
+
 
 def conversation() -> ModuleType:
-    """Return what stands for ewe.conversation: two letters for each request."""
+    """Return the replacement of the module ewe.conversation: it answers each request with two letters."""
     module = ModuleType("ewe.conversation")
 
     async def converse(stream: Any, site: Any) -> None:
@@ -268,24 +312,24 @@ def conversation() -> ModuleType:
 
 
 def mark(stream: Any, what: str) -> None:
-    """Note that a conversation has begun. It must not begin twice."""
+    """Note that a conversation has begun. Fail if it begins twice."""
     begun = getattr(stream, "explored", "")
     assert not begun, "two conversations are held over one connection"
     stream.explored = what
 
 
 def log() -> ModuleType:
-    """Return what stands for ewe.logger: an exception that a model catches and logs ends the run."""
+    """Return the replacement of ewe.logger: an exception that a model catches and logs ends the run."""
 
     def exception(text: str) -> None:
         reason = sys.exc_info()[1]
-        if ACTIVE and reason is not None:
-            run = ACTIVE[-1]
+        if ACTIVE_RUNS and reason is not None:
+            run = ACTIVE_RUNS[-1]
             run.crash(run.current, reason)
-            run.mine()
+            run.may_step()
 
     def nothing(*_: Any) -> None:
-        """Be a line of the log."""
+        """Ignore a line of the log."""
 
     module = ModuleType("ewe.logger")
     module.__dict__["errors"] = SimpleNamespace(
@@ -294,8 +338,8 @@ def log() -> ModuleType:
     return module
 
 
-def hosted_name(path: Path) -> str:
-    """Return the name of a module of ewe itself; "" for a student's file."""
+def module_in_ewe(path: Path) -> str:
+    """Return the module name of a file of ewe itself; "" for a student's file."""
     package = Path(ewe.__file__).resolve().parent
     if path.is_relative_to(package):
         return ".".join(path.relative_to(package.parent).with_suffix("").parts)

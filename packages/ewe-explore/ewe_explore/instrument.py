@@ -1,9 +1,9 @@
-"""Instrumentation: puts a point for the scheduler before every access to something that threads may share.
+"""Instrumentation: insert a point for the scheduler before every access to an object that threads may share.
 
-A thread may lose its turn between any two instructions of the interpreter. `self.count += 1` is three of them:
-read the attribute, add, write it back. To explore what happens in between, the source of the student's program is
-changed when it is imported. The changed program means the same, and calls _at() at every place where a switch
-matters:
+A thread may lose its turn between any two instructions of the interpreter. `self.count += 1` is three instructions:
+read the attribute, add, write it back. To explore the switches in between, the explorer changes the source of the
+student's program when it is imported. The changed program has the same meaning, and calls _at() at every place
+where a switch matters:
 
     self.count += 1         _at(1, self).count += _at(2, 1)         1: before the read   2: before the write
     return self.items       return _at(3, self).items
@@ -12,16 +12,16 @@ matters:
     while items:            while _at(6, items):                    if `items` is a list, a dict, a set, ...
     done = True             done = _at(7, True)                     if another function uses this `done`
 
-_at() returns its second argument. Before that it records the step, and the scheduler may run other lanes first.
-Local variables get no point, since no other thread sees them. Neither do accesses whose object cannot be changed.
+_at() records the step, and the scheduler may run other lanes first. Then _at() returns its second argument. Local
+variables get no point, because no other thread sees them. Accesses to immutable objects get no point, either.
 
-The accesses are those of the source and not those of the bytecode: a schedule that was found under Python 3.11 is
-the same schedule under 3.13, and a step has the name that the student wrote. (sys.settrace with f_trace_opcodes
-would see more switches inside one expression, and each version of Python has other instructions.)
+The accesses are those of the source, not those of the bytecode. A schedule from Python 3.11 is therefore the same
+schedule under 3.13, and a step has the name that the student wrote. (sys.settrace with f_trace_opcodes would see
+more switches inside one expression, but the instructions differ between versions of Python.)
 
-What can go wrong: a point is before the access. Where the arguments of a call have points themselves, the point of
-the call stands around the last argument, so that a switch between the arguments and the call is possible, too. A
-`+=` needs its object at its second point: the first one leaves it on a stack of the lane (Lane.pending).
+Two details. A point is before the access. If the arguments of a call have points themselves, the point of the call
+is therefore around the last argument, so that a switch between the arguments and the call is possible. The second
+point of a `+=` needs the object of the first one, which leaves it on a stack of the lane (Lane.pending).
 
 Read next: modules.py, which imports the changed program; scheduler.py.
 """
@@ -36,14 +36,28 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from ewe_explore.scheduler import ACTIVE, Step
+from ewe_explore.scheduler import ACTIVE_RUNS, Step
 
-AT = "_ewe_at"
-HOLD = "_ewe_hold"
+AT_NAME = "_ewe_at"
+HOLD_NAME = "_ewe_hold"
 CONTAINERS = (list, dict, set, deque, bytearray, OrderedDict, defaultdict, Counter)
-FIXED = (int, float, complex, str, bytes, bool, tuple, frozenset, range, slice, type(None), ModuleType, type)
-# Methods of containers that change nothing.
-READERS = frozenset(
+IMMUTABLE_TYPES = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    tuple,
+    frozenset,
+    range,
+    slice,
+    type(None),
+    ModuleType,
+    type,
+)
+# Methods of containers that do not change the container.
+READING_METHODS = frozenset(
     {
         "copy",
         "count",
@@ -58,8 +72,8 @@ READERS = frozenset(
         "union",
     }
 )
-# Builtin functions that look into their first argument.
-LOOKS = frozenset(
+# Builtin functions that read the contents of their first argument.
+SIZE_FUNCTIONS = frozenset(
     {
         "all",
         "any",
@@ -80,7 +94,7 @@ LOOKS = frozenset(
 
 
 class Variable:
-    """Stands for a variable of a function or a module that several functions use. frame: where it was seen last."""
+    """A variable of a function or a module that several functions use. frame: the frame of its last access."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -88,11 +102,11 @@ class Variable:
 
 
 @dataclass(slots=True)
-class Site:
+class SourcePoint:
     """A place in the source with a point. kind: attribute, item, content, call, name.
 
-    late: this is the second point of an access, whose object HOLD or the first point has put aside.
-    holds: put the object aside for the second point.
+    is_second: this is the second point of an access; HOLD_NAME or the first point has stored the object.
+    stores_object: store the object for the second point.
     """
 
     file: str
@@ -103,25 +117,25 @@ class Site:
     writes: bool
     verb: str
     variable: Variable | None = None
-    late: bool = False
-    holds: bool = False
+    is_second: bool = False
+    stores_object: bool = False
 
 
-SITES: list[Site] = []
+SOURCE_POINTS: list[SourcePoint] = []
 
 
 def at(number: int, value: Any = None) -> Any:
-    """Be a point: record the access that comes next, and return `value`."""
-    if not ACTIVE:
+    """Implement a point: record the access that follows, and return `value`."""
+    if not ACTIVE_RUNS:
         return value
-    run = ACTIVE[-1]
+    run = ACTIVE_RUNS[-1]
     if run.inside_invariant:
         return value
-    site = SITES[number]
-    kind = site.kind
+    source_point = SOURCE_POINTS[number]
+    kind = source_point.kind
     target = value
     attribute: str | None = None
-    if site.late:
+    if source_point.is_second:  # the first point has put the object on the stack `pending`
         pending = run.current.pending
         while pending and pending[-1][0] != number:
             pending.pop()
@@ -129,42 +143,42 @@ def at(number: int, value: Any = None) -> Any:
             return value
         target = pending.pop()[1]
     if kind == "name":
-        target = site.variable
-        attribute = site.name
-        if run.detailed and site.variable is not None:
-            site.variable.frame = sys._getframe(1)
-    elif isinstance(target, FIXED) or getattr(type(target), "controlled", False) is True:
+        target = source_point.variable
+        attribute = source_point.name
+        if run.detailed and source_point.variable is not None:
+            source_point.variable.frame = sys._getframe(1)
+    elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "controlled", False) is True:
         if not (kind == "attribute" and isinstance(target, type)):
-            return value
-        attribute = site.name
+            return value  # the object cannot change, or its own methods have points
+        attribute = source_point.name
     elif kind == "attribute":
-        attribute = site.name
+        attribute = source_point.name
     else:
         if kind != "item" and not isinstance(target, CONTAINERS):
-            return value
+            return value  # no container, so its contents cannot change
         attribute = "[]"
     run.point(
         Step(
             run.current.number,
-            "write" if site.writes else "read",
-            site.verb,
-            site.text,
-            target,
-            attribute,
-            site.writes,
-            site.file,
-            site.line,
+            "write" if source_point.writes else "read",
+            source_point.verb,
+            source_point.text,
+            target=target,
+            attribute=attribute,
+            writes=source_point.writes,
+            file=source_point.file,
+            line=source_point.line,
         )
     )
-    if site.holds:
+    if source_point.stores_object:
         run.current.pending.append((number + 1, target))
     return value
 
 
 def hold(number: int, value: Any) -> Any:
-    """Put the object of a call aside until its arguments are known; return it."""
-    if ACTIVE:
-        ACTIVE[-1].current.pending.append((number + 1, value))
+    """Store the object of a call until its arguments are known; return the object."""
+    if ACTIVE_RUNS:
+        ACTIVE_RUNS[-1].current.pending.append((number + 1, value))
     return value
 
 
@@ -181,10 +195,10 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def shared_names(tree: ast.AST) -> set[str]:
-    """Return the names of variables that one function changes and another uses.
+    """Return the names of variables that one function changes and another function uses.
 
-    These are the names of `global` and `nonlocal` statements, and the variables of a function that it assigns more
-    than once and that a function inside it uses.
+    These are the names of `global` and `nonlocal` statements, and the variables that a function assigns more than
+    once and that a nested function uses.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -196,7 +210,7 @@ def shared_names(tree: ast.AST) -> set[str]:
 
 
 def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Return the variables that a function itself assigns more than once."""
+    """Return the variables that a function assigns more than once, without its nested functions."""
     counts: Counter[str] = Counter()
     for node in own_nodes(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -205,7 +219,7 @@ def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 
 def used_inside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Return the names that functions inside a function read."""
+    """Return the names that nested functions of a function read."""
     found: set[str] = set()
     for node in ast.walk(function):
         if node is not function and isinstance(node, FUNCTIONS):
@@ -216,7 +230,7 @@ def used_inside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 
 def own_nodes(function: ast.AST) -> Iterable[ast.AST]:
-    """Yield the nodes of a function without those of the functions inside it."""
+    """Yield the nodes of a function without those of its nested functions."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
             yield child
@@ -224,24 +238,30 @@ def own_nodes(function: ast.AST) -> Iterable[ast.AST]:
 
 
 class Points(ast.NodeTransformer):
-    """Adds the points of one file."""
+    """Adds the points of one file. names: its shared variables (shared_names())."""
 
     def __init__(self, file: str, names: set[str]) -> None:
         self.file = file
         self.names = names
         self.variables = {name: Variable(name) for name in names}
 
-    def site(
+    def add_point(
         self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
     ) -> int:
-        """Add a site; return its number. The text is the source of the node."""
+        """Add a point to SOURCE_POINTS; return its number. more: the other fields of SourcePoint.
+
+        The default of `text` is the source of the node.
+        """
         text = more.pop("text", "") or ast.unparse(node)
         text = text if len(text) <= 40 else text[:39] + "…"
-        SITES.append(Site(self.file, node.lineno, kind, text, name, writes, verb, **more))
-        return len(SITES) - 1
+        SOURCE_POINTS.append(SourcePoint(self.file, node.lineno, kind, text, name, writes, verb, **more))
+        return len(SOURCE_POINTS) - 1
 
     def wrap(self, function: str, number: int, value: ast.expr | None, like: ast.AST) -> ast.expr:
-        """Return a call of AT or HOLD around a value."""
+        """Return the call `function(number, value)`; without the value if that is None.
+
+        function: AT_NAME or HOLD_NAME. like: the node whose position in the source the call gets.
+        """
         arguments: list[ast.expr] = [ast.Constant(number)]
         if value is not None:
             arguments.append(value)
@@ -251,35 +271,39 @@ class Points(ast.NodeTransformer):
     # Accesses
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Turn `a.b` into `_ewe_at(1, a).b`, for a read, a write and a `del`."""
         writes = not isinstance(node.ctx, ast.Load)
-        number = self.site(node, "attribute", node.attr, "writes" if writes else "reads", writes)
+        number = self.add_point(node, "attribute", node.attr, "writes" if writes else "reads", writes)
         value = self.visit(node.value)
-        node.value = self.wrap(AT, number, value, node)
+        node.value = self.wrap(AT_NAME, number, value, node)
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """Turn `a[i]` into `_ewe_at(1, a)[i]`, for a read, a write and a `del`."""
         writes = not isinstance(node.ctx, ast.Load)
         verb = "removes" if isinstance(node.ctx, ast.Del) else "writes" if writes else "reads"
-        number = self.site(node, "item", "[]", verb, writes)
-        node.value = self.wrap(AT, number, self.visit(node.value), node)
+        number = self.add_point(node, "item", "[]", verb, writes)
+        node.value = self.wrap(AT_NAME, number, self.visit(node.value), node)
         node.slice = self.visit(node.slice)
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Turn the read of a shared variable `n` into `_ewe_at(1) or n`. _ewe_at(1) returns None."""
         if node.id not in self.names or not isinstance(node.ctx, ast.Load):
             return node
-        number = self.site(node, "name", node.id, "reads", False, variable=self.variables[node.id])
-        either = ast.BoolOp(ast.Or(), [self.wrap(AT, number, None, node), node])
+        number = self.add_point(node, "name", node.id, "reads", False, variable=self.variables[node.id])
+        either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, node), node])
         return ast.copy_location(either, node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Add the point of a method call, or of a builtin function that reads a container, such as len(a)."""
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id in LOOKS and node.args:
+        if isinstance(node.func, ast.Name) and node.func.id in SIZE_FUNCTIONS and node.args:
             first = node.args[0]
             if isinstance(first, ast.Name | ast.Attribute | ast.Subscript):
-                number = self.site(node, "content", "[]", "calls", node.func.id == "next")
-                node.args[0] = self.wrap(AT, number, self.visit(first), first)
+                number = self.add_point(node, "content", "[]", "calls", node.func.id == "next")
+                node.args[0] = self.wrap(AT_NAME, number, self.visit(first), first)
                 node.args[1:] = [self.visit(each) for each in node.args[1:]]
                 node.keywords = [self.visit(each) for each in node.keywords]
                 return node
@@ -289,53 +313,62 @@ class Points(ast.NodeTransformer):
     def method_call(self, node: ast.Call, function: ast.Attribute) -> ast.expr:
         """Add the point of `object.method(arguments)`."""
         text = ast.unparse(function) + ("(…)" if node.args or node.keywords else "()")
-        writes = function.attr not in READERS
-        plain = all(isinstance(each, ast.Constant | ast.Name) for each in node.args) and not node.keywords
+        writes = function.attr not in READING_METHODS
+        has_simple_arguments = (
+            all(isinstance(each, ast.Constant | ast.Name) for each in node.args) and not node.keywords
+        )
         last = node.args[-1] if node.args and not node.keywords else None
-        later = not plain and last is not None and not isinstance(last, ast.Starred)
-        number = self.site(node, "call", function.attr, "calls", writes, text=text)
-        if later:
-            self.site(node, "call", function.attr, "calls", writes, text=text, late=True)
+        # Arguments that have points run first: the call is recorded after them, in the last argument.
+        records_after_arguments = (
+            not has_simple_arguments and last is not None and not isinstance(last, ast.Starred)
+        )
+        number = self.add_point(node, "call", function.attr, "calls", writes, text=text)
+        if records_after_arguments:
+            self.add_point(node, "call", function.attr, "calls", writes, text=text, is_second=True)
         value = self.visit(function.value)
-        function.value = self.wrap(HOLD if later else AT, number, value, function)
+        function.value = self.wrap(HOLD_NAME if records_after_arguments else AT_NAME, number, value, function)
         node.args = [self.visit(each) for each in node.args]
         node.keywords = [self.visit(each) for each in node.keywords]
-        if later:
-            node.args[-1] = self.wrap(AT, number + 1, node.args[-1], node.args[-1])
+        if records_after_arguments:
+            node.args[-1] = self.wrap(AT_NAME, number + 1, node.args[-1], node.args[-1])
         return node
 
-    # Tests and loops: they look into containers
+    # Tests and loops: they read the contents of containers
 
     def content(self, node: ast.expr, verb: str = "tests") -> ast.expr:
-        """Return an expression with a point that counts if its value is a container."""
+        """Return an expression with a point. The point takes effect only if the value is a container."""
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             node.operand = self.content(node.operand)
             return node
         if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
             visited: ast.expr = self.visit(node)
             return visited
-        number = self.site(node, "content", "[]", verb, False)
-        return self.wrap(AT, number, self.visit(node), node)
+        number = self.add_point(node, "content", "[]", verb, False)
+        return self.wrap(AT_NAME, number, self.visit(node), node)
 
     def visit_If(self, node: ast.If) -> ast.stmt:
+        """Add a point if the test reads a container, and the points of both branches."""
         node.test = self.content(node.test)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
 
     def visit_While(self, node: ast.While) -> ast.stmt:
+        """Add a point if the test reads a container, and the points of the loop."""
         node.test = self.content(node.test)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        """Add a point if the test reads a container, and the points of the message."""
         node.test = self.content(node.test)
         if node.msg is not None:
             node.msg = self.visit(node.msg)
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        """Add a point if the test of `a if test else b` reads a container."""
         node.test = self.content(node.test)
         node.body = self.visit(node.body)
         node.orelse = self.visit(node.orelse)
@@ -346,6 +379,7 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Add a point to `x in a` and `x not in a`: both read the container `a`."""
         node.left = self.visit(node.left)
         node.comparators = [
             self.content(each, "looks into") if isinstance(op, ast.In | ast.NotIn) else self.visit(each)
@@ -354,6 +388,7 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_For(self, node: ast.For) -> ast.stmt:
+        """Add a point to `for x in a`: the loop reads the container `a`."""
         node.target = self.visit(node.target)
         node.iter = self.content(node.iter, "goes through")
         node.body = self.block(node.body)
@@ -363,11 +398,13 @@ class Points(ast.NodeTransformer):
     # Assignments
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        """Turn `n = value`, for a shared variable `n`, into `n = _ewe_at(1, value)`."""
         node.value = self.stored(self.visit(node.value), node.targets)
         node.targets = [self.visit(each) for each in node.targets]
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        """Add the points of `n: type = value`; leave `n: type` without a point."""
         if node.value is not None:
             node.value = self.stored(self.visit(node.value), [node.target])
         node.target = self.visit(node.target) if node.value is not None else node.target
@@ -383,28 +420,35 @@ class Points(ast.NodeTransformer):
             for name in ast.walk(target):
                 if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in self.names:
                     variable = self.variables[name.id]
-                    number = self.site(name, "name", name.id, "writes", True, variable=variable)
-                    value = self.wrap(AT, number, value, value)
+                    number = self.add_point(name, "name", name.id, "writes", True, variable=variable)
+                    value = self.wrap(AT_NAME, number, value, value)
         return value
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
+        """Add two points to `target += value`: before the read, and before the write.
+
+        name += value      _at(1); name += _at(2, value)
+        a.b += value       _at(1, a).b += _at(2, value)     _at(2) gets `a` from Lane.pending
+        """
         target = node.target
         value = self.visit(node.value)
         if isinstance(target, ast.Name):
             node.value = self.stored(value, [target])
             if target.id not in self.names:
                 return node
-            number = self.site(target, "name", target.id, "reads", False, variable=self.variables[target.id])
-            first = ast.Expr(self.wrap(AT, number, None, node))
+            number = self.add_point(
+                target, "name", target.id, "reads", False, variable=self.variables[target.id]
+            )
+            first = ast.Expr(self.wrap(AT_NAME, number, None, node))
             return [ast.copy_location(first, node), node]
         kind = "attribute" if isinstance(target, ast.Attribute) else "item"
         name = target.attr if isinstance(target, ast.Attribute) else "[]"
-        number = self.site(target, kind, name, "reads", False, holds=True)
-        self.site(target, kind, name, "writes", True, late=True)
-        target.value = self.wrap(AT, number, self.visit(target.value), target)
+        number = self.add_point(target, kind, name, "reads", False, stores_object=True)
+        self.add_point(target, kind, name, "writes", True, is_second=True)
+        target.value = self.wrap(AT_NAME, number, self.visit(target.value), target)
         if isinstance(target, ast.Subscript):
             target.slice = self.visit(target.slice)
-        node.value = self.wrap(AT, number + 1, value, value)
+        node.value = self.wrap(AT_NAME, number + 1, value, value)
         return node
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -415,12 +459,13 @@ class Points(ast.NodeTransformer):
             found.extend(visited if isinstance(visited, list) else [visited])
         return found
 
-    # What has no points: annotations, patterns, types
+    # Without points: annotations, patterns, types
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
+        """Add the points of a function, but none to its return annotation."""
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)
         node.body = self.block(node.body)
@@ -432,6 +477,7 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_match_case(self, node: ast.match_case) -> ast.match_case:
+        """Add the points of a case, but none to its pattern."""
         if node.guard is not None:
             node.guard = self.visit(node.guard)
         node.body = self.block(node.body)

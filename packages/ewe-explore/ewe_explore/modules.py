@@ -1,19 +1,20 @@
 """A world: the modules that a program under the scheduler imports.
 
-The student's files are read again for each run, so that no run leaves anything to the next. They get their own
-__import__, and with it other modules where a thread could wait:
+The explorer reads the student's files again for each run, so that no run affects the next one. The files get a
+separate __import__, which replaces the modules in which a thread could wait:
 
-    import threading, queue, time, socket, select  ──▶  stand-ins of the explorer
-    import pool                (a file beside it)  ──▶  read, instrumented, executed for this run
-    import concurrent.futures, selectors           ──▶  the standard library's source over the stand-ins
-    import ewe.processors.base                     ──▶  ewe's source over the stand-ins
-    import json                                    ──▶  the real one
+    import threading, queue, time, socket, select  ──▶  replacements by the explorer
+    import pool             (another of its files) ──▶  read, instrumented and executed for this run
+    import concurrent.futures, selectors           ──▶  the standard library's source on the replacements
+    import ewe.processors.base                     ──▶  ewe's source on the replacements
+    import json                                    ──▶  the real module
 
-Nothing of this reaches the interpreter that runs the explorer: the real `threading` stays as it is, and other
-threads of the process (those of a test runner, for example) are never under the scheduler.
+The interpreter of the explorer does not change: the real `threading` stays the same, and other threads of the
+process (those of a test runner, for example) are never under the scheduler.
 
-What can go wrong: a module of the standard library that waits by itself, such as subprocess or multiprocessing,
-gets the real calls, and a lane that waits there stops the run. The watchdog of scheduler.py reports the line.
+Possible failures: a module of the standard library that makes blocking calls itself, such as subprocess or
+multiprocessing, uses the real calls. A lane that blocks there stops the run; the watchdog of scheduler.py reports
+the line.
 
 Read next: instrument.py; harness.py, which runs a model of ewe in such a world.
 """
@@ -36,18 +37,18 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ewe_explore import instrument, network, primitives, queues, threads
-from ewe_explore.scheduler import ACTIVE, Step, place, show
+from ewe_explore.scheduler import ACTIVE_RUNS, Step, location, show
 
-# Packages whose source runs over the stand-ins. Their modules are loaded once for each world, those that keep
-# threads for each run.
-HOSTED = ("concurrent", "selectors", "socketserver", "sched", "ewe")
-EACH_RUN = "concurrent"
-# Modules that change nothing under the scheduler: the real ones are shared.
-SHARED = ("ewe_explore", "ewe.http", "ewe.config", "ewe.registry")
+# The source of these packages runs on the replacements. A world loads their modules once; it loads the modules of
+# RELOADED_EACH_RUN, which keep threads, again for each run.
+RELOADED_MODULES = ("concurrent", "selectors", "socketserver", "sched", "ewe")
+RELOADED_EACH_RUN = "concurrent"
+# These modules need no replacement: all worlds share the real ones.
+SHARED_MODULES = ("ewe_explore", "ewe.http", "ewe.config", "ewe.registry")
 
 
 def stand_in(name: str, real: ModuleType, **others: Any) -> ModuleType:
-    """Return a module with the names of a real one, some of them replaced."""
+    """Return a copy of a real module in which `others` replace some names."""
     module = ModuleType(name)
     module.__dict__.update({key: value for key, value in vars(real).items() if not key.startswith("__")})
     module.__dict__.update(others)
@@ -55,7 +56,7 @@ def stand_in(name: str, real: ModuleType, **others: Any) -> ModuleType:
 
 
 def stand_ins() -> dict[str, ModuleType]:
-    """Return the modules of the explorer, by the names under which programs import them."""
+    """Return the replacements, by the names under which programs import them."""
     import _thread
 
     return {
@@ -134,26 +135,26 @@ def stand_ins() -> dict[str, ModuleType]:
 
 
 class World:
-    """Loads programs. directories: where the student's files are. instrumented: packages of ewe that get points."""
+    """Loads programs. directories: of the student's files. instrumented: packages of ewe that get points."""
 
     def __init__(self, directories: Sequence[Path], instrumented: Sequence[str] = ()) -> None:
         self.directories = [directory.resolve() for directory in directories]
         self.instrumented = tuple(instrumented)
         self.stand_ins = stand_ins()
-        self.kept: dict[str, ModuleType] = {}  # of hosted packages
-        self.fresh: dict[str, ModuleType] = {}  # of the student, for this run
+        self.kept: dict[str, ModuleType] = {}  # modules of hosted packages, for all runs
+        self.fresh: dict[str, ModuleType] = {}  # the student's modules, for this run
         self.codes: dict[tuple[str, int, int], CodeType] = {}
-        self.at_exit: list[Any] = []  # what this run has registered for the end of the program
+        self.at_exit: list[Any] = []  # functions that this run has registered for the program's end
         self.stand_ins["threading"].__dict__["_register_atexit"] = self.register_at_exit
-        self.placed: list[str] = []  # names in sys.modules that this run has placed there
+        self.placed: list[str] = []  # names that this run has added to sys.modules
         self.builtins = dict(vars(builtins))
         self.builtins.update(
             {
                 "__import__": self.import_module,
                 "print": record_print,
                 "input": no_input,
-                instrument.AT: instrument.at,
-                instrument.HOLD: instrument.hold,
+                instrument.AT_NAME: instrument.at,
+                instrument.HOLD_NAME: instrument.hold,
             }
         )
 
@@ -164,16 +165,16 @@ class World:
         self.at_exit = []
 
     def end(self) -> None:
-        """Remove the names that this run has placed in sys.modules."""
+        """Remove the names that this run has added to sys.modules."""
         while self.placed:
             sys.modules.pop(self.placed.pop(), None)
 
     def register_at_exit(self, function: Any, *args: Any, **named: Any) -> None:
-        """Be threading._register_atexit(): thread pools end their threads so."""
+        """Replace threading._register_atexit(), by which thread pools end their threads."""
         self.at_exit.append(lambda: function(*args, **named))
 
     def leave(self) -> None:
-        """Do what the program has registered for its end."""
+        """Call the functions that the program has registered for its end."""
         while self.at_exit:
             self.at_exit.pop()()
 
@@ -192,7 +193,7 @@ class World:
             module.__path__ = [str(path.parent)]
         module.__dict__["__builtins__"] = self.builtins
         modules[name] = module
-        if name not in sys.modules:  # dataclasses look for a class's module there
+        if name not in sys.modules:  # dataclasses search for the module of a class there
             sys.modules[name] = module
             self.placed.append(name)
         try:
@@ -206,7 +207,7 @@ class World:
         return module
 
     def code(self, path: Path, points: bool) -> CodeType:
-        """Return the code of a file, with or without points; each version of a file is compiled once."""
+        """Return the code of a file, with or without points. Compile each version of a file once."""
         facts = path.stat()
         key = (f"{path}:{points}", facts.st_mtime_ns, facts.st_size)
         if key not in self.codes:
@@ -227,7 +228,7 @@ class World:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        """Be __import__ for the program."""
+        """Implement __import__ for the program."""
         whole = name
         if level:
             package = str((globals or {}).get("__package__") or "")
@@ -247,7 +248,7 @@ class World:
         return self.find(whole.partition(".")[0]) if level == 0 else module
 
     def find(self, name: str) -> ModuleType | None:
-        """Return a module that is not the real one; None if the real one is meant."""
+        """Return the program's own version of a module; None if the program uses the real module."""
         if name in self.stand_ins:
             self.attach(name, self.stand_ins[name])
             return self.stand_ins[name]
@@ -256,19 +257,19 @@ class World:
                 return modules[name]
         top = name.partition(".")[0]
         parent = name.rpartition(".")[0]
-        if any(name == each or name.startswith(each + ".") for each in SHARED):
+        if any(name == each or name.startswith(each + ".") for each in SHARED_MODULES):
             module = importlib.import_module(name)
             self.attach(name, module)
             return module
-        if top in HOSTED:
+        if top in RELOADED_MODULES:
             if parent:
                 self.find(parent)
-            spec = importlib.machinery.PathFinder.find_spec(name, self.places(parent))
+            spec = importlib.machinery.PathFinder.find_spec(name, self.search_path(parent))
             if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
                 return None
             points = name.startswith(self.instrumented) if self.instrumented else False
             package = spec.submodule_search_locations is not None
-            modules = self.fresh if top == EACH_RUN else self.kept
+            modules = self.fresh if top == RELOADED_EACH_RUN else self.kept
             module = self.execute(name, Path(spec.origin), modules, points, package)
             self.attach(name, module)
             return module
@@ -281,8 +282,8 @@ class World:
         self.attach(name, module)
         return module
 
-    def places(self, package: str) -> list[str] | None:
-        """Return where the modules of a package are; None is the whole path."""
+    def search_path(self, package: str) -> list[str] | None:
+        """Return the directories of a package's modules; None means sys.path."""
         module = self.fresh.get(package) or self.kept.get(package)
         return list(module.__path__) if module is not None else None
 
@@ -294,7 +295,7 @@ class World:
                 setattr(modules[parent], last, module)
 
     def file_of(self, name: str) -> Path | None:
-        """Return the student's file of a module, if there is one."""
+        """Return the student's file with a module, or None."""
         parts = name.split(".")
         for directory in self.directories:
             path = directory.joinpath(*parts)
@@ -307,25 +308,36 @@ class World:
 def record_print(
     *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, **_: Any
 ) -> None:
-    """Be print() for the program: the text becomes a step and is shown in the timeline."""
+    """Implement print() for the program: the text becomes a step of the timeline."""
     if file is not None and file not in (sys.stdout, sys.stderr):
         print(*values, sep=sep, end=end, file=file)
         return
-    if not ACTIVE or ACTIVE[-1].over or ACTIVE[-1].inside_invariant:
+    if not ACTIVE_RUNS or ACTIVE_RUNS[-1].over or ACTIVE_RUNS[-1].inside_invariant:
         return
-    run = ACTIVE[-1]
+    run = ACTIVE_RUNS[-1]
     text = (" " if sep is None else sep).join(map(str, values))
-    where = place()
+    file_name, line = location()
     run.point(
-        Step(run.current.number, "print", "prints", show(text), None, None, False, *where), decides=False
+        Step(
+            run.current.number,
+            "print",
+            "prints",
+            show(text),
+            target=None,
+            attribute=None,
+            writes=False,
+            file=file_name,
+            line=line,
+        ),
+        decides=False,
     )
 
 
 def no_fork() -> int:
-    """Be os.fork() for the program."""
-    raise RuntimeError("os.fork() cannot be explored: the scheduler knows threads, not processes")
+    """Implement os.fork() for the program: refuse it."""
+    raise RuntimeError("os.fork() cannot be explored: the scheduler controls threads, not processes")
 
 
 def no_input(_prompt: str = "") -> str:
-    """Be input() for the program."""
-    raise RuntimeError("input() cannot be explored: give the scenario its values")
+    """Implement input() for the program: refuse it."""
+    raise RuntimeError("input() cannot be explored: write the values into the scenario")

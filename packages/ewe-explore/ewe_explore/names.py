@@ -1,4 +1,4 @@
-"""Names for people: of a lock, from the line that makes it; of a line, its text."""
+"""Names for messages: the name of a lock, from the source line that makes it, and the text of a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEYWORD = re.compile(r"^\s*\"?([A-Za-z_]\w*)\"?\s*[:=]")
 
 @lru_cache(maxsize=4096)
 def name_of(file: str, line: int) -> str:
-    """Return the name that a line of source assigns, in the singular if it makes several; "" if it assigns none."""
+    """Return the name that a source line assigns, in the singular for several objects; "" without an assignment."""
     if not file:
         return ""
     text = linecache.getline(file, line)

@@ -1,13 +1,13 @@
 """Sockets in memory: a program's connections, without the kernel.
 
-A connection is two pipes, one in each direction. A call that would wait in the kernel blocks its lane instead,
-and a send, a receive, an accept and a close are steps on the pipe. select(), poll() and epoll are there too, so
-that `selectors` works. File descriptors are numbers from FIRST on, counted for each run.
+A connection is two pipes, one in each direction. A call that would wait in the kernel blocks its lane instead. A
+send, a receive, an accept and a close are steps. The module also has select(), poll() and epoll, so that
+`selectors` works. File descriptors are numbers above FIRST_DESCRIPTOR, counted for each run.
 
-What is as in Linux: send() to a peer that has closed raises BrokenPipeError, connect() to a port that no socket
-listens on raises ConnectionRefusedError, a timeout raises TimeoutError, close() in one thread does not wake a
-recv() in another, shutdown() does. What is not: nothing is lost, reordered or cut, and a full pipe holds CAPACITY
-bytes.
+The behaviour is that of Linux: send() to a closed peer raises BrokenPipeError, connect() to a port without a
+listening socket raises ConnectionRefusedError, a timeout raises TimeoutError, and close() in one thread does not
+wake a recv() in another thread, but shutdown() does. The differences to Linux: no byte is lost, reordered or cut,
+and a full pipe contains BUFFER_BYTES bytes.
 
 Read next: modules.py.
 """
@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE, Run
+from ewe_explore.scheduler import ACTIVE_RUNS, Run
 
-FIRST = 1000  # the first descriptor
-CAPACITY = 64 * 1024
+FIRST_DESCRIPTOR = 1000  # descriptors are larger numbers
+BUFFER_BYTES = 64 * 1024
 Address = tuple[str, int]
 
 
@@ -34,13 +34,13 @@ class Network:
     """The sockets of one run."""
 
     def __init__(self) -> None:
-        self.sockets: dict[int, Any] = {}
-        self.listening: dict[int, Socket] = {}
-        self.next_descriptor = FIRST
+        self.sockets: dict[int, Any] = {}  # by descriptor
+        self.listening: dict[int, Socket] = {}  # by port
+        self.next_descriptor = FIRST_DESCRIPTOR
         self.next_port = 50000
 
     def add(self, item: Any) -> int:
-        """Return a descriptor for a socket."""
+        """Register a socket; return its descriptor."""
         self.next_descriptor += 1
         self.sockets[self.next_descriptor] = item
         return self.next_descriptor
@@ -48,7 +48,7 @@ class Network:
 
 def network() -> Network:
     """Return the network of the run in progress."""
-    run = ACTIVE[-1]
+    run = ACTIVE_RUNS[-1]
     if run.network is None:
         run.network = Network()
     found: Network = run.network
@@ -56,7 +56,7 @@ def network() -> Network:
 
 
 class Pipe:
-    """The bytes that travel in one direction."""
+    """The bytes in one direction of a connection."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -67,7 +67,7 @@ class Pipe:
         return bool(self.data) or self.ended
 
     def writable(self) -> bool:
-        return len(self.data) < CAPACITY or self.unread
+        return len(self.data) < BUFFER_BYTES or self.unread
 
 
 class Socket(Primitive):
@@ -84,19 +84,19 @@ class Socket(Primitive):
         self.family = family
         self.type = type
         self.proto = proto
-        self.incoming: Pipe | None = None
+        self.incoming: Pipe | None = None  # None until the socket is connected
         self.outgoing: Pipe | None = None
-        self.waiting: deque[Socket] | None = None  # connections to accept, of a listening socket
+        self.waiting: deque[Socket] | None = None  # the backlog, if the socket listens
         self.backlog = 128
-        self.name: Address = ("0.0.0.0", 0)
-        self.peer: Address = ("0.0.0.0", 0)
-        self.timeout: float | None = None
-        self.kernel_limit: float | None = None  # SO_RCVTIMEO
-        self.number = network().add(self) if ACTIVE else -1
+        self.name: Address = ("0.0.0.0", 0)  # getsockname()
+        self.peer: Address = ("0.0.0.0", 0)  # getpeername()
+        self.timeout: float | None = None  # settimeout(), in seconds
+        self.kernel_limit: float | None = None  # SO_RCVTIMEO, in seconds
+        self.number = network().add(self) if ACTIVE_RUNS else -1  # fileno()
         self.closed = False
-        self._io_refs = 0
+        self._io_refs = 0  # counted by socket.makefile()
 
-    # How long calls wait
+    # Timeouts
 
     def settimeout(self, seconds: float | None) -> None:
         self.timeout = seconds
@@ -122,7 +122,7 @@ class Socket(Primitive):
     def until(
         self, run: Run | None, verb: str, then: str, ready: Callable[[], bool], dont_wait: bool = False
     ) -> None:
-        """Block until ready(). Raises BlockingIOError, TimeoutError."""
+        """Block until ready() is true. Raises BlockingIOError, TimeoutError, OSError."""
         if self.closed:
             raise OSError(errno.EBADF, "Bad file descriptor")
         if run is None or ready():
@@ -155,10 +155,10 @@ class Socket(Primitive):
     def accept(self) -> tuple[Socket, Address]:
         run = self.point("accepts from")
         self.until(run, "waits for a connection of", "accepts from", self.readable)
-        if not self.waiting:
+        if not self.waiting:  # another thread has shut the listening socket down
             raise OSError(errno.EINVAL, "Invalid argument")
         found = self.waiting.popleft()
-        self.changed()
+        self.mark_runnable_stale()
         return found, found.peer
 
     def connect(self, address: Address) -> None:
@@ -172,10 +172,10 @@ class Socket(Primitive):
         other = Socket()
         self.peer, self.name = server.name, ("127.0.0.1", network().next_port)
         join(self, other)
-        other.made_at = server.made_at
+        other.created_at = server.created_at
         other.name, other.peer = self.peer, self.name
         queue.append(other)
-        self.changed()
+        self.mark_runnable_stale()
 
     def connect_ex(self, address: Address) -> int:
         try:
@@ -198,7 +198,7 @@ class Socket(Primitive):
         data = bytes(pipe.data[:size])
         if not flags & socket.MSG_PEEK:
             del pipe.data[:size]
-        self.changed()
+        self.mark_runnable_stale()
         return data
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
@@ -215,9 +215,9 @@ class Socket(Primitive):
         assert pipe is not None
         if pipe.unread or pipe.ended:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-        part = bytes(data)[: CAPACITY - len(pipe.data)]
+        part = bytes(data)[: BUFFER_BYTES - len(pipe.data)]
         pipe.data += part
-        self.changed()
+        self.mark_runnable_stale()
         return len(part)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
@@ -228,7 +228,7 @@ class Socket(Primitive):
                 return
 
     def shutdown(self, how: int) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             return
         self.point("shuts down")
         if self.incoming is None or self.outgoing is None:
@@ -237,15 +237,15 @@ class Socket(Primitive):
             self.outgoing.ended = True
         if how in (socket.SHUT_RD, socket.SHUT_RDWR):
             self.incoming.ended = True
-        self.changed()
+        self.mark_runnable_stale()
 
     def close(self) -> None:
         if self.closed:
             return
-        if not self.quiet():
+        if not self.is_outside_run():
             self.point("closes")
         self.closed = True
-        if ACTIVE:
+        if ACTIVE_RUNS:  # else the network has ended with its run
             network().sockets.pop(self.number, None)
             if network().listening.get(self.name[1]) is self:
                 del network().listening[self.name[1]]
@@ -254,17 +254,13 @@ class Socket(Primitive):
                 pipe.ended = pipe.unread = True
         for each in self.waiting or ():
             each.close()
-        self.changed()
+        self.mark_runnable_stale()
 
     def detach(self) -> int:
         return self.number
 
-    def changed(self) -> None:
-        """Have the scheduler look again who may run."""
-        if ACTIVE:
-            ACTIVE[-1].dirty = True
-
     def readable(self) -> bool:
+        """Return whether accept() (if the socket listens) or recv() would return at once."""
         if self.waiting is not None:
             return bool(self.waiting)
         return self.incoming is not None and self.incoming.readable()
@@ -284,11 +280,11 @@ class Socket(Primitive):
         return self.peer
 
     def makefile(self, *args: Any, **named: Any) -> Any:
-        makefile: Any = socket.socket.makefile  # it only calls methods of this class
+        makefile: Any = socket.socket.makefile  # it calls only methods that this class has
         return makefile(self, *args, **named)
 
     def _decref_socketios(self) -> None:
-        """Be told that a file of makefile() is closed."""
+        """Ignore the close of a file of makefile()."""
 
     def __enter__(self) -> Socket:
         return self
@@ -312,19 +308,19 @@ def socketpair(family: int = socket.AF_UNIX, type: int = socket.SOCK_STREAM, pro
 
 def create_connection(address: Address, timeout: Any = None, source_address: Any = None, **_: Any) -> Socket:
     """Return a socket that is connected to an address."""
-    found = Socket()
+    sock = Socket()
     if isinstance(timeout, int | float):
-        found.settimeout(timeout)
-    found.connect(address)
-    return found
+        sock.settimeout(timeout)
+    sock.connect(address)
+    return sock
 
 
 def create_server(address: Address, *, backlog: int | None = None, **_: Any) -> Socket:
     """Return a listening socket."""
-    found = Socket()
-    found.bind(address)
-    found.listen(backlog or 128)
-    return found
+    sock = Socket()
+    sock.bind(address)
+    sock.listen(backlog or 128)
+    return sock
 
 
 # Waiting for several sockets
@@ -346,7 +342,7 @@ class Selection(Primitive):
     def until_any(
         self, wanted: Callable[[], list[tuple[int, int]]], seconds: float | None
     ) -> list[tuple[int, int]]:
-        """Return the ready descriptors with their events, at most after `seconds`."""
+        """Wait for at most `seconds`; return the ready descriptors with their events."""
         run = self.point("looks at the sockets of")
         if run is None:
             return []
@@ -360,23 +356,23 @@ class Selection(Primitive):
 def select_call(
     readers: Iterable[Any], writers: Iterable[Any], _errors: Iterable[Any], timeout: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Be select.select()."""
+    """Implement select.select()."""
     readers, writers = list(readers), list(writers)
 
     def wanted() -> list[tuple[int, int]]:
-        found = [(0, place) for place, each in enumerate(readers) if lookup(each).readable()]
-        return found + [(1, place) for place, each in enumerate(writers) if lookup(each).writable()]
+        found = [(0, index) for index, each in enumerate(readers) if lookup(each).readable()]
+        return found + [(1, index) for index, each in enumerate(writers) if lookup(each).writable()]
 
     ready = Selection().until_any(wanted, timeout)
     return (
-        [readers[place] for kind, place in ready if kind == 0],
-        [writers[place] for kind, place in ready if kind == 1],
+        [readers[index] for kind, index in ready if kind == 0],
+        [writers[index] for kind, index in ready if kind == 1],
         [],
     )
 
 
 class Poll(Selection):
-    """Be select.poll(): timeouts are milliseconds."""
+    """Implement select.poll(): timeouts are in milliseconds."""
 
     unit = 0.001
     read, write, hang, once = select.POLLIN, select.POLLOUT, select.POLLHUP, 0
@@ -392,7 +388,7 @@ class Poll(Selection):
             raise FileExistsError(errno.EEXIST, "File exists")
         self.point("watches a socket with")
         self.watched[number] = events
-        self.changed()
+        self.mark_runnable_stale()
 
     def modify(self, item: Any, events: int) -> None:
         number = item if isinstance(item, int) else item.fileno()
@@ -400,7 +396,7 @@ class Poll(Selection):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         self.point("watches a socket with")
         self.watched[number] = events
-        self.changed()
+        self.mark_runnable_stale()
 
     def unregister(self, item: Any) -> None:
         number = item if isinstance(item, int) else item.fileno()
@@ -408,18 +404,13 @@ class Poll(Selection):
         if self.watched.pop(number, None) is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
 
-    def changed(self) -> None:
-        """Have the scheduler look again who may run."""
-        if ACTIVE:
-            ACTIVE[-1].dirty = True
-
     def ready(self) -> list[tuple[int, int]]:
-        """Return the descriptors with events that have come."""
+        """Return the ready descriptors with their events."""
         found = []
         for number, events in self.watched.items():
             each = network().sockets.get(number)
             if each is None:
-                continue  # closed: the kernel forgets it
+                continue  # the socket is closed, so epoll does not watch it any more
             come = (self.read if each.readable() else 0) | (self.write if each.writable() else 0)
             come &= events
             if come:
@@ -436,7 +427,7 @@ class Poll(Selection):
 
 
 class Epoll(Poll):
-    """Be select.epoll(): timeouts are seconds."""
+    """Implement select.epoll(): timeouts are in seconds."""
 
     unit = 1.0
     read, write = getattr(select, "EPOLLIN", 1), getattr(select, "EPOLLOUT", 4)
@@ -444,7 +435,7 @@ class Epoll(Poll):
 
     def __init__(self, sizehint: int = -1, flags: int = 0) -> None:
         super().__init__()
-        self.number = network().add(self) if ACTIVE else -1
+        self.number = network().add(self) if ACTIVE_RUNS else -1
 
     def fileno(self) -> int:
         return self.number

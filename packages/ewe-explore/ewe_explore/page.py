@@ -1,10 +1,10 @@
-"""The timeline as a page: one file of HTML with its style inside, for a browser, a lecture or a report.
+"""The timeline as a page: one file of HTML that contains its style, for a browser, a lecture or a report.
 
-Wide windows show a column for each thread. Narrow ones show the threads as rails on the left, as a history of
-commits is drawn, and the words beside them. This module decides what stands where, and templates/story.html.j2
-writes it.
+A picture shows which thread runs at each step, and which ones wait. Below it, a table has the steps in words, with
+a column for each thread. The numbers of the steps join the two. This module computes the lanes, the rows and the
+texts; lanes.py draws the picture, as it draws those of ewe-grade, and templates/story.html.j2 writes the page.
 
-Read next: pages.py, which has the templates, and cli.py.
+Read next: pages.py, which loads the templates, and cli.py.
 """
 
 from __future__ import annotations
@@ -13,40 +13,54 @@ import linecache
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ewe_explore.explain import Event, Story
-from ewe_explore.pages import render
+from markupsafe import Markup
+
+from ewe_explore import lanes
+from ewe_explore.explain import Story, TimelineEvent
+from ewe_explore.lanes import (
+    DrawnLane,
+    LaneArrow,
+    LaneMark,
+    LaneMoment,
+    LanePicture,
+    LaneSpan,
+    LaneTick,
+    left_of,
+)
+from ewe_explore.pages import prepare, render
 from ewe_explore.scheduler import short
 
-CONTEXT = 3  # lines of source around a line that takes part
-WHOLE = 70  # a file of so many lines is shown whole
-DOT = 0.8  # rem: the room of a thread's dot before a line of source
+CONTEXT_LINES = 3  # lines of source to show around a line of an event
+MAX_WHOLE_LINES = 70  # a longer file is shown in part: the lines around the events
+COLOUR_COUNT = 6  # of threads, in templates/story.css
+PAGE_WIDTH_PX = 1150  # the width of the page's box, in pixels
+MIN_COLUMN_PX, MAX_COLUMN_PX = 18, 80  # widths of a step
+MIN_TICK_PX = 36  # the least distance of two numbers of steps
+RUNS, WAITS, STOPPED = "busy", "other", "queue"  # kinds of spans
+SHAPES = {"read": "open", "write": "dot", "wait": "square"}
+LEGEND = (
+    (RUNS, "runs"), (STOPPED, "is stopped, and could go on"), (WAITS, "waits for another thread"),
+    ("arrow", "another thread gets the turn"), ("open", "a step"), ("dot", "writes a shared variable"),
+    ("square", "begins to wait"), ("line event", "the program fails"),
+)  # fmt: skip
+DOT_REM = 0.8  # rem: the width of a thread's dot before a line of source
+
+prepare()  # the explorer imports this module before it explores a program
 
 
-class Rail(NamedTuple):
-    """A piece of a thread's line, in one row. state: on, waits or "". dot: the class of its dot, "" without one."""
-
-    lane: int
-    column: int
-    state: str
-    dot: str
-
-
-class Row(NamedTuple):
-    """A row of the timeline. kind: as of an Event. column, span: of its step, or of the arrow of a switch."""
+class TimelineRow(NamedTuple):
+    """A row of the table. kind: the kind of a TimelineEvent. number: of the step in the picture; 0: none."""
 
     kind: str
     text: str
+    number: int = 0
     line: int = 0
     lane: int = 0
-    rails: tuple[Rail, ...] = ()
-    column: int = 0
-    span: int = 0
     shape: str = ""
-    arrow: str = ""
 
 
-class Line(NamedTuple):
-    """A line of source. kind: bad, hit or nothing. lanes: the threads that came here."""
+class SourceLine(NamedTuple):
+    """A line of source. kind: "bad", "hit" or "". lanes: the threads that executed the line."""
 
     number: int
     text: str
@@ -54,17 +68,18 @@ class Line(NamedTuple):
     lanes: list[int]
 
 
-class Listing(NamedTuple):
-    """The source of a file. lines: None where some are left out. width: of the dots before each line, in rem."""
+class SourceListing(NamedTuple):
+    """The source of a file. lines: None marks a gap. width: the width of the dots before each line, in rem."""
 
     name: str
-    lines: list[Line | None]
+    lines: list[SourceLine | None]
     width: str
 
 
 def page(story: Story, title: str) -> str:
     """Return a story as a whole page."""
     used = sorted({event.lane for event in story.events})
+    drawn = picture(story, used)
     return render(
         "ewe_explore",
         "story.html.j2",
@@ -76,8 +91,11 @@ def page(story: Story, title: str) -> str:
         command=story.facts.get("command", ""),
         names=story.lanes,
         lanes=used,
-        rows=rows(story, {lane: place for place, lane in enumerate(used)}),
-        sentences=[told(story, text) for text in story.sentences],
+        style=Markup(lanes.style()),
+        picture=Markup(lanes.definitions() + drawn.svg()),  # lanes.py escapes its texts
+        legend=Markup(lanes.legend(LEGEND)),
+        rows=list(rows(story)),
+        sentences=[split_name(story, text) for text in story.sentences],
         listings=[found for file in story.files if (found := listing(story, file)) is not None],
     )
 
@@ -87,85 +105,122 @@ def capital(text: str, names: list[str]) -> str:
     return text if text.startswith(tuple(names)) else text[:1].upper() + text[1:]
 
 
-def told(story: Story, text: str) -> tuple[int, str, str]:
-    """Return a sentence: number and name of the thread that it begins with ("" if there is none), and the rest."""
+def split_name(story: Story, text: str) -> tuple[int, str, str]:
+    """Split a sentence into the number and name of the thread at its beginning ("" without one), and the rest."""
     for number, name in enumerate(story.lanes):
         if text.startswith(name + " "):
             return number, name, text[len(name) :]
     return 0, "", text
 
 
-def rows(story: Story, places: dict[int, int]) -> Iterator[Row]:
-    """Yield the rows of the timeline. places: of the lanes, from left to right."""
-    states = dict.fromkeys(places, "")
+def rows(story: Story) -> Iterator[TimelineRow]:
+    """Yield the rows of the table below the picture."""
+    number = 0
     for event in story.events:
         if event.kind in ("fail", "gap"):
-            yield Row(event.kind, event.text)
+            yield TimelineRow(event.kind, event.text)
             continue
-        for lane in states:
-            if states[lane] == "on":
-                states[lane] = ""
-        states[event.lane] = "on"
-        yield stop(event, places, states, story) if event.kind == "stop" else step(event, places, states)
-        states[event.lane] = "waits" if event.kind in ("wait", "stop") else ""
+        number += 1
+        text = f"{story.lanes[event.lane]} {event.text}" if event.kind == "stop" else event.text
+        yield TimelineRow(event.kind, text, number, event.line, event.lane, shape(event))
 
 
-def rails(event: Event, places: dict[int, int], states: dict[int, str]) -> Iterator[Rail]:
-    """Yield the cells of a row: a piece of each lane's line."""
-    for lane, place in places.items():
-        here = lane == event.lane and event.kind != "stop"
-        state = "on" if here else states[lane].replace("on", "")
-        yield Rail(lane, place + 2, state, shape(event) if here else "")
-
-
-def shape(event: Event) -> str:
-    """Return the class of an event's dot."""
+def shape(event: TimelineEvent) -> str:
+    """Return the class of an event's mark."""
     return "wait" if event.kind == "wait" else "write" if event.writes else "read"
 
 
-def step(event: Event, places: dict[int, int], states: dict[int, str]) -> Row:
-    """Return the row of a step."""
-    cells = tuple(rails(event, places, states))
-    column = places[event.lane] + 2
-    return Row(event.kind, event.text, event.line, event.lane, cells, column, shape=shape(event))
+class ThreadLanes:
+    """The lanes of a story while its events are told. used: the threads that are shown."""
+
+    def __init__(self, story: Story, used: list[int]) -> None:
+        self.lanes = {each: DrawnLane(story.lanes[each], colour=f"l{each % COLOUR_COUNT}") for each in used}
+        self.since: dict[int, tuple[float, str]] = {}  # lane -> the begin of its span, and the kind
+
+    def begin(self, lane: int, x: float, kind: str) -> None:
+        """Begin another span of a lane, unless its span is of this kind; kind "": none."""
+        start, before = self.since.get(lane, (x, ""))
+        if before == kind:
+            return
+        if before:
+            self.lanes[lane].spans.append(LaneSpan(start, x, before, ""))
+        self.since[lane] = x, kind
+
+    def turn(self, lane: int, x: float) -> None:
+        """Give a lane the turn; the one that has had it stops to run."""
+        for other, (_, kind) in list(self.since.items()):
+            if other != lane and kind == RUNS:
+                self.begin(other, x, "")
+        self.begin(lane, x, RUNS)
 
 
-def stop(event: Event, places: dict[int, int], states: dict[int, str], story: Story) -> Row:
-    """Return the row of a switch: an arrow from the lane that is stopped to the one that goes on."""
-    here, there = places[event.lane], places.get(event.other, places[event.lane])
-    return Row(
-        "stop",
-        f"{story.lanes[event.lane]} {event.text}",
-        event.line,
-        event.lane,
-        tuple(rails(event, places, states)),
-        min(here, there) + 2,
-        abs(here - there) + 1,
-        arrow="right" if there > here else "left",
-    )
+def picture(story: Story, used: list[int]) -> LanePicture:
+    """Return the picture of a story: a lane for each thread, and a column for each step."""
+    threads = ThreadLanes(story, used)
+    lanes = list(threads.lanes.values())
+    room = PAGE_WIDTH_PX - left_of((lane.name for lane in lanes), dots=True)
+    column = max(MIN_COLUMN_PX, min(MAX_COLUMN_PX, room // (len(story.events) + 1)))
+    width = max(column * (len(story.events) + 1), room)
+    found = LanePicture("timeline of the threads", width, lanes, axis="step", page=PAGE_WIDTH_PX)
+    number, x = 0, 0.0
+    for index, event in enumerate(story.events):
+        x = column * (index + 0.5)
+        if event.kind in ("fail", "gap"):
+            failed = event.kind == "fail"
+            found.moments.append(
+                LaneMoment(x, "event" if failed else "quiet", "✗" if failed else "⋯", event.text)
+            )
+            continue
+        number += 1
+        if not found.ticks or x - found.ticks[-1].x >= MIN_TICK_PX:
+            found.ticks.append(LaneTick(x, str(number)))
+        lane = threads.lanes[event.lane]
+        lane.first, lane.last = lane.first or x, x
+        if event.kind == "stop":
+            threads.begin(event.lane, x, STOPPED)
+            if event.other in used and event.other != event.lane:
+                arrow = LaneArrow(x, used.index(event.lane), used.index(event.other), event.text)
+                found.arrows.append(arrow)
+            continue
+        threads.turn(event.lane, x - column / 2)
+        lane.marks.append(LaneMark(x, SHAPES[shape(event)], f"{number}: {event.text}"))
+        if event.kind == "wait":
+            threads.begin(event.lane, x, WAITS)
+    for each in used:
+        threads.begin(each, x, "")
+    return found
 
 
-def listing(story: Story, file: str) -> Listing | None:
-    """Return the source of a file, with the lines that take part; None if it cannot be read."""
+def listing(story: Story, file: str) -> SourceListing | None:
+    """Return the source of a file, with the lines of events marked; None if the file cannot be read.
+
+    Before each line there is a dot for each thread that executed it.
+    """
     lines = [line.rstrip("\n") for line in linecache.getlines(file)]
     if not lines:
         return None
-    hits = story.files[file]
+    event_lines = story.files[file]
     last = story.events[-1]
     shown = set(range(1, len(lines) + 1))
-    if len(lines) > WHOLE:
-        shown = {near for line in hits for near in range(line - CONTEXT, line + CONTEXT + 1)} & shown
-    users: dict[int, list[int]] = {}
+    if len(lines) > MAX_WHOLE_LINES:
+        shown = {
+            near for line in event_lines for near in range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1)
+        } & shown
+    lanes_of_line: dict[int, list[int]] = {}
     for event in story.events:
-        if event.file == file and event.kind != "fail" and event.lane not in users.setdefault(event.line, []):
-            users[event.line].append(event.lane)
-    found: list[Line | None] = []
+        if (
+            event.file == file
+            and event.kind != "fail"
+            and event.lane not in lanes_of_line.setdefault(event.line, [])
+        ):
+            lanes_of_line[event.line].append(event.lane)
+    found: list[SourceLine | None] = []
     before = 0
     for number in sorted(shown):
         if number != before + 1:
             found.append(None)
         before = number
-        kind = "bad" if (last.file, last.line) == (file, number) else "hit" if number in hits else ""
-        found.append(Line(number, lines[number - 1], kind, users.get(number, [])))
-    width = max((len(lanes) for lanes in users.values()), default=0)
-    return Listing(short(file), found, f"{width * DOT:.1f}")
+        kind = "bad" if (last.file, last.line) == (file, number) else "hit" if number in event_lines else ""
+        found.append(SourceLine(number, lines[number - 1], kind, lanes_of_line.get(number, [])))
+    width = max((len(lanes) for lanes in lanes_of_line.values()), default=0)
+    return SourceListing(short(file), found, f"{width * DOT_REM:.1f}")

@@ -1,14 +1,17 @@
 """The primitives of `threading`, for programs under the scheduler: locks, conditions, semaphores, events, barriers.
 
-Each operation is a point, and a wait is a block with the condition that ends it. Nothing here waits in the
-kernel: a lock is a variable with its owner's name, since only one lane runs at a time. What is left is the
-meaning, and it is that of the standard library: the same errors, the same order (notify() wakes the waiter that
-has waited longest), and the same freedom: who gets a lock that several lanes wait for is a decision.
+Each operation is a point, and each wait calls block() with the condition that ends it. No call waits in the kernel:
+a lock is just a variable with its owner, because only one lane runs at a time. The behaviour is that of the
+standard library: the same errors, and the same order (notify() wakes the waiter that has waited longest). If
+several lanes wait for a lock, the scheduler decides which lane gets it.
 
-Two points are left out on purpose. A lock's release and the beginning of Condition.wait() are recorded and decide
-nothing: a switch just before them shows other lanes nothing that a switch at the step before did not show.
+A lock's release and the beginning of Condition.wait() are recorded, but they are no decisions: a switch just before
+them has the same effect on other lanes as a switch at the previous step.
 
-Read next: threads.py and queues.py, which are built like this file.
+After the end of a run, quiet() is true, and calls such as release(), notify() and set() make no point. The lanes
+then unwind: their `with` and `finally` blocks still make these calls.
+
+Read next: threads.py and queues.py, which have the same structure.
 """
 
 from __future__ import annotations
@@ -20,50 +23,59 @@ from types import TracebackType
 from typing import Any
 
 from ewe_explore.names import name_of
-from ewe_explore.scheduler import ACTIVE, Abandoned, Lane, Run, Step, place
+from ewe_explore.scheduler import ACTIVE_RUNS, Abandoned, Lane, Run, Step, location, sync_step
 
 
 class Primitive:
-    """What all primitives have: a label for people, and steps of kind `sync`."""
+    """The base of all primitives: a label for messages, and steps of kind `sync`."""
 
     controlled = True  # its methods have their own points
-    made_at: tuple[str, int] = ("", 0)
-    made_as = 0
-    called = ""  # its name, where the line that made it says none
+    created_at: tuple[str, int] = ("", 0)  # the file and the line that created it
+    creation_number = 0  # 1 for the first object that this line has created
+    fixed_name = ""  # a fixed name, which replaces the name from the source line
 
     def __init__(self) -> None:
-        self.names: dict[tuple[str, int], int] = ACTIVE[-1].names if ACTIVE else {}
-        self.made_at = place() if ACTIVE else ("", 0)
-        self.made_as = self.names.get(self.made_at, 0) + 1
-        self.names[self.made_at] = self.made_as
+        self.objects_per_line: dict[tuple[str, int], int] = (
+            ACTIVE_RUNS[-1].objects_per_line if ACTIVE_RUNS else {}
+        )
+        self.created_at = location() if ACTIVE_RUNS else ("", 0)
+        self.creation_number = self.objects_per_line.get(self.created_at, 0) + 1
+        self.objects_per_line[self.created_at] = self.creation_number
 
     @property
     def label(self) -> str:
-        """Return the name of the primitive, from the line that has made it."""
-        if self.called:
-            return self.called
-        several = self.names.get(self.made_at, 0) > 1
-        name = name_of(*self.made_at) or type(self).__name__.lower()
-        return f"{name} {self.made_as}" if several else name
+        """Return the name of the primitive, from the source line that made it."""
+        if self.fixed_name:
+            return self.fixed_name
+        several = self.objects_per_line.get(self.created_at, 0) > 1
+        name = name_of(*self.created_at) or type(self).__name__.lower()
+        return f"{name} {self.creation_number}" if several else name
 
     def step(self, run: Run, verb: str, note: str = "") -> Step:
         """Return a step of the current lane on this primitive."""
-        file, line = place()
-        return Step(run.current.number, "sync", verb, "", self, None, True, file, line, note=note)
+        return sync_step(run, verb, self, note=note)
 
     def point(self, verb: str, note: str = "", decides: bool = True) -> Run | None:
-        """Be a point of the run in progress; return the run, None outside of one. Raises Abandoned."""
-        if not ACTIVE:
+        """Record a step, and let the scheduler decide who runs next. Return the run; None outside of a run.
+
+        verb, note: texts for the timeline. decides=False: record only. Raises Abandoned.
+        """
+        if not ACTIVE_RUNS:
             return None
-        run = ACTIVE[-1]
+        run = ACTIVE_RUNS[-1]
         if run.inside_invariant:
             return None
         run.point(self.step(run, verb, note), decides)
         return run
 
-    def quiet(self) -> bool:
-        """Return whether the run is over or absent: a release then does nothing, so that lanes can be unwound."""
-        return not ACTIVE or ACTIVE[-1].over
+    def is_outside_run(self) -> bool:
+        """Return whether there is no run in progress. A release then does nothing, so that lanes can unwind."""
+        return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
+
+    def mark_runnable_stale(self) -> None:
+        """Make the scheduler compute the runnable lanes again."""
+        if ACTIVE_RUNS:
+            ACTIVE_RUNS[-1].runnable_is_stale = True
 
     def wait(
         self,
@@ -74,9 +86,9 @@ class Primitive:
         then: str = "",
         spurious: bool = False,
     ) -> bool:
-        """Block the current lane until ready() holds; return False after `seconds`.
+        """Block the current lane until ready() is true; return False after `seconds`.
 
-        then: what the lane does when the wait is over. The attempt before the wait is not shown.
+        then: the verb of the lane's next step. The timeline hides the attempt before the wait.
         """
         last = run.current.last
         if then and last is not None and last.target is self:
@@ -88,8 +100,8 @@ class Primitive:
         return in_time
 
 
-def limit(blocking: bool, timeout: float) -> float | None:
-    """Return the seconds of a call with the two arguments of Lock.acquire(); None waits without a limit."""
+def acquire_timeout(blocking: bool, timeout: float) -> float | None:
+    """Return the timeout in seconds for the arguments of Lock.acquire(); None means no limit."""
     if not blocking and timeout != -1:
         raise ValueError("can't specify a timeout for a non-blocking call")
     if timeout < 0 and timeout != -1:
@@ -98,15 +110,16 @@ def limit(blocking: bool, timeout: float) -> float | None:
 
 
 class Lock(Primitive):
-    """A mutual exclusion: one owner at a time. Any lane may release it."""
+    """A mutual exclusion lock: it has at most one owner. Any lane may release it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.owner: Lane | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        seconds = limit(blocking, timeout)
+        seconds = acquire_timeout(blocking, timeout)
         run = self.point("acquires")
+        # Outside of a run, no other lane can be between two of its steps: the lock is free
         if run is None:
             return True
         if self.owner is not None:
@@ -124,10 +137,10 @@ class Lock(Primitive):
         """Make the current lane the owner."""
         self.owner = run.current
         run.current.held.append(self)
-        run.dirty = True
+        run.runnable_is_stale = True
 
     def release(self) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             self.owner = None
             return
         run = self.point("releases", decides=False)
@@ -136,15 +149,15 @@ class Lock(Primitive):
         self.give_up(run)
 
     def give_up(self, run: Run | None) -> None:
-        """Make the lock free."""
+        """Free the lock."""
         owner, self.owner = self.owner, None
         if owner is not None and self in owner.held:
             owner.held.remove(self)
         if run is not None:
-            run.dirty = True
+            run.runnable_is_stale = True
 
     def _at_fork_reinit(self) -> None:
-        """Be called in a forked child, which there is none of."""
+        """Do nothing: under the scheduler no process forks."""
 
     def locked(self) -> bool:
         self.point("looks at")
@@ -158,18 +171,18 @@ class Lock(Primitive):
     ) -> None:
         self.release()
 
-    # What a Condition needs of its lock
+    # Interface for Condition
 
     def is_mine(self) -> bool:
         return self.owner is not None
 
     def release_all(self) -> int:
-        """Release the lock wholly; return how often it was held."""
-        self.give_up(ACTIVE[-1] if ACTIVE else None)
+        """Release the lock completely; return the count for take_again()."""
+        self.give_up(ACTIVE_RUNS[-1] if ACTIVE_RUNS else None)
         return 1
 
     def take_again(self, run: Run, count: int) -> None:
-        """Take the lock as it was before release_all()."""
+        """Take the lock again, with the count from release_all()."""
         self.take(run)
 
 
@@ -181,7 +194,7 @@ class RLock(Lock):
         self.count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        run = ACTIVE[-1] if ACTIVE else None
+        run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
         if run is not None and not run.over and self.owner is run.current:
             self.count += 1
             return True
@@ -191,10 +204,10 @@ class RLock(Lock):
         return True
 
     def release(self) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             self.owner = None
             return
-        if self.owner is not ACTIVE[-1].current:
+        if self.owner is not ACTIVE_RUNS[-1].current:
             raise RuntimeError("cannot release un-acquired lock")
         self.count -= 1
         if self.count == 0:
@@ -204,7 +217,7 @@ class RLock(Lock):
         return self.acquire()
 
     def is_mine(self) -> bool:
-        return bool(ACTIVE) and self.owner is ACTIVE[-1].current
+        return bool(ACTIVE_RUNS) and self.owner is ACTIVE_RUNS[-1].current
 
     def release_all(self) -> int:
         count, self.count = self.count, 0
@@ -216,7 +229,7 @@ class RLock(Lock):
         self.count = count
 
 
-LOST = "no thread waits: it has no effect"
+LOST_NOTIFY = "no thread waits: it has no effect"
 
 
 class Waiter:
@@ -226,13 +239,14 @@ class Waiter:
 
 
 class Condition(Primitive):
-    """Lanes wait until another one notifies them. A notify that no lane waits for is lost."""
+    """Lanes wait until another lane notifies them. A notify without a waiting lane is lost."""
 
     def __init__(self, lock: Any = None) -> None:
         super().__init__()
         self.lock: Lock = RLock() if lock is None else lock
-        if lock is None:  # it has the condition's name
-            self.lock.made_as = self.names[self.made_at] = self.made_as
+        # A new lock has the name of the condition, and counts as the same object of the source line.
+        if lock is None:
+            self.lock.creation_number = self.objects_per_line[self.created_at] = self.creation_number
         self.waiters: deque[Waiter] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -250,9 +264,9 @@ class Condition(Primitive):
         self.lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:  # type: ignore[override] # as in the standard library
-        if not ACTIVE:
+        if not ACTIVE_RUNS:
             return True
-        run = ACTIVE[-1]
+        run = ACTIVE_RUNS[-1]
         if run.over:
             raise Abandoned
         if not self.lock.is_mine():
@@ -260,7 +274,7 @@ class Condition(Primitive):
         waiter = Waiter()
         self.waiters.append(waiter)
         count = self.lock.release_all()
-        run.dirty = True
+        run.runnable_is_stale = True
         try:
             notified = super().wait(
                 run, "waits on", lambda: waiter.notified and self.lock.is_free(), timeout, spurious=True
@@ -276,10 +290,10 @@ class Condition(Primitive):
         return waiter.notified or timeout is None
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        end = None if timeout is None or not ACTIVE else ACTIVE[-1].now + timeout
+        end = None if timeout is None or not ACTIVE_RUNS else ACTIVE_RUNS[-1].now + timeout
         result = predicate()
         while not result:
-            left = None if end is None else end - ACTIVE[-1].now
+            left = None if end is None else end - ACTIVE_RUNS[-1].now
             if left is not None and left <= 0:
                 break
             self.wait(left)
@@ -295,24 +309,24 @@ class Condition(Primitive):
     notifyAll = notify_all
 
     def wake(self, verb: str, count: int) -> None:
-        """Notify `count` waiters, the longest first."""
-        if self.quiet():
+        """Notify `count` waiters, in the order in which they began to wait."""
+        if self.is_outside_run():
             return
         if not self.lock.is_mine():
             raise RuntimeError("cannot notify on un-acquired lock")
         self.point(verb)
-        step = ACTIVE[-1].current.last
-        waiting = list(self.waiters)  # now: a waiter's timeout may have come at the point
+        step = ACTIVE_RUNS[-1].current.last
+        waiting = list(self.waiters)  # read after the point, because a waiter may have timed out there
         if step is not None and not waiting:
-            step.note = LOST
+            step.note = LOST_NOTIFY
         for waiter in waiting[: count if verb == "notifies" else None]:
             waiter.notified = True
             self.waiters.remove(waiter)
-        ACTIVE[-1].dirty = True
+        ACTIVE_RUNS[-1].runnable_is_stale = True
 
 
 class Semaphore(Primitive):
-    """A counter that waits at zero."""
+    """A counter: acquire() waits while it is zero."""
 
     bound: int | None = None
 
@@ -334,11 +348,11 @@ class Semaphore(Primitive):
             if not self.wait(run, "waits for", lambda: self._value > 0, timeout, "acquires"):
                 return False
         self._value -= 1
-        run.dirty = True
+        run.runnable_is_stale = True
         return True
 
     def release(self, n: int = 1) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             return
         if n < 1:
             raise ValueError("n must be one or more")
@@ -346,7 +360,7 @@ class Semaphore(Primitive):
         if self.bound is not None and self._value + n > self.bound:
             raise ValueError("Semaphore released too many times")
         self._value += n
-        ACTIVE[-1].dirty = True
+        ACTIVE_RUNS[-1].runnable_is_stale = True
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -358,7 +372,7 @@ class Semaphore(Primitive):
 
 
 class BoundedSemaphore(Semaphore):
-    """A semaphore that is never released more often than acquired."""
+    """A semaphore that refuses more releases than acquires."""
 
     def __init__(self, value: int = 1) -> None:
         super().__init__(value)
@@ -373,24 +387,24 @@ class Event(Primitive):
         self.flag = False
 
     def is_set(self) -> bool:
-        if not self.quiet():
-            step = self.step(ACTIVE[-1], "looks at")
+        if not self.is_outside_run():
+            step = self.step(ACTIVE_RUNS[-1], "looks at")
             step.writes = False
-            if not ACTIVE[-1].inside_invariant:
-                ACTIVE[-1].point(step)
+            if not ACTIVE_RUNS[-1].inside_invariant:
+                ACTIVE_RUNS[-1].point(step)
         return self.flag
 
     isSet = is_set
 
     def set(self) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             return
         self.point("sets")
         self.flag = True
-        ACTIVE[-1].dirty = True
+        ACTIVE_RUNS[-1].runnable_is_stale = True
 
     def clear(self) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             return
         self.point("clears")
         self.flag = False
@@ -403,7 +417,7 @@ class Event(Primitive):
 
 
 class Round:
-    """One use of a barrier: all who came, or broken."""
+    """One use of a barrier. count: the lanes that have come."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -411,7 +425,7 @@ class Round:
 
 
 class Barrier(Primitive):
-    """Lanes wait for each other until `parties` have come."""
+    """Lanes wait for each other until `parties` lanes have come."""
 
     def __init__(
         self, parties: int, action: Callable[[], object] | None = None, timeout: float | None = None
@@ -448,7 +462,7 @@ class Barrier(Primitive):
                 raise
             mine.full = True
             self.round = Round()
-            run.dirty = True
+            run.runnable_is_stale = True
             return number
         seconds = self.timeout if timeout is None else timeout
         if not super().wait(run, "waits at", lambda: mine.full or mine.broken, seconds, "leaves"):
@@ -458,12 +472,11 @@ class Barrier(Primitive):
         return number
 
     def reset(self) -> None:
-        if not self.quiet():
+        if not self.is_outside_run():
             self.point("resets")
             self.abort()
             self.round = Round()
 
     def abort(self) -> None:
         self.round.broken = True
-        if ACTIVE:
-            ACTIVE[-1].dirty = True
+        self.mark_runnable_stale()

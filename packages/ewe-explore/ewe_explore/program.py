@@ -1,13 +1,14 @@
-"""A program: a file, a scenario in it, and what must hold.
+"""A program: a file with a scenario and its assertions.
 
 A file of a student is one of these:
 
-    def scenario(): ...            what to run: it starts threads, and asserts what must hold at the end
-    def check(result): ...         called when all threads have ended, with what scenario() returned
-    def scenario_two_workers(): ...    a file may have several: each is explored by itself
+    def scenario(): ...            the explorer runs it: it starts threads, and asserts conditions at the end
+    def check(result): ...         called when all threads have ended, with the result of scenario()
+    def scenario_two_workers(): ...    a file may have several scenarios: each is explored separately
 
-A file without a scenario is run as a program (`__name__` is "__main__"). In tests and notebooks, a scenario is any
-function (explore()). Its module is then read again from its file for each run, like the student's others.
+The explorer runs a file without a scenario as a program (`__name__` is "__main__"). In tests and notebooks, a
+scenario is any function (explore()). The explorer reads its module again from the file for each run, like the
+student's other modules.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ewe_explore.modules import World
 from ewe_explore.scheduler import Options, ProgramError, Run
 
 
-class Program:
+class ExploredProgram:
     """A scenario of a file."""
 
     def __init__(
@@ -40,12 +41,12 @@ class Program:
         self.options = options or Options()
         self.options.user = (str(self.path.parent) + "/",)
 
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """Return the options of the command that name this program."""
         return [] if self.scenario in ("", "scenario") else ["--scenario", self.scenario]
 
     def start(self, run: Run) -> None:
-        """Execute the program in a run."""
+        """Execute the program once, under the scheduler of a run."""
         self.world.begin()
         try:
             run.execute(lambda: self.main(run))
@@ -53,7 +54,7 @@ class Program:
             self.world.end()
 
     def main(self, run: Run) -> Any:
-        """Be lane 0: import the file, call the scenario, wait for the threads, call check()."""
+        """Run as lane 0: import the file, call the scenario, wait for the threads, and call check()."""
         if self.function is not None:
             return self.function()
         if not self.scenario:
@@ -77,15 +78,15 @@ class Program:
 
 
 def scenarios(path: Path) -> list[str]:
-    """Return the names of the scenarios of a file, in their order. Raises ProgramError."""
+    """Return the names of the scenarios in a file, in the order of the file. Raises ProgramError."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except FileNotFoundError:
-        raise ProgramError(f"{path}: there is no such file") from None
+        raise ProgramError(f"cannot read {path}: there is no such file") from None
     except IsADirectoryError:
         raise ProgramError(f"{path} is a directory; name a file with a scenario") from None
     except OSError as reason:
-        raise ProgramError(f"{path}: {reason.strerror}") from None
+        raise ProgramError(f"cannot read {path}: {reason.strerror}") from None
     except SyntaxError as reason:
         where = f"{path}:{reason.lineno}" if reason.lineno else f"{path}"
         raise ProgramError(f"{where}: {reason.msg}") from None
@@ -102,8 +103,8 @@ def scenarios(path: Path) -> list[str]:
     ]
 
 
-def of_function(function: Callable[[], Any], options: Options | None = None) -> Program:
-    """Return the program of a function: by its file and name where it is a module's own, else as it is."""
+def of_function(function: Callable[[], Any], options: Options | None = None) -> ExploredProgram:
+    """Return the program of a function at the top of a file. Raises ProgramError for other functions."""
     try:
         file = inspect.getsourcefile(function)
     except TypeError:
@@ -113,6 +114,6 @@ def of_function(function: Callable[[], Any], options: Options | None = None) -> 
     name = getattr(function, "__qualname__", "")
     if not name.isidentifier():
         raise ProgramError(
-            f"{name or function!r} is no function of a module; define the scenario at the top of a file"
+            f"{name or function!r} is not a function of a module; define the scenario at the top of a file"
         )
-    return Program(Path(file), name, options)
+    return ExploredProgram(Path(file), name, options)

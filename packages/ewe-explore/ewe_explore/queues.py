@@ -1,7 +1,7 @@
 """The queues of `queue`, and the clock of `time`, under the scheduler.
 
-put() and get() are one step each. In the standard library they take a lock and wait on a condition; that lock is
-always released soon, so that the steps between show a program nothing new, and a schedule is shorter without them.
+put() and get() are one step each. In the standard library they take a lock and wait on a condition. That lock is
+always released soon, so a program cannot observe the steps in between, and a schedule is shorter without them.
 
 Read next: network.py.
 """
@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE, EPOCH, Abandoned, Step, place
+from ewe_explore.scheduler import ACTIVE_RUNS, START_TIME_S, Abandoned, sync_step
 
 Empty = queue.Empty
 Full = queue.Full
@@ -23,7 +23,7 @@ ShutDown: type[Exception] = getattr(queue, "ShutDown", RuntimeError)  # Python 3
 
 
 class Queue(Primitive):
-    """A first-in first-out queue; maxsize 0 is no limit. Subclasses override _init, _put, _get and _qsize."""
+    """A first-in first-out queue; maxsize 0 means no limit. Subclasses override _init, _put, _get and _qsize."""
 
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Queue(Primitive):
             raise ShutDown
         self._put(item)
         self.unfinished_tasks += 1
-        self.changed()
+        self.mark_runnable_stale()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         if block and timeout is not None and timeout < 0:
@@ -77,13 +77,8 @@ class Queue(Primitive):
         if self._qsize() == 0:
             raise ShutDown
         item = self._get()
-        self.changed()
+        self.mark_runnable_stale()
         return item
-
-    def changed(self) -> None:
-        """Have the scheduler look again who may run."""
-        if ACTIVE:
-            ACTIVE[-1].dirty = True
 
     def put_nowait(self, item: Any) -> None:
         self.put(item, block=False)
@@ -92,32 +87,32 @@ class Queue(Primitive):
         return self.get(block=False)
 
     def qsize(self) -> int:
-        self.look()
+        self.add_reading_point()
         return self._qsize()
 
     def empty(self) -> bool:
-        self.look()
+        self.add_reading_point()
         return self._qsize() == 0
 
     def full(self) -> bool:
-        self.look()
+        self.add_reading_point()
         return 0 < self.maxsize <= self._qsize()
 
-    def look(self) -> None:
-        """Be a point that changes nothing."""
-        if not self.quiet() and not ACTIVE[-1].inside_invariant:
-            step = self.step(ACTIVE[-1], "looks at the size of")
+    def add_reading_point(self) -> None:
+        """Add a scheduling point for a method that only reads the size."""
+        if not self.is_outside_run() and not ACTIVE_RUNS[-1].inside_invariant:
+            step = self.step(ACTIVE_RUNS[-1], "looks at the size of")
             step.writes = False
-            ACTIVE[-1].point(step)
+            ACTIVE_RUNS[-1].point(step)
 
     def task_done(self) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             return
         self.point("marks an item done in")
         if self.unfinished_tasks <= 0:
             raise ValueError("task_done() called too many times")
         self.unfinished_tasks -= 1
-        self.changed()
+        self.mark_runnable_stale()
 
     def join(self) -> None:
         run = self.point("joins")
@@ -125,7 +120,7 @@ class Queue(Primitive):
             self.wait(run, "waits for the last item of", lambda: self.unfinished_tasks == 0, None, "sees")
 
     def shutdown(self, immediate: bool = False) -> None:
-        if self.quiet():
+        if self.is_outside_run():
             return
         self.point("shuts down")
         self.is_shutdown = True
@@ -133,11 +128,11 @@ class Queue(Primitive):
             while self._qsize():
                 self._get()
             self.unfinished_tasks = 0
-        self.changed()
+        self.mark_runnable_stale()
 
 
 class LifoQueue(Queue):
-    """The last item comes out first."""
+    """A queue that returns the newest item first."""
 
     def _init(self, maxsize: int) -> None:
         self.queue = []
@@ -147,7 +142,7 @@ class LifoQueue(Queue):
 
 
 class PriorityQueue(Queue):
-    """The smallest item comes out first."""
+    """A queue that returns the smallest item first."""
 
     def _init(self, maxsize: int) -> None:
         self.queue = []
@@ -173,36 +168,32 @@ class SimpleQueue(Queue):
 
 
 def sleep(seconds: float) -> None:
-    """Let virtual time pass; others go first, even if `seconds` is 0."""
+    """Let virtual time pass; other lanes run first, even if `seconds` is 0."""
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
-    if not ACTIVE:
+    if not ACTIVE_RUNS:
         return
-    run = ACTIVE[-1]
+    run = ACTIVE_RUNS[-1]
     if run.over:
         raise Abandoned
     if run.inside_invariant:
         return
-    file, line = place()
     lane = run.current
     lane.yields = True
-    verb = f"sleeps {seconds:g} s" if seconds else "yields"
-    step = Step(lane.number, "sync", verb, "", lane, None, True, file, line)
     if seconds:
-        run.block(step, lambda: False, seconds)
+        run.block(sync_step(run, f"sleeps {seconds:g} s", lane), lambda: False, seconds)
     else:
-        lane.yields = True
-        run.point(step)
+        run.point(sync_step(run, "yields", lane))
 
 
 def monotonic() -> float:
-    return ACTIVE[-1].now if ACTIVE else time.monotonic()
+    return ACTIVE_RUNS[-1].now if ACTIVE_RUNS else time.monotonic()
 
 
 def wall_clock() -> float:
-    return EPOCH + ACTIVE[-1].now if ACTIVE else time.time()
+    return START_TIME_S + ACTIVE_RUNS[-1].now if ACTIVE_RUNS else time.time()
 
 
 def in_ns(clock: Any) -> Any:
-    """Return a clock of nanoseconds."""
+    """Return a clock that counts nanoseconds."""
     return lambda: int(clock() * 1_000_000_000)

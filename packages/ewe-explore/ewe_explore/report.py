@@ -1,4 +1,4 @@
-"""explore(): one call from a scenario to a verdict, for tests, notebooks and the command.
+"""explore(): explore a scenario and return the result, for tests, notebooks and the command.
 
     from ewe_explore import explore
 
@@ -6,7 +6,7 @@
         ...
 
     def test_my_pool():
-        explore(scenario, runs=500).check()      # raises RaceFound, whose text is the timeline
+        explore(scenario, runs=500).check()      # raises RaceFound; its message is the timeline
 
 Read next: search.py.
 """
@@ -22,36 +22,36 @@ from typing import Any
 
 from ewe_explore.explain import Story, story_of
 from ewe_explore.page import page
-from ewe_explore.program import Program, of_function
-from ewe_explore.scheduler import ACTIVE, Options, ProgramError, Run, Schedule
-from ewe_explore.search import Failure, Replay, Search, failure_of
+from ewe_explore.program import ExploredProgram, of_function
+from ewe_explore.scheduler import ACTIVE_RUNS, Options, ProgramError, Run, Schedule
+from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
 from ewe_explore.timeline import timeline
 
-SECONDS = 10.0
-NO_VERDICT = ("stuck", "unusable")  # kinds of problems that say nothing about schedules
+DEFAULT_SEARCH_S = 10.0
+NO_VERDICT = ("stuck", "unusable")  # kinds of problems that are not failures of a schedule
 
 
 class RaceFound(AssertionError):
-    """The scenario fails with some schedule. The text tells how."""
+    """The scenario fails with some schedule. The message is the timeline."""
 
 
 @dataclass
 class Exploration:
-    """What a search has found. failure: None if every run passed.
+    """The result of a search. failure: None if every run passed.
 
-    runs: of the search. exhaustive: every schedule was tried. levels: all schedules with up to so many
-    deviations were.
+    runs: the runs of the search. exhaustive: the search tried every schedule. levels: the search tried all
+    schedules with up to so many deviations.
     """
 
-    program: Program
+    program: ExploredProgram
     seed: int
     runs: int
     seconds: float
     exhaustive: bool
     levels: int
     longest: int
-    failure: Failure | None = None
+    failure: FailingSchedule | None = None
     story: Story | None = None
 
     def text(self, width: int = 100, colour: bool = False) -> str:
@@ -62,13 +62,13 @@ class Exploration:
         if len(self.story.lanes) == 1:  # nothing to draw
             drawn = f"✗ {self.story.headline}"
         parts = [drawn, ""]
-        why = [f"Why: {text}" if not place else text for place, text in enumerate(self.story.why)]
+        why = [f"Why: {text}" if not index else text for index, text in enumerate(self.story.why)]
         parts += [textwrap.fill(text, max(width, 40), break_on_hyphens=False) for text in why]
         parts += ["", self.verdict()]
         return "\n".join(parts)
 
     def verdict(self) -> str:
-        """Return what the runs say, in one or two lines."""
+        """Return the result in one or two lines."""
         name = f"{self.program.path.name}: "
         if self.program.scenario not in ("", "scenario"):
             name += f"{self.program.scenario}: "
@@ -87,7 +87,7 @@ class Exploration:
         return f"{self.runs:,} run{'s' if self.runs != 1 else ''}"
 
     def covered(self) -> str:
-        """Return how many schedules the search has tried to their end."""
+        """Return a part of the verdict: the schedules that the search has covered completely."""
         if self.exhaustive:
             return ": these are all schedules"
         if self.levels < 1:
@@ -95,25 +95,25 @@ class Exploration:
         return f"; every schedule with up to {self.levels} chosen switch{'es' if self.levels != 1 else ''} passes"
 
     def command(self) -> str:
-        """Return the command that shows the failure again."""
-        words = ["ewe-explore", relative(self.program.path)]
-        words += self.program.words()
-        words += self.flags()
+        """Return the command that repeats the failure."""
+        arguments = ["ewe-explore", relative(self.program.path)]
+        arguments += self.program.arguments()
+        arguments += self.flags()
         if self.failure is not None:
-            words += ["--schedule", schedule_text(self.failure.schedule)]
-        return " ".join(words)
+            arguments += ["--schedule", schedule_text(self.failure.schedule)]
+        return " ".join(arguments)
 
     def flags(self) -> list[str]:
-        """Return the options of the command that change what a schedule means."""
+        """Return the options of the command that change the meaning of a schedule."""
         options = self.program.options
-        words = []
+        arguments = []
         if options.spurious:
-            words.append("--spurious")
+            arguments.append("--spurious")
         if options.early_timeouts:
-            words.append("--early-timeouts")
+            arguments.append("--early-timeouts")
         if options.max_steps != Options().max_steps:
-            words += ["--max-steps", str(options.max_steps)]
-        return words
+            arguments += ["--max-steps", str(options.max_steps)]
+        return arguments
 
     def html(self) -> str:
         """Return the failure as a page. Raises ValueError if there is none."""
@@ -129,7 +129,7 @@ class Exploration:
 
 
 def relative(path: Path) -> str:
-    """Return a path as it is shortest: from the current directory, if the file is below it."""
+    """Return a path relative to the current directory if the file is below it, else the whole path."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -137,34 +137,36 @@ def relative(path: Path) -> str:
 
 
 def deviations(schedule: Schedule) -> str:
-    """Return the length of a schedule in words."""
+    """Describe the length of a schedule in words."""
     count = len(schedule)
     return (
-        "no chosen switch: it fails by itself" if not count else f"{count} chosen switch{'es' * (count > 1)}"
+        "no chosen switch: the default schedule fails"
+        if not count
+        else f"{count} chosen switch{'es' * (count > 1)}"
     )
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """Return a schedule as the command line writes it: `17:2,31:0`; `none` is the empty one."""
+    """Return a schedule in the form of the command line: `17:2,31:0`, or `none` for the empty schedule."""
     return ",".join(f"{index}:{lane}" for index, lane in schedule) or "none"
 
 
 def read_schedule(text: str) -> Schedule:
-    """Return the schedule that a text says. Raises ValueError with one line."""
+    """Parse a schedule. Raises ValueError with one line."""
     if text.strip() in ("", "none"):
         return ()
     found: list[tuple[int, int]] = []
     for part in text.split(","):
         index, colon, lane = part.strip().partition(":")
         if not (colon and index.isascii() and index.isdigit() and lane.isascii() and lane.isdigit()):
-            raise ValueError(f"{part.strip()!r} is no part of a schedule; one is written as 17:2,31:0")
+            raise ValueError(f"{part.strip()!r} is not a part of a schedule; write a schedule as 17:2,31:0")
         found.append((int(index), int(lane)))
     return tuple(sorted(found))
 
 
 def explore(
-    scenario: Callable[[], Any] | Program,
-    seconds: float = SECONDS,
+    scenario: Callable[[], Any] | ExploredProgram,
+    seconds: float = DEFAULT_SEARCH_S,
     seed: int = 1,
     runs: int | None = None,
     *,
@@ -175,12 +177,12 @@ def explore(
 ) -> Exploration:
     """Search for a schedule with which a scenario fails, for at most `seconds` or `runs`.
 
-    scenario: a function at the top of a file. It starts threads and asserts what must hold. spurious: conditions
-    may wake without a notify. early_timeouts: a timeout may expire while others still work. Raises ProgramError if
+    scenario: a function at the top of a file. It starts threads and has assertions. spurious: conditions may wake
+    up without a notify. early_timeouts: a timeout may expire while other threads still work. Raises ProgramError if
     the scenario cannot be explored.
     """
     options = Options(max_steps=max_steps, spurious=spurious, early_timeouts=early_timeouts)
-    program = scenario if isinstance(scenario, Program) else of_function(scenario, options)
+    program = scenario if isinstance(scenario, ExploredProgram) else of_function(scenario, options)
     began = time.monotonic()
     search = Search(program.start, program.options, seed)
     failed: Run | None = None
@@ -196,26 +198,29 @@ def explore(
     result = Exploration(
         program,
         seed,
-        search.runs,
-        0.0,
-        failed is None and search.exhausted(),
-        search.finished_levels(),
-        search.longest,
+        runs=search.runs,
+        seconds=0.0,
+        exhaustive=failed is None and search.exhausted(),
+        levels=search.finished_levels(),
+        longest=search.longest,
     )
     if failed is not None:
         if failed.problem is not None and failed.problem.kind in NO_VERDICT:
             raise ProgramError(failed.problem.headline)
         result.failure = Shrinker(search, failure_of(failed)).shrink()
-        tell(result)
+        add_story(result)
     result.seconds = time.monotonic() - began
     return result
 
 
-def replay(program: Program, schedule: Schedule) -> Exploration:
-    """Run a program with one schedule."""
+def replay(program: ExploredProgram, schedule: Schedule) -> Exploration:
+    """Run a program with one schedule; `failure` of the result is None if the run passed.
+
+    Raises ProgramError if the program is stuck or cannot be explored.
+    """
     result = Exploration(program, 0, 0, 0.0, False, -1, 0)
-    result.failure = Failure(schedule, None, 0, 0)  # type: ignore[arg-type] # tell() sets it
-    run = tell(result)
+    result.failure = FailingSchedule(schedule, None, 0, 0)  # type: ignore[arg-type] # add_story() sets it
+    run = add_story(result)
     if run.problem is None:
         result.failure = None
         result.runs = 1
@@ -224,8 +229,8 @@ def replay(program: Program, schedule: Schedule) -> Exploration:
     return result
 
 
-def tell(result: Exploration) -> Run:
-    """Run the schedule of a failure once more, with all values, and add its story."""
+def add_story(result: Exploration) -> Run:
+    """Run the schedule of a failure once more, record all values, and add the story to the result."""
     assert result.failure is not None
     run = Run(Replay(result.failure.schedule), replace(result.program.options), detailed=True)
     result.program.start(run)
@@ -239,7 +244,7 @@ def tell(result: Exploration) -> Run:
 
 
 def facts(result: Exploration) -> dict[str, str]:
-    """Return what a page says about the search."""
+    """Return the facts about the search for a page: label -> text."""
     failure = result.failure
     assert failure is not None
     found = {"schedule": schedule_text(failure.schedule), "steps": f"{failure.steps:,}"}
@@ -251,12 +256,12 @@ def facts(result: Exploration) -> dict[str, str]:
 
 
 def always(invariant: Callable[[], object]) -> None:
-    """Have the explorer check an invariant before every step of the scenario.
+    """Make the explorer check an invariant before every step of the scenario.
 
-    invariant: returns False, or raises, if it is broken. It must not change anything. Outside of an exploration it
-    is called once.
+    invariant: a function that returns False, or raises, if the invariant is broken. It must not change any object.
+    Outside of an exploration, it is called once.
     """
-    if ACTIVE:
-        ACTIVE[-1].invariants.append(invariant)
+    if ACTIVE_RUNS:
+        ACTIVE_RUNS[-1].invariants.append(invariant)
     elif invariant() is False:
         raise AssertionError("the invariant is broken")

@@ -1,38 +1,37 @@
-"""The scheduler: runs a program's threads one at a time, and decides at every step which thread goes next.
+"""The scheduler: run a program's threads one at a time, and decide at every step which thread runs next.
 
-A race shows itself when the system switches from one thread to another at an unlucky moment. On a real machine the
-moments are chosen by timers, caches and luck. Here every moment is chosen by a *schedule*, so that an unlucky one
-can be searched for, kept, and run again:
+A race appears when the system switches from one thread to another at an unlucky moment. On a real machine timers,
+caches and luck choose these moments. Here a *schedule* chooses them, so the explorer can search for an unlucky
+schedule, store it, and run it again:
 
     lane 0  main      ──point──point──┐                              ┌──point── ...
     lane 1  worker 1                  └──point──block                │
     lane 2  worker 2                               └──point──point───┘
                       decision 0, 1, ...   2, ...         3, 4, ...      each has a number
 
-Each thread of the program is a real thread of Python, here called a lane. A lane runs only while it holds its
-baton, and there is one baton for all: a lane gives it away in point() or block(), and then waits until it comes
-back. Two calls make a program controllable:
+Each thread of the program is a real thread of Python, here called a lane. Only one lane runs at a time: the lane
+with the baton. A lane passes the baton on in point() or block(), and then waits until the baton comes back. Two
+calls make a program controllable:
 
-- point(step): the lane is about to do something that other lanes can observe: a lock, a queue, a shared variable.
-  The scheduler records the step and decides who goes on.
-- block(): the lane cannot go on until a condition holds. Others run meanwhile.
+- point(step): the lane is about to make a step that other lanes can observe, at a lock, a queue or a shared
+  variable. The scheduler records the step and decides which lane runs next.
+- block(): the lane cannot go on until a condition is true. Other lanes run meanwhile.
 
-A *decision* exists where more than one lane could run. The default decision is the one without a switch: the
-current lane goes on; where it cannot, the next one in number does. A schedule lists only the decisions that
-differ, as pairs "decision:lane". `17:2` says: at decision 17, lane 2 goes on. The empty schedule is the program
-without a surprise, and each pair is one surprise (Emmi, Qadeer and Rakamaric call the number of such pairs the
-delay bound, POPL 2011).
+If more than one lane can run, there is a *decision*. The default decision makes no switch: the current lane goes
+on; if it cannot, the lane with the next number runs. A schedule lists only the other decisions, the *deviations*,
+as pairs "decision:lane". `17:2` means: at decision 17, lane 2 runs next. The empty schedule has only default
+decisions (Emmi, Qadeer and Rakamaric call the number of deviations the delay bound, POPL 2011).
 
 Time is virtual. A lane that sleeps is blocked until a deadline; when all lanes are blocked, the clock jumps to the
 earliest deadline. No test waits, and no result depends on the speed of the machine.
 
-What ends a run: the last thread that is not a daemon ends; an exception in any thread; a broken invariant; a
-deadlock (no lane can run, and no deadline is left); too many steps (a livelock or a busy wait). Then every lane
-that still lives is unwound: Abandoned is raised where it stands.
+A run ends when the last non-daemon thread ends, or at an exception in any thread, a broken invariant, a deadlock
+(no lane can run, and no deadline is left), or too many steps (a livelock or a busy wait). The scheduler then ends
+every lane that still runs: it raises Abandoned at the lane's current step.
 
-What can go wrong: a lane that blocks outside the scheduler, in a system call, keeps the baton. The
-thread that started the run is a watchdog: if no step was made for `stall_s` seconds, it says where the lane is. A
-lane that runs a loop without a write is taken to wait for another lane, and loses its turn after SPIN steps.
+Possible failures: a lane that blocks in a system call, outside the scheduler, keeps the baton. The thread that
+started the run is a watchdog: if no lane makes a step for `stall_s` seconds, it reports the lane's line. A lane
+that loops without a write probably waits for another lane, and loses its turn after MAX_LOOP_STEPS steps.
 
 Read next: search.py, which chooses schedules; instrument.py, which puts points into the student's code.
 """
@@ -54,38 +53,38 @@ from typing import Any, NoReturn, Protocol
 from ewe.config.messages import Failure
 from ewe_explore.names import source
 
-HERE = str(Path(__file__).parent) + "/"
-SAMPLES = HERE + "samples/"
-SPIN = 60  # steps without a write after which a lane is taken to wait in a loop
-SLICE = 3000  # steps after which a lane that computes loses its turn
-RAISES = 50  # times that Abandoned is raised in one lane; then it is left parked
-EPOCH = 1_136_073_600.0  # what time.time() says at the start of a run: 1 January 2006
+PACKAGE_DIRECTORY = str(Path(__file__).parent) + "/"
+SAMPLES_DIRECTORY = PACKAGE_DIRECTORY + "samples/"
+MAX_LOOP_STEPS = 60  # steps without a write after which a lane counts as waiting in a loop
+TIME_SLICE_STEPS = 3000  # steps after which a lane that computes loses its turn
+MAX_RAISES = 50  # times that Abandoned is raised in one lane; then the lane stays blocked
+START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
-Schedule = tuple[tuple[int, int], ...]  # (decision, lane) where the decision is not the default one
+Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision and a lane
 
 
 class Abandoned(BaseException):
-    """The run is over: the lane that this is raised in ends."""
+    """The run is over. Raised in a lane to end it."""
 
 
 class ProgramError(Failure):
-    """A program cannot be explored; the text is one line."""
+    """A program cannot be explored. The message is one line."""
 
     exit_status = 2
 
 
 class Named(Protocol):
-    """An object of which a step tells: a lock, a queue, a socket."""
+    """An object of a step: a lock, a queue, a socket."""
 
     label: str
 
 
 @dataclass(slots=True)
 class Step:
-    """One thing that a lane did, or was about to do when the run ended.
+    """One action that a lane did, or was about to do when the run ended.
 
     kind: read, write, call (an access to an object), sync (a primitive), life (a thread starts or ends), print.
-    target and attribute: the object, and which part of it; None is the object as a whole. before: what a part held.
+    target, attribute: the object and a part of it; None means the whole object. before: the old value of the part.
     """
 
     lane: int
@@ -102,17 +101,17 @@ class Step:
     note: str = ""
     decision: int = -1  # the decision that was taken at this step, if there was one
     index: int = 0
-    hidden: bool = False  # the step after it tells the same
-    done: int = -1  # its place in the order in which steps happened; -1: the run ended before
+    hidden: bool = False  # the next step shows the same action
+    execution_index: int = -1  # its position in the order of execution; -1: the run ended before
 
     def key(self) -> tuple[int, str | None]:
-        """Return what identifies the object and its part within one run."""
+        """Return an identifier of the object and its part, unique within one run."""
         return id(self.target), self.attribute
 
 
 @dataclass(slots=True)
 class Branch:
-    """A decision: who could run, who would by default, and who was chosen. current: -1 if it had to give way."""
+    """A decision: the runnable lanes, the default lane and the chosen lane. current: -1 if it could not go on."""
 
     lanes: tuple[int, ...]
     default: int
@@ -123,7 +122,7 @@ class Branch:
 
 @dataclass
 class Problem:
-    """What was wrong with a run. kind: exception, assertion, invariant, deadlock, steps, stuck, unusable."""
+    """The failure of a run. kind: exception, assertion, invariant, deadlock, steps, stuck, unusable."""
 
     kind: str
     headline: str
@@ -131,7 +130,7 @@ class Problem:
     file: str = ""
     line: int = 0
     type: str = ""
-    waits: list[Wait] = field(default_factory=list)
+    waits: list[BlockedLane] = field(default_factory=list)
 
     def same(self, other: Problem | None) -> bool:
         """Return whether another run failed in the same way."""
@@ -144,8 +143,8 @@ class Problem:
 
 
 @dataclass
-class Wait:
-    """What a lane waits for at the end of a run, and who holds it."""
+class BlockedLane:
+    """The wait of a lane at the end of a run. holder: the lane that owns the target. holds: the lane's locks."""
 
     lane: int
     verb: str
@@ -165,25 +164,27 @@ class Lane:
         self.name = name
         self.target = target
         self.daemon = daemon
+        # The lane that runs has the baton. Each lane has a lock, which is released to pass the baton to it.
         self.baton = _thread.allocate_lock()
         self.baton.acquire()
         self.ended = _thread.allocate_lock()
         self.ended.acquire()
-        self.ident = 0
+        self.ident = 0  # the identifier of the real thread
         self.done = False
-        self.ready: Callable[[], bool] | None = None  # None: it may run
-        self.deadline: float | None = None
-        self.optional = False  # may it go on although `ready` does not hold (a spurious wake-up)?
-        self.yields = False  # prefer others at the next decision
+        # The condition that the lane waits for; None: it may run
+        self.ready: Callable[[], bool] | None = None
+        self.deadline: float | None = None  # the end of a wait with a timeout, on the clock Run.now
+        self.may_wake_early = False  # the lane may go on although ready() is false (a spurious wake-up)
+        self.yields = False  # prefer other lanes at the next decision
         self.reads = 0  # steps since its last write
-        self.steps = 0  # steps since it was chosen last
-        self.last: Step | None = None
-        self.born = 0  # the number of steps when it started
-        self.raised = 0
-        self.held: list[Any] = []
-        self.waiting: Step | None = None
-        self.pending: list[tuple[int, Any]] = []  # objects of accesses that have begun (instrument.py)
-        self.thread: Any = None
+        self.steps = 0  # steps since the lane was chosen last
+        self.last: Step | None = None  # its last step
+        self.start_index = 0  # the number of steps of the run when the lane started
+        self.abandoned_count = 0  # times that Abandoned was raised in the lane
+        self.held: list[Any] = []  # the locks that it owns
+        self.waiting: Step | None = None  # the step at which it is blocked
+        self.pending: list[tuple[int, Any]] = []  # objects of unfinished accesses (instrument.py)
+        self.thread: Any = None  # its threads.Thread
 
 
 class Strategy(Protocol):
@@ -195,9 +196,9 @@ class Strategy(Protocol):
 
 @dataclass
 class Options:
-    """How a program is run.
+    """The options of a run.
 
-    max_steps: of one run. stall_s: real seconds without a step after which a lane counts as stuck.
+    max_steps: the most steps of one run. stall_s: real seconds without a step after which a lane counts as stuck.
     """
 
     max_steps: int = 20_000
@@ -207,11 +208,11 @@ class Options:
     user: tuple[str, ...] = ()  # directories with the student's files
 
 
-ACTIVE: list[Run] = []  # the run in progress, if there is one
+ACTIVE_RUNS: list[Run] = []  # contains the run in progress, if there is one
 
 
 class Run:
-    """One execution of the program under one strategy. detailed: keep values of variables for the timeline."""
+    """One execution of the program with one strategy. detailed: record values of variables for the timeline."""
 
     def __init__(self, strategy: Strategy, options: Options, detailed: bool = False) -> None:
         self.strategy = strategy
@@ -220,51 +221,53 @@ class Run:
         self.lanes: list[Lane] = []
         self.steps: list[Step] = []
         self.branches: list[Branch] = []
-        self.deviations: list[tuple[int, int]] = []
+        self.deviations: list[tuple[int, int]] = []  # (decision, lane) where the choice was not the default
         self.preemptions = 0
-        self.now = 0.0
+        self.now = 0.0  # the explorer's clock, in seconds; only waits with a timeout and sleep() advance it
         self.over = False
         self.problem: Problem | None = None
-        self.done = _thread.allocate_lock()
+        self.done = _thread.allocate_lock()  # released at the end of the run
         self.done.acquire()
-        self.current: Lane
-        self.dirty = True
-        self.cached: list[Lane] = []
+        self.current: Lane  # the lane that has the baton
+        self.runnable_lanes: list[Lane] = []  # the last result of runnable()
+        self.runnable_is_stale = True  # a lane may have become runnable or blocked since then
         self.invariants: list[Callable[[], object]] = []
         self.inside_invariant = False
-        self.names: dict[tuple[str, int], int] = {}  # how many objects each line has made
+        # Source line -> number of objects that it has made
+        self.objects_per_line: dict[tuple[str, int], int] = {}
         self.result: Any = None
         self.network: Any = None
-        self.unfinished: Step | None = None  # a write whose new value is not yet known
-        self.happened = 0
+        self.unfinished: Step | None = None  # a write with a still unknown new value
+        self.executed_steps = 0  # steps that have happened: a recorded step happens when its lane goes on
 
-    # From outside
+    # Called from outside
 
     def execute(self, main: Callable[[], Any]) -> None:
-        """Run `main` as lane 0, and all that it starts, until the run is over."""
+        """Run `main` as lane 0, with all the threads that it starts, until the run is over."""
         collects = gc.isenabled()
-        gc.disable()  # a finalizer must not run at a moment that no schedule chose
+        gc.disable()  # otherwise a finalizer could run at a moment that the schedule does not control
         state = random.getstate()
         random.seed(0)
         self.main = main
         self.current = self.add("main", self.call_main, daemon=False)
         self.begin(self.current)
-        ACTIVE.append(self)
+        ACTIVE_RUNS.append(self)
         try:
             self.current.baton.release()
             self.watch()
             self.unwind()
         finally:
-            ACTIVE.remove(self)
+            ACTIVE_RUNS.remove(self)
             random.setstate(state)
             if collects:
                 gc.enable()
 
     def call_main(self) -> None:
+        """Call the program; keep its result."""
         self.result = self.main()
 
     def watch(self) -> None:
-        """Wait for the end of the run; a lane that makes no step for stall_s seconds ends it."""
+        """Wait for the end of the run. End the run if no lane makes a step for stall_s seconds."""
         seen = -1
         since = time.monotonic()
         while not self.done.acquire(timeout=0.25):
@@ -278,22 +281,24 @@ class Run:
                 return
 
     def stuck(self) -> Problem:
-        """Say where the current lane is: it blocks, or computes, where no schedule reaches it."""
+        """Describe the place at which the current lane blocks or computes without a step."""
         lane = self.current
         first = self.frame_of(lane)
-        place = (first.f_code.co_filename, first.f_lineno) if first else ("", 0)
+        location = (first.f_code.co_filename, first.f_lineno) if first else ("", 0)
         call = innermost(lane.ident)
-        blocks = call is not None and place[0] != call.f_code.co_filename
+        blocks = call is not None and location[0] != call.f_code.co_filename
         within = f" (in {call.f_code.co_qualname}())" if blocks and call is not None else ""
-        where = f"{short(place[0])}:{place[1]}{within}, and has made no step for {self.options.stall_s:g} s"
+        where = (
+            f"{short(location[0])}:{location[1]}{within}, and has made no step for {self.options.stall_s:g} s"
+        )
         if blocks:
             text = f"{lane.name} blocks at {where}: the explorer cannot control this call; leave it out"
         else:
             text = f"{lane.name} computes at {where}: does this loop end?"
-        return Problem("stuck", text, lane.number, *place)
+        return Problem("stuck", text, lane.number, *location)
 
     def frame_of(self, lane: Lane) -> FrameType | None:
-        """Return the innermost frame of a lane that is in the student's files, else its innermost frame."""
+        """Return the innermost frame of a lane in the student's files, or else its innermost frame."""
         found = innermost(lane.ident)
         frame = found
         while frame is not None:
@@ -303,14 +308,14 @@ class Run:
         return found
 
     def unwind(self) -> None:
-        """End the lanes that still live, one after the other; a lane that does not end is left parked."""
+        """End the remaining lanes, one after the other. A lane that does not end stays blocked."""
         for lane in self.lanes:
             if lane.ident and not lane.done:
                 self.current = lane
                 try:
                     lane.baton.release()
                 except RuntimeError:
-                    pass  # it runs, and ends at its next step
+                    pass  # the lane runs, and ends at its next step
                 lane.ended.acquire(timeout=1.0)
 
     # Lanes
@@ -322,17 +327,21 @@ class Run:
         return lane
 
     def begin(self, lane: Lane) -> None:
-        """Start the real thread of a lane; it waits for its baton."""
+        """Start the real thread of a lane. The thread waits for the baton."""
         lane.ident = -1
-        lane.born = len(self.steps)
+        lane.start_index = len(self.steps)
         started = _thread.allocate_lock()
         started.acquire()
         _thread.start_new_thread(self.bootstrap, (lane, started))
         started.acquire()
-        self.dirty = True
+        self.runnable_is_stale = True
 
     def bootstrap(self, lane: Lane, started: Any) -> None:
-        """Be the real thread of a lane."""
+        """Run as the real thread of a lane: wait for the baton, then call the lane's target.
+
+        Abandoned ends a lane after the end of the run. SystemExit ends only its own thread, as in Python: it is a
+        failure only in the main thread, with a status other than 0. Any other exception is a failure of the run.
+        """
         lane.ident = _thread.get_ident()
         started.release()
         lane.baton.acquire()
@@ -356,10 +365,11 @@ class Run:
         if isinstance(reason, ProgramError):
             self.finish(Problem("unusable", str(reason)))
             return
-        file, line = place_of(reason, self.options.user)
+        file, line = location_of(reason, self.options.user)
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
         text = str(reason).split("\n", 1)[0]
-        if file.startswith(HERE) and not file.startswith(SAMPLES):  # an assertion of harness.py
+        # An assertion of harness.py has its text; one of the student has its source line
+        if file.startswith(PACKAGE_DIRECTORY) and not file.startswith(SAMPLES_DIRECTORY):
             words = f"{lane.name}: {text}"
         elif kind == "assertion":
             code = source(file, line)
@@ -373,12 +383,14 @@ class Run:
         self.finish(Problem(kind, words, lane.number, file, line, type(reason).__name__))
 
     def leave(self, lane: Lane) -> None:
-        """End a lane, and hand the baton on."""
+        """End a lane, and pass the baton on."""
         lane.done = True
         lane.held.clear()
-        self.dirty = True
+        self.runnable_is_stale = True
         if not self.over:
-            step = Step(lane.number, "life", "ends", "", lane, None, True, "", 0)
+            step = Step(
+                lane.number, "life", "ends", "", target=lane, attribute=None, writes=True, file="", line=0
+            )
             self.record(step)
             self.happen(step)
             following = self.next_lane()
@@ -388,7 +400,7 @@ class Run:
         lane.ended.release()
 
     def finish(self, problem: Problem | None) -> None:
-        """End the run; a second problem is not looked at."""
+        """End the run. Ignore a second problem."""
         if not self.over:
             self.over = True
             self.problem = problem
@@ -400,16 +412,16 @@ class Run:
         self.finish(problem)
         raise Abandoned
 
-    # What lanes call
+    # Called by lanes
 
-    def mine(self) -> bool:
-        """Return whether the caller may make a step. Raises Abandoned in a lane whose run is over."""
+    def may_step(self) -> bool:
+        """Return whether the caller may make a step. Raises Abandoned if the run of the caller is over."""
         lane = self.current
         if lane.ident != _thread.get_ident():
             raise Abandoned
         if self.over:
-            lane.raised += 1
-            if lane.raised > RAISES:  # it catches everything: leave it parked
+            lane.abandoned_count += 1
+            if lane.abandoned_count > MAX_RAISES:  # the lane catches every exception: block it permanently
                 lane.ended.release()
                 lane.baton.acquire()
                 lane.baton.acquire()
@@ -417,20 +429,20 @@ class Run:
         return not self.inside_invariant
 
     def record(self, step: Step) -> None:
-        """Add a step, and complete the one before: its write has happened."""
+        """Add a step. The write of the previous step has now happened, so complete that step."""
         self.complete_write()
         step.index = len(self.steps)
         self.steps.append(step)
 
     def complete_write(self) -> None:
-        """Note the value that the last write has left."""
+        """Record the new value after the last write."""
         last, self.unfinished = self.unfinished, None
         if last is not None:
             last.after = peek(last.target, last.attribute)
 
     def point(self, step: Step, decides: bool = True) -> None:
-        """Record what the current lane is about to do, and decide who goes on, if it `decides`."""
-        if not self.mine():
+        """Record the next step of the current lane. If `decides`, decide which lane runs next."""
+        if not self.may_step():
             return
         lane = self.current
         if self.invariants:
@@ -440,7 +452,7 @@ class Run:
             self.fail(self.too_long())
         lane.steps += 1
         lane.reads = 0 if step.writes else lane.reads + 1
-        if lane.reads >= SPIN or lane.steps >= SLICE:
+        if lane.reads >= MAX_LOOP_STEPS or lane.steps >= TIME_SLICE_STEPS:
             lane.yields = True
             lane.reads = lane.steps = 0
         syncs = step.kind == "sync"
@@ -452,7 +464,7 @@ class Run:
                 if chosen is not lane:
                     self.switch(chosen)
         lane.yields = False
-        self.dirty = self.dirty or syncs
+        self.runnable_is_stale = self.runnable_is_stale or syncs
         self.happen(step)
         if self.detailed and step.attribute is not None:
             step.before = peek(step.target, step.attribute)
@@ -460,16 +472,16 @@ class Run:
                 self.unfinished = step
 
     def happen(self, step: Step) -> None:
-        """Note that a step happens now: its lane may have been stopped just before it."""
-        step.done = self.happened
+        """Note that a step happens now. Its lane may have been stopped between record() and this call."""
+        step.execution_index = self.executed_steps
         self.lanes[step.lane].last = step
-        self.happened += 1
+        self.executed_steps += 1
 
     def block(
         self, step: Step, ready: Callable[[], bool], seconds: float | None, spurious: bool = False
     ) -> bool:
-        """Wait until ready() holds; return False if `seconds` passed first. spurious: it may also return early."""
-        if not self.mine():
+        """Wait until ready() is true; return False if `seconds` passed first. spurious: may also return early."""
+        if not self.may_step():
             raise Abandoned
         lane = self.current
         self.record(step)
@@ -478,12 +490,12 @@ class Run:
         self.happen(step)
         lane.ready = ready
         lane.deadline = None if seconds is None else self.now + max(seconds, 0.0)
-        lane.optional = (spurious and self.options.spurious) or (
+        lane.may_wake_early = (spurious and self.options.spurious) or (
             seconds is not None and self.options.early_timeouts
         )
         lane.waiting = step
         lane.steps = lane.reads = 0
-        self.dirty = True
+        self.runnable_is_stale = True
         following = self.next_lane()
         if following is None:
             raise Abandoned
@@ -493,44 +505,44 @@ class Run:
         if not in_time and lane.deadline is not None and self.now < lane.deadline and not spurious:
             self.now = lane.deadline  # an early timeout
         lane.ready = lane.deadline = lane.waiting = None
-        lane.optional = False
-        self.dirty = True
+        lane.may_wake_early = False
+        self.runnable_is_stale = True
         return in_time
 
     def switch(self, lane: Lane) -> None:
-        """Give the baton to another lane, and wait until it comes back."""
+        """Pass the baton to another lane, and wait until it comes back."""
         me = self.current
         self.current = lane
         lane.steps = 0
         lane.baton.release()
         me.baton.acquire()
-        self.dirty = True
+        self.runnable_is_stale = True
         if self.over:
             raise Abandoned
 
     # Decisions
 
     def runnable(self) -> list[Lane]:
-        """Return the lanes that could go on, in the order of their numbers."""
-        if self.dirty:
+        """Return the lanes that can run, in the order of their numbers."""
+        if self.runnable_is_stale:
             now = self.now
-            self.cached = [
+            self.runnable_lanes = [
                 lane
                 for lane in self.lanes
                 if lane.ident
                 and not lane.done
                 and (
                     lane.ready is None
-                    or lane.optional
+                    or lane.may_wake_early
                     or (lane.deadline is not None and lane.deadline <= now)
                     or lane.ready()
                 )
             ]
-            self.dirty = False
-        return self.cached
+            self.runnable_is_stale = False
+        return self.runnable_lanes
 
     def next_lane(self) -> Lane | None:
-        """Return who goes on now that the current lane cannot; None if the run has ended."""
+        """Return the lane that runs next if the current lane cannot go on; None if the run has ended."""
         while True:
             if all(lane.done or lane.daemon for lane in self.lanes):
                 self.finish(None)
@@ -544,16 +556,22 @@ class Run:
                 self.finish(self.deadlock())
                 return None
             self.now = max(self.now, min(deadlines))
-            self.dirty = True
+            self.runnable_is_stale = True
 
     def is_certain(self, lane: Lane) -> bool:
-        """Return whether a lane could go on without a spurious wake-up or an early timeout."""
-        if lane.ready is None or not lane.optional:
+        """Return whether a lane can run without a spurious wake-up or an early timeout."""
+        if lane.ready is None or not lane.may_wake_early:
             return True
         return lane.ready() or (lane.deadline is not None and lane.deadline <= self.now)
 
     def decide(self, lanes: list[Lane], current: Lane | None) -> Lane:
-        """Let the strategy choose among several lanes, and record what it chose."""
+        """Let the strategy choose one of several lanes, and record the decision.
+
+        lanes: the lanes that can run. current: the lane that is about to make a step, None if it cannot go on. The
+        default is the current lane. If that cannot go on or has to yield, the default is the lane with the next
+        higher number, and after the highest number the lowest. A lane that only a spurious wake-up or an early
+        timeout would wake is the default only if there is no other.
+        """
         default = current
         if default is None or default.yields:
             start = self.current.number
@@ -563,17 +581,17 @@ class Run:
         chosen = self.strategy.choose(self, lanes, default, index)
         if chosen is not default:
             self.deviations.append((index, chosen.number))
-            if current is default:
+            if current is default:  # the strategy stops a lane that could go on
                 self.preemptions += 1
         numbers = tuple(lane.number for lane in lanes)
         at = current.number if current is not None and current is default else -1
         self.branches.append(Branch(numbers, default.number, chosen.number, at, len(self.steps) - 1))
         return chosen
 
-    # What can be wrong
+    # Failures
 
     def check_invariants(self, lane: Lane) -> None:
-        """Call the student's invariants. They run without steps."""
+        """Call the student's invariants. Their accesses are no steps."""
         self.inside_invariant = True
         try:
             for invariant in self.invariants:
@@ -585,7 +603,7 @@ class Run:
         except Abandoned:
             raise
         except BaseException as reason:
-            file, line = place_of(reason, self.options.user)
+            file, line = location_of(reason, self.options.user)
             text = f"the invariant at {short(file)}:{line} is broken: {reason}"
             self.fail(Problem("invariant", text, lane.number, file, line))
         finally:
@@ -595,8 +613,8 @@ class Run:
         """Return the name of the lane that made the last step."""
         return self.lanes[self.steps[-1].lane].name if self.steps else lane.name
 
-    def waits(self) -> list[Wait]:
-        """Return what every blocked lane waits for."""
+    def waits(self) -> list[BlockedLane]:
+        """Return the wait of every blocked lane."""
         found = []
         for lane in self.lanes:
             step = lane.waiting
@@ -606,12 +624,14 @@ class Run:
             holder = owner.number if isinstance(owner, Lane) else None
             holds = [each.label for each in lane.held]
             found.append(
-                Wait(lane.number, step.verb, named(step), step.target, step.file, step.line, holder, holds)
+                BlockedLane(
+                    lane.number, step.verb, named(step), step.target, step.file, step.line, holder, holds
+                )
             )
         return found
 
     def deadlock(self) -> Problem:
-        """Say which lanes wait without end."""
+        """Return the problem of a deadlock, with the lanes that wait without end."""
         waits = self.waits()
         joins = [wait for wait in waits if not hasattr(wait.target, "lane")]
         stuck = [wait for wait in joins if not self.lanes[wait.lane].daemon] or joins or waits
@@ -628,7 +648,7 @@ class Run:
         return Problem(kind, text, first.lane, first.file, first.line, waits=waits)
 
     def too_long(self) -> Problem:
-        """Say that the run has used up its steps."""
+        """Return the problem of a run that has used up its steps."""
         recent = {step.lane for step in self.steps[-500:]}
         names = " and ".join(lane.name for lane in self.lanes if lane.number in recent)
         last = next((step for step in reversed(self.steps) if step.file), self.steps[-1])
@@ -641,15 +661,15 @@ class Run:
 
 
 def named(step: Step) -> str:
-    """Return the name of what a step is about. Primitives are numbered when all of them are known."""
+    """Return the name of a step's object. A primitive's label may get a number later, if its line makes several."""
     if step.kind == "sync" and not step.name:
         return str(getattr(step.target, "label", ""))
     return step.name
 
 
 def active() -> Run | None:
-    """Return the run in progress, None outside of one."""
-    return ACTIVE[-1] if ACTIVE else None
+    """Return the run in progress, or None."""
+    return ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
 
 
 def innermost(ident: int) -> FrameType | None:
@@ -658,7 +678,7 @@ def innermost(ident: int) -> FrameType | None:
 
 
 def raise_in(ident: int, error: type[BaseException]) -> None:
-    """Raise an exception in a thread that computes, at its next instruction."""
+    """Raise an exception in another thread, at its next instruction."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
 
 
@@ -667,8 +687,8 @@ def short(file: str) -> str:
     return file.rpartition("/")[2] or "?"
 
 
-def place_of(reason: BaseException, user: tuple[str, ...]) -> tuple[str, int]:
-    """Return the innermost line of the student's files in a traceback, else the innermost line."""
+def location_of(reason: BaseException, user: tuple[str, ...]) -> tuple[str, int]:
+    """Return the innermost line of a traceback in the student's files, or else the innermost line."""
     found = ("", 0)
     last = ("", 0)
     trace = reason.__traceback__
@@ -680,27 +700,37 @@ def place_of(reason: BaseException, user: tuple[str, ...]) -> tuple[str, int]:
     return found if found[0] else last
 
 
-def place() -> tuple[str, int]:
-    """Return the line of the program that called the explorer: the innermost frame outside of it."""
+def location() -> tuple[str, int]:
+    """Return the line of the program that called the explorer: the innermost frame outside the explorer."""
     frame: FrameType | None = sys._getframe(1)
     first: FrameType | None = None
-    user = ACTIVE[-1].options.user if ACTIVE else ()
+    user = ACTIVE_RUNS[-1].options.user if ACTIVE_RUNS else ()
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(user) and user:
             return file, frame.f_lineno
-        if first is None and (not file.startswith(HERE) or file.startswith(SAMPLES)):
+        if first is None and (not file.startswith(PACKAGE_DIRECTORY) or file.startswith(SAMPLES_DIRECTORY)):
             first = frame
         frame = frame.f_back
     return (first.f_code.co_filename, first.f_lineno) if first is not None else ("", 0)
 
 
-PLAIN = (int, float, str, bytes, bool, type(None))
-SIZED = (list, tuple, dict, set, frozenset)
+def sync_step(run: Run, verb: str, target: Any, name: str = "", note: str = "") -> Step:
+    """Return a step of kind `sync` of the current lane, at the line of the program that called the explorer."""
+    file, line = location()
+    return Step(
+        run.current.number, "sync", verb, name, target=target, attribute=None, writes=True, file=file, line=line,
+        note=note,
+    )  # fmt: skip
+
+
+MAX_SCALAR_CHARS, MAX_CONTAINER_CHARS, MAX_SHOWN_ITEMS = 24, 28, 4  # of a value in the timeline
+SCALAR_TYPES = (int, float, str, bytes, bool, type(None))
+CONTAINER_TYPES = (list, tuple, dict, set, frozenset)
 
 
 def peek(target: Any, attribute: str | None) -> str:
-    """Return what a part of an object holds, without calling any of the program's code."""
+    """Return the value of a part of an object as text, without calling code of the program."""
     if attribute is None:
         return ""
     frame = getattr(target, "frame", None) if type(target).__name__ == "Variable" else None
@@ -719,15 +749,17 @@ def peek(target: Any, attribute: str | None) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a short text for a value: itself if it is plain, else its size."""
+    """Return a short text for a value: the value if it is plain, the size of a container, or ""."""
     kind = type(value)
-    if kind in PLAIN:
+    if kind in SCALAR_TYPES:
         text = repr(value)
-        return text if len(text) <= 24 else text[:23] + "…"
-    if kind in SIZED or kind.__name__ in ("deque", "OrderedDict", "defaultdict", "Counter"):
-        if all(type(each) in PLAIN for each in list(value)[:4]) and len(value) <= 4:
+        return text if len(text) <= MAX_SCALAR_CHARS else text[: MAX_SCALAR_CHARS - 1] + "…"
+    if kind in CONTAINER_TYPES or kind.__name__ in ("deque", "OrderedDict", "defaultdict", "Counter"):
+        if all(type(each) in SCALAR_TYPES for each in list(value)[:MAX_SHOWN_ITEMS]) and (
+            len(value) <= MAX_SHOWN_ITEMS
+        ):
             text = repr(list(value) if kind.__name__ == "deque" else value)
-            if len(text) <= 28:
+            if len(text) <= MAX_CONTAINER_CHARS:
                 return text
         return f"{len(value)} items" if len(value) != 1 else "1 item"
     return ""

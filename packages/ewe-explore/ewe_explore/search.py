@@ -1,27 +1,27 @@
-"""The search: which schedules are tried, and in which order.
+"""The search: the order in which the explorer tries schedules.
 
-A program of n threads and k decisions has about n to the k schedules; almost all of them do the same. Two searches
-take turns, because each finds what the other is slow to find:
+A program of n threads and k decisions has about n to the k schedules; almost all of them have the same effect. Two
+methods take turns, because each finds failures that the other finds slowly:
 
-*Fewest surprises first.* Run the program with the empty schedule, then with every schedule of one deviation, then
-of two. Each run shows the decisions that the next ones can change. This is delay bounding (Emmi, Qadeer,
-Rakamaric, POPL 2011), a relative of CHESS's context bounding (Musuvathi, Qadeer, PLDI 2007). Most races need one
-or two unlucky switches, however long the program is, so the few schedules of a low level find most of them. A
-level that was searched to its end is a statement: no schedule with so few deviations fails.
+*Fewest deviations first.* Run the program with the empty schedule, then with every schedule of one deviation, then
+of two. Each run shows the decisions that later schedules can change. This is delay bounding (Emmi, Qadeer,
+Rakamaric, POPL 2011), a relative of CHESS's context bounding (Musuvathi, Qadeer, PLDI 2007). Most races need one or
+two unlucky switches, however long the program is, so the few schedules of a low level find most of them. A
+completely searched level is a proof: no schedule with so few deviations fails.
 
-*Priorities by lot.* Probabilistic concurrency testing (PCT; Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS
+*Random priorities.* Probabilistic concurrency testing (PCT; Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS
 2010) draws a priority for each thread and runs the highest one that can run. At d - 1 random steps it lowers the
 priority of the running thread below all others. A race that needs d ordered steps is found with a probability of at
-least 1 / (n * k^(d - 1)) in each run, in every program: the guarantee that the first search lacks for a race
-that hides at a high level.
+least 1 / (n * k^(d - 1)) in each run, in every program. The first method has no such guarantee for a race that
+needs many deviations.
 
-Both switch only where a switch can matter: at an access to something that two lanes have used and one has
-changed. The runs so far tell which lines those are. This is a heuristic (each run may add lines), and saves most
-of the work.
+Both methods switch only where a switch can matter: at an access to an object that two lanes have used and one lane
+has changed. Earlier runs show the lines of such accesses. This is a heuristic (each run may add lines), and saves
+most of the work.
 
-A failure is then made small (shrink.py) and told (explain.py, timeline.py, page.py).
+shrink.py then makes a failure small, and explain.py, timeline.py and page.py show it.
 
-Read next: shrink.py; program.py for what a program is.
+Read next: shrink.py; program.py, which defines a program.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from dataclasses import dataclass, field
 from ewe_explore.scheduler import Lane, Options, Problem, Run, Schedule, Step
 
 Start = Callable[[Run], None]  # executes the program in a run
-Hot = set[tuple[str, int, str]]  # lines at which a switch can matter
-DEPTHS = (2, 3, 1, 4)  # of the races that PCT looks for, in turn
-WAITING = 200_000  # schedules that wait to be tried, at most
+Hot = set[tuple[str, int, str]]  # accesses (file, line, verb) at which a switch can matter
+DEPTHS = (2, 3, 1, 4)  # depths of the races for which PCT searches, in turn
+UNCERTAIN_SHARE = 0.1  # of the decisions at which a lane with a spurious wake-up or an early timeout may run
+MAX_UNTRIED_SCHEDULES = 200_000  # the most untried schedules of a level
 
 
 class Replay:
-    """Takes the decisions of a schedule, and the default decision elsewhere."""
+    """Makes the decisions of a schedule, and default decisions otherwise."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.chosen = dict(schedule)
@@ -55,15 +56,16 @@ class Replay:
 
 
 class Priorities:
-    """PCT: the lane with the highest priority runs; it changes at a few random steps."""
+    """PCT: the lane with the highest priority runs; priorities change at a few random steps."""
 
     def __init__(self, seed: int, depth: int, length: int, hot: Hot) -> None:
         self.random = random.Random(seed)
         self.hot = hot
-        self.priorities: dict[int, float] = {}
+        self.priorities: dict[int, float] = {}  # by the number of the lane
+        # The decisions at which the current lane gets the lowest priority
         self.changes = {self.random.randrange(max(length, 1)) for _ in range(depth - 1)}
-        self.count = 0
-        self.lowest = 0.0
+        self.count = 0  # decisions so far
+        self.lowest = 0.0  # the lowest priority so far
 
     def choose(self, run: Run, lanes: list[Lane], default: Lane, index: int) -> Lane:
         for lane in run.lanes:
@@ -81,7 +83,7 @@ class Priorities:
                 self.lower(current)
             self.count += 1
         certain = [lane for lane in lanes if run.is_certain(lane)]
-        if len(certain) < len(lanes) and self.random.random() < 0.1:
+        if len(certain) < len(lanes) and self.random.random() < UNCERTAIN_SHARE:
             certain = [lane for lane in lanes if lane not in certain]
         return max(certain or lanes, key=lambda lane: self.priorities[lane.number])
 
@@ -92,68 +94,68 @@ class Priorities:
 
 
 @dataclass
-class Failure:
-    """A schedule with which the program fails. complete: every schedule with fewer deviations passes."""
+class FailingSchedule:
+    """A failing schedule. complete: every schedule with fewer deviations passes."""
 
     schedule: Schedule
     problem: Problem
     preemptions: int
     steps: int
     complete: bool = False
-    tried: int = 0  # runs that shrinking took
+    tried: int = 0  # the runs of the shrinking
 
     def key(self) -> tuple[int, int, int]:
-        """Return what makes a failure better than another: few deviations, few preemptions, few steps."""
+        """Return a sort key: failures with few deviations, then few preemptions, then few steps are better."""
         return len(self.schedule), self.preemptions, self.steps
 
 
-def failure_of(run: Run) -> Failure:
-    """Return the failure of a run that has failed."""
+def failure_of(run: Run) -> FailingSchedule:
+    """Return the failure of a failed run."""
     assert run.problem is not None
-    return Failure(tuple(run.deviations), run.problem, run.preemptions, len(run.steps))
+    return FailingSchedule(tuple(run.deviations), run.problem, run.preemptions, len(run.steps))
 
 
 @dataclass
 class Level:
-    """Schedules with the same number of deviations, which wait to be tried."""
+    """The untried schedules with the same number of deviations. tried: the number of tried ones."""
 
     waiting: deque[Schedule] = field(default_factory=deque)
     tried: int = 0
-    dropped: bool = False  # there were more than WAITING
+    dropped: bool = False  # there were more than MAX_UNTRIED_SCHEDULES
 
 
 class Search:
-    """Tries schedules until one fails. levels[d]: those of d deviations."""
+    """Tries schedules one at a time. levels[d]: the schedules with d deviations."""
 
     def __init__(self, start: Start, options: Options, seed: int) -> None:
         self.start = start
         self.options = options
         self.random = random.Random(seed)
         self.levels: list[Level] = [Level(deque([()]))]
-        self.hot: Hot = set()
+        self.hot: Hot = set()  # (file, line, verb) of the accesses at which a switch can matter
         self.length = 20  # decisions at hot lines in the longest run so far
         self.runs = 0
-        self.lots = 0
-        self.longest = 0
+        self.lots = 0  # runs with random priorities
+        self.longest = 0  # steps of the longest run so far
 
     def attempt(self) -> Run | None:
-        """Try one more schedule; return its run, None if all schedules have been tried."""
+        """Try one more schedule; return its run, or None if all schedules have been tried."""
         systematic = self.runs % 2 == 0 or not self.hot
         schedule = self.take() if systematic else None
         if schedule is not None:
             return self.run_level(schedule)
         if not self.hot and self.runs:
-            return None  # nothing is shared, and every schedule of forced switches was tried
+            return None  # no object is shared, and every schedule of forced switches was tried
         if self.exhausted():
             return None
         return self.run_lot()
 
     def exhausted(self) -> bool:
-        """Return whether every schedule, of however many deviations, was tried."""
+        """Return whether every schedule of every level was tried."""
         return all(not level.waiting and not level.dropped for level in self.levels)
 
     def run_level(self, schedule: Schedule) -> Run:
-        """Try a schedule, and add those with one more deviation to the next level."""
+        """Try a schedule, and add its extensions by one deviation to the next level."""
         run = self.execute(Replay(schedule))
         depth = len(schedule)
         self.levels[depth].tried += 1
@@ -164,20 +166,24 @@ class Search:
             following = self.levels[depth + 1]
             last = schedule[-1][0] if schedule else -1
             for deviation in self.deviations(run, last):
-                if len(following.waiting) >= WAITING:
+                if len(following.waiting) >= MAX_UNTRIED_SCHEDULES:
                     following.dropped = True
                     break
                 following.waiting.append((*schedule, deviation))
         return run
 
     def run_lot(self) -> Run:
-        """Try priorities by lot."""
+        """Try random priorities."""
         depth = DEPTHS[self.lots % len(DEPTHS)]
         self.lots += 1
         return self.execute(Priorities(self.random.getrandbits(32), depth, self.length, self.hot))
 
     def execute(self, strategy: Replay | Priorities) -> Run:
-        """Run the program once, and learn from it where switches matter."""
+        """Run the program once, and add the accesses at which switches matter to `hot`.
+
+        `longest` counts all steps of the longest run. `length` counts only the decisions at such accesses. The
+        random changes of priorities happen only there, so `length` is the k of the module's docstring.
+        """
         run = Run(strategy, self.options)
         self.start(run)
         self.runs += 1
@@ -192,19 +198,19 @@ class Search:
         return run
 
     def take(self) -> Schedule | None:
-        """Return the next schedule of the lowest level that has one, by lot."""
+        """Return an untried schedule of the lowest level that has one, chosen at random."""
         for level in self.levels:
             if level.waiting:
-                # A random rotation by little: near the order of generation, but another one for each seed
-                place = self.random.randrange(min(len(level.waiting), 64))
-                level.waiting.rotate(-place)
+                # Rotate by a small random number: the order stays similar, but differs between seeds.
+                index = self.random.randrange(min(len(level.waiting), 64))
+                level.waiting.rotate(-index)
                 found = level.waiting.popleft()
-                level.waiting.rotate(place)
+                level.waiting.rotate(index)
                 return found
         return None
 
     def deviations(self, run: Run, after: int) -> Iterator[tuple[int, int]]:
-        """Yield the deviations that a run offers after a decision: where a switch can matter."""
+        """Yield the possible deviations of a run after a decision, at steps where a switch can matter."""
         shared = shared_keys(run)
         for index in range(after + 1, len(run.branches)):
             branch = run.branches[index]
@@ -215,7 +221,7 @@ class Search:
                     yield index, lane
 
     def finished_levels(self) -> int:
-        """Return the highest number of deviations up to which every schedule was tried; -1 if none was."""
+        """Return the number of deviations up to which every schedule was tried; -1 if no level is complete."""
         done = -1
         for depth, level in enumerate(self.levels):
             if level.waiting or level.dropped:
@@ -225,15 +231,15 @@ class Search:
 
 
 def matters(step: Step, shared: set[tuple[int, str | None]]) -> bool:
-    """Return whether a switch before a step can change what happens."""
+    """Return whether a switch before a step can change the result."""
     return step.kind == "print" or step.key() in shared
 
 
 def shared_keys(run: Run) -> set[tuple[int, str | None]]:
-    """Return the objects, or their parts, that several lanes use and one changes.
+    """Return the objects, or their parts, that several lanes use and one lane changes.
 
-    A change counts if a lane that had started before uses the object, too: what a thread prepares before it starts
-    another one is not shared.
+    A change counts only if another user of the object had started before: an object that a thread prepares before
+    it starts another thread is not shared.
     """
     users: dict[tuple[int, str | None], int] = {}
     for step in run.steps:
@@ -241,7 +247,7 @@ def shared_keys(run: Run) -> set[tuple[int, str | None]]:
             key = step.key()
             users[key] = users.get(key, 0) | 1 << step.lane
     several = {key for key, lanes in users.items() if lanes & (lanes - 1)}
-    born = [lane.born for lane in run.lanes]
+    born = [lane.start_index for lane in run.lanes]
     found: set[tuple[int, str | None]] = set()
     for step in run.steps:
         if step.writes and step.target is not None and (key := step.key()) in several and key not in found:

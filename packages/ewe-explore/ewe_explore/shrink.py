@@ -1,16 +1,17 @@
-"""Shrinking: the smallest schedule with which the program still fails in the same way.
+"""Shrinking: find the smallest schedule with which the program still fails in the same way.
 
-Smaller means: fewer deviations; then fewer preemptions among them (switches away from a lane that could have gone
-on; the others only choose who follows a lane that waits); then fewer steps. Three passes make a schedule small:
+A schedule is smaller if it has fewer deviations; then, if it has fewer preemptions (deviations that stop a lane
+that could go on; the others only choose the successor of a waiting lane); then, if it has fewer steps. Three passes
+make a schedule small:
 
 1. *Leave out.* Delta debugging (Zeller and Hildebrandt, 2002): drop halves of the deviations, then quarters, then
-   single ones, as long as the program still fails. No single deviation of what is left can be dropped.
-2. *Prove.* Try every schedule with fewer deviations, and those of as many with fewer preemptions. Either one fails,
-   and is the better failure; or none does, and the schedule is minimal by construction. Where this would take too
-   many runs (PROOF), the report says so.
-3. *Move.* Replace one deviation by another one at an earlier decision, and keep the shorter run.
+   single ones, as long as the program still fails. Afterwards no single deviation can be dropped.
+2. *Prove.* Try every smaller schedule: with fewer deviations, or with as many and fewer preemptions. If one fails,
+   it is the better failure. If none fails, the schedule is minimal by construction. If this would take more than
+   MAX_PROOF_RUNS runs, the report says so.
+3. *Move.* Replace one deviation by a deviation at an earlier decision, and keep the shorter run.
 
-Every run after a failing one is normalized: the deviations that really happened are kept, the others are dropped.
+After a failing run the schedule is normalized: it keeps only the deviations that really happened.
 
 Read next: explain.py.
 """
@@ -20,23 +21,25 @@ from __future__ import annotations
 from collections import deque
 
 from ewe_explore.scheduler import Run, Schedule
-from ewe_explore.search import Failure, Replay, Search, failure_of
+from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 
-PROOF = 1500  # runs for pass 2
-MOVES = 400  # runs for pass 3
+MAX_PROOF_RUNS = 1500  # runs for pass 2
+MOVE_RUNS = 400  # runs for pass 3
+MAX_MOVE_DECISIONS = 40  # by how many decisions pass 3 moves a deviation to an earlier place
 
 
 class Shrinker:
     """Makes one failure small."""
 
-    def __init__(self, search: Search, found: Failure) -> None:
+    def __init__(self, search: Search, found: FailingSchedule) -> None:
         self.search = search
-        self.best = found
+        self.best = found  # the smallest failing schedule so far
         self.runs = 0
+        # The schedules that were run -> whether they fail in the same way
         self.seen: dict[Schedule, bool] = {}
 
     def fails(self, schedule: Schedule) -> bool:
-        """Run a schedule; if it fails in the same way and is better, keep it."""
+        """Run a schedule; return whether it fails in the same way. Keep it if it is better."""
         if schedule in self.seen:
             return self.seen[schedule]
         run = self.run(schedule)
@@ -54,7 +57,7 @@ class Shrinker:
         self.search.start(run)
         return run
 
-    def shrink(self) -> Failure:
+    def shrink(self) -> FailingSchedule:
         """Return the smallest failure."""
         self.leave_out()
         self.prove()
@@ -79,12 +82,12 @@ class Shrinker:
             size = max(min(size, len(self.best.schedule) // 2), 1)
 
     def prove(self) -> None:
-        """Try every schedule with fewer deviations than the best, and those of as many with fewer preemptions."""
-        waiting: deque[tuple[Schedule, int]] = deque([((), 0)])
-        budget = self.runs + PROOF
-        while waiting and self.runs < budget:
-            schedule, cost = waiting.popleft()
-            if not self.is_smaller(len(schedule), cost):
+        """Try every schedule that is smaller than the best one. Note whether all were tried."""
+        untried: deque[tuple[Schedule, int]] = deque([((), 0)])
+        budget = self.runs + MAX_PROOF_RUNS
+        while untried and self.runs < budget:
+            schedule, preemptions = untried.popleft()
+            if not self.is_smaller(len(schedule), preemptions):
                 continue
             run = self.run(schedule)
             if self.best.problem.same(run.problem):
@@ -92,31 +95,33 @@ class Shrinker:
                 if found.key() < self.best.key():
                     self.best = found
             if run.problem is not None or tuple(run.deviations) != schedule:
-                continue  # its last deviation did not happen: the schedule without it was tried
+                continue  # its last deviation did not happen, and the schedule without it was tried before
             last = schedule[-1][0] if schedule else -1
             for index, lane in self.search.deviations(run, last):
-                more = cost + (run.branches[index].current >= 0)
-                if self.is_smaller(len(schedule) + 1, more):
-                    waiting.append(((*schedule, (index, lane)), more))
-        self.best.complete = not any(self.is_smaller(len(schedule), cost) for schedule, cost in waiting)
+                next_preemptions = preemptions + (run.branches[index].current >= 0)
+                if self.is_smaller(len(schedule) + 1, next_preemptions):
+                    untried.append(((*schedule, (index, lane)), next_preemptions))
+        self.best.complete = not any(
+            self.is_smaller(len(schedule), preemptions) for schedule, preemptions in untried
+        )
 
     def is_smaller(self, deviations: int, preemptions: int) -> bool:
-        """Return whether a schedule would be smaller than the best."""
+        """Return whether a schedule with these numbers is smaller than the best one."""
         return (deviations, preemptions) < (len(self.best.schedule), self.best.preemptions)
 
     def move(self) -> None:
         """Try other decisions for each deviation, as long as this makes the failure better."""
-        budget = self.runs + MOVES
+        budget = self.runs + MOVE_RUNS
         improved = True
         while improved and self.runs < budget:
             improved = False
             before = self.best
-            for place, (index, lane) in enumerate(before.schedule):
-                low = before.schedule[place - 1][0] + 1 if place else 0
-                for earlier in range(max(low, index - 40), index):
+            for position, (index, lane) in enumerate(before.schedule):
+                low = before.schedule[position - 1][0] + 1 if position else 0
+                for earlier in range(max(low, index - MAX_MOVE_DECISIONS), index):
                     if self.runs >= budget:
                         break
-                    moved = (*before.schedule[:place], (earlier, lane), *before.schedule[place + 1 :])
+                    moved = (*before.schedule[:position], (earlier, lane), *before.schedule[position + 1 :])
                     self.fails(moved)
             if self.best.key() < before.key():
                 self.best.complete = before.complete

@@ -1,6 +1,7 @@
 """Threads under the scheduler: threading.Thread and Timer, and the functions of `_thread`.
 
-A thread of the program is a lane. start() adds the lane and is a point: the new thread may go first, or much later.
+A thread of the program is a lane. start() adds the lane and is a point: the new thread may run at once, or much
+later.
 
 Read next: scheduler.py; queues.py.
 """
@@ -12,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ewe_explore.primitives import Event, Primitive
-from ewe_explore.scheduler import ACTIVE, Lane, Run, Step, place
+from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, sync_step
 
 
 def lane_name(run: Run, target: Any) -> str:
-    """Return a name for a lane: that of its function, with a number."""
+    """Return a name for a lane: the name of its function, with a number."""
     function = getattr(target, "func", target)
     name = getattr(function, "__name__", "thread").strip("_<>") or "thread"
     number = sum(lane.name.rpartition(" ")[0] == name for lane in run.lanes) + 1
@@ -24,7 +25,7 @@ def lane_name(run: Run, target: Any) -> str:
 
 
 class Thread(Primitive):
-    """A thread that start() makes a lane of."""
+    """A thread. start() adds its lane."""
 
     _counter = 0
 
@@ -44,7 +45,7 @@ class Thread(Primitive):
         self._kwargs = dict(kwargs or {})
         self._given = name
         self._name = name or ""
-        inherited = bool(ACTIVE) and ACTIVE[-1].current.daemon
+        inherited = bool(ACTIVE_RUNS) and ACTIVE_RUNS[-1].current.daemon
         self._daemonic = inherited if daemon is None else daemon
         self.lane: Lane | None = None
 
@@ -53,20 +54,18 @@ class Thread(Primitive):
         return self.lane.name if self.lane is not None else self._name or "a thread"
 
     def run(self) -> None:
-        """Call the target; a subclass may do something else."""
+        """Call the target. A subclass may override this."""
         if self._target is not None:
             self._target(*self._args, **self._kwargs)
 
     def start(self) -> None:
-        if not ACTIVE:
-            raise RuntimeError("threads of the explorer start during a run only")
-        run = ACTIVE[-1]
+        if not ACTIVE_RUNS:
+            raise RuntimeError("threads of the explorer can start only during a run")
+        run = ACTIVE_RUNS[-1]
         if self.lane is not None:
             raise RuntimeError("threads can only be started once")
-        called = self._target if self._target is not None else type(self).run
-        name = self._given or (
-            lane_name(run, called) if self._target is not None else lane_name(run, type(self))
-        )
+        # A thread without a target is of a subclass that overrides run(): the lane then gets the name of the class
+        name = self._given or lane_name(run, self._target if self._target is not None else type(self))
         self.lane = run.add(name, self.run, self._daemonic)
         self.lane.thread = self
         run.begin(self.lane)
@@ -76,9 +75,9 @@ class Thread(Primitive):
         lane = self.lane
         if lane is None:
             raise RuntimeError("cannot join thread before it is started")
-        if not ACTIVE:
+        if not ACTIVE_RUNS:
             return
-        if lane is ACTIVE[-1].current:
+        if lane is ACTIVE_RUNS[-1].current:
             raise RuntimeError("cannot join current thread")
         run = self.point("joins")
         if run is not None and not lane.done:
@@ -159,9 +158,9 @@ class Timer(Thread):
 
 def current_thread() -> Any:
     """Return the Thread of the current lane."""
-    if not ACTIVE:
+    if not ACTIVE_RUNS:
         return threading.current_thread()
-    lane = ACTIVE[-1].current
+    lane = ACTIVE_RUNS[-1].current
     if lane.thread is None:
         thread = Thread(name=lane.name, daemon=lane.daemon)
         thread.lane = lane
@@ -171,7 +170,8 @@ def current_thread() -> Any:
 
 def main_thread() -> Any:
     """Return the Thread of lane 0."""
-    run = ACTIVE[-1]
+    run = ACTIVE_RUNS[-1]
+    # current_thread() makes the Thread of a lane at its first call, so let it see lane 0 for a moment.
     before, run.current = run.current, run.lanes[0]
     try:
         return current_thread()
@@ -181,23 +181,26 @@ def main_thread() -> Any:
 
 def enumerate_threads() -> list[Any]:
     """Return the threads that have not ended."""
-    return [lane.thread or main_thread() for lane in ACTIVE[-1].lanes if not lane.done] if ACTIVE else []
+    return (
+        [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.done]
+        if ACTIVE_RUNS
+        else []
+    )
 
 
 def get_ident() -> int:
-    """Return the number of the current thread: the same in every run."""
-    return ACTIVE[-1].current.number + 1 if ACTIVE else threading.get_ident()
+    """Return the identifier of the current thread, which is the same in every run."""
+    return ACTIVE_RUNS[-1].current.number + 1 if ACTIVE_RUNS else threading.get_ident()
 
 
 def start_new_thread(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> int:
-    """Start a lane without a Thread: a daemon, as in the standard library."""
-    run = ACTIVE[-1]
+    """Start a lane without a Thread object. The lane is a daemon, as in the standard library."""
+    run = ACTIVE_RUNS[-1]
     lane = run.add(lane_name(run, function), lambda: function(*args, **(kwargs or {})), daemon=True)
     run.begin(lane)
-    file, line = place()
-    run.point(Step(run.current.number, "sync", "starts", lane.name, lane, None, True, file, line))
+    run.point(sync_step(run, "starts", lane, lane.name))
     return lane.number + 1
 
 
@@ -207,7 +210,7 @@ def exit_thread() -> None:
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """Stand for a function that has no meaning under the scheduler."""
+    """Replace a function that has no meaning under the scheduler."""
 
 
 def stack_size(_size: int = 0) -> int:

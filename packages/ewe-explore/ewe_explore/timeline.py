@@ -1,17 +1,17 @@
 """The timeline in a terminal: a column for each thread, a row for each step, from top to bottom.
 
-Read next: page.py, the same as a page.
+Read next: page.py, which writes the timeline as a page.
 """
 
 from __future__ import annotations
 
 import textwrap
 
-from ewe_explore.explain import Event, Story
+from ewe_explore.explain import Story, TimelineEvent
 
-COLOURS = (36, 33, 35, 32, 34, 31)
-NARROW = 22  # a lane gets at least so many columns
-GUTTER = 6
+ANSI_COLOURS = (36, 33, 35, 32, 34, 31)
+MIN_LANE_CHARS = 22  # the minimum width of a lane, in characters
+GUTTER_CHARS = 6
 
 
 def paint(text: str, code: str, colour: bool) -> str:
@@ -19,44 +19,44 @@ def paint(text: str, code: str, colour: bool) -> str:
 
 
 def timeline(story: Story, width: int = 100, colour: bool = False) -> str:
-    """Return the lanes of a story as lines of text, at most `width` columns wide if the lanes fit."""
+    """Return the timeline of a story as text, at most `width` characters wide if the lanes fit."""
     used = sorted({event.lane for event in story.events})
-    columns = {lane: place for place, lane in enumerate(used)}
-    size = max((width - GUTTER) // max(len(used), 1), NARROW)
+    columns = {lane: column for column, lane in enumerate(used)}
+    size = max((width - GUTTER_CHARS) // max(len(used), 1), MIN_LANE_CHARS)
     rows = [
         "".join([" line ", *(cell(story.lanes[lane], size, lane, colour, "1") for lane in used)]).rstrip()
     ]
     rows.append(
-        "".join([" " * GUTTER, *(cell("━" * (size - 2), size, lane, colour) for lane in used)]).rstrip()
+        "".join([" " * GUTTER_CHARS, *(cell("━" * (size - 2), size, lane, colour) for lane in used)]).rstrip()
     )
     for event in story.events:
         rows += row(story, event, columns, size, colour)
     return "\n".join(rows)
 
 
-def row(story: Story, event: Event, columns: dict[int, int], size: int, colour: bool) -> list[str]:
+def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, colour: bool) -> list[str]:
     """Return the lines of one event."""
     if event.kind == "fail":
-        rule = "═" * min(GUTTER + size * len(columns), 100)
-        wrapped = textwrap.wrap(event.text, max(min(GUTTER + size * len(columns), 100) - 2, 40))
+        rule = "═" * min(GUTTER_CHARS + size * len(columns), 100)
+        wrapped = textwrap.wrap(event.text, max(min(GUTTER_CHARS + size * len(columns), 100) - 2, 40))
         lines = [("  " if number else "✗ ") + line for number, line in enumerate(wrapped)]
         return [paint(rule, "31", colour), *(paint(line, "1;31", colour) for line in lines)]
     if event.kind == "gap":
         return [paint(f"   ⋮  ({event.text})", "2", colour)]
-    place = columns[event.lane]
+    column = columns[event.lane]
     if event.kind == "stop":
         other = story.lanes[event.other]
         text = f"✂ {event.text}; {other} goes on"
-        lines = textwrap.wrap(text, max(size * (len(columns) - place) - 2, size - 2))
+        lines = textwrap.wrap(text, max(size * (len(columns) - column) - 2, size - 2))
         return [
-            rails(columns, size, place, colour, f"{event.line or '':>4}  ") + paint(line, "2;3", colour)
+            rails(columns, size, column, colour, f"{event.line or '':>4}  ") + paint(line, "2;3", colour)
             for line in lines
         ]
     mark = "⏳ " if event.kind == "wait" else ""
     lines = textwrap.wrap(mark + event.text, size - 2)
     found = []
     for number, line in enumerate(lines):
-        gutter = f"{event.line or '':>4}  " if not number else " " * GUTTER
+        gutter = f"{event.line or '':>4}  " if not number else " " * GUTTER_CHARS
         cells = [
             cell(line, size, lane, colour, "") if lane == event.lane else cell("│", size, lane, colour, "2")
             for lane in columns
@@ -66,13 +66,13 @@ def row(story: Story, event: Event, columns: dict[int, int], size: int, colour: 
 
 
 def rails(columns: dict[int, int], size: int, before: int, colour: bool, gutter: str) -> str:
-    """Return the gutter and the lanes to the left of a place."""
+    """Return the gutter and the lanes to the left of a column."""
     return gutter + "".join(
-        cell("│", size, lane, colour, "2") for lane, place in columns.items() if place < before
+        cell("│", size, lane, colour, "2") for lane, column in columns.items() if column < before
     )
 
 
 def cell(text: str, size: int, lane: int, colour: bool, style: str = "") -> str:
-    """Return a text in its lane's colour, filled up to the width of a lane."""
-    code = ";".join(each for each in (style, str(COLOURS[lane % len(COLOURS)])) if each)
+    """Return a text in the colour of its lane, padded to the width of a lane."""
+    code = ";".join(each for each in (style, str(ANSI_COLOURS[lane % len(ANSI_COLOURS)])) if each)
     return paint(text, code, colour) + " " * max(size - len(text), 1)

@@ -1,4 +1,4 @@
-"""The samples: the explorer finds what is wrong with each broken one, and nothing in the correct ones."""
+"""The samples: the explorer finds the fault of each broken one, and none in the correct ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.examples import examples
 
 from ewe_explore.harness import Model
-from ewe_explore.program import Program, scenarios
+from ewe_explore.program import ExploredProgram, scenarios
 from ewe_explore.report import Exploration, explore, replay
-from ewe_explore.scheduler import SAMPLES
+from ewe_explore.scheduler import SAMPLES_DIRECTORY
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,12 +32,12 @@ BROKEN = [
     ("model_broken", 400, "exception", "A test that is no longer true", 1),
 ]
 CORRECT = ["count_locked", "forks_ordered", "mailbox", "buffer", "closed_once", "pool", "echo", "model"]
-SEEDS = (1, 20, 4711)
+SEEDS = (1, 20, 4711)[: examples(3)]
 
 
-def program(name: str, **more: bool) -> Program:
-    path = Path(SAMPLES, name + ".py")
-    return Program(path, "scenario") if scenarios(path) else Model(path, "Mine", **more)
+def program(name: str, **more: bool) -> ExploredProgram:
+    path = Path(SAMPLES_DIRECTORY, name + ".py")
+    return ExploredProgram(path, "scenario") if scenarios(path) else Model(path, "Mine", **more)
 
 
 def found(name: str, seed: int, runs: int) -> Exploration:
@@ -47,9 +48,9 @@ def found(name: str, seed: int, runs: int) -> Exploration:
 
 def test_every_sample_is_in_a_list() -> None:
     named = {row[0] for row in BROKEN} | set(CORRECT)
-    assert {path.stem for path in Path(SAMPLES).glob("*.py")} == named
+    assert {path.stem for path in Path(SAMPLES_DIRECTORY).glob("*.py")} == named
     for name in named:
-        first = ast.get_docstring(ast.parse(Path(SAMPLES, name + ".py").read_text())) or ""
+        first = ast.get_docstring(ast.parse(Path(SAMPLES_DIRECTORY, name + ".py").read_text())) or ""
         assert first.startswith("Correct: " if name in CORRECT else "Broken: ")
 
 
@@ -112,7 +113,8 @@ def test_another_process_replays_the_same() -> None:
     assert "A lost wake-up" in output and result.command() in output
 
 
-def test_the_same_seed_is_the_same_search() -> None:
-    first, second, other = (found("buffer_one_condition", seed, 700) for seed in (1, 1, 2))
+@pytest.mark.parametrize("name", ["forks_three", "buffer_if"])
+def test_the_same_seed_is_the_same_search(name: str) -> None:
+    first, second, other = (found(name, seed, 400) for seed in (1, 1, 2))
     assert first.runs == second.runs and first.text() == second.text()
     assert (other.runs, other.story) != (first.runs, first.story)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ewe_explore import instrument
-from ewe_explore.program import Program
+from ewe_explore.program import ExploredProgram
 from ewe_explore.scheduler import Options, Run
 from ewe_explore.search import Replay
 
@@ -208,9 +208,9 @@ def scenario():
 """
 
 
-def program(path: Path, text: str) -> Program:
+def program(path: Path, text: str) -> ExploredProgram:
     path.write_text(text)
-    return Program(path, "scenario", Options(stall_s=20))
+    return ExploredProgram(path, "scenario", Options(stall_s=20))
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -277,7 +277,7 @@ def test_a_changed_module_still_works(name: str) -> None:
     code = instrument.compiled(Path(original.__file__).read_text(encoding="utf-8"), original.__file__)
     module = types.ModuleType(name)
     module.__package__ = name.rpartition(".")[0]
-    module.__dict__.update({instrument.AT: instrument.at, instrument.HOLD: instrument.hold})
+    module.__dict__.update({instrument.AT_NAME: instrument.at, instrument.HOLD_NAME: instrument.hold})
     exec(code, module.__dict__)
     assert {key for key in vars(original) if not key.startswith("__")} <= set(vars(module))
     if name == "textwrap":
@@ -333,7 +333,7 @@ result = work()
 """
     plain: dict[str, Any] = {}
     exec(compile(source, "plain", "exec"), plain)
-    changed: dict[str, Any] = {instrument.AT: instrument.at, instrument.HOLD: instrument.hold}
+    changed: dict[str, Any] = {instrument.AT_NAME: instrument.at, instrument.HOLD_NAME: instrument.hold}
     exec(instrument.compiled(source, "changed"), changed)
 
     def told(names: dict[str, Any]) -> list[str]:

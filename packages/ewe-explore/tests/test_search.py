@@ -11,9 +11,9 @@ from support.server import wait_until
 
 from ewe_explore import RaceFound, always, explore
 from ewe_explore.cli import main
-from ewe_explore.program import Program
+from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text
-from ewe_explore.scheduler import SAMPLES, Options, ProgramError, Run
+from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
 from ewe_explore.search import Replay
 
 # Accesses that are two steps: a read, then a write. Two threads call work(), and `value()` must be 2.
@@ -45,9 +45,9 @@ def scenario():
 """
 
 
-def program(path: Path, text: str, options: Options | None = None) -> Program:
+def program(path: Path, text: str, options: Options | None = None) -> ExploredProgram:
     path.write_text(text)
-    return Program(path, "scenario", options)
+    return ExploredProgram(path, "scenario", options)
 
 
 @pytest.mark.parametrize("name", LOST)
@@ -72,7 +72,7 @@ def test_a_lock_around_it_is_enough(name: str, tmp_path: Path) -> None:
 )
 def test_no_smaller_schedule_fails(name: str) -> None:
     """Without the search and its heuristics: every schedule with fewer deviations passes, wherever it deviates."""
-    explored = Program(Path(SAMPLES, f"{name}.py"), "scenario")
+    explored = ExploredProgram(Path(SAMPLES_DIRECTORY, f"{name}.py"), "scenario")
     result = explore(explored, seed=9, runs=400)
     assert result.failure is not None and result.failure.complete
     waiting: list[tuple[tuple[int, int], ...]] = [()]
@@ -90,8 +90,8 @@ def test_no_smaller_schedule_fails(name: str) -> None:
             branch = run.branches[index]
             waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
     assert tried >= 1
-    for place in range(len(result.failure.schedule)):
-        shorter = result.failure.schedule[:place] + result.failure.schedule[place + 1 :]
+    for location in range(len(result.failure.schedule)):
+        shorter = result.failure.schedule[:location] + result.failure.schedule[location + 1 :]
         assert replay(explored, shorter).failure is None
 
 
@@ -232,7 +232,7 @@ def test_schedules_are_written_and_read() -> None:
     for schedule in ((), ((17, 2),), ((3, 1), (31, 0))):
         assert read_schedule(schedule_text(schedule)) == schedule
     for wrong in ("3", "3:", "a:1", "3:1;4:1", "-3:1", "٣:1"):
-        with pytest.raises(ValueError, match="is no part of a schedule"):
+        with pytest.raises(ValueError, match="is not a part of a schedule"):
             read_schedule(wrong)
 
 
@@ -242,16 +242,16 @@ def test_schedules_are_written_and_read() -> None:
 def test_the_documents_show_what_the_command_prints() -> None:
     text = Path(__file__).parents[1].joinpath("docs", "explorer.md").read_text(encoding="utf-8")
     shown = text.partition("$ ewe-explore lost_wakeup\n")[2].partition("```")[0].rstrip("\n")
-    result = explore(Program(Path(SAMPLES, "lost_wakeup.py"), "scenario"), runs=50)
+    result = explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "lost_wakeup.py"), "scenario"), runs=50)
     file = "packages/ewe-explore/ewe_explore/samples/lost_wakeup.py"
     expected = re.sub(r"again: ewe-explore \S+", f"again: ewe-explore {file}", result.text(100))
     assert shown == expected
 
 
 def test_a_story_begins_with_the_first_thread_and_leaves_out_the_middle_of_a_long_one() -> None:
-    short = explore(Program(Path(SAMPLES, "count.py"), "scenario"), runs=50).story
+    short = explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "count.py"), "scenario"), runs=50).story
     assert short is not None and short.events[0].text == "starts work 1"
-    result = explore(Program(Path(SAMPLES, "busy_wait.py"), "scenario"), runs=1)
+    result = explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "busy_wait.py"), "scenario"), runs=1)
     assert result.story is not None and len(result.story.events) == 161
     assert re.search(r"⋮  \([\d,]+ more steps\)", result.text()) and "more steps" in result.html()
 
@@ -263,7 +263,7 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
     )
     page = explore(program(tmp_path / "page.py", text), runs=5).html()
     assert "&lt;b&gt;&amp; dies of ZeroDivisionError" in page and "<b>&" not in page
-    assert not re.search(r"(src|href)=|url\(|https?://|<script", page)
+    assert not re.search(r"(src|href)=|url\((?!#)|https?://|<script", page)
     assert "prefers-color-scheme: dark" in page and 'name="viewport"' in page
     assert all(f"{number}</i>" in page for number in range(1, scenario_text.count("\n") + 1))
 
@@ -292,13 +292,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         ("{dir}", "is a directory"),
         ("{dir}/broken.py", "broken.py:1: "),
         ("{dir}/nul.py", "nul.py: "),
-        ("count --runs 0", "is no number from 1"),
-        ("count --seconds none", "is no time in seconds"),
-        ("count --seed -1", "is no seed"),
-        ("count --schedule 3-1", "is no part of a schedule"),
+        ("count --runs 0", "is not a number from 1"),
+        ("count --seconds none", "is not a time in seconds"),
+        ("count --seed -1", "is not a seed"),
+        ("count --schedule 3-1", "is not a part of a schedule"),
         ("count --scenario scenari", 'did you mean "scenario"?'),
         ("count --nonsense", "unrecognized arguments"),
-        ("count --runs 50 --html {dir}/none/race.html", "cannot be written"),
+        ("count --runs 50 --html {dir}/none/race.html", "cannot write"),
         ("count --model Missing --runs 2", "there is no class Missing"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The course: labs, from one source each; handouts, packs, measurements and questions. The command is cli.py."""
+"""The course: labs, handouts, packs for platforms, measurements and questions. cli.py is the command."""

@@ -1,6 +1,6 @@
-"""The command `ewe-course`: labs for a course, as handouts, solutions and packs; measurements and questions.
+"""The command `ewe-course`: write handouts, solutions and packs of labs; grade a class; measure; ask questions.
 
-Exit codes: 0 done, 1 an answer is wrong, 2 wrong usage.
+Exit codes: 0 success, 1 an answer is wrong, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import tempfile
-import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,15 +16,13 @@ from ewe import __version__
 from ewe.config.command import RaisingParser, entry_point
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError
-from ewe_classroom.course import labs
+from ewe_classroom.course import labs, locales
 from ewe_classroom.seeds import Seed
 
 if TYPE_CHECKING:
     from ewe_classroom.course.questions import Question
 
-DESCRIPTION = (
-    "Labs on concurrency: assignments, starters, solutions, and what a course's platform needs of them."
-)
+DESCRIPTION = "Labs on concurrency: assignments, starters, solutions, and packs for the platform of a course."
 
 
 @entry_point("ewe-course")
@@ -36,23 +33,29 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> RaisingParser:
-    made = RaisingParser(prog="ewe-course", description=DESCRIPTION, allow_abbrev=False)
-    made.add_argument("--version", action="version", version=f"ewe-course {__version__}")
-    commands = made.add_subparsers(metavar="COMMAND", required=True, parser_class=RaisingParser)
+    command_parser = RaisingParser(prog="ewe-course", description=DESCRIPTION, allow_abbrev=False)
+    command_parser.add_argument("--version", action="version", version=f"ewe-course {__version__}")
+    commands = command_parser.add_subparsers(metavar="COMMAND", required=True, parser_class=RaisingParser)
     command = commands.add_parser("list", help="the labs, in the order of the course")
     command.set_defaults(run=show_list)
     command = commands.add_parser("show", help="a lab's assignment")
     command.set_defaults(run=show)
     command.add_argument("lab")
-    command.add_argument("--rubric", action="store_true", help="what a person marks, instead")
+    command.add_argument(
+        "--rubric", action="store_true", help="show the rubric instead: the part that a person marks"
+    )
+    add_language(command)
+    add_locale(command)
     for name, text in (("new", "write the handout of a lab"), ("solution", "write the solution of a lab")):
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=new, solved=name == "solution")
         command.add_argument("lab")
         command.add_argument("directory", type=Path)
-        command.add_argument("--seed", metavar="NAME", help="with the numbers of this student")
+        command.add_argument("--seed", metavar="NAME", help="use the numbers of this student")
         add_language(command)
-    command = commands.add_parser("pack", help="write what a course's platform needs to grade a lab")
+        if name == "new":
+            add_locale(command)
+    command = commands.add_parser("pack", help="write the files with which a course's platform grades a lab")
     command.set_defaults(run=pack)
     command.add_argument("lab")
     command.add_argument("target", type=Path, help="a directory, or a file NAME.zip")
@@ -60,32 +63,56 @@ def parser() -> RaisingParser:
     command.add_argument(
         "--seeded",
         action="store_true",
-        help="grade each student with the numbers of a seed: the account's name",
+        help="grade each student with personal numbers; the seed is the account's name",
+    )
+    command.add_argument(
+        "--own",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="grade the student's own file of this name, if there is one, in place of the lab's; may be repeated",
+    )
+    command.add_argument(
+        "--wheel",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        help="wheels for the pack, in place of those that are built from the clone or downloaded",
     )
     add_language(command)
-    command = commands.add_parser("measure", help="measure a server, for the questions of its lab")
+    command = commands.add_parser("measure", help="measure a server; the lab's questions use the results")
     command.set_defaults(run=measure)
     command.add_argument("lab")
     command.add_argument(
         "path",
         nargs="?",
-        help="a model of ewe, a program that is run as PATH PORT ROOT WORKERS, or what the lab grades",
+        help="a model of ewe, a program that is run as PATH PORT ROOT WORKERS, or the file that the lab grades",
     )
-    command.add_argument("--command", help="how to start a server: './server {port} {root} {workers}'")
-    command.add_argument("--workers", type=int, default=4, help="[4]")
-    command.add_argument("--output", type=Path, default=Path("measurements.json"), help="[measurements.json]")
+    command.add_argument(
+        "--command", help="the command that starts a server: './server {port} {root} {workers}'"
+    )
+    command.add_argument("--workers", type=int, default=4, help="the workers of the server [4]")
+    command.add_argument(
+        "--output", type=Path, default=Path("measurements.json"), help="the file to write [measurements.json]"
+    )
     command = commands.add_parser("questions", help="ask about measurements, or mark the answers")
     command.set_defaults(run=ask)
     command.add_argument("lab")
     command.add_argument("file", type=Path, nargs="?", default=Path("measurements.json"))
-    command.add_argument("--answers", action="store_true", help="show the right answers, too: for who marks")
+    command.add_argument(
+        "--answers", action="store_true", help="also show the right answers, for the person who marks"
+    )
     command.add_argument("--mark", nargs="+", type=float, metavar="NUMBER", help="mark the answers, in order")
     command = commands.add_parser(
         "leaderboard", help="make a table of the speeds that ewe-grade has measured"
     )
     command.set_defaults(run=leaderboard)
-    command.add_argument("directory", type=Path, help="where the files of ewe-grade --speed --json are")
-    command.add_argument("--lab", help="of which lab, if there are several")
+    command.add_argument(
+        "directory", type=Path, help="the directory with the files of ewe-grade --speed --json"
+    )
+    command.add_argument("--lab", help="the lab, if the directory has results of several")
     command.add_argument("--html", type=Path, metavar="FILE", help="write a page that can be sorted")
     command.add_argument("--csv", type=Path, metavar="FILE", help="write CSV")
     command.add_argument("--json", type=Path, metavar="FILE", help="write JSON")
@@ -94,15 +121,61 @@ def parser() -> RaisingParser:
         "--pseudonyms", metavar="KEY", help="show pseudonyms in place of names; keep the key to yourself"
     )
     command.add_argument(
-        "--names", type=Path, metavar="FILE", help="write which name has which pseudonym, as CSV"
+        "--names", type=Path, metavar="FILE", help="write the names with their pseudonyms, as CSV"
     )
-    return made
+    command = commands.add_parser(
+        "grade", help="grade a class: the table of marks, the page of the class, a page for each student"
+    )
+    command.set_defaults(run=grade)
+    command.add_argument(
+        "folder", type=Path, help="the submissions, as the platform's folder or zip file has them"
+    )
+    command.add_argument("--lab", required=True)
+    add_language(command)
+    command.add_argument(
+        "--output", type=Path, metavar="DIR", help="the directory of the results [FOLDER-marks]"
+    )
+    command.add_argument("--jobs", type=int, default=2, metavar="N", help="grade N submissions at a time [2]")
+    command.add_argument(
+        "--limit", type=float, default=120.0, metavar="SECONDS", help="the time of one submission [120]"
+    )
+    command.add_argument(
+        "--rules", type=Path, metavar="FILE", help="points, due date, late days, manual marks (TOML)"
+    )
+    command.add_argument(
+        "--table", type=Path, metavar="FILE", help="the platform's own table of marks; a copy is filled in"
+    )
+    command.add_argument("--column", metavar="HEAD", help="with --table: the column for the marks [Grade]")
+    command.add_argument(
+        "--seeded",
+        action="store_true",
+        help="each student has personal numbers; the seed is the student's name",
+    )
+    command.add_argument(
+        "--similar", action="store_true", help="also list submissions that are alike (needs copydetect)"
+    )
+    command.add_argument(
+        "--user",
+        metavar="NAME",
+        default="",
+        help="the servers' account, if the grader is root [a separate one]",
+    )
+    return command_parser
 
 
 def add_language(command: argparse.ArgumentParser) -> None:
     choices = (*labs.LANGUAGES, labs.MODEL)
     command.add_argument(
-        "--language", choices=choices, default="python", help="model: a model of ewe [python]"
+        "--language", choices=choices, default="python", help="model means a model of ewe [python]"
+    )
+
+
+def add_locale(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--locale",
+        choices=locales.LOCALES,
+        default=locales.ENGLISH,
+        help="the natural language of the assignment: labs 1 to 5 also have German and Spanish [en]",
     )
 
 
@@ -116,14 +189,23 @@ def show_list(options: argparse.Namespace) -> int:
     """Print the labs."""
     for each in labs.labs():
         print(f"{each.order:2}  {each.name:<12} {each.hours:2} h  {each.title}")
-        print(f"{'':22}{each.summary} ({', '.join(each.ways)})")
+        print(f"{'':22}{each.summary} ({', '.join(each.variants)})")
     return 0
 
 
 def show(options: argparse.Namespace) -> int:
     """Print a lab's assignment, or its rubric."""
+    from ewe_classroom.course.handout import section_of_points
+    from ewe_classroom.grader import scheme
+
     lab = labs.lab(options.lab)
-    print(lab.read("rubric.md") if options.rubric else f"# {lab.title}\n\n{lab.read('text.md')}", end="")
+    variant = lab.variant(options.language)
+    if options.rubric:
+        print(lab.read("rubric.md"), end="")
+    else:
+        text = lab.in_language("text.md", variant.name, options.locale).strip()
+        points = section_of_points(scheme.load(lab.name).suited(variant.name), options.locale)
+        print(f"# {locales.phrase(lab.title, options.locale)}\n\n{text}\n{points}", end="")
     return 0
 
 
@@ -132,38 +214,35 @@ def new(options: argparse.Namespace) -> int:
     from ewe_classroom.course.handout import write
 
     lab = labs.lab(options.lab)
-    way = lab.way(options.language)
+    variant = lab.variant(options.language)
     seed = Seed.read(options.seed) if options.seed is not None else None
-    for path in write(lab, way, options.directory, solved=options.solved, seed=seed):
+    locale = locales.ENGLISH if options.solved else options.locale
+    files = write(lab, variant, options.directory, solved=options.solved, seed=seed, locale=locale)
+    for path in files:
         print(path)
+    if not options.solved and all(path.suffix != ".html" for path in files):
+        print(
+            "README.md has the assignment; a page for a browser needs two packages: pip install markdown jinja2"
+        )
     if not options.solved:
         student = f" --seed {shlex.quote(seed.name)}" if seed is not None else ""
-        place = shlex.quote(str(options.directory))
-        print(f"\nNext: cd {place} && ewe-grade --lab {lab.name}{student} {way.grade}")
+        directory = shlex.quote(str(options.directory))
+        print(f"\nNext: cd {directory} && ewe-grade --lab {lab.name}{student} {variant.grade}")
     return 0
 
 
 def pack(options: argparse.Namespace) -> int:
     """Write a pack."""
-    from ewe_classroom.course import packs
+    from ewe_classroom.course import packs, wheels
+    from ewe_classroom.course.pack_plan import PackPlan
 
     lab = labs.lab(options.lab)
-    way = lab.way(options.language)
-    if options.target.suffix != ".zip":
-        for path in packs.pack(lab, way, options.platform, options.target, seeded=options.seeded):
-            print(path)
-        return 0
-    if options.target.exists():
-        raise ConfigError(f"{options.target} is there already; choose another name")
-    with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
-        files = packs.pack(lab, way, options.platform, Path(name), seeded=options.seeded)
-        try:
-            with zipfile.ZipFile(options.target, "w", zipfile.ZIP_DEFLATED) as archive:
-                for path in files:
-                    archive.write(path, path.relative_to(name))
-        except OSError as reason:
-            raise ConfigError(f"{options.target}: {reason.strerror}") from None
-    print(options.target)
+    variant = lab.variant(options.language)
+    plan = PackPlan(lab, variant, {}, tuple(options.own), options.seeded)
+    packs.check(plan, options.platform)
+    plan = replace(plan, wheels=wheels.collect(options.wheel))
+    for path in packs.write(packs.pack(plan, options.platform), options.target):
+        print(path)
     return 0
 
 
@@ -174,7 +253,7 @@ def leaderboard(options: argparse.Namespace) -> int:
     from ewe_classroom.grader.formats import write
 
     if options.names and not options.pseudonyms:
-        raise ConfigError("--names: there are no pseudonyms without --pseudonyms KEY")
+        raise ConfigError("--names needs pseudonyms: add --pseudonyms KEY")
     entries = boards.read(
         options.directory, options.lab, lambda text: print(f"ewe-course: {text}", file=sys.stderr)
     )
@@ -192,6 +271,13 @@ def leaderboard(options: argparse.Namespace) -> int:
     return 0
 
 
+def grade(options: argparse.Namespace) -> int:
+    """Grade a class."""
+    from ewe_classroom.course.class_command import grade as graded
+
+    return graded(options)
+
+
 def measure(options: argparse.Namespace) -> int:
     """Measure a server."""
     from ewe_classroom.course.measurements import measure as measured
@@ -202,7 +288,7 @@ def measure(options: argparse.Namespace) -> int:
         raise ConfigError(lacking)
     lab = labs.lab(options.lab)
     if (options.path is None) == (options.command is None):
-        raise ConfigError("which server? Name a file, or say --command './server {port} {root} {workers}'")
+        raise ConfigError("name one server: a file, or --command './server {port} {root} {workers}'")
     try:
         what = kind(lab.measures if lab.measures in NAMES else SERVER)
         recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
@@ -211,19 +297,19 @@ def measure(options: argparse.Namespace) -> int:
     except (BadSubject, NotStarted) as error:
         raise ConfigError(str(error)) from None
     except OSError as reason:
-        raise ConfigError(f"{options.output}: {reason.strerror}") from None
+        raise ConfigError(f"cannot write {options.output}: {reason.strerror}") from None
     print(f"{options.output}\n\nNext: ewe-course questions {lab.name} {options.output}")
     return 0
 
 
 def ask(options: argparse.Namespace) -> int:
-    """Print the questions of a lab about measurements, or mark answers."""
+    """Print the questions of a lab about measurements. With --mark, mark the answers."""
     from ewe_classroom.course.measurements import load
     from ewe_classroom.course.questions import questions
 
     asked = questions(labs.lab(options.lab), load(options.file))
     if options.mark is not None and len(options.mark) != len(asked):
-        raise ConfigError(f"--mark: {len(options.mark)} answers to {len(asked)} questions")
+        raise ConfigError(f"--mark has {len(options.mark)} answers; the lab has {len(asked)} questions")
     right = True
     for number, each in enumerate(asked, 1):
         print(f"{number}. {each.text} [{each.unit}]")
@@ -237,5 +323,9 @@ def ask(options: argparse.Namespace) -> int:
 
 
 def answer(question: Question) -> str:
-    """Return the right answer, and why."""
+    """Return the right answer, with its reason."""
     return f"   {question.answer:.4g} {question.unit}. {question.because}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,120 +2,189 @@
 
     ~/handout/README.md       the assignment, and how to begin
               assignment.html the same as one page, for a browser
-              server.py …     the starter (or the solution); it runs, and says what is missing
-              Makefile, …     what the language needs
+              explorer.html … pages of ewe's documentation that the assignment names
+              server.py …     the starter (or the solution); it runs, and its comments name the missing parts
+              Makefile, …     build files of the language
               site/           with a seed: the student's own files (seeds.py)
 
-Nothing is overwritten: a directory with files of the same names is refused before anything is written.
+The assignment speaks the student's programming language (one_text.py), and a locale (locales.py): English, German
+or Spanish. Without the package Markdown there are no pages: the handout then has the texts from which they are
+made.
+
+write() overwrites no file. It refuses a directory that already has a file of the same name, and then writes
+nothing.
 """
 
 from __future__ import annotations
 
 import shlex
+from itertools import groupby
 from pathlib import Path
 
-from ewe.config.messages import ConfigError
-from ewe_classroom.course.labs import MODEL, Lab, Way
-from ewe_classroom.course.text_page import to_html
+from ewe.config.messages import ConfigError, docs_page
+from ewe_classroom.course.labs import MODEL, Lab, LabVariant, steps
+from ewe_classroom.course.locales import ENGLISH, frame, phrase
+from ewe_classroom.course.text_page import MarkdownMissing, to_html
 from ewe_classroom.grader import scheme
 from ewe_classroom.grader.kinds import SERVER
 from ewe_classroom.seeds import Seed
 
-BEGIN = """
-## Begin
-
-You have these files:
-
-{files}
-
-{build}Grade your work whenever you like. Each failing check says what was sent, what happened, what should have
-happened, and how to see it again:
-
-    ewe-grade --lab {lab} {grade}
-"""
-POINTS = """
-## Points
-
-`ewe-grade --explain CHECK` says of each check what it sends and expects, and why.
-
-| check | points | what it proves |
-|---|---|---|
-{rows}
-"""
-BUILD = "Build the server with `{build}`. "
-NUMBERS = """
-## Your numbers
-
-These numbers are {name}'s. `ewe-grade --seed {quoted}` uses the same ones.
-
-| what | yours |
-|---|---|
-| port | {port} |
-{workers}{files}
-
-The files are in `site`, beside your server.{run}
-"""
+PROGRAMMING = {"python": "Python", "c": "C", "go": "Go"}
+SUBJECTS = {
+    "conversations": "Requests and responses",
+    "progress": "Many clients at once",
+    "bursts": "Many clients at once",
+    "workers": "Workers",
+    "queue_races": "The queue",
+    "schedules": "The order of requests",
+    "programs": "Programs",
+    "running_programs": "Programs that run on",
+    "hygiene": "Resources",
+    "faults": "Clients and systems that fail",
+    "stops": "The end",
+    "conditional": "Conditional requests",
+    "caches": "The cache",
+    "engines": "The engine",
+    "engine_xswitch": "Behind X-Switch",
+    "runs": "The data",
+}  # the module of a check -> the heading of its rows in the table of points
 
 
-def write(lab: Lab, way: Way, directory: Path, *, solved: bool, seed: Seed | None = None) -> list[Path]:
-    """Write a handout; return the files. Raises ConfigError: a file is there, or cannot be written.
+def write(
+    lab: Lab,
+    variant: LabVariant,
+    directory: Path,
+    *,
+    solved: bool,
+    seed: Seed | None = None,
+    locale: str = ENGLISH,
+) -> list[Path]:
+    """Write a handout; return its files.
 
-    seed: the student whose numbers the handout names.
+    seed: the student whose numbers the handout names. locale: the natural language of the assignment.
+
+    Raises ConfigError if a file exists already or cannot be written, or if the lab has no text in the locale.
     """
-    texts = lab.files(way, solved=solved)
+    texts = lab.files(variant, solved=solved)
     if not solved:
-        texts["README.md"] = assignment(lab, way, seed)
-        texts["assignment.html"] = to_html(texts["README.md"], lab.title)
+        texts |= texts_for_the_student(lab, variant, seed, locale)
     if seed is not None and has_numbers(lab):
         texts |= {f"site{path}": content.decode() for path, content in seed.files().items()}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if there := [name for name in texts if (directory / name).exists()]:
-            raise ConfigError(f"{directory / there[0]} is there already; choose another directory")
+            raise ConfigError(f"{directory / there[0]} exists already; choose another directory")
         for name, text in texts.items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as reason:
-        raise ConfigError(f"{reason.filename}: {reason.strerror}") from None
+        raise ConfigError(f"cannot write {reason.filename}: {reason.strerror}") from None
     return [directory / name for name in texts]
 
 
-def assignment(lab: Lab, way: Way, seed: Seed | None = None) -> str:
-    """Return the text of a lab for one way to do it, as Markdown; with the numbers of a student."""
-    files = [f"- `{name}`: your work" for name in way.work]
-    files += [f"- `{name}`: given, and complete" for name in way.given]
-    begin = BEGIN.format(
+def texts_for_the_student(lab: Lab, variant: LabVariant, seed: Seed | None, locale: str) -> dict[str, str]:
+    """Return the assignment with its pictures, and the pages that it names; name -> text.
+
+    Each page is HTML if the package Markdown is installed, and Markdown otherwise.
+    """
+    text = assignment(lab, variant, seed, locale)
+    pictures = lab.pictures(text, variant.name, locale)
+    texts = {"README.md": text, **pictures}
+    sources = {name.partition("/")[2]: page(name) for name in variant.pages}
+    try:
+        texts["assignment.html"] = to_html(text, phrase(lab.title, locale), pictures, locale)
+        texts |= {f"{name}.html": to_html(source, name) for name, source in sources.items()}
+    except MarkdownMissing:
+        texts |= {f"{name}.md": source for name, source in sources.items()}
+    return texts
+
+
+def page(name: str) -> str:
+    """Return a page of the documentation; name: "package/page". Raises ConfigError if it is not installed."""
+    package, _, stem = name.partition("/")
+    path = docs_page(f"{stem}.md", "" if package == "ewe" else package)
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return f"# {stem}\n\nThis page is missing in the installation of ewe. Its source is {path}.\n"
+
+
+def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: str = ENGLISH) -> str:
+    """Return the assignment of a lab in one language, as Markdown. With a seed, add the numbers of that student."""
+    text = lab.in_language("text.md", variant.name, locale).strip()
+    plan = scheme.load(lab.name).suited(variant.name)
+    files = [frame("work", locale).format(name=name) for name in variant.work]
+    files += [frame("given", locale).format(name=name) for name in variant.given]
+    begin = frame("begin", locale).format(
         files="\n".join(files),
-        build=BUILD.format(build=way.build) if way.build else "",
+        build=frame("build", locale).format(build=variant.build) if variant.build else "",
         lab=f"{lab.name} --seed {shlex.quote(seed.name)}" if seed is not None else lab.name,
-        grade=way.grade,
+        grade=variant.grade,
+        name=lab.name,
+        measured=variant.grade,
+        subject=plan.subject,
     )
-    items = scheme.load(lab.name).items
-    rows = (f"| `{item.check.name}` | {item.points} | {item.check.proves} |" for item in items)
-    points = POINTS.format(rows="\n".join(rows))
-    total = sum(item.points for item in items)
-    how = "a model of ewe" if way.name == MODEL else {"c": "C", "go": "Go"}.get(way.name, "Python")
-    head = f"# {lab.title}\n\n*In {how}. Plan {lab.hours} hours. {total} points.*\n\n"
-    own = numbers(lab, way, seed) if seed is not None and has_numbers(lab) else ""
-    return head + lab.read("text.md").strip() + "\n" + begin + own + points
+    times = [hours for _, hours in steps(text)]
+    head = frame("head", locale).format(
+        how=frame("model", locale) if variant.name == MODEL else PROGRAMMING[variant.name],
+        hours=sum(times),
+        steps=len(times),
+        points=sum(item.points for item in plan.items),
+    )
+    own = numbers(lab, variant, seed, locale) if seed is not None and has_numbers(lab) else ""
+    title = phrase(lab.title, locale)
+    scenes = "\n".join(f"    ewe-watch --scene {name}" for name in lab.scenes)
+    watch = frame("scenes", locale).format(commands=scenes) if scenes else ""
+    return f"# {title}\n\n{head}{watch}\n\n{text}\n{begin}{own}{section_of_points(plan, locale)}"
+
+
+def section_of_points(plan: scheme.Scheme, locale: str = ENGLISH) -> str:
+    """Return the section with the points of a lab, as Markdown."""
+    return frame("points", locale).format(rows="\n".join(rows_of_points(plan, locale)))
+
+
+def rows_of_points(plan: scheme.Scheme, locale: str) -> list[str]:
+    """Return the rows of the table of points, in groups by the subject of the checks."""
+    rows = []
+    order = list(SUBJECTS.values())
+    items = sorted(
+        plan.items, key=lambda item: order.index(heading(item)) if heading(item) in order else len(order)
+    )
+    for title, group in groupby(items, key=heading):
+        checks = list(group)
+        rows.append(f"| **{phrase(title, locale)}** | **{sum(item.points for item in checks)}** | | |")
+        rows += [
+            f"| `{item.check.name}` | {item.points} | {item.check.proves} | "
+            f"{', '.join(f'`{name}`' for name in item.needs)} |"
+            for item in checks
+        ]
+    return rows
+
+
+def heading(item: scheme.Item) -> str:
+    """Return the heading of the rows to which the check of an item belongs."""
+    return SUBJECTS.get(item.check.function.__module__.rpartition(".")[2], "More")
 
 
 def has_numbers(lab: Lab) -> bool:
-    """Return whether a seed changes a lab: one that grades servers."""
+    """Return whether a seed changes this lab. It changes the labs that grade servers."""
     return scheme.load(lab.name).subject == SERVER
 
 
-def numbers(lab: Lab, way: Way, seed: Seed) -> str:
-    """Return what a handout says of a student's numbers."""
+def numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
+    """Return the section of a handout with the student's numbers."""
     usual = scheme.load(lab.name).workers
     workers = seed.workers(usual)
-    files = [f"| `/{path[1:]}` | {len(content):,} bytes |" for path, content in seed.files().items()]
-    run = f" Try: `python3 {way.work[0]} {seed.port} site {workers}`" if way.name == "python" else ""
-    return NUMBERS.format(
+    files = [
+        frame("file", locale).format(path=f"/{path[1:]}", bytes=len(content))
+        for path, content in seed.files().items()
+    ]
+    command = f"python3 {variant.work[0]} {seed.port} site {workers}"
+    return frame("numbers", locale).format(
         name=seed.name,
         quoted=shlex.quote(seed.name),
         port=seed.port,
-        workers=f"| workers | {workers} |\n" if usual > 1 else "",
+        workers=frame("workers", locale).format(workers=workers) if usual > 1 else "",
         files="\n".join(files),
-        run=run,
+        run=frame("try", locale).format(command=command) if variant.name == "python" else "",
     )

@@ -1,35 +1,44 @@
-"""The labs of the course: one folder each below ewe_classroom/labs, and what is in it.
+"""The labs of the course. Each lab is a folder below ewe_classroom/labs:
 
-    labs/pool/lab.toml        title, order, hours, and which files a student gets in each language
-              text.md         the assignment
-              rubric.md       what a person marks, since no program can
-              grading.toml    what ewe-grade marks (scheme.py)
-              server.py …     sources: starter and solution in one (one_source.py)
+    labs/pool/lab.toml        title, order, hours, scenes, and which files a student gets in each language
+              text.md         the assignment, one text for all languages (one_text.py)
+              text.de.md …    the same in another locale (locales.py)
+              rubric.md       the rubric: the criteria that only a person can mark
+              grading.toml    the checks and points of ewe-grade (scheme.py)
+              server.py …     sources: each holds the starter and the solution (one_source.py)
     labs/shared/              sources that several labs use
+    labs/words.toml           the words of the texts that differ between the languages
 
-A file of a lab is `work` (the student gets its starter) or `given` (the student gets its solution, since it was an
-earlier lab's work). A source that is not in the lab's folder is looked for in `shared`.
+A file of a lab is `work` or `given`. The student gets the starter of a `work` file, and the solution of a `given`
+file, because an earlier lab was about it. If a lab's folder lacks a source, the source comes from `shared`.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from ewe.config.messages import ConfigError, nearest
+from ewe_classroom.course import locales
+from ewe_classroom.course.locales import ENGLISH
 from ewe_classroom.course.one_source import SourceError, solution, starter
+from ewe_classroom.course.one_text import TextError, text_for
 
 LABS = Path(__file__).resolve().parents[1] / "labs"
 LANGUAGES = ("python", "c", "go")
-MODEL = "model"  # beside the languages: a model of ewe, one Python file
+STEP = re.compile(r"^## (.+) \(([\d.]+) (h|min)\)$", re.MULTILINE)
+PICTURE = re.compile(r"!\[[^]]*\]\(([\w-]+\.svg)\)")
+MODEL = "model"  # stands among the languages: a model of ewe, one Python file
 
 
 @dataclass(frozen=True)
-class Way:
+class LabVariant:
     """One way to do a lab: a language, or a model of ewe.
 
-    grade: the arguments of ewe-grade for it. data: files that the work makes, and that are handed in, too.
+    grade: the arguments of ewe-grade. data: files that the student's program writes and the student also hands in.
+    pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py).
     """
 
     name: str
@@ -38,48 +47,84 @@ class Way:
     grade: str
     build: str = ""
     data: tuple[str, ...] = ()
+    pages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab. hours: what a student should plan. questions: templates, see questions.py."""
+    """One lab. hours: the time that a student should plan, in Python. questions: templates (questions.py)."""
 
     name: str
     order: int
     title: str
     summary: str
     hours: int
-    ways: dict[str, Way]
+    variants: dict[str, LabVariant]
     questions: tuple[dict[str, str], ...]
-    measures: str = "server"  # what `ewe-course measure` measures: measurements.py
+    measures: str = "server"  # the object of `ewe-course measure` (measurements.py)
+    scenes: tuple[str, ...] = ()  # the scenes of ewe-watch that show its subject
 
     @property
     def folder(self) -> Path:
         return LABS / self.name
 
     def read(self, file: str) -> str:
-        """Return a file of the lab's folder, or of the shared one."""
+        """Return the text of a file in the lab's folder, or else in `shared`. Raises ConfigError."""
         path = self.folder / file
-        return (path if path.exists() else LABS / "shared" / file).read_text(encoding="utf-8")
+        try:
+            return (path if path.exists() else LABS / "shared" / file).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError(
+                f"this installation has no {file} of the lab {self.name}: it comes from a pack (ewe-course pack),"
+                " which leaves the sources out; use ewe-course in a clone of ewe"
+            ) from None
 
-    def files(self, way: Way, *, solved: bool) -> dict[str, str]:
-        """Return the files of one way: name -> text. solved: the solution, else the starter."""
+    @property
+    def locales(self) -> list[str]:
+        """Return the locales in which the lab has a text."""
+        return [
+            each for each in locales.LOCALES if (self.folder / locales.localized("text.md", each)).exists()
+        ]
+
+    def in_language(self, file: str, language: str, locale: str = ENGLISH) -> str:
+        """Return a text of the lab, or a picture, in the words of a programming language and of a locale.
+
+        Raises ConfigError if the lab has no text in this locale, or if a mark is wrong.
+        """
+        if locale != ENGLISH and locale not in self.locales:
+            raise ConfigError(
+                f"the lab {self.name} has no text in {locale}; it has {', '.join(self.locales)}"
+            )
+        is_picture = file.endswith(".svg")
+        name = file if is_picture else locales.localized(file, locale)
+        source = locales.picture(self.read(name), locale) if is_picture else self.read(name)
+        try:
+            return text_for(language, source, locales.words(locale), (*LANGUAGES, MODEL))
+        except TextError as error:
+            raise ConfigError(f"{self.folder / name}: {error}") from None
+
+    def pictures(self, text: str, language: str, locale: str = ENGLISH) -> dict[str, str]:
+        """Return the pictures that a text of the lab shows: name -> SVG source."""
+        return {name: self.in_language(name, language, locale) for name in PICTURE.findall(text)}
+
+    def files(self, variant: LabVariant, *, solved: bool) -> dict[str, str]:
+        """Return the files of one variant: name -> text. solved: return solutions in place of starters."""
         found = {}
-        for name in (*way.work, *way.given):
-            make = starter if name in way.work and not solved else solution
+        for name in (*variant.work, *variant.given):
+            make = starter if name in variant.work and not solved else solution
             try:
                 found[name] = make(self.read(name))
             except SourceError as error:
                 raise ConfigError(f"{self.folder / name}: {error}") from None
         return found
 
-    def way(self, name: str) -> Way:
+    def variant(self, name: str) -> LabVariant:
         """Return a way by its name. Raises ConfigError."""
-        if name not in self.ways:
+        if name not in self.variants:
             raise ConfigError(
-                f"the lab {self.name} cannot be done in {name}; it can in {', '.join(self.ways)}"
+                f"the lab {self.name} has no version in {name}; choose one of {', '.join(self.variants)}"
             )
-        return self.ways[name]
+        return self.variants[name]
 
 
 def lab(name: str) -> Lab:
@@ -89,14 +134,15 @@ def lab(name: str) -> Lab:
         known = [each.name for each in labs()]
         raise ConfigError(f"there is no lab {name!r}{nearest(name, known)}; the labs are {', '.join(known)}")
     table = tomllib.loads(file.read_text(encoding="utf-8"))
-    ways = {
-        each: Way(
+    variants = {
+        each: LabVariant(
             each,
             tuple(table[each]["work"]),
             tuple(table[each].get("given", ())),
             table[each]["grade"],
             table[each].get("build", ""),
             tuple(table[each].get("data", ())),
+            tuple(table[each].get("pages", ())),
         )
         for each in (*LANGUAGES, MODEL)
         if each in table
@@ -107,10 +153,16 @@ def lab(name: str) -> Lab:
         table["title"],
         table["summary"],
         table["hours"],
-        ways,
+        variants,
         tuple(table.get("question", ())),
         table.get("measures", "server"),
+        tuple(table.get("scenes", ())),
     )
+
+
+def steps(text: str) -> list[tuple[str, float]]:
+    """Return the headings of an assignment that have a time, each with its hours."""
+    return [(title, float(time) / (60 if unit == "min" else 1)) for title, time, unit in STEP.findall(text)]
 
 
 def labs() -> list[Lab]:

@@ -1,17 +1,18 @@
-"""A leaderboard of a lab: the results of `ewe-grade --speed --json FILE`, one file for each student, as one table.
+"""The leaderboard of a lab: one table of the files that `ewe-grade --speed --json FILE` wrote for students.
 
     submissions/ada/report.json ─┐
     submissions/bo/report.json  ─┼─▶ read() ─▶ entries ─▶ standings() ─▶ page, CSV, JSON, a table for a terminal
     submissions/cy/report.json  ─┘
 
-A student's name is the one that --seed gave to ewe-grade, else the file's name, else the name of its directory. The
-latest file of a name counts.
+A student's name is the argument of ewe-grade's --student or --seed. Without both it is the name of the file or, if
+the file has a general name such as report.json, the name of the directory. Of several files with one name, the
+latest counts.
 
-The rules are those of speed.py. A server that failed a request has no speed, and is not listed. A ratio whose
-spread is too large to tell is listed without a rank.
+The rules are those of speed.py. A server that failed a request has no speed and gets no row. A server with a spread
+above the limit of speed.py gets a row without a rank.
 
-Pseudonyms: with a key, each name becomes two words and a number, by HMAC-SHA256 of the name. The same key gives the
-same pseudonym next week. Who does not know the key cannot compute a pseudonym from a name.
+Pseudonyms: with a key, HMAC-SHA256 turns each name into two words and a number. The same key gives the same
+pseudonym next week. A person without the key cannot compute the pseudonym of a name.
 
 Read next: ../grader/speed.py.
 """
@@ -32,7 +33,7 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.grader.formats import rate_of
 
 FORMAT = "ewe-grade/1"
-MOST_BYTES = 4 << 20  # of one file of results
+MAX_RESULT_BYTES = 4 << 20  # of one result file
 GENERAL_NAMES = {"report", "result", "results", "grade", "speed"}
 COATS = """
     amber ashen auburn bright brisk bronze calm chalky cloudy copper coral crisp curly dappled dusky early faded
@@ -44,12 +45,12 @@ BREEDS = """
     lincoln lonk manx merino mouflon navajo oxford perendale polwarth portland rambouillet romney ryeland shetland
     shropshire soay southdown suffolk swaledale targhee texel welsh wensleydale
 """
-MOST_OF_NAME = 60  # characters
+MAX_NAME_CHARS = 60  # characters
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One server. The ratios are shares of the reference's; failure: why it has no speed, "" if it has one."""
+class LeaderboardEntry:
+    """One server. rate, p99, cpu: ratios to the reference. failure: the reason for a missing speed, else ""."""
 
     name: str
     lab: str
@@ -73,22 +74,23 @@ class Entry:
 
 @dataclass(frozen=True)
 class Standing:
-    """One row of the table. rank: None where the spread is too large to tell."""
+    """One row of the table. rank: None if the spread is too large for a rank."""
 
     rank: int | None
-    entry: Entry
+    entry: LeaderboardEntry
 
 
-def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[Entry]:
-    """Return the latest entry of each name below a directory. warn: told of each file that is left out.
+def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[LeaderboardEntry]:
+    """Return the latest entry of each name below a directory. Call `warn` for each file that is left out.
 
-    Raises ConfigError: there is no such directory, or no result; or results of several labs, and `lab` is None.
+    Raises ConfigError if the directory or a result is missing, or if `lab` is None and there are results of several
+    labs.
     """
     if not directory.is_dir():
         raise ConfigError(
-            f"{directory}: not a directory; name the one that holds the files of ewe-grade --json"
+            f"{directory}: not a directory; name the directory with the files of ewe-grade --json"
         )
-    found: dict[str, Entry] = {}
+    found: dict[str, LeaderboardEntry] = {}
     for path in sorted(directory.rglob("*.json")):
         try:
             entry = entry_of(path)
@@ -106,21 +108,24 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
         )
     if len(labs) > 1:
         raise ConfigError(
-            f"{directory} holds results of several labs; choose one with --lab: {', '.join(labs)}"
+            f"{directory} has results of several labs; choose one with --lab: {', '.join(labs)}"
         )
     return list(found.values())
 
 
-def entry_of(path: Path) -> Entry:
-    """Return the entry of one file of results. Raises OSError; ValueError, KeyError, TypeError for another file."""
+def entry_of(path: Path) -> LeaderboardEntry:
+    """Return the entry of one result file.
+
+    Raises OSError, or ValueError, KeyError or TypeError for other contents.
+    """
     with path.open("rb") as file:
-        table = json.loads(file.read(MOST_BYTES))
+        table = json.loads(file.read(MAX_RESULT_BYTES))
     if table["format"] != FORMAT:
         raise ValueError("another format")
     checks = [verdict for verdict in table["verdicts"] if verdict["name"] != "speed"]
     name = str(table.get("student") or (path.parent.name if path.stem in GENERAL_NAMES else path.stem))
-    entry = Entry(
-        name="".join(each if each.isprintable() else "?" for each in name[:MOST_OF_NAME]),
+    entry = LeaderboardEntry(
+        name="".join(each if each.isprintable() else "?" for each in name[:MAX_NAME_CHARS]),
         lab=str(table["lab"]),
         title=str(table["title"]),
         began=float(table["began"]),
@@ -142,18 +147,18 @@ def entry_of(path: Path) -> Entry:
             key: None if speed[key] is None else number(speed[key]) for key in ("p99", "cpu", "memory_kib")
         }
         more["noisy"] = bool(speed["noisy"])
-    return Entry(**{**asdict(entry), **more})
+    return LeaderboardEntry(**{**asdict(entry), **more})
 
 
 def number(value: Any) -> float:
-    """Return a number of a file. Raises ValueError, TypeError."""
+    """Convert a value of a result file to a number. Raises ValueError, TypeError."""
     found = float(value)
     if not 0 <= found < 1e9:
         raise ValueError("not a number of a measurement")
     return found
 
 
-def standings(entries: Iterable[Entry]) -> list[Standing]:
+def standings(entries: Iterable[LeaderboardEntry]) -> list[Standing]:
     """Return the servers that have a speed, the fastest first."""
     rows: list[Standing] = []
     rank = 0
@@ -165,7 +170,7 @@ def standings(entries: Iterable[Entry]) -> list[Standing]:
 
 
 def pseudonyms(names: Iterable[str], key: str) -> dict[str, str]:
-    """Return a pseudonym for each name; no two are the same."""
+    """Return a pseudonym for each name. No two names get the same one."""
     found: dict[str, str] = {}
     coats, breeds = COATS.split(), BREEDS.split()
     for name in sorted(names):
@@ -181,17 +186,17 @@ def pseudonyms(names: Iterable[str], key: str) -> dict[str, str]:
     return found
 
 
-def renamed(entries: Iterable[Entry], names: dict[str, str]) -> list[Entry]:
+def renamed(entries: Iterable[LeaderboardEntry], names: dict[str, str]) -> list[LeaderboardEntry]:
     """Return the entries with pseudonyms in place of names."""
-    return [Entry(**{**asdict(entry), "name": names[entry.name]}) for entry in entries]
+    return [LeaderboardEntry(**{**asdict(entry), "name": names[entry.name]}) for entry in entries]
 
 
 COLUMNS = ("rank", "name", "rate", "low", "high", "noisy", "p99", "cpu", "memory_kib", "passed", "checks", "score",
            "points", "claim", "reference", "failure")  # fmt: skip
 
 
-def to_rows(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Return a row for each server: the standings, then the servers without speed, with the reason."""
+def to_rows(entries: list[LeaderboardEntry]) -> list[dict[str, Any]]:
+    """Return a row for each server: first the standings, then the servers without a speed and the reasons."""
     rows = [{"rank": each.rank, **asdict(each.entry)} for each in standings(entries)]
     rows += [
         {"rank": None, **asdict(entry)}
@@ -202,29 +207,31 @@ def to_rows(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def as_csv(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV. A spreadsheet takes =1+1 for a formula: a text that begins like one gets a '."""
+    """Return rows as CSV. A text that a spreadsheet would take for a formula (=1+1) gets a leading apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
     for row in rows:
-        writer.writerow(
-            f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
-            for value in row
-        )
+        writer.writerow(no_formula(value) if isinstance(value, str) else value for value in row)
     return out.getvalue()
 
 
-def to_csv(entries: list[Entry]) -> str:
+def no_formula(text: str) -> str:
+    """Return a text that a spreadsheet takes for a text."""
+    return f"'{text}" if text.startswith(tuple("=+-@\t\r")) else text
+
+
+def to_csv(entries: list[LeaderboardEntry]) -> str:
     """Return the rows as CSV."""
     return as_csv(COLUMNS, (row.values() for row in to_rows(entries)))
 
 
 def names_as_csv(names: dict[str, str]) -> str:
-    """Return which name has which pseudonym."""
+    """Return the table of names and pseudonyms as CSV."""
     return as_csv(("name", "pseudonym"), names.items())
 
 
-def to_json(entries: list[Entry]) -> str:
+def to_json(entries: list[LeaderboardEntry]) -> str:
     """Return the rows as JSON."""
     table = {
         "format": "ewe-leaderboard/1",
@@ -235,8 +242,8 @@ def to_json(entries: list[Entry]) -> str:
     return json.dumps(table, ensure_ascii=False, indent=1) + "\n"
 
 
-def to_text(entries: list[Entry]) -> str:
-    """Return the rows for a terminal."""
+def to_text(entries: list[LeaderboardEntry]) -> str:
+    """Return the table as text for a terminal."""
     lines = [
         f"{'':>4}  {'name':<28} {'rate':>6} {'spread':>14} {'p99':>6} {'CPU':>6} {'KiB':>7}  checks  points"
     ]

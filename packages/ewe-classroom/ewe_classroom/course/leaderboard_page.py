@@ -1,7 +1,7 @@
-"""The leaderboard as one page: a table that can be sorted by each column, without another server.
+"""The leaderboard as one self-contained page: a table that a reader can sort by each column.
 
-templates/leaderboard.html.j2 writes it. Its script only sorts: without it, the table is there in the order of the
-rates. On a phone each row is a card, and the head of the table becomes a row of buttons.
+templates/leaderboard.html.j2 writes the page. The page's script only sorts; without JavaScript the rows are ordered
+by rate. On a phone each row is a card, and the head of the table becomes a row of buttons.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ewe_classroom.course.leaderboard import Entry, Standing, shown, standings
+from ewe_classroom.course.leaderboard import LeaderboardEntry, Standing, shown, standings
 from ewe_explore.pages import render
 
 
-class Column(NamedTuple):
-    """A column. first: how a first click sorts."""
+class LeaderboardColumn(NamedTuple):
+    """A column. first: the sort order of the first click."""
 
     name: str
     head: str
@@ -22,8 +22,8 @@ class Column(NamedTuple):
     first: str
 
 
-class Cell(NamedTuple):
-    """A cell. value: to sort by. label: what a phone shows above the text."""
+class LeaderboardCell(NamedTuple):
+    """A cell. value: the sort key. label: the text that a phone shows above the cell."""
 
     name: str
     value: float | str | None
@@ -31,25 +31,25 @@ class Cell(NamedTuple):
     label: str = ""
 
 
-class Row(NamedTuple):
+class LeaderboardRow(NamedTuple):
     rank: int | None
-    entry: Entry
-    cells: list[Cell]
+    entry: LeaderboardEntry
+    cells: list[LeaderboardCell]
 
 
 COLUMNS = (
-    Column("rank", "#", "", "ascending"),
-    Column("name", "server", "", "ascending"),
-    Column("rate", "rate", "reference = 1", "descending"),
-    Column("p99", "99 % below", "ref. = 1", "ascending"),
-    Column("cpu", "CPU", "ref. = 1", "ascending"),
-    Column("memory", "memory", "KiB", "ascending"),
-    Column("checks", "checks", "", "descending"),
+    LeaderboardColumn("rank", "#", "", "ascending"),
+    LeaderboardColumn("name", "server", "", "ascending"),
+    LeaderboardColumn("rate", "rate", "reference = 1", "descending"),
+    LeaderboardColumn("p99", "99 % below", "ref. = 1", "ascending"),
+    LeaderboardColumn("cpu", "CPU", "ref. = 1", "ascending"),
+    LeaderboardColumn("memory", "memory", "KiB", "ascending"),
+    LeaderboardColumn("checks", "checks", "", "descending"),
 )
 
 
-def to_html(entries: list[Entry], title: str = "") -> str:
-    """Return the page."""
+def to_html(entries: list[LeaderboardEntry], title: str = "") -> str:
+    """Return the page of a leaderboard as HTML."""
     rows = standings(entries)
     most = max([1.0, *(row.entry.high for row in rows)]) * 1.04  # the rate at the right end of the bars
     latest = max(entry.began for entry in entries)
@@ -67,19 +67,19 @@ def to_html(entries: list[Entry], title: str = "") -> str:
     )
 
 
-def row_of(row: Standing) -> Row:
-    """Return one row."""
+def row_of(row: Standing) -> LeaderboardRow:
+    """Return one row of the table with its cells."""
     entry = row.entry
-    return Row(
+    return LeaderboardRow(
         row.rank,
         entry,
         [
-            Cell("rank", row.rank, str(row.rank or "–")),
-            Cell("name", entry.name, entry.name),
-            Cell("rate", entry.rate, f"{entry.rate:.2f}"),
-            Cell("p99", entry.p99, shown(entry.p99), "99 %"),
-            Cell("cpu", entry.cpu, shown(entry.cpu), "CPU"),
-            Cell("memory", entry.memory_kib, shown(entry.memory_kib, 1), "KiB"),
-            Cell("checks", entry.passed, f"{entry.passed}/{entry.checks}", "checks"),
+            LeaderboardCell("rank", row.rank, str(row.rank or "–")),
+            LeaderboardCell("name", entry.name, entry.name),
+            LeaderboardCell("rate", entry.rate, f"{entry.rate:.2f}"),
+            LeaderboardCell("p99", entry.p99, shown(entry.p99), "99 %"),
+            LeaderboardCell("cpu", entry.cpu, shown(entry.cpu), "CPU"),
+            LeaderboardCell("memory", entry.memory_kib, shown(entry.memory_kib, 1), "KiB"),
+            LeaderboardCell("checks", entry.passed, f"{entry.passed}/{entry.checks}", "checks"),
         ],
     )

@@ -1,7 +1,7 @@
-"""One source for two files: the starter that students get, and the solution.
+"""One source for two files: the starter, which students get, and the solution.
 
-A starter that is written by hand beside its solution drifts away from it: somebody mends one and forgets the other.
-Here both are made from one file. A block between markers has two parts. Comments are Python's, C's or Go's:
+If a starter and its solution were two files, a correction of one would soon be missing in the other. Here both are
+made from one file. A block between markers has two parts. The markers are comments of Python, C or Go:
 
     # --- solution            /* --- solution */
     return buffer[:end]       return end - buffer;
@@ -9,9 +9,9 @@ Here both are made from one file. A block between markers has two parts. Comment
     # return buffer           // return 0;
     # --- end                 /* --- end */
 
-The solution keeps the first part, the starter the second, without its comment marks. A line that stays a comment in
-the starter has two of them (`# # Where does the head end?`). The starter part may be missing. Outside of the blocks
-both files are the same.
+The solution keeps the first part. The starter keeps the second part, without its comment marks. A line that stays a
+comment in the starter has two comment marks (`# # Where does the head end?`). The starter part may be missing.
+Outside the blocks both files are the same.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ COMMENT = re.compile(r"(\s*)(?:#|//) ?(.*)")
 
 
 class SourceError(ValueError):
-    """The markers make no sense. The text is one line, with the line's number."""
+    """The markers are in a wrong order. The message is one line and names the line number."""
 
 
 def solution(text: str) -> str:
-    """Return the solution that a source holds. Raises SourceError."""
+    """Return the solution in a source. Raises SourceError."""
     return "".join(line for part, line in parts(text) if part != "starter")
 
 
 def starter(text: str) -> str:
-    """Return the starter that a source holds. Raises SourceError."""
+    """Return the starter in a source. Raises SourceError."""
     lines = []
     for number, (part, line) in enumerate(parts(text), 1):
         if part == "starter" and line.strip():
@@ -48,7 +48,7 @@ def starter(text: str) -> str:
 
 
 def parts(text: str) -> list[tuple[str, str]]:
-    """Return each line, except markers, with the part that it is in: solution, starter, or "" for both."""
+    """Return each line but the markers with its part: "solution", "starter", or "" for both."""
     found = []
     part = ""
     for number, line in enumerate(text.splitlines(keepends=True), 1):

@@ -1,10 +1,10 @@
-"""What a student measures where a closed loop on a file is not the lab: `measures = "engine"` in lab.toml.
+"""Measurements for the labs in which a closed loop on a file is not enough: `measures = "engine"` in lab.toml.
 
-    caching    a server: what a response with the file costs, and what a 304 costs
-    engine     an engine of X-Switch: its first answer, the further ones, and a new Python process for each
-    data       a file of runs: the student has measured already, and the questions take the figures from there
+    caching    a server: bytes and time of a response with the file, and of a 304
+    engine     an engine of X-Switch: time of its first response, of a later one, and of a new Python process
+    data       a file of runs: the student has measured already, and the questions take the figures from the file
 
-The numbers have names; a lab's questions use the names (questions.py).
+The questions of a lab use the figures by their names (questions.py).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from pathlib import Path
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader.engine_scene import EngineSubject, Scripts
 from ewe_classroom.grader.run_scene import FORMAT
-from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.subject import Recipe
 
-FILE = "/bytes.bin"
-TIMES = 200  # requests of which a mean is taken
-PROCESSES = 10
+REQUESTED_PATH = "/bytes.bin"
+REQUEST_COUNT = 200  # requests; their median counts
+PROCESS_COUNT = 10
 SCRIPT = 'import json\nprint("Content-Type: application/json\\n")\nprint(json.dumps({"answer": 42}))\n'
 
 
 def of_caching(port: int) -> dict[str, float]:
-    """Return bytes and mean time of a response with the file, and of a 304. Raises ConfigError."""
+    """Return the bytes and the median time of a response with the file, and of a 304. Raises ConfigError."""
     etag, full = exchange(port, {})
     if not etag:
-        raise ConfigError(f"{FILE} comes without an ETag: finish section 1 of the lab first")
+        raise ConfigError(f"the response for {REQUESTED_PATH} has no ETag: finish section 1 of the lab first")
     found = {
         "full_bytes": float(full),
         "not_modified_bytes": float(exchange(port, {"If-None-Match": etag})[1]),
     }
     for name, fields in (("full_ms", {}), ("not_modified_ms", {"If-None-Match": etag})):
         times = []
-        for _ in range(TIMES):
+        for _ in range(REQUEST_COUNT):
             began = time.perf_counter()
             exchange(port, fields)
             times.append(time.perf_counter() - began)
@@ -51,10 +51,10 @@ def of_caching(port: int) -> dict[str, float]:
 
 
 def exchange(port: int, fields: dict[str, str]) -> tuple[str, int]:
-    """Ask for the file over a new connection; return its ETag, and the bytes of head and body."""
+    """Request the file over a new connection; return its ETag, and the bytes of the head and the body."""
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        client.request("GET", FILE, headers={**fields, "Connection": "close"})
+        client.request("GET", REQUESTED_PATH, headers={**fields, "Connection": "close"})
         response = client.getresponse()
         head = sum(len(name) + len(value) + 4 for name, value in response.getheaders())
         return response.getheader("ETag") or "", len(
@@ -67,14 +67,14 @@ def exchange(port: int, fields: dict[str, str]) -> tuple[str, int]:
 
 
 def of_engine(recipe: Recipe, say: Callable[[str], None]) -> dict[str, float]:
-    """Return the times of an engine's first answer, of a further one, and of a new process. Raises ConfigError."""
+    """Return the times of an engine's first response, of a later one, and of a new process. Raises ConfigError."""
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as name:
         scripts = Scripts(Path(name))
         path = scripts.write("hello.py", SCRIPT)
         wanted = subprocess.run([sys.executable, path], capture_output=True, check=True).stdout
-        with EngineSubject(recipe, scripts, 1, Limits(), 0, Path(name) / "output") as subject:
+        with EngineSubject(recipe, scripts, 1, SandboxLimits(), 0, Path(name) / "output") as subject:
             times = []
-            for _ in range(TIMES + 1):
+            for _ in range(REQUEST_COUNT + 1):
                 began = time.perf_counter()
                 try:
                     answer = subject.driver().ask(path)
@@ -84,7 +84,7 @@ def of_engine(recipe: Recipe, say: Callable[[str], None]) -> dict[str, float]:
                 if answer.output != wanted:
                     raise ConfigError(f"the engine answers {answer.output[:60]!r}: grade it first")
         processes = []
-        for _ in range(PROCESSES):
+        for _ in range(PROCESS_COUNT):
             began = time.perf_counter()
             subprocess.run([sys.executable, path], capture_output=True, check=True)
             processes.append(time.perf_counter() - began)
@@ -99,7 +99,7 @@ def of_engine(recipe: Recipe, say: Callable[[str], None]) -> dict[str, float]:
 
 
 def of_data(path: Path, say: Callable[[str], None]) -> dict[str, float]:
-    """Return the figures of a file of runs that questions ask about. Raises ConfigError."""
+    """Return the figures of a file of runs that the lab's questions use. Raises ConfigError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["format"] != FORMAT:
@@ -117,14 +117,14 @@ def of_data(path: Path, say: Callable[[str], None]) -> dict[str, float]:
             "open_ms": middle(opened, "mean_ms", "rate_wanted", fastest),
         }
     except OSError as reason:
-        raise ConfigError(f"{path}: {reason.strerror}; python3 measure.py makes it") from None
+        raise ConfigError(f"cannot read {path}: {reason.strerror}; python3 measure.py makes it") from None
     except (ValueError, TypeError, KeyError, statistics.StatisticsError):
-        raise ConfigError(f"{path}: not a whole file of runs; python3 measure.py makes one") from None
+        raise ConfigError(f"{path}: not a complete file of runs; python3 measure.py makes one") from None
     for key, value in found.items():
         say(f"{key:12} {value:10.3f}")
     return found
 
 
 def middle(runs: list[dict[str, float]], figure: str, key: str, level: float) -> float:
-    """Return the median of a figure over the repetitions of one load."""
+    """Return the median of a figure over the repetitions of one load level."""
     return round(statistics.median(run[figure] for run in runs if run[key] == level), 4)

@@ -1,227 +1,294 @@
-"""Packs: a lab as a course's platform takes it. Each is a directory of files, or a zip file of it.
+"""Packs: the files with which a course's platform grades a lab. A pack is a directory or a zip file.
 
-    gradescope      setup.sh and run_autograder, in a zip file; results go to results/results.json
-    classroom50     a workflow that writes result.json and uploads it
-    github          a workflow of GitHub Actions: the exit code is the mark, the page is an artifact
-    autolab         a Makefile and autograde.tar; the last line of output has the scores
-    prairielearn    info.json, question.html and a grader that writes results/results.json
-    devcontainer    a container for editors (containers.dev), in which students write and grade
+    gradescope      setup.sh and run_autograder, in a zip file; the result is results/results.json
+    github          GitHub Classroom and GitHub Actions: a workflow that reports the points
+    classroom50     autograder.py for the configuration repository; the result is result.json
+    autolab         an assessment to import, with its problems, and a Dockerfile for the image that grades
+    prairielearn    a question, with the starter and a grader; the result is results/results.json
+    devcontainer    a container for editors (containers.dev), in which students write and grade their server
 
-Every pack installs ewe where the student's server is graded, and runs ewe-grade with the lab's own scheme. What a
-platform wants to know of the course (names, dates) is its own to ask; a pack holds none of it.
+A pack contains all that it needs: the wheels of ewe and of its libraries (wheels.py), and the lab's own files. It
+contains no data about the course, such as names and dates: the lecturer enters them on the platform.
+
+A student has sent the submission, and wants a better mark. Each pack therefore keeps four rules:
+
+    the submission and the result have different accounts    ewe-grade runs as root, the submission does not
+    only the named files are graded                          ewe-grade --work copies them, and builds the copy
+    the grader's files come last                             nothing that was sent can replace them
+    a killed grader is a zero                                a status of 128 or more: --zero writes the result
+
+Read next: pack_scripts.py, which writes the shell scripts; pack_autolab.py; ../grader/submission.py, which copies a
+submission.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-import tarfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from ewe import __version__
 from ewe.config.messages import ConfigError
-from ewe_classroom.course.labs import Lab, Way
+from ewe_classroom.course.archives import mode_of, zip_of
+from ewe_classroom.course.pack_autolab import autolab
+from ewe_classroom.course.pack_plan import GRADING_S, TOOLS, Files, PackPlan
+from ewe_classroom.course.pack_scripts import OBEY_COMMANDS, STOP_COMMANDS, install, root_script
 
-EXECUTABLE = 0o755
-INSTALL = f'python3 -m pip install "ewe-classroom=={__version__}"'
-AUTOGRADE = "autograde"  # of the pack for Autolab: the directory that is in autograde.tar
 NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are URLs
+BUILD_FILES = ("Makefile", "go.mod")
+PRAIRIELEARN_IMAGE = "python:3.12-bookworm"  # has gcc and make, too
+
+# A group on Gradescope has one seed: the address of the member that comes first in the alphabet. Which member hands
+# in makes no difference.
+GRADESCOPE_SEED = (
+    '$(/var/lib/ewe/bin/python -I -c \'import json; print(min((each["email"] or each["name"]).lower()'
+    ' for each in json.load(open("/autograder/submission_metadata.json"))["users"]))\')'
+)
 
 
-def grade(lab: Lab, way: Way, *outputs: str, given: str = "") -> str:
-    """Return the command that grades a submission in the current directory.
+def gradescope(plan: PackPlan) -> Files:
+    """Return setup.sh, which runs once when the image is built, and run_autograder, which runs for each submission.
 
-    ewe-grade copies the files of the work, and builds the copy as the server's account: a submission may hold a
-    GNUmakefile, which make would read first. given: the directory of the lab's own files, where the pack has them;
-    without one the student's copies of these files are graded.
+    https://gradescope-autograders.readthedocs.io/en/latest/specs/. Both run as root. The default image has Ubuntu
+    22.04 with Python 3.10, which is too old for ewe, so setup.sh installs Python 3.11.
     """
-    names = (*way.work, *way.data, *(way.given if not given else ()))
-    words = [f"ewe-grade --lab {lab.name}", *outputs, *(f"--work {name}" for name in names)]
-    words += [f"--given {given}"] if given and way.given else []
-    words += [f"--build {shlex.quote(way.build)}"] if way.build else []
-    return " ".join([*words, way.grade])
-
-
-def gradescope(lab: Lab, way: Way) -> dict[str, str]:
-    """Return setup.sh, which runs once as the image is built, and run_autograder, which runs for a submission.
-
-    Gradescope's default image has Ubuntu 22.04, whose Python 3.10 is too old: ewe gets a virtual environment.
-    """
-    tools = {"c": " gcc make", "go": " golang-go"}.get(way.name, "")
+    tools = f" {TOOLS[plan.variant.name]}" if plan.variant.name in TOOLS else ""
+    setup = (
+        "#!/usr/bin/env bash\nset -e\n"
+        f"apt-get update && apt-get install -y python3-venv{tools} || echo 'apt-get failed; see above' >&2\n"
+        "python3 -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||"
+        " apt-get install -y python3.11 python3.11-venv\n" + install("/autograder/source/wheels")
+    )
+    run = root_script(
+        plan.command('--gradescope "$private/result"', "/autograder/source/given", GRADESCOPE_SEED),
+        source="/autograder/submission",
+        result="/autograder/results/results.json",
+    )
     return {
-        "setup.sh": "#!/usr/bin/env bash\nset -e\napt-get update\n"
-        f"apt-get install -y python3-venv{tools}\npython=python3\n"
-        "if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then\n"
-        "    apt-get install -y python3.11 python3.11-venv\n    python=python3.11\nfi\n"
-        "$python -m venv /opt/ewe\n"
-        f"{INSTALL.replace('python3', '/opt/ewe/bin/python3')}\nln -sf /opt/ewe/bin/ewe* /usr/local/bin/\n",
-        "run_autograder": "#!/usr/bin/env bash\n"
-        "# The exit code of ewe-grade says whether every check passed; Gradescope reads the file.\n"
-        "cd /autograder/submission\n"
-        f"{grade(lab, way, '--gradescope /autograder/results/results.json', given='/autograder/source/given')}\n"
-        "true\n",
+        "setup.sh": setup.encode(),
+        "run_autograder": run.encode(),
+        **plan.given_files("given"),
+        **plan.wheel_files("wheels"),
     }
 
 
-def workflow(lab: Lab, way: Way, name: str, steps: str) -> str:
-    """Return a workflow of GitHub Actions."""
-    return (
-        f"name: {name}\non: [push, workflow_dispatch]\njobs:\n  grade:\n    runs-on: ubuntu-latest\n"
-        f"    timeout-minutes: 10\n    steps:\n      - uses: actions/checkout@v4\n"
-        f"      - uses: actions/setup-python@v5\n        with:\n          python-version: '3.12'\n"
-        f"      - run: {json.dumps(INSTALL)}\n{steps}"
-    )
+def github(plan: PackPlan) -> Files:
+    """Return a workflow for the template repository, and the grader beside it.
 
-
-def classroom50(lab: Lab, way: Way) -> dict[str, str]:
-    command = grade(lab, way, "--classroom50 result.json", "--html report.html") + " || true"
-    steps = (
-        f"      - run: {json.dumps(command)}\n"
-        "      - uses: actions/upload-artifact@v4\n        with:\n          name: result\n"
-        "          path: |\n            result.json\n            report.html\n"
-    )
-    return {".github/workflows/grade.yml": workflow(lab, way, "Grade", steps)}
-
-
-def github(lab: Lab, way: Way) -> dict[str, str]:
-    steps = (
-        f"      - run: {json.dumps(grade(lab, way, '--html report.html', '--junit report.xml'))}\n"
-        "      - uses: actions/upload-artifact@v4\n        if: always()\n        with:\n          name: report\n"
-        "          path: |\n            report.html\n            report.xml\n"
-    )
-    return {".github/workflows/grade.yml": workflow(lab, way, "Grade", steps)}
-
-
-def autolab(lab: Lab, way: Way) -> dict[str, str]:
-    """Return the Makefile, and the directory of which pack() makes autograde.tar: Autolab copies these two.
-
-    The hand-in is unpacked into a separate directory, so that no file in it replaces the driver or autograde.tar.
-    Without options, tar under root would make files of root with the setuid bit, as the archive says.
+    GitHub Classroom reads the points from the step of its reporter, which gets the results in base64
+    (https://github.com/classroom-resources/autograding-grading-reporter). Without GitHub Classroom, the status of
+    the step `Grade` says whether all checks have passed.
     """
-    steps = grade(lab, way, "--autolab", given="../given")
+    folder = ".github/ewe"
+    outputs = '--classroom "$private/result" --html "$private/report.html" --junit "$private/report.xml"'
+    script = root_script(
+        plan.command(outputs, f'"$here/{folder}/given"', "$GITHUB_ACTOR"),
+        source='"$here"',
+        before="here=$PWD\n" + install(f"{folder}/wheels") + STOP_COMMANDS,
+        after=OBEY_COMMANDS + 'mkdir -p "$RUNNER_TEMP/ewe" && cp "$private"/report.* "$RUNNER_TEMP/ewe"\n'
+        'echo "result=$(base64 -w 0 < "$private/result")" >> "$GITHUB_OUTPUT"\n'
+        'return "$status"\n',
+    )
+    tools = TOOLS.get(plan.variant.name)
+    prepare = [f"      - run: sudo apt-get update && sudo apt-get install -y {tools}"] if tools else []
+    lines = [
+        "name: Autograding Tests", "'on': [push, workflow_dispatch, repository_dispatch]",
+        "permissions:", "  checks: write", "  actions: read", "  contents: read",
+        "jobs:", "  run-autograding-tests:", "    runs-on: ubuntu-latest", "    timeout-minutes: 10",
+        "    if: github.actor != 'github-classroom[bot]'", "    steps:",
+        "      - uses: actions/checkout@v4", "        with:", "          persist-credentials: false", *prepare,
+        "      - name: Grade", "        id: ewe",
+        "        run: sudo --preserve-env=GITHUB_ACTOR,GITHUB_OUTPUT,RUNNER_TEMP "
+        f"sh {folder}/grade.sh",
+        "      - uses: actions/upload-artifact@v4", "        if: always()", "        with:",
+        "          name: report", "          path: ${{ runner.temp }}/ewe",
+        "      - name: Autograding Reporter", "        if: always()",
+        "        uses: classroom-resources/autograding-grading-reporter@v1", "        env:",
+        '          EWE_RESULTS: "${{ steps.ewe.outputs.result }}"', "        with:", "          runners: ewe", "",
+    ]  # fmt: skip
     return {
-        "autograde-Makefile": "all:\n\t@rm -rf handin && mkdir handin\n"
-        "\t@if [ -f handin.tar ]; then "
-        "tar xf handin.tar -C handin --no-same-owner --no-same-permissions; "
-        f"else cp -P {' '.join((*way.work, *way.data))} handin 2>&1 || true; fi\n"
-        "\t@tar xf autograde.tar\n\t@sh driver.sh\n",
-        f"{AUTOGRADE}/driver.sh": f"#!/bin/sh\n# Autolab reads the last line.\ncd handin\n{steps}\ntrue\n",
-        "README.md": f"Put autograde-Makefile and autograde.tar into the assessment's directory. Students hand in "
-        f"`{way.work[0]}`, or several files as `handin.tar`.\n\n"
-        f"Install ewe in the image of the course: `{INSTALL}`\n",
+        ".github/workflows/classroom.yml": "\n".join(lines).encode(),
+        f"{folder}/grade.sh": script.encode(),
+        **plan.given_files(f"{folder}/given"),
+        **plan.wheel_files(f"{folder}/wheels"),
     }
 
 
-def prairielearn(lab: Lab, way: Way) -> dict[str, str]:
+# The variables that the runner gives to an autograder, and that the result names (formats.to_classroom50).
+CLASSROOM50_VARIABLES = (
+    "CLASSROOM", "ASSIGNMENT", "ASSIGNMENT_TYPE", "OWNER", "SUBMISSION_TAG", "COMMIT_URL", "RELEASE_URL",
+    "REVIEW_URL",
+)  # fmt: skip
+AUTOGRADER = '''\
+"""Autograder of Classroom 50: the runner starts it in the student's checkout, once for each submission.
+
+https://github.com/foundation50/classroom50/wiki/Advanced-Autograding. The files beside it are its bundle. It has to
+write result.json into the checkout. The runner also publishes a release-body.md that it finds there, so one that a
+student has committed is removed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+here = Path(__file__).resolve().parent
+for name in ("result.json", "release-body.md"):
+    path = Path(name)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+# Only root can give the submission another account. A container of the course runs as root anyway.
+sudo = [] if os.geteuid() == 0 else ["sudo", "--preserve-env={variables}"]
+done = subprocess.run([*sudo, "sh", str(here / "grade.sh"), str(here)], check=False)
+# A status other than 0 means that the grader has failed, and not the submission.
+sys.exit(done.returncode if done.returncode else not Path("result.json").is_file())
+'''
+
+
+def classroom50(plan: PackPlan) -> Files:
+    """Return the bundle of an assignment: CLASSROOM/autograders/ASSIGNMENT in the configuration repository."""
+    script = root_script(
+        plan.command('--classroom50 "$private/result"', '"$bundle/given"', "$OWNER"),
+        source='"$here"',
+        result='"$here/result.json"',
+        before="here=$PWD bundle=$1\n" + install('"$bundle/wheels"') + STOP_COMMANDS,
+        after=OBEY_COMMANDS
+        + 'chown --reference="$here" "$here/result.json"\n',  # the runner completes the file
+    )
+    return {
+        "autograder.py": AUTOGRADER.format(variables=",".join(CLASSROOM50_VARIABLES)).encode(),
+        "grade.sh": script.encode(),
+        **plan.given_files("given"),
+        **plan.wheel_files("wheels"),
+    }
+
+
+def prairielearn(plan: PackPlan) -> Files:
+    """Return the files of a question. PrairieLearn runs the entry point as root in a new container of the image.
+
+    https://docs.prairielearn.com/externalGrading/. It has no network, so the script installs from the pack.
+    """
     info = {
-        "uuid": str(uuid.uuid5(NAMESPACE, f"ewe/{lab.name}/{way.name}")),
-        "title": lab.title,
+        "uuid": str(uuid.uuid5(NAMESPACE, f"ewe/{plan.lab.name}/{plan.variant.name}")),
+        "title": plan.lab.title,
         "topic": "Concurrency",
         "type": "v3",
         "gradingMethod": "External",
         "externalGradingOptions": {
             "enabled": True,
-            "image": "prairielearn/grader-python",
+            "image": PRAIRIELEARN_IMAGE,
             "entrypoint": "/grade/tests/run.sh",
-            "timeout": 300,
-            "enableNetworking": True,  # off by default, and run.sh installs ewe
+            "timeout": GRADING_S,
+            "enableNetworking": False,
         },
     }
-    files = "".join(
-        f'<pl-file-upload file-names="{name}"></pl-file-upload>\n' for name in (*way.work, *way.data)
+    script = root_script(
+        plan.command('--prairielearn "$private/result"', "/grade/tests/given"),
+        source="/grade/student",
+        result="/grade/results/results.json",
+        before=install("/grade/tests/wheels") + "mkdir -p /grade/results\n",
     )
-    run = (
-        f"#!/bin/sh\n{INSTALL} >&2\nmkdir -p /grade/results\ncd /grade/student\n"
-        f"{grade(lab, way, '--prairielearn /grade/results/results.json', given='/grade/tests/given')}\ntrue\n"
-    )
-    page = (
-        f"<pl-question-panel>\n<markdown>\n{lab.read('text.md').strip()}\n</markdown>\n</pl-question-panel>\n"
-    )
-    results = "<pl-external-grader-results></pl-external-grader-results>"
-    panel = f"<pl-submission-panel>\n{results}\n</pl-submission-panel>\n"
+    starter = plan.starter_files("clientFilesQuestion")
+    text = plan.lab.in_language("text.md", plan.variant.name).strip()
+    pictures = plan.lab.pictures(text, plan.variant.name)
+    for name in pictures:
+        text = text.replace(f"]({name})", f"]({{{{options.client_files_question_url}}}}/{name})")
+    links = [
+        f'<pl-file-download file-name="{name.rpartition("/")[2]}"></pl-file-download>'
+        for name in sorted(starter)
+    ]
+    optional = f' optional-file-names="{",".join(plan.own)}"' if plan.own else ""
+    lines = [
+        "<pl-question-panel>", "<markdown>", text, "</markdown>",
+        f"<p>The starter: {' '.join(links)}</p>", "</pl-question-panel>",
+        f'<pl-file-upload file-names="{",".join(plan.handed_in)}"{optional}></pl-file-upload>',
+        "<pl-submission-panel>", "<pl-external-grader-results></pl-external-grader-results>",
+        "<pl-file-preview></pl-file-preview>", "</pl-submission-panel>", "",
+    ]  # fmt: skip
     return {
-        "info.json": json.dumps(info, indent=4) + "\n",
-        "question.html": page + files + panel,
-        "tests/run.sh": run,
+        "info.json": (json.dumps(info, indent=4) + "\n").encode(),
+        "question.html": "\n".join(lines).encode(),
+        "tests/run.sh": script.encode(),
+        **starter,
+        **{f"clientFilesQuestion/{name}": source.encode() for name, source in pictures.items()},
+        **plan.given_files("tests/given"),
+        **plan.wheel_files("tests/wheels"),
     }
 
 
-def devcontainer(lab: Lab, way: Way) -> dict[str, str]:
-    """Return a development container: the same system on each laptop, with ewe and the language's tools."""
-    build = f"{way.build} && " if way.build else ""
-    command = f"{build}ewe-grade --lab {lab.name} {way.grade}"
+def devcontainer(plan: PackPlan) -> Files:
+    """Return a development container: the same system on every laptop, with ewe and the tools of the language."""
+    build = f"{plan.variant.build} && " if plan.variant.build else ""
+    command = f"{build}ewe-grade --lab {plan.lab.name} {plan.variant.grade}"
+    wheels = ".devcontainer/wheels"
     table: dict[str, object] = {
-        "name": f"ewe: {lab.name}",
+        "name": f"ewe: {plan.lab.name}",
         "image": "mcr.microsoft.com/devcontainers/python:3.12",
-        "postCreateCommand": INSTALL.replace("python3 -m ", ""),
+        "postCreateCommand": f"pip install --no-index --find-links {wheels} ewe-classroom=={__version__}",
         "postAttachCommand": f"echo 'Grade your server with:'; echo {shlex.quote(command)}",
     }
-    if way.name == "go":
+    if plan.variant.name == "go":
         table["features"] = {"ghcr.io/devcontainers/features/go:1": {}}
-    return {".devcontainer/devcontainer.json": json.dumps(table, indent=4) + "\n"}
+    return {
+        ".devcontainer/devcontainer.json": (json.dumps(table, indent=4) + "\n").encode(),
+        **plan.wheel_files(wheels),
+    }
 
 
-PLATFORMS: dict[str, Callable[[Lab, Way], dict[str, str]]] = {
+PLATFORMS: dict[str, Callable[[PackPlan], Files]] = {
     "gradescope": gradescope,
-    "classroom50": classroom50,
     "github": github,
+    "classroom50": classroom50,
     "autolab": autolab,
     "prairielearn": prairielearn,
     "devcontainer": devcontainer,
 }
-
-GIVEN_IN = {"gradescope": "given", "autolab": f"{AUTOGRADE}/given", "prairielearn": "tests/given"}
-
-
-# Where a platform tells a shell script who submitted: the account at GitHub, the e-mail address at Gradescope.
-WHO = {
-    "gradescope": """"$(python3 -c 'import json; print(json.load(open("/autograder/submission_metadata.json"))"""
-    """["users"][0]["email"])')\"""",
-    "classroom50": "$GITHUB_ACTOR",
-    "github": "$GITHUB_ACTOR",
-}
+SEEDED = ("gradescope", "github", "classroom50")  # the platforms that name the student to the grader
 
 
-def pack(lab: Lab, way: Way, platform: str, directory: Path, *, seeded: bool = False) -> list[Path]:
-    """Write a lab's pack for a platform; return the files. Raises ConfigError.
+def check(plan: PackPlan, platform: str) -> None:
+    """Raise ConfigError if the platform cannot grade in this way."""
+    if plan.seeded and platform not in SEEDED:
+        raise ConfigError(
+            f"--seeded: {platform} gives a grader no student's name; choose {' or '.join(SEEDED)}"
+        )
+    if platform == "prairielearn" and plan.variant.name == "go":
+        raise ConfigError(
+            "prairielearn: no public image has both Python and Go; choose --language python or c"
+        )
+    replaceable = [name for name in plan.variant.given if name not in BUILD_FILES]
+    for name in plan.own:
+        if name not in replaceable:
+            choice = f"choose {' or '.join(replaceable)}" if replaceable else "it gives none in this language"
+            raise ConfigError(f"--own {name}: not a source that the lab gives to students; {choice}")
 
-    seeded: each student is graded with the numbers of a seed (seeds.py), the name that the platform knows.
-    """
-    files = PLATFORMS[platform](lab, way)
-    if seeded:
-        if platform not in WHO:
-            raise ConfigError(
-                f"--seeded: {platform} tells no name to a grader; it can be {', '.join(sorted(WHO))}"
-            )
-        start = f"ewe-grade --lab {lab.name} "
-        files = {name: text.replace(start, f"{start}--seed {WHO[platform]} ") for name, text in files.items()}
-    if folder := GIVEN_IN.get(platform):
-        for name in way.given:  # a student's file of the same name is replaced by the lab's own
-            files[f"{folder}/{name}"] = lab.files(way, solved=True)[name]
-    written = []
+
+def pack(plan: PackPlan, platform: str) -> Files:
+    """Return the files of the pack of a lab for a platform: name -> content. Raises ConfigError."""
+    check(plan, platform)
+    return dict(sorted(PLATFORMS[platform](plan).items()))
+
+
+def write(files: Files, target: Path) -> list[Path]:
+    """Write a pack to a directory or to a zip file; return the written paths. Raises ConfigError."""
     try:
-        for name, text in files.items():
-            path = directory / name
-            if path.exists():
-                raise ConfigError(f"{path} is there already; choose another directory")
+        if target.suffix == ".zip":
+            if target.exists():
+                raise ConfigError(f"{target} exists already; choose another name")
+            target.write_bytes(zip_of(files))
+            return [target]
+        if there := [name for name in files if (target / name).exists()]:
+            raise ConfigError(f"{target / there[0]} exists already; choose another directory")
+        for name, content in files.items():
+            path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            if text.startswith("#!"):
-                path.chmod(EXECUTABLE)
-            written.append(path)
-        if platform == "autolab":
-            written.append(archived(directory / AUTOGRADE))
+            path.write_bytes(content)
+            path.chmod(mode_of(content))
     except OSError as reason:
-        raise ConfigError(f"{reason.filename}: {reason.strerror}") from None
-    return written
-
-
-def archived(folder: Path) -> Path:
-    """Write FOLDER.tar with what is in the folder, beside it; return its path."""
-    path = folder.with_suffix(".tar")
-    with tarfile.open(path, "w") as archive:
-        for each in sorted(folder.iterdir()):
-            archive.add(each, each.name)
-    return path
+        raise ConfigError(f"cannot write {reason.filename}: {reason.strerror}") from None
+    return [target / name for name in files]

@@ -1,13 +1,13 @@
 """Questions whose answers are computed from a student's own measurements.
 
     [[question]]
-    ask = "With {c} clients your server answered {rate[8]} requests a second, ... How many were in it on average?"
+    ask = "With 8 clients your server answered {rate[8]} requests a second, ... How many were in it on average?"
     answer = "rate[8] * time_ms[8] / 1000"
     unit = "requests"
     because = "Little's law: N = X R."
 
-`answer` is a small expression: numbers, + - * /, min(), max(), and the measurements by name. `ask` and `because`
-may show a measurement in braces. An answer within TOLERANCE of the computed one is right.
+`answer` is a small expression of numbers, + - * /, min(), max(), and the names of measurements. `ask` and `because`
+may show an expression in braces. An answer within TOLERANCE of the computed answer is right.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.course.labs import Lab
 from ewe_classroom.course.measurements import Measurements
 
-TOLERANCE = 0.05  # of the answer: students round
-SHOWN = re.compile(r"\{([^}]+)\}")
+TOLERANCE = 0.05  # share of the answer: students round
+EXPRESSION = re.compile(r"\{([^}]+)\}")
 OPERATORS: dict[type, Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -36,7 +36,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "values": la
 
 @dataclass(frozen=True)
 class Question:
-    """One question, with the student's own numbers in it. answer: what is right, in `unit`."""
+    """One question that contains the student's own numbers. answer: the right number, in `unit`."""
 
     text: str
     answer: float
@@ -44,29 +44,29 @@ class Question:
     because: str
 
     def is_right(self, given: float) -> bool:
-        """Return whether an answer is near enough."""
+        """Return whether an answer is within TOLERANCE of the right one."""
         return abs(given - self.answer) <= TOLERANCE * max(abs(self.answer), 1e-9)
 
 
-def questions(lab: Lab, found: Measurements) -> list[Question]:
-    """Return the questions of a lab about these measurements. Raises ConfigError."""
-    if found.lab != lab.name:
-        raise ConfigError(f"these measurements are of the lab {found.lab}, not of {lab.name}")
-    values = asdict(found) | found.more
+def questions(lab: Lab, measurements: Measurements) -> list[Question]:
+    """Return the questions of a lab about these measurements. Raises ConfigError for unsuitable measurements."""
+    if measurements.lab != lab.name:
+        raise ConfigError(f"these measurements are of the lab {measurements.lab}, not of {lab.name}")
+    values = asdict(measurements) | measurements.more
     made = []
     for each in lab.questions:
         try:
             made.append(
                 Question(
-                    SHOWN.sub(lambda match: shown(evaluate(match[1], values)), each["ask"]),
+                    EXPRESSION.sub(lambda match: shown(evaluate(match[1], values)), each["ask"]),
                     evaluate(each["answer"], values),
                     each["unit"],
-                    SHOWN.sub(lambda match: shown(evaluate(match[1], values)), each["because"]),
+                    EXPRESSION.sub(lambda match: shown(evaluate(match[1], values)), each["because"]),
                 )
             )
         except ZeroDivisionError:
             raise ConfigError(
-                "these measurements hold a zero where there cannot be one; measure again"
+                "one of these measurements is zero, which is impossible; measure again"
             ) from None
     return made
 
@@ -77,7 +77,7 @@ def shown(value: float) -> str:
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> float:
-    """Return the value of an expression. Raises ValueError for one that does more than count."""
+    """Return the value of an expression. Raises ValueError if it contains anything but arithmetic."""
     return float(value_of(ast.parse(text, mode="eval").body, values))
 
 

@@ -1,16 +1,63 @@
-"""A Markdown text as one self-contained page: style in it, no script, no other server."""
+"""Turn a Markdown text into one self-contained page: it contains its style and pictures, and loads nothing.
+
+A page stands in a handout, away from the other pages of the documentation. A link to another file would lead
+nowhere, so only its text stays. Links to sections of the page, and to the web, stay links.
+"""
 
 from __future__ import annotations
 
-from ewe.config.messages import ConfigError
-from ewe_explore.pages import render
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ewe_classroom.course.locales import ENGLISH
+
+LINK = re.compile(r'<a href="(?!#|https?:)[^"]*">(.*?)</a>', re.DOTALL)
+IMAGE = re.compile(r'<img alt="([^"]*)" src="([^"]*)" ?/?>')
+XMLNS = ' xmlns="http://www.w3.org/2000/svg"'
+CONTENTS_FROM = 4  # sections; a shorter page has no table of contents
 
 
-def to_html(text: str, title: str) -> str:
-    """Return the page. Raises ConfigError if the package that reads Markdown is not installed."""
+class MarkdownMissing(ImportError):
+    """The package that reads Markdown, or jinja2, is not installed."""
+
+
+def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, locale: str = ENGLISH) -> str:
+    """Return the page. Raises MarkdownMissing.
+
+    pictures: SVG files that the text may show; name -> source. The page leaves out other pictures.
+    locale: the natural language of the text; browsers hyphenate and read aloud by it.
+    """
     try:
-        from markdown import markdown
+        from markdown import Markdown
+
+        from ewe_explore.pages import render
     except ImportError:
-        raise ConfigError("pages of assignments need Markdown: pip install markdown") from None
-    body = markdown(text, extensions=["tables", "fenced_code", "sane_lists"])
-    return render("ewe_classroom", "text.html.j2", title=title, body=body)
+        raise MarkdownMissing from None
+    reader = Markdown(
+        extensions=["tables", "fenced_code", "sane_lists", "toc"],
+        extension_configs={"toc": {"toc_depth": "2-2"}},
+    )
+    body = LINK.sub(r"\1", reader.convert(text))
+    body = IMAGE.sub(lambda image: figure(image, pictures or {}), body)
+    lead, _, rest = body.partition("</p>")
+    sections: list[dict[str, Any]] = getattr(reader, "toc_tokens", [])  # the extension adds this attribute
+    contents = sections if len(sections) >= CONTENTS_FROM else []
+    return render(
+        "ewe_classroom",
+        "text.html.j2",
+        title=title,
+        lead=f"{lead}</p>",
+        contents=contents,
+        body=rest,
+        locale=locale,
+    )
+
+
+def figure(image: re.Match[str], pictures: Mapping[str, str]) -> str:
+    """Return a picture within its page; "" if there is none."""
+    alt, name = image.groups()
+    if name not in pictures:
+        return ""
+    picture = pictures[name].replace(XMLNS, "")  # HTML knows the element
+    return f'<span class="figure" role="img" aria-label="{alt}">{picture}</span>'

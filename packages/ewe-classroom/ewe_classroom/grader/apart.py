@@ -1,13 +1,14 @@
-"""Grading from another program: ewe-grade runs as a process, and its report is read as it grows.
+"""Grading from another program: start ewe-grade as a process, and read its report after each check.
 
     pytest, a notebook ── start ─▶ ewe-grade --json FILE ...
                        ◀── FILE ──  written after each check, and replaced as a whole
 
-The grader moves into a private network, adopts orphans and drops privileges. A program that goes on afterwards must
-not do any of these things, and a notebook has threads. The grader therefore is a process.
+The grader moves itself into a private network and adopts orphans. Both would change pytest or a notebook for the
+rest of its life, and a process with threads, such as a notebook, may not make a user namespace. The grader
+therefore runs as a separate process.
 
-What can go wrong: the command line is wrong (its one line becomes GradingFailed), or the process ends before its
-report is finished.
+Possible failures: the command line is wrong (GradingFailed then has ewe-grade's line), or the process ends before
+it has finished its report.
 
 Read next: ../pytest_plugin.py, ../notebook.py.
 """
@@ -28,30 +29,30 @@ import ewe_classroom
 from ewe.scratch import Scratch
 from ewe_classroom.grader.verdicts import NOT_RUN, Report, Verdict
 
-LOOK_S = 0.05
-CODE = "import sys; from ewe_classroom.grader.cli import main; sys.exit(main())"
-# Where Python finds ewe and the grader: two directories in a clone, one if they are installed.
-HOMES = list(
+POLL_EVERY_S = 0.05
+MAIN_PROGRAM = "import sys; from ewe_classroom.grader.cli import main; sys.exit(main())"
+# The directories from which Python imports ewe and the grader: two in a clone, one if they are installed.
+IMPORT_DIRECTORIES = list(
     dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (ewe.__file__, ewe_classroom.__file__))
 )
+# Without -P, a student's argparse.py in the current directory would replace Python's module within the grader.
+COMMAND = (sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {IMPORT_DIRECTORIES!r}; {MAIN_PROGRAM}")
 
 
 class GradingFailed(Exception):
-    """The grader could not grade. The text is one line."""
+    """The grader could not grade the server. The message is one line."""
 
 
 class Grader:
-    """A grader that runs. `with Grader([...]) as grader` starts it, and ends it if it still runs."""
+    """A running ewe-grade process. `with Grader([...])` starts the process, and ends it at the end of the block."""
 
     def __init__(self, arguments: Sequence[str], directory: str | None = None) -> None:
-        """Start `ewe-grade` with these arguments; directory: where it runs."""
-        self.place = Scratch("ewe-grade-")
-        self.file = Path(self.place.path) / "report.json"
-        self.errors = open(Path(self.place.path) / "errors", "w+b")
-        # The directories of ewe come first: a student's file json.py or select.py next to the server hides nothing.
-        code = f"import sys; sys.path[:0] = {HOMES!r}; {CODE}"
+        """Start `ewe-grade` with these arguments. directory: its current directory."""
+        self.scratch = Scratch("ewe-grade-")
+        self.file = Path(self.scratch.path) / "report.json"
+        self.errors = open(Path(self.scratch.path) / "errors", "w+b")
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, "--json", str(self.file), *arguments],
+            [*COMMAND, "--json", str(self.file), *arguments],
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -59,7 +60,7 @@ class Grader:
         )
 
     def report(self) -> Report | None:
-        """Return the report so far; None before the first one."""
+        """Return the latest report; None before the first one."""
         try:
             return from_json(json.loads(self.file.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -74,7 +75,7 @@ class Grader:
         raise GradingFailed(f"ewe-grade has no verdict of {name}")
 
     def reports(self) -> Iterator[Report]:
-        """Yield the report again and again, the last time when it is finished. Raises GradingFailed."""
+        """Yield the report every POLL_EVERY_S until the grader has ended. Raises GradingFailed."""
         while True:
             status = self.process.poll()
             report = self.report()
@@ -84,22 +85,22 @@ class Grader:
                 yield report
             if status is not None:
                 break
-            time.sleep(LOOK_S)
+            time.sleep(POLL_EVERY_S)
         if report is None or not report.finished:
-            raise GradingFailed(self.last_words() or f"ewe-grade ended with status {status}")
+            raise GradingFailed(self.last_output() or f"ewe-grade ended with status {status}")
 
-    def last_words(self) -> str:
-        """Return the last line that the grader wrote as an error."""
+    def last_output(self) -> str:
+        """Return the last line of the grader's standard error."""
         self.errors.seek(0)
         return self.errors.read()[-4000:].decode(errors="replace").strip().rpartition("\n")[2]
 
     def close(self) -> None:
-        """End the grader, and with it the server under test."""
+        """End the grader. The grader then ends the server under test."""
         if self.process.poll() is None:
             self.process.terminate()
         self.process.wait()
         self.errors.close()
-        self.place.close()
+        self.scratch.close()
 
     def __enter__(self) -> Grader:
         return self
@@ -109,7 +110,7 @@ class Grader:
 
 
 def from_json(table: dict[str, Any]) -> Report:
-    """Return a report from what `--json` wrote."""
+    """Return the report that a file of `--json` describes."""
     known = {each.name for each in fields(Verdict)}
     verdicts = [
         Verdict(**{key: value for key, value in each.items() if key in known}) for each in table["verdicts"]

@@ -1,13 +1,13 @@
-"""Checks of a cache of files in the server's memory: is it one, does it notice a change, and does it have a bound?
+"""Checks of a file cache in the server's memory: does it save reads, does it notice changes, does it have a bound?
 
-The grader changes a file in the ways that editors, copies and backups do, with times that it chooses:
+The grader changes a file as editors, copies and backups do. It chooses the modification times itself:
 
     rewritten, a second later ··· the simplest change
-    rewritten within the second · the time differs only behind the point, and the size is the same
-    replaced by an older file ··· a backup is put back: its time is older, and it is a change all the same
-    removed ····················· 404
+    rewritten within the second · the times differ only in their fractions, and the size is the same
+    replaced by an older file ··· a restored backup has an older time, and is a change all the same
+    removed ····················· the response must be 404
 
-Whether the server reads a file again is seen from outside: /proc/PID/io counts the bytes that its processes read.
+The grader detects repeated reads from outside: /proc/PID/io counts the bytes that the server's processes read.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import time
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.conditional import CHANGED, DAY, exchange, put, validators
+from ewe_classroom.grader.conditional import CHANGED_S, DAY_S, exchange, put, validators
 from ewe_classroom.grader.scene import Scene
 
-ASKED = 10  # times that a file is asked for, once it is in the cache
-SMALL = 32 << 10  # bytes of a file that any cache of files should hold
-PIECE = 2 << 20
-PIECES = 24
-MOST_GROWTH = 24 << 20  # three times what the lab allows a cache: interpreters give memory back late
-SETTLED_S = 0.1  # a careful cache does not hold a file that was changed within a tick of the clock
-LATER_S = 1.1  # a cache that looks once a second has looked by then
-SECOND = 10**9
+REQUEST_COUNT = 10  # requests for a file that is in the cache
+SMALL_FILE_BYTES = 32 << 10  # bytes of a file that any file cache should keep
+LARGE_FILE_BYTES = 2 << 20
+LARGE_FILE_COUNT = 24
+MAX_GROWTH_BYTES = 24 << 20  # three times the lab's cache limit: interpreters return memory late
+# A careful cache does not keep a file that was changed within the last tick of the clock
+BEFORE_CACHING_S = 0.1
+CACHE_CHECK_S = 1.1  # a cache that checks a file once a second has checked it by then
+NS_PER_S = 10**9
 
 
 def bytes_read(scene: Scene) -> int:
-    """Return how many bytes the server's processes have read with read() and sendfile(); recv() does not count."""
+    """Return the bytes that the server's processes have read with read() and sendfile(). recv() does not count."""
     total = 0
     for pid in scene.subject.running():
         for line in processes.read(f"/proc/{pid}/io").splitlines():
@@ -41,65 +42,75 @@ def bytes_read(scene: Scene) -> int:
 
 @check(
     "file-cache",
-    proves="a file that was sent before is not read again",
-    sends=f"GET for one file of {SMALL:,} bytes, {ASKED + 2} times",
-    expects="the file each time; the server's processes read it from the disk at most twice more",
-    why="Opening, reading and closing a file are four system calls of a response that needs none of them.",
-    hint="Keep path, bytes and the result of os.stat() in a dictionary. /proc/PID/io shows what a process reads.",
+    proves="the server does not read a file again that it has sent before",
+    sends=f"GET for one file of {SMALL_FILE_BYTES:,} bytes, {REQUEST_COUNT + 2} times",
+    expects="the file each time; after two requests, the server reads it from the disk at most twice more",
+    why=(
+        "Opening, examining, reading and closing a file cost four system calls. A cached response "
+        "needs none of them."
+    ),
+    hint=(
+        "Keep path, bytes and the result of os.stat() in a dictionary. /proc/PID/io counts the bytes "
+        "that a process reads."
+    ),
 )
 def file_cache(scene: Scene) -> None:
-    path, size = "/small.bin", SMALL
-    put(scene, path, bytes(range(256)) * (SMALL // 256))
-    time.sleep(SETTLED_S)
+    path, size = "/small.bin", SMALL_FILE_BYTES
+    put(scene, path, bytes(range(256)) * (SMALL_FILE_BYTES // 256))
+    time.sleep(BEFORE_CACHING_S)
     for _ in range(2):
         scene.expect_answer(path)
     before = bytes_read(scene)
-    for _ in range(ASKED):
+    for _ in range(REQUEST_COUNT):
         scene.expect_answer(path)
     read = bytes_read(scene) - before
     if read > 2 * size:
         scene.fail(
-            f"for {ASKED} more responses with the same file the server read {read:,} bytes, "
+            f"for {REQUEST_COUNT} more responses with the same file the server read {read:,} bytes, "
             f"{read / size:.0f} times the file",
-            "keep the bytes of a small file in memory, and look with os.stat() whether they are still good",
-            "the file is opened and read for each request, or nothing is kept between two connections",
+            "keep the bytes of a small file in memory, and check with os.stat() that the file has not changed",
+            "the file is opened and read for each request, or the cache does not outlive a connection",
         )
-    scene.confirm(f"{ASKED} more responses with a file of {size:,} bytes took {read:,} bytes of reading")
+    scene.confirm(
+        f"for {REQUEST_COUNT} more responses with a file of {size:,} bytes the server read {read:,} bytes"
+    )
 
 
 @check(
     "fresh-file",
-    proves="a file that has changed is sent as it is now",
+    proves="after a change of a file, the server sends the new contents",
     sends=(
-        "GET for a file before and after each of four changes: later, in the same second, to an older one, "
-        "removed"
+        "GET for a file before and after each of four changes: rewritten later, rewritten in the same second, "
+        "replaced by an older file, removed"
     ),
-    expects="the new bytes with another ETag; 404 once the file is removed",
-    why="A cache that does not notice a change serves yesterday's page, and nobody sees why.",
+    expects="the new bytes with a new ETag; 404 once the file is removed",
+    why="A cache that does not notice a change serves yesterday's page, and the author cannot see why.",
     hint=(
-        "Call os.stat() for each request. What differs (!=) from what you hold has changed, whether newer or "
-        "older."
+        "Call os.stat() for each request. The file has changed if the result differs (!=) from the stored one; "
+        "the time may be newer or older."
     ),
-    options={"within": "request: the next one counts; second: a change may take a second to be seen"},
+    options={
+        "within": "request: the next request must see a change; second: a request one second later must see it"
+    },
 )
 def fresh_file(scene: Scene) -> None:
-    base = CHANGED * SECOND
+    base = CHANGED_S * NS_PER_S
     changes = [
         (b"the first text\n", base, ""),
         (
             b"another, longer text\n",
-            base + 10 * SECOND,
-            "the cache does not look whether the file has changed",
+            base + 10 * NS_PER_S,
+            "the cache does not check whether the file has changed",
         ),
         (
             b"AND AGAIN, the same\n\n",
-            base + 10 * SECOND + 300_000_000,
-            "the cache or the tag knows whole seconds only: compare st_mtime_ns",
+            base + 10 * NS_PER_S + 300_000_000,
+            "the cache or the tag uses whole seconds only: compare st_mtime_ns",
         ),
         (
             b"from an old backup..\n",
-            base - DAY * SECOND,
-            "the cache looks for a newer file: another one, older or newer, is a change",
+            base - DAY_S * NS_PER_S,
+            "the cache looks for a newer file, but an older file is a change, too",
         ),
     ]
     patient = scene.options.get("within") == "second"
@@ -108,19 +119,19 @@ def fresh_file(scene: Scene) -> None:
         put(scene, "/changing.txt", content, changed_ns)
         response = exchange(scene, "/changing.txt")
         if response.body != content and patient:
-            time.sleep(LATER_S)
+            time.sleep(CACHE_CHECK_S)
             response = exchange(scene, "/changing.txt")
         if response.status != 200 or response.body != content:
             scene.fail(
                 f"after the change, GET /changing.txt got status {response.status} and {response.body[:40]!r}",
-                f"send what is in the file now: {content!r}",
+                f"send the present contents of the file: {content!r}",
                 because,
             )
         tag, _ = validators(scene, "/changing.txt")
         if tag == etag:
             scene.fail(
                 f"two versions of /changing.txt have the ETag {tag}",
-                "give each version another tag: a client with the old one would get 304 for good",
+                "give each version another tag: otherwise a client with the old version always gets 304",
                 because,
             )
         if etag and exchange(scene, "/changing.txt", {"If-None-Match": etag}).status != 200:
@@ -129,26 +140,26 @@ def fresh_file(scene: Scene) -> None:
     (scene.site.root / "changing.txt").unlink()
     response = exchange(scene, "/changing.txt")
     if response.status == 200 and patient:
-        time.sleep(LATER_S)
+        time.sleep(CACHE_CHECK_S)
         response = exchange(scene, "/changing.txt")
     if response.status != 404:
         scene.fail(
             f"the file was removed, and GET /changing.txt got status {response.status}",
             "answer 404",
-            "the cache answers without a look at the disk",
+            "the cache answers without checking the disk",
         )
-    scene.confirm(f"{len(changes) - 1} changes and a removal were seen")
+    scene.confirm(f"the server noticed {len(changes) - 1} changes and a removal")
 
 
 @check(
     "cache-bound",
-    proves="the cache has a bound: it lets go of old files",
-    sends=f"GET for {PIECES} files of 2 MB, one after another",
-    expects=f"each file; the server's memory grows by less than {MOST_GROWTH >> 20} MB",
+    proves="the cache has a bound: it drops old files",
+    sends=f"GET for {LARGE_FILE_COUNT} files of 2 MB, one after another",
+    expects=f"each file; the server's memory grows by less than {MAX_GROWTH_BYTES >> 20} MB",
     why="A cache without a bound is a leak: a site with more files than memory ends the server.",
     hint=(
-        "Count the bytes that you hold, and drop what was not asked for the longest: an OrderedDict knows its "
-        "order."
+        "Count the bytes in the cache, and drop the file that was requested least recently. An OrderedDict keeps "
+        "the order."
     ),
     fresh=True,
 )
@@ -157,18 +168,18 @@ def cache_bound(scene: Scene) -> None:
         scene.expect_answer(path)
     before = sum(map(processes.memory, scene.subject.running()))
     names = []
-    for number in range(PIECES):
+    for number in range(LARGE_FILE_COUNT):
         names.append(f"/piece{number}.bin")
-        put(scene, names[-1], bytes([number]) * PIECE)
+        put(scene, names[-1], bytes([number]) * LARGE_FILE_BYTES)
         scene.expect_answer(names[-1])
     grown = sum(map(processes.memory, scene.subject.running())) - before
     for name in names:
         (scene.site.root / name[1:]).unlink()
         del scene.site.files[name]
-    if grown > MOST_GROWTH:
+    if grown > MAX_GROWTH_BYTES:
         scene.fail(
-            f"after {PIECES} files of 2 MB the server holds {grown >> 20} MB more",
-            f"stay below {MOST_GROWTH >> 20} MB: the lab allows a cache of 8 MB",
-            "every file that was ever asked for stays in memory",
+            f"after {LARGE_FILE_COUNT} files of 2 MB the server uses {grown >> 20} MB more memory",
+            f"stay below {MAX_GROWTH_BYTES >> 20} MB: the lab allows a cache of 8 MB",
+            "every requested file stays in memory",
         )
-    scene.confirm(f"{PIECES} files of 2 MB left {max(grown, 0) >> 20} MB in the server")
+    scene.confirm(f"after {LARGE_FILE_COUNT} files of 2 MB the server used {max(grown, 0) >> 20} MB more")

@@ -1,4 +1,4 @@
-"""What a check is: a name, what it proves, what it sends, what it expects, why that matters, and a scene.
+"""Checks. A check has a name, texts for the student (claim, requests, expectation, reason, hint), and a function.
 
     @check(
         "half-close",
@@ -10,12 +10,14 @@
     )
     def half_close(scene: Scene) -> None: ...
 
-The function plays a scene and returns if the server did well. It raises Fault (scene.fail()) with what the server
-did, what it should have done, and the likely cause. Labs choose checks by name and give points (scheme.py).
+The function plays a scene, and returns if the server passes. Otherwise scene.fail() raises FailedExpectation with
+three texts: the server's behaviour, the expected behaviour, and the likely cause. Labs choose checks by name and
+give points (scheme.py).
 
-A check gets a server that earlier checks have used, unless it says fresh=True: counts of descriptors, memory and
-the end of a server need a new one. After a fault the grader starts a new server, so that one fault is not counted
-twice. A check with an `environment` gets a server with these variables, and the next check a server without them.
+A check gets the server that earlier checks have used. With fresh=True it gets a new one: checks that count
+descriptors or memory, or end the server, need this. After a fault the grader starts a new server, so that one fault
+does not fail two checks. A check with an `environment` gets a server with these variables; the next check gets a
+server without them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ AnyScene = TypeVar("AnyScene", bound=Scene)
 MODULES = (
     "conversations",
     "progress",
+    "bursts",
     "workers",
+    "queue_races",
+    "race_bursts",
     "schedules",
     "programs",
     "running_programs",
@@ -49,7 +54,7 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Check:
-    """One check, as its decorator describes it."""
+    """One check. The fields are the arguments of the decorator check()."""
 
     name: str
     proves: str
@@ -59,10 +64,18 @@ class Check:
     hint: str
     function: Callable[[Any], None]
     fresh: bool
-    descriptors: int  # how many files the server may open; 0: as many as in other checks
-    options: dict[str, str]  # what a lab may set, each with its meaning
-    environment: dict[str, str] = field(default_factory=dict)  # more variables for the server
-    subject: str = "server"  # what it plays a scene with: kinds.py
+    descriptors: int  # the server's limit of open files; 0: the usual limit
+    options: dict[str, str]  # the options that a lab may set: name -> meaning
+    # additional environment variables of the server
+    environment: dict[str, str] = field(default_factory=dict)
+    subject: str = "server"  # the kind of program under test (kinds.py)
+    languages: tuple[
+        str, ...
+    ] = ()  # of the programs that have this check: "python", "c", "go"; (): all programs
+
+    def suits(self, language: str) -> bool:
+        """Return whether a submission in a language has this check. "": a program without its sources."""
+        return not self.languages or language in self.languages
 
 
 CHECKS: dict[str, Check] = {}
@@ -81,6 +94,7 @@ def check(
     options: dict[str, str] | None = None,
     environment: dict[str, str] | None = None,
     subject: str = "server",
+    languages: tuple[str, ...] = (),
 ) -> Callable[[Callable[[AnyScene], None]], Callable[[AnyScene], None]]:
     """Register a function as a check."""
 
@@ -88,7 +102,7 @@ def check(
         assert name not in CHECKS
         CHECKS[name] = Check(
             name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {},
-            environment or {}, subject,
+            environment or {}, subject, languages,
         )  # fmt: skip
         return function
 

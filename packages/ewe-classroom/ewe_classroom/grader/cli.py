@@ -1,4 +1,4 @@
-"""The command `ewe-grade`: grade a server, list and explain checks, replay what a check has sent.
+"""The command `ewe-grade`: grade a server, list and explain checks, replay the requests of a check.
 
 Exit codes: 0 every check passed, 1 a check failed, 2 wrong usage, 3 the grader itself failed.
 """
@@ -24,146 +24,220 @@ from ewe.config.command import RaisingParser, entry_point
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, docs_page, nearest, one_line
 from ewe.scratch import Scratch
-from ewe_classroom.grader import formats, processes, repeat, replay, scheme, subject
+from ewe_classroom.grader import formats, own_model, processes, repeat, replay, scheme, subject
 from ewe_classroom.grader.check import Check, all_checks
 from ewe_classroom.grader.grading import Grading
 from ewe_classroom.grader.kinds import DATA, ENGINE, SERVER, kind
+from ewe_classroom.grader.located import located
 from ewe_classroom.grader.page import to_html
 from ewe_classroom.grader.refused import refused
 from ewe_classroom.grader.sandbox import (
-    Account,
-    Limits,
+    SandboxLimits,
+    SubjectAccount,
     adopt_orphans,
     closed_to_others,
+    hideable,
     named_account,
     own_account,
     private_network,
+    remove_files_of,
 )
+from ewe_classroom.grader.sources import language_of
 from ewe_classroom.grader.speed import SPEED
 from ewe_classroom.grader.submission import Submission
-from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, printable
+from ewe_classroom.grader.verdicts import (
+    ERROR,
+    FAILED,
+    NOT_JUDGED,
+    NOT_RUN,
+    PASSED,
+    Report,
+    Verdict,
+    printable,
+)
 from ewe_classroom.seeds import Seed
+from ewe_explore import pages
 
 if TYPE_CHECKING:
     pass
 
-DESCRIPTION = """Grade a web server: prove by schedules how many clients it serves at a time, and look for leaks,
-zombies and busy waiting. The server may be in any language; {page} says what it must do."""
-LEFT_OUT_SHOWN = 5  # names of files in one line
-MARKS = {PASSED: ("ok", "32"), FAILED: ("FAILED", "31"), ERROR: ("error", "33"), NOT_RUN: ("not run", "33")}
+DESCRIPTION = """\
+Grade a web server: prove by schedules how many clients it serves at a time, and look for leaks, zombies
+and busy waiting. The server may be in any language; {page} lists its duties.
+
+  ewe-grade --lab pool server.py                             a server in Python, by the scheme of a lab
+  ewe-grade --lab pool submissions/ada                       the same file, somewhere in this directory
+  ewe-grade --lab pool --command './server {{port}} {{root}} {{workers}}'      a program in any language
+  ewe-grade --lab pool --only progress server.py             one check
+  ewe-grade --lab pool --html report.html server.py          also a page with pictures
+  ewe-grade --list                                           all labs and checks
+  ewe-grade --explain progress                               what a check sends, and what it expects"""
+MAX_LEFT_OUT_NAMES = 5  # names of files in the message
+MARKS = {
+    PASSED: ("ok", "32"), FAILED: ("FAILED", "31"), ERROR: ("error", "33"), NOT_RUN: ("not run", "33"),
+    NOT_JUDGED: ("open", "33"),
+}  # fmt: skip
+CANNOT_BE_GRADED, GRADER_FAILED = 2, 3  # exit statuses
+MAX_LIMIT_S = 86400.0
 
 
 def parser() -> RaisingParser:
-    made = RaisingParser(
+    command_parser = RaisingParser(
         prog="ewe-grade",
         description=DESCRIPTION.format(page=docs_page("grading.md", "ewe-classroom")),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    made.add_argument(
+    command_parser.add_argument(
         "path", nargs="?", metavar="PATH",
-        help="a model of ewe (a Python file), or a program that is run as PATH PORT ROOT WORKERS",
+        help="a model of ewe (a Python file), a program that is run as PATH PORT ROOT WORKERS, or its directory",
     )  # fmt: skip
-    made.add_argument(
-        "--command", metavar="TEXT", help="how to start a server: './server {port} {root} {workers}'"
+    command_parser.add_argument(
+        "--command",
+        metavar="TEXT",
+        help="the command that starts the server: './server {port} {root} {workers}'",
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--work", metavar="FILE", action="append",
-        help="copy this file from here to an empty directory, and grade it there; may be repeated",
+        help="copy this file to an empty directory, and grade it there; may be repeated",
     )  # fmt: skip
-    made.add_argument(
+    command_parser.add_argument(
         "--given",
         metavar="DIR",
-        help="with --work: the files of this directory come with the lab, and replace the student's",
+        help="with --work: the lab's own files in this directory replace the student's files",
     )
-    made.add_argument(
+    command_parser.add_argument(
+        "--own", metavar="FILE", action="append",
+        help="with --given: keep the student's file of this name, if there is one; may be repeated",
+    )  # fmt: skip
+    command_parser.add_argument(
         "--build",
         metavar="TEXT",
         help="with --work: build the server first, as its account: 'make -f Makefile'",
     )
-    made.add_argument("--lab", metavar="NAME", default="thread", help="a lab, or a grading.toml [thread]")
-    made.add_argument(
+    command_parser.add_argument(
+        "--lab", metavar="NAME", default="thread", help="a lab, or a grading.toml [thread]"
+    )
+    command_parser.add_argument(
         "--only", metavar="CHECK", action="append", help="run this check alone; may be repeated"
     )
-    made.add_argument("--list", action="store_true", help="list the labs and the checks, and end")
-    made.add_argument(
-        "--explain", metavar="CHECK", help="say what a check sends and expects, and why, and end"
+    command_parser.add_argument("--list", action="store_true", help="list the labs and the checks, and end")
+    command_parser.add_argument(
+        "--explain", metavar="CHECK", help="describe a check (requests, expectation, reason), and end"
     )
-    made.add_argument(
-        "--seed", metavar="NAME", help="grade with the numbers of this student, those of the handout"
+    command_parser.add_argument(
+        "--seed", metavar="NAME", help="grade with this student's numbers, as in the handout"
     )
-    made.add_argument(
+    command_parser.add_argument(
+        "--student", metavar="NAME", default="", help="the name that the reports show; else that of --seed"
+    )
+    command_parser.add_argument(
         "--speed", action="store_true", help="also measure the speed, as a ratio to a reference server"
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--claim",
         metavar="N",
         type=int,
-        help="how many clients at once the server claims to serve, for --speed",
+        help="for --speed: the number of clients that the server claims to serve at once",
     )
-    made.add_argument("--record", metavar="DIR", help="write a replay file for each check")
-    made.add_argument(
-        "--replay", metavar="FILE", help="send what a replay file holds, and show what comes back"
+    command_parser.add_argument("--record", metavar="DIR", help="write a replay file for each check")
+    command_parser.add_argument(
+        "--replay", metavar="FILE", help="send the bytes of a replay file again, and show the responses"
     )
-    made.add_argument(
-        "--repeat", metavar="N", type=int, default=1, help="grade N times, and report what differs"
+    command_parser.add_argument(
+        "--limit", metavar="SECONDS", type=float, default=120.0,
+        help="the time of one run; later checks are not run, and the report says so; 0: no limit [120]",
+    )  # fmt: skip
+    command_parser.add_argument(
+        "--repeat", metavar="N", type=int, default=1, help="grade N times, and report the marks that differ"
     )
-    made.add_argument("--jobs", metavar="N", type=int, default=1, help="with --repeat: N runs at a time [1]")
-    made.add_argument(
-        "--runs", metavar="FILE", help="with --repeat: keep the runs; given again, the command goes on"
+    command_parser.add_argument(
+        "--jobs", metavar="N", type=int, default=1, help="with --repeat: run N gradings at a time [1]"
     )
-    made.add_argument("--html", metavar="FILE", help="write the report as a page, with timelines")
+    command_parser.add_argument(
+        "--runs",
+        metavar="FILE",
+        help="with --repeat: keep the finished runs; the same command continues later",
+    )
+    command_parser.add_argument(
+        "--zero", metavar="REASON",
+        help="grade nothing: write a report without points, for a grading that was killed",
+    )  # fmt: skip
+    command_parser.add_argument(
+        "--hide", metavar="PATH", action="append",
+        help="a directory or file that the server and its build cannot see, beside the solutions; may be repeated",
+    )  # fmt: skip
+    command_parser.add_argument("--html", metavar="FILE", help="write the report as a page, with timelines")
     for name, (what, _) in formats.FORMATS.items():
-        made.add_argument(f"--{name}", metavar="FILE", help=f"write {what}")
-    made.add_argument("--autolab", action="store_true", help="print Autolab's line at the end")
-    made.add_argument(
+        command_parser.add_argument(f"--{name}", metavar="FILE", help=f"write {what}")
+    command_parser.add_argument("--autolab", action="store_true", help="print Autolab's line at the end")
+    command_parser.add_argument(
         "--user", metavar="NAME", help="the server's account, if the grader is root [a separate one]"
     )
-    made.add_argument(
+    command_parser.add_argument(
         "--network", choices=("auto", "host"), default="auto",
         help="auto: a private network where the system allows one; host: a free port of this host [auto]",
     )  # fmt: skip
-    made.add_argument("--version", action="version", version=f"ewe-grade {__version__}")
-    return made
+    command_parser.add_argument("--version", action="version", version=f"ewe-grade {__version__}")
+    return command_parser
 
 
-@entry_point("ewe-grade", interrupted="ewe-grade: interrupted; the checks that did not run count as not run")
+@entry_point(
+    "ewe-grade", interrupted="ewe-grade: interrupted; the report marks the remaining checks as not run"
+)
 def main(arguments: list[str]) -> int:
     """Run the command; return its exit status."""
     return run(parser().parse_args(arguments))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what the options say. Raises ConfigError, BadSubject."""
+    """Execute the command that the options describe; return its exit status. Raises ConfigError, BadSubject."""
     sys.stdout.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
     if options.list:
         return print_list()
     if options.explain is not None:
         return explain(options.explain)
     check_usage(options)
+    if options.html:
+        pages.prepare()
     if reason := needs_linux("the grader", shlex.join(["ewe-grade", *sys.argv[1:]])):
         print(f"ewe-grade: {one_line(reason)}", file=sys.stderr)
         return 1
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
     lab = scheme.load(str(head.get("lab", options.lab)) if options.replay else options.lab)
     if options.replay and lab.subject != SERVER:
-        raise ConfigError(f"--replay: the lab {lab.name} grades no server: there are no bytes to send again")
+        raise ConfigError(
+            f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
+        )
     if options.speed and lab.subject != SERVER:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
+    if options.path and not options.work:
+        try:
+            options.path = located(options.path, lab.subject)
+        except subject.BadSubject as error:
+            return refuse(options, lab, printable(one_line(str(error))))
     lab = as_asked(options, lab)
+    if options.zero is not None:
+        return refuse(options, lab, printable(one_line(options.zero)))
     account = account_of(options.user) if lab.subject != DATA else None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    hidden = hidden_paths(options, lab)
     with ExitStack() as stack:
+        remove_files_of(account)  # an earlier account may have had the same number
+        stack.callback(remove_files_of, account)
         what = kind(lab.subject)
         try:
             if options.work:
-                stack.enter_context(copied(options, account))
+                stack.enter_context(copied(options, account, hidden))
             recipe = what.from_command(options.command) if options.command else what.from_path(options.path)
+            if lab.subject == SERVER and (options.path or "").endswith(".py"):
+                own_model.expect(Path(options.path).absolute())
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
         check_readable(recipe, account)
         if options.repeat > 1 or options.runs:
-            return grade_often(options, recipe, lab, account)
-        with prepared(options, recipe, lab, account) as grading:
+            return grade_often(options, recipe, lab, account, hidden)
+        with prepared(options, recipe, lab, account, hidden) as grading:
             if options.replay:
                 return print_replay(grading, str(head.get("check")), steps)
             return grade(grading, options)
@@ -177,50 +251,74 @@ def check_usage(options: argparse.Namespace) -> None:
         )
     for name in ("given", "build"):
         if getattr(options, name) is not None and not options.work:
-            raise ConfigError(f"--{name} goes with --work FILE, which names the files of the submission")
+            raise ConfigError(f"--{name} needs --work FILE, which names the files of the submission")
+    if options.own and options.given is None:
+        raise ConfigError("--own needs --given DIR, which has the file that the student's one replaces")
+    if not 0 <= options.limit <= MAX_LIMIT_S:
+        raise ConfigError(f"--limit {options.limit:g}: expected seconds from 0 to {MAX_LIMIT_S:g}")
     if not 1 <= options.repeat <= 10000:
-        raise ConfigError(f"--repeat: {options.repeat}, which is no number from 1 to 10000")
+        raise ConfigError(f"--repeat {options.repeat}: expected a number from 1 to 10000")
     if not 1 <= options.jobs <= 64:
-        raise ConfigError(f"--jobs: {options.jobs}, which is no number from 1 to 64")
+        raise ConfigError(f"--jobs {options.jobs}: expected a number from 1 to 64")
     if options.jobs > 1 and options.network == "host":
-        raise ConfigError(
-            "--jobs: runs at the same time need a private network each; leave out --network host"
-        )
+        raise ConfigError("--jobs: simultaneous runs need a private network each; leave out --network host")
 
 
 def as_asked(options: argparse.Namespace, lab: scheme.Scheme) -> scheme.Scheme:
-    """Return the lab with the numbers of --seed and --claim, and the checks of --only. Raises ConfigError."""
+    """Apply --seed, --claim and --only to the lab; return the changed lab. Raises ConfigError."""
     if options.seed is not None:
         lab = replace(lab, workers=Seed.read(options.seed).workers(lab.workers))
     if options.claim is not None:
-        if not 1 <= options.claim <= scheme.MOST_CLIENTS:
-            raise ConfigError(f"--claim: {options.claim}, which is no number from 1 to {scheme.MOST_CLIENTS}")
+        if not 1 <= options.claim <= scheme.MAX_CLIENTS:
+            raise ConfigError(f"--claim {options.claim}: expected a number from 1 to {scheme.MAX_CLIENTS}")
         lab = replace(lab, speed=replace(lab.speed, clients=options.claim))
     if options.only:
         options.speed = options.speed or SPEED.name in options.only
         lab = chosen(lab, options.only, options.speed)
     if options.speed and lab.subject != SERVER:
-        raise ConfigError(f"--speed: the lab {lab.name} grades no server")
+        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
     return lab
 
 
+def hidden_paths(options: argparse.Namespace, lab: scheme.Scheme) -> tuple[str, ...]:
+    """Return the paths that are empty for the server and its build: the labs' solutions, and those of --hide.
+
+    Return none if the system refuses that. Raises ConfigError for a path that does not exist.
+    """
+    asked = [os.path.realpath(each) for each in options.hide or ()]
+    for path in asked:
+        if not os.path.exists(path):
+            raise ConfigError(f"--hide {path}: there is no such file or directory")
+    return () if lab.subject == DATA else hideable([*scheme.solutions(), *asked])
+
+
 @contextmanager
-def copied(options: argparse.Namespace, account: Account | None) -> Iterator[None]:
-    """Grade in a copy of the submission (submission.py). Raises ConfigError, BadSubject."""
-    for name in (*formats.FORMATS, "html", "record", "runs"):  # files of the directory we are about to leave
+def copied(
+    options: argparse.Namespace, account: SubjectAccount | None, hidden: tuple[str, ...]
+) -> Iterator[None]:
+    """Change to a copy of the submission (submission.py) for the time of the grading.
+
+    Raises ConfigError, BadSubject.
+    """
+    for name in (*formats.FORMATS, "html", "record", "runs"):  # relative paths, and chdir() follows
         if getattr(options, name):
             setattr(options, name, os.path.abspath(getattr(options, name)))
-    adopt_orphans()  # the build's
+    adopt_orphans()  # of the build
     home = Path.cwd()
-    submission = Submission(home, Limits(account), place_for(account))
+    submission = Submission(home, SandboxLimits(account, hidden=hidden), directory_for(account))
     try:
         submission.take(options.work)
         if options.given is not None:
-            submission.add_given(Path(options.given))
+            own = submission.take_own(options.own or [])
+            submission.add_given(Path(options.given), own)
         if left_out := submission.left_out():
-            shown = ", ".join(printable(name) for name in left_out[:LEFT_OUT_SHOWN])
-            more = f" and {len(left_out) - LEFT_OUT_SHOWN} more" if len(left_out) > LEFT_OUT_SHOWN else ""
-            print(f"Not part of the work, and left out: {shown}{more}")
+            shown = ", ".join(printable(name) for name in left_out[:MAX_LEFT_OUT_NAMES])
+            more = (
+                f" and {len(left_out) - MAX_LEFT_OUT_NAMES} more"
+                if len(left_out) > MAX_LEFT_OUT_NAMES
+                else ""
+            )
+            print(f"left out (not part of the work): {shown}{more}")
         if options.build is not None:
             submission.build(options.build)
         os.chdir(submission.path)
@@ -232,16 +330,20 @@ def copied(options: argparse.Namespace, account: Account | None) -> Iterator[Non
 
 @contextmanager
 def prepared(
-    options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: Account | None
+    options: argparse.Namespace,
+    recipe: subject.Recipe,
+    lab: scheme.Scheme,
+    account: SubjectAccount | None,
+    hidden: tuple[str, ...],
 ) -> Iterator[Grading]:
-    """Give what grades a server: a private network for this process, and a directory that is removed afterwards."""
+    """Yield a Grading, with this process in a private network and a directory that is removed at the end."""
     adopt_orphans()
     isolated = options.network == "auto" and private_network()
     if options.jobs > 1 and not isolated:
         raise ConfigError(
             "--jobs: each run needs a private network, which this system refuses; leave out --jobs"
         )
-    scratch = Scratch("ewe-grade-", place_for(account))
+    scratch = Scratch("ewe-grade-", directory_for(account))
     directory = Path(scratch.path) / "grading"
     try:
         directory.mkdir()
@@ -250,30 +352,34 @@ def prepared(
         else:
             closed_to_others(Path(scratch.path), account)
         yield Grading(
-            recipe, lab, directory, Limits(account),
+            recipe, lab, directory, SandboxLimits(account, hidden=hidden),
             private_network=isolated, record=Path(options.record) if options.record else None,
+            limit_s=options.limit,
             measures_speed=options.speed, seed=Seed.read(options.seed) if options.seed is not None else None,
+            student=options.student,
         )  # fmt: skip
     finally:
-        # A second signal, or one that comes only now, would leave a part of the directory.
+        # A signal during the removal would leave a part of the directory.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         scratch.close()
 
 
 def known_checks() -> dict[str, Check]:
-    """Return every check by its name, and speed, which is measured after them."""
+    """Return every check by its name, and the entry "speed", which is measured after the checks."""
     return {**all_checks(), SPEED.name: SPEED}
 
 
 def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
-    """Return a lab with some of its checks; a check that the lab does not have is added, with no points."""
+    """Return a lab with only the named checks. A check that the lab does not have is added without points."""
     items = {item.check.name: item for item in lab.items}
     checks = known_checks()
     for name in names:
         if name not in checks:
             raise ConfigError(f"--only: no check is called {name}{nearest(name, checks)}; see --list")
         if checks[name].subject != lab.subject:
-            raise ConfigError(f"--only: {name} is no check for the lab {lab.name}; see --explain {name}")
+            raise ConfigError(
+                f"--only: the check {name} does not suit the lab {lab.name}; see --explain {name}"
+            )
     names = [name for name in dict.fromkeys(names) if name != SPEED.name]
     plan = lab.speed if speed else replace(lab.speed, marks=())
     return replace(
@@ -281,8 +387,12 @@ def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
     )
 
 
-def account_of(user: str | None) -> Account | None:
-    """Return the account that the server runs as, None for the grader's. Raises ConfigError."""
+def account_of(user: str | None) -> SubjectAccount | None:
+    """Return the account of the server; None means the grader's account. Raises ConfigError.
+
+    user: the name from --user. Without it, root starts the server as a user id that no other process has. A server
+    that runs as root has the grader's account, so the result for `--user root` is None.
+    """
     if os.geteuid() != 0:
         if user is not None and user != processes.user_name(os.geteuid()):
             raise ConfigError("--user: only root can start a server as another user; leave the option out")
@@ -296,8 +406,8 @@ def account_of(user: str | None) -> Account | None:
     return account if account.uid else None
 
 
-def check_readable(recipe: subject.Recipe, account: Account | None) -> None:
-    """Raise ConfigError if the account may not read a file that the server's command names."""
+def check_readable(recipe: subject.Recipe, account: SubjectAccount | None) -> None:
+    """Raise ConfigError if the server's account may not read a file that the command names."""
     if account is None:
         return
     for word in recipe.command:
@@ -306,20 +416,21 @@ def check_readable(recipe: subject.Recipe, account: Account | None) -> None:
             continue
         if not processes.is_readable(file.resolve(), account.uid, account.gid):
             raise ConfigError(
-                f"{file}: the server's account, {account.name}, may not read it; move it to where all may read, "
-                "or choose an account with --user (--user root: no protection)"
+                f"{file}: the server's account, {account.name}, may not read this file; move it to a "
+                f"directory that "
+                "all accounts may read, or choose an account with --user (--user root gives no protection)"
             )
 
 
-def place_for(account: Account | None) -> str | None:
-    """Return a directory for the site that the account may enter: the usual one for temporary files, or /tmp."""
+def directory_for(account: SubjectAccount | None) -> str | None:
+    """Return a temporary directory that the server's account may enter; None means the default one."""
     if account is not None:
-        for place in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        for directory in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
             if all(
                 processes.may_enter(part, account.uid, account.gid)
-                for part in (Path(place).resolve(), *Path(place).resolve().parents)
+                for part in (Path(directory).resolve(), *Path(directory).resolve().parents)
             ):
-                return place
+                return directory
     return None
 
 
@@ -356,7 +467,7 @@ def names_of(lab: str) -> set[str]:
 
 
 def print_replay(grading: Grading, name: str, steps: list[dict[str, object]]) -> int:
-    print("  second  who: what (a line that begins with `then` tells what came back when it was recorded)")
+    print("  second  client: event (a line that begins with `then` shows the event of the recorded run)")
     try:
         for line in replay.play(grading.running_subject(all_checks().get(name)), steps):
             print(line)
@@ -378,18 +489,20 @@ def save(report: Report, options: argparse.Namespace) -> None:
 
 
 def refuse(options: argparse.Namespace, lab: scheme.Scheme, reason: str) -> int:
-    """Say that nothing can be graded, also in the files that the options ask for; return the exit status."""
+    """Report that the submission cannot be graded, also in the report files; return the exit status."""
     print(f"ewe-grade: {reason}", file=sys.stderr)
     shown = f"--command {shlex.quote(options.command)}" if options.command else shlex.quote(options.path)
-    report = refused(lab, shown, reason, options.seed or "")
+    lab = lab.suited(language_of([*(options.work or ()), options.path or ""]))
+    student = options.student or options.seed or ""
+    report = refused(lab, shown, reason, student, seeded=options.seed is not None)
     save(report, options)
     if options.autolab:
         print(formats.to_autolab(report))
-    return 2
+    return CANNOT_BE_GRADED
 
 
 def grade(grading: Grading, options: argparse.Namespace) -> int:
-    """Grade once; print and write what was found; return the exit status."""
+    """Grade once; print and write the report; return the exit status."""
     color = sys.stdout.isatty()
 
     def show(report: Report, verdict: Verdict) -> None:
@@ -399,24 +512,28 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
     grading.on_verdict = show
     speed = ", and its speed" if grading.measures_speed else ""
     print(f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.recipe.shown}{speed}")
-    save(grading.report(), options)  # before the first check: a file that can be read is there from the start
+    save(grading.report(), options)  # before the first check, so that a complete file always exists
     report = grading.run()
     save(report, options)
     print_summary(report)
     if options.autolab:
         print(formats.to_autolab(report))
     if any(verdict.status == ERROR for verdict in report.verdicts):
-        return 3
+        return GRADER_FAILED
     return 0 if report.all_passed else 1
 
 
 def grade_often(
-    options: argparse.Namespace, recipe: subject.Recipe, lab: scheme.Scheme, account: Account | None
+    options: argparse.Namespace,
+    recipe: subject.Recipe,
+    lab: scheme.Scheme,
+    account: SubjectAccount | None,
+    hidden: tuple[str, ...],
 ) -> int:
-    """Grade as often as --repeat says; print what differed between the runs; return the exit status."""
+    """Grade --repeat times; print the marks that differ between the runs; return the exit status."""
 
     def once() -> Report:
-        with prepared(options, recipe, lab, account) as grading:
+        with prepared(options, recipe, lab, account, hidden) as grading:
             return grading.run()
 
     checks = [item.check.name for item in lab.items]
@@ -424,23 +541,23 @@ def grade_often(
         Path(options.runs) if options.runs else None,
         {"lab": lab.name, "server": recipe.shown, "workers": lab.workers, "checks": checks},
     )
-    if runs.done:
-        print(f"{len(runs.done)} runs are in {options.runs} already")
-    for report in repeat.in_processes(once, max(0, options.repeat - len(runs.done)), options.jobs):
+    if runs.finished_runs:
+        print(f"{options.runs} has {len(runs.finished_runs)} runs already")
+    for report in repeat.in_processes(once, max(0, options.repeat - len(runs.finished_runs)), options.jobs):
         runs.add(repeat.kept(report))
         save(report, options)
         failed = ", ".join(verdict.name for verdict in report.failed) or "none"
         print(
-            f"run {len(runs.done)} of {options.repeat}: {formats.summary_line(report)}; failed: {failed}",
+            f"run {len(runs.finished_runs)} of {options.repeat}: {formats.summary_line(report)}; failed: {failed}",
             flush=True,
         )
-        if options.autolab and len(runs.done) == options.repeat:
+        if options.autolab and len(runs.finished_runs) == options.repeat:
             print(formats.to_autolab(report))
     for text in runs.summary():
         print(text)
-    if any(ERROR in run.marks.values() for run in runs.done):
-        return 3
-    return 1 if any(run.failed for run in runs.done) else 0
+    if any(ERROR in run.marks.values() for run in runs.finished_runs):
+        return GRADER_FAILED
+    return 1 if any(run.failed for run in runs.finished_runs) else 0
 
 
 def print_verdict(verdict: Verdict, color: bool) -> None:
@@ -457,8 +574,9 @@ def print_verdict(verdict: Verdict, color: bool) -> None:
 
 def print_summary(report: Report) -> None:
     print(f"\n{formats.summary_line(report)} ({report.seconds:.1f} s)")
-    if report.failed:
-        first = report.failed[0]
+    for note in report.notes:
+        print(f"Note: {note}")
+    if first := report.first_advice():
         print(f"Begin with {first.name}: {first.did or first.proves}")
         print(f"  {first.again}")
 

@@ -1,31 +1,31 @@
-"""Checks of one conversation: is each request answered, with the right bytes, and where does a connection end?"""
+"""Checks of one conversation: the bytes of each response, and the end of the connection."""
 
 from __future__ import annotations
 
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import STAYS_OPEN, Scene
 
 
 @check(
     "answers",
     proves="the server serves files, byte for byte",
     sends=(
-        "GET for files of 0, 14, 65,792 and 8,388,608 bytes, and for those of --seed, one connection each; "
-        "the client begins to read the largest when the server waits for it"
+        "GET for files of 0, 14, 65,792 and 8,388,608 bytes, and for the files of --seed, on one connection each; "
+        "the client begins to read the largest file only when the server waits for it"
     ),
     expects="status 200 and exactly the file",
-    why="All other checks rest on this one. Text files hide mistakes that binary and large files show.",
+    why="All other checks depend on this one. Text files hide mistakes that binary and large files show.",
     hint="Open files in binary mode. send() may take fewer bytes than it is given: use sendall(), or loop.",
 )
 def answers(scene: Scene) -> None:
     paths = ["/hello.txt", "/empty.txt", "/bytes.bin", "/large.bin", "/folder/deep.txt", *scene.site.own]
     for path in paths:
         if path == "/large.bin":
-            # A client that reads at once may empty the buffers as fast as one send() fills them.
+            # A client that reads immediately may empty the buffers as fast as one send() fills them.
             client = scene.client("a client that reads late", reads=False).ask(path, Connection="close")
             scene.settle()
             client.read_on()
-            scene.until(client.answered_or_over, f"{client.name} is answered")
+            scene.until(client.answered_or_over, f"{client.name} gets a response")
             scene.expect_file(client, path)
             client.close()
         else:
@@ -35,10 +35,10 @@ def answers(scene: Scene) -> None:
 
 @check(
     "content-length",
-    proves="the announced length of a response is the true one",
+    proves="Content-Length is the true length of the body",
     sends="GET for files of 0, 14 and 65,792 bytes",
     expects="Content-Length is the size of the file; without the field, the end of the connection ends the body",
-    why="A client finds the next response by this number. A wrong one shifts or cuts every response that follows.",
+    why="The client finds the next response by this number. A wrong number shifts or cuts every later response.",
     hint="Content-Length counts bytes of the body: os.path.getsize(), or len() of bytes, not of a str.",
 )
 def content_length(scene: Scene) -> None:
@@ -54,11 +54,11 @@ def content_length(scene: Scene) -> None:
             scene.fail(
                 f"the response for {path} has Content-Length {length}; the file has {size} bytes",
                 f"announce {size}",
-                "the length counts something else than the bytes of the body",
+                "the length does not count the bytes of the body",
             )
         if client.reader.buffer:
             scene.fail(
-                f"{len(client.reader.buffer)} bytes followed the response for {path}, which ended by its length",
+                f"{len(client.reader.buffer)} bytes followed the response for {path}, past its Content-Length",
                 "send nothing after the body",
                 "Content-Length is too small",
             )
@@ -68,16 +68,16 @@ def content_length(scene: Scene) -> None:
 
 @check(
     "not-found",
-    proves="a missing file is answered with 404, and the server goes on",
-    sends="GET for a path that does not exist, then for one that does",
+    proves="the response for a missing file is 404, and the server goes on",
+    sends="GET for a missing file, then for a file that exists",
     expects="404, then 200",
     why="An exception in one request must not end the server or its worker.",
-    hint="Catch the error of open() where you call it, and send a response for it.",
+    hint="Catch the exception of open() where you call it, and send a response.",
 )
 def not_found(scene: Scene) -> None:
     for _ in range(scene.workers + 1):
         client = scene.client().ask("/missing.txt", Connection="close")
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
         scene.expect_alive("a request for a missing file")
         if not client.answered():
             scene.fail(
@@ -95,8 +95,8 @@ def not_found(scene: Scene) -> None:
 @check(
     "outside",
     proves="no request reads a file outside the document root",
-    sends="GET with ../secret.txt, also percent-encoded and behind a directory",
-    expects="any answer but the file's bytes",
+    sends="GET with ../secret.txt, also percent-encoded and after a directory",
+    expects="any response without the file's bytes",
     why="One such path gives every file of the account to every visitor.",
     hint=(
         "Percent-decode, remove dot segments (or os.path.realpath), then check that the "
@@ -108,7 +108,7 @@ def outside(scene: Scene) -> None:
         client = scene.client().send(
             f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
         )
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
         if any(scene.site.secret in response.body for response in client.answers):
             scene.fail(
                 f"GET {path} was answered with a file outside the document root",
@@ -117,13 +117,13 @@ def outside(scene: Scene) -> None:
             )
         client.close()
     scene.expect_answer(after="paths with ..")
-    scene.confirm("four paths with .. led to no file outside")
+    scene.confirm("four paths with .. reached no file outside the root")
 
 
 @check(
     "byte-by-byte",
-    proves="a request is read until its end, however its bytes are split",
-    sends="a request in single bytes; each is sent when the server has taken the one before",
+    proves="the server reads a request to its end, in any number of pieces",
+    sends="a request in single bytes; the client sends a byte when the server has received the one before",
     expects="200 and the file",
     why="TCP carries a stream of bytes, not messages. On a real network a request arrives in pieces.",
     hint="Collect bytes in a buffer and receive again until the buffer holds the empty line (CR LF CR LF).",
@@ -133,10 +133,10 @@ def byte_by_byte(scene: Scene) -> None:
     request = client.request("/hello.txt", Connection="close")
     for at in range(len(request)):
         client.send(request[at : at + 1])
-        scene.until(lambda: client.answered_or_over(), "the server takes this byte", sure=False)
+        scene.until(lambda: client.answered_or_over(), "the server receives this byte", sure=False)
         if client.over() or client.reader.responses:
             break
-    scene.until(client.answered_or_over, f"{client.name} is answered")
+    scene.until(client.answered_or_over, f"{client.name} gets a response")
     if at < len(request) - 1:
         scene.fail(
             f"the server answered or closed after {at + 1} of {len(request)} bytes: the client {client.story()}",
@@ -144,7 +144,7 @@ def byte_by_byte(scene: Scene) -> None:
             "one recv() is taken for one request",
         )
     scene.expect_file(client, "/hello.txt", because="one recv() is taken for one request")
-    scene.confirm(f"{len(request)} segments of one byte were read as one request")
+    scene.confirm(f"the server read {len(request)} segments of one byte as one request")
 
 
 @check(
@@ -153,35 +153,39 @@ def byte_by_byte(scene: Scene) -> None:
     sends="a request and FIN (the client closes its sending half)",
     expects="200 and the whole file",
     why=(
-        "Programs such as `printf ... | nc` send and close at once. The end of the "
-        "request is not the end of the client."
+        "Programs such as `printf ... | nc` send a request and close their sending half. They still wait for "
+        "the response."
     ),
-    hint="recv() that returns b'' says that no more will come. It does not say that the client has gone.",
+    hint="If recv() returns b'', no more bytes will come. The client may still wait for the response.",
 )
 def half_close(scene: Scene) -> None:
     client = scene.client().ask("/bytes.bin", Connection="close").half_close()
-    scene.until(client.answered_or_over, f"{client.name} is answered")
+    scene.until(client.answered_or_over, f"{client.name} gets a response")
     scene.expect_file(client, "/bytes.bin", because="the end of the client's bytes is taken for a disconnect")
     client.close()
     client = scene.client().send(b"GET /hello.txt HT").half_close()
-    scene.until(client.over, f"{client.name} sees the end")
+    scene.until(client.over, f"{client.name} sees the end of the connection")
     if not client.over():
-        scene.fail(
-            "the connection stays open although half a request and FIN have arrived",
-            "close it: the rest can never come",
-            "a loop goes on receiving although recv() returns b''",
+        because = "a loop calls recv() again although recv() returns b''"
+        if scene.nobody_receives():
+            because = "the conversation has ended, and nothing closes its connection: no thread is in recv()"
+        scene.fault(
+            STAYS_OPEN,
+            f"half a request and FIN have arrived, and the connection stays open{scene.blocked()}",
+            "close the connection: the rest of the request can never come",
+            because,
         )
     scene.expect_answer(after="half a request and FIN")
-    scene.confirm("a request with FIN was answered, and half a request with FIN was closed")
+    scene.confirm("a request with FIN got a response; after half a request with FIN the server closed")
 
 
 @check(
     "pipelined",
-    proves="two requests in one segment get two responses, in their order",
+    proves="two requests in one segment get two responses, in the same order",
     sends="two requests in one send",
     expects="both responses in order; or the first, with Connection: close or as HTTP/1.0",
-    why="A buffer that is thrown away after a request loses the beginning of the next one.",
-    hint="Keep what follows the empty line in the buffer of the connection: it belongs to the next request.",
+    why="A server that throws its buffer away after a request loses the beginning of the next request.",
+    hint="Keep the bytes after the empty line in the buffer of the connection: they belong to the next request.",
 )
 def pipelined(scene: Scene) -> None:
     client = scene.client()
@@ -197,21 +201,27 @@ def pipelined(scene: Scene) -> None:
                 f"sent with the first, "
                 f"was lost: the client {client.story()}",
                 "answer the second request, too",
-                "bytes behind the first request are thrown away, or the promise is not kept",
+                "the server throws away the bytes after the first request, or breaks its promise",
             )
         scene.expect_body(client, client.answers[1], "/2.txt")
-        scene.confirm("two pipelined requests were answered in order")
+        scene.confirm("two pipelined requests got their responses in order")
     else:
-        scene.confirm("the first request was answered, and the server said that it closes the connection")
+        scene.confirm("the first request got a response, which announced the close of the connection")
 
 
 @check(
     "keep-alive",
-    proves="the connection lives as long as the response has promised",
+    proves="the connection stays open as long as the response promises",
     sends="five requests on one connection; then one with Connection: close; then one of HTTP/1.0",
-    expects="as many answers as promised; an end after Connection: close and after HTTP/1.0",
-    why="HTTP/1.1 keeps connections open unless a side says Connection: close. A broken promise is a lost request.",
-    hint="If you close after each response, say so in it: Connection: close. After the client's close, close too.",
+    expects="a response to each promised request; a close after Connection: close and after HTTP/1.0",
+    why=(
+        "HTTP/1.1 keeps connections open unless one side sends Connection: close. A broken promise "
+        "is a lost request."
+    ),
+    hint=(
+        "If you close after each response, send Connection: close. If the request has Connection: "
+        "close, close too."
+    ),
 )
 def keep_alive(scene: Scene) -> None:
     client = scene.client()
@@ -220,11 +230,13 @@ def keep_alive(scene: Scene) -> None:
         scene.until(lambda wanted=number + 1: len(client.answers) == wanted or client.over(), "the answer")  # type: ignore[misc]
         if len(client.answers) <= number:
             if number == 0:
-                scene.fail(f"a request without Connection: close: the client {client.story()}", "answer it")
+                scene.fail(
+                    f"a request without Connection: close: the client {client.story()}", "answer the request"
+                )
             scene.fail(
                 f"response {number} promised to keep the connection open, and request {number + 1} on it failed: "
                 f"the client {client.story()}",
-                "answer the next request, or send Connection: close with the response before",
+                "answer the next request, or send Connection: close with the previous response",
                 "the server closes each connection but answers as HTTP/1.1 without saying so",
             )
         scene.expect_body(client, client.answers[-1], f"/{number}.txt")
@@ -234,14 +246,20 @@ def keep_alive(scene: Scene) -> None:
     client.close()
     for version, fields in (("1.1", {"Connection": "close"}), ("1.0", {})):
         client = scene.client().ask("/hello.txt", version, **fields)
-        scene.until(client.over, f"{client.name} sees the end")
+        scene.until(client.over, f"{client.name} sees the end of the connection")
         if not client.over():
             what = "HTTP/1.0" if version == "1.0" else "Connection: close"
-            scene.fail(
+            because = "the wish of the request is not read, or a descriptor of the connection stays open"
+            if scene.nobody_receives():
+                because = (
+                    "the conversation has ended, and nothing closes its connection: no thread is in recv()"
+                )
+            scene.fault(
+                STAYS_OPEN,
                 f"the connection stays open after a request with {what}: the client {client.story()}",
                 "close the connection after the response",
-                "the wish of the request is not read, or a descriptor of the connection stays open",
+                because,
             )
         scene.expect_file(client, "/hello.txt")
         client.close()
-    scene.confirm(f"{count} requests on one connection were answered; each end came as agreed")
+    scene.confirm(f"{count} requests on one connection got responses; the server closed as announced")

@@ -1,14 +1,15 @@
-"""A scene for an engine of X-Switch: the grader plays X-Switch, and has the engine run scripts.
+"""A scene for an engine of X-Switch: the grader takes the part of X-Switch, and the engine runs scripts for it.
 
     grader ──control socket, data socket──▶ the student's engine, started as X-Switch starts one
              two lines, a body ─▶
-             ◀─ output, mark
+             ◀─ output, end mark
 
-The engine is started with exactly the descriptors, signals and umask that X-Switch gives it, by the same code, and
-gets the limits and the account of any program under test. If it ends, the next request goes to a new one.
+X-Switch's own code starts the engine, so that the engine gets the same descriptors, signals and umask as in use. It
+also gets the limits and the account of a program under test. If an engine ends, the next request goes to a new
+engine.
 
-As with servers, a wait has no clock: the engine has answered, or has ended, or is *calm* (processes.py): it sleeps,
-all bytes have arrived, and it will never write its mark.
+As with servers, a wait does not use a clock. It ends when the engine has answered, has ended, or is *quiescent*
+(processes.py). A quiescent engine sleeps, all bytes have arrived, and so it will never write its end mark.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from typing import Any
 
 from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.protocol import ProtocolError
-from ewe.xswitch.tools.driver import Answer, Driver, Exchange
+from ewe.xswitch.tools.driver import Driver, ScriptResult, ScriptRun
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.sandbox import Limits
-from ewe_classroom.grader.scene import CEILING_S, SURE_S, Scene
+from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.grader.scene import SURE_S, WAIT_LIMIT_S, Scene
 from ewe_classroom.grader.subject import BadSubject, NotStarted, Recipe
 
-LOOK_S = 0.02
+POLL_EVERY_S = 0.02
 HEAD = b"Content-Type: text/plain\n\n"
-# Tells what a script finds in its process: all of it must be the same for each script, after any other one.
+# A script that prints the state of its process. The state must be the same for each script, whichever ran before.
 PROBE = """\
 import builtins, json, os, signal, subprocess, sys
 mask = os.umask(0)
@@ -69,7 +70,7 @@ def from_path(text: str) -> Recipe:
     if path.suffix == ".py":
         return Recipe((sys.executable, str(path)), path.parent, shlex.quote(text))
     if not os.access(path, os.X_OK):
-        raise BadSubject(f"{text}: not executable; chmod +x it, or use --command")
+        raise BadSubject(f"{text}: not executable; run chmod +x, or use --command")
     return Recipe((str(path),), path.parent, shlex.quote(text))
 
 
@@ -88,7 +89,7 @@ def from_command(text: str) -> Recipe:
 
 
 class Scripts:
-    """The directory of the scripts that engines run. root: the account of the engine may read it, not write."""
+    """The directory of the scripts. root: the directory, which the engine's account may read and not write."""
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "cgi-bin"
@@ -97,7 +98,7 @@ class Scripts:
             each.chmod(0o755)
 
     def write(self, name: str, text: str) -> str:
-        """Write a script, or a module beside one; return its path."""
+        """Write a script or a module; return its path."""
         file = self.root / name
         file.parent.mkdir(exist_ok=True)
         file.parent.chmod(0o755)
@@ -106,35 +107,39 @@ class Scripts:
         return str(file)
 
 
-class Silent(Exception):
-    """The engine is calm, and has not answered. The text says what has come."""
+class EngineSilent(Exception):
+    """The engine is quiescent and has not answered. The message describes the output so far."""
 
 
 class PatientDriver(Driver):
-    """A driver that waits as the grader does: until the engine has answered, has ended, or is calm."""
+    """A driver that waits without a clock, until the engine has answered, has ended, or is quiescent."""
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
-        """Send the body and read the output, until the mark or the engine's end. Raises Silent, ProtocolError."""
-        exchange = Exchange(self, body)
-        began = calm_from = time.monotonic()
+        """Send the body; read the output up to the end mark or the engine's end. Raises EngineSilent,
+        ProtocolError.
+        """
+        exchange = ScriptRun(self, body)
+        began = quiescent_from = time.monotonic()
         before: object = None
-        while not exchange.over:
-            moved = exchange.go_on(LOOK_S)
+        while not exchange.has_ended:
+            moved = exchange.transfer(POLL_EVERY_S)
             now = time.monotonic()
             if moved:
-                before, calm_from = None, now
+                before, quiescent_from = None, now
                 continue
-            look = self.look()
-            if look is None or look != before:
-                before, calm_from = look, now
-            elif now - calm_from > SURE_S:
-                raise Silent(f"{len(exchange.output)} bytes of output")
-            if now - began > CEILING_S:
-                raise Silent(f"{len(exchange.output)} bytes of output, and the engine is never calm")
+            seen = self.activity()
+            if seen is None or seen != before:
+                before, quiescent_from = seen, now
+            elif now - quiescent_from > SURE_S:
+                raise EngineSilent(f"{len(exchange.output)} bytes of output")
+            if now - began > WAIT_LIMIT_S:
+                raise EngineSilent(
+                    f"{len(exchange.output)} bytes of output, and the engine is never quiescent"
+                )
         return bytes(exchange.output), exchange.status
 
-    def look(self) -> tuple[object, ...] | None:
-        """Return what would differ if the engine had done something; None while one of its threads runs."""
+    def activity(self) -> tuple[object, ...] | None:
+        """Return a fingerprint of the engine's activity; None while one of its threads runs."""
         tasks = processes.tasks(processes.family([self.pid]))
         if not all(task.asleep for task in tasks.values()):
             return None
@@ -142,14 +147,14 @@ class PatientDriver(Driver):
 
 
 class EngineSubject:
-    """An engine that runs, and the next one if it ends."""
+    """The engine under test. If the engine ends, driver() starts another one."""
 
     def __init__(
         self,
         recipe: Recipe,
         site: Scripts,
         workers: int,
-        limits: Limits,
+        limits: SandboxLimits,
         port: int,
         output: Path,
         environment: Mapping[str, str] | None = None,
@@ -160,8 +165,8 @@ class EngineSubject:
         self.starts = 0
 
     def driver(self) -> PatientDriver:
-        """Return the engine that runs; start one if none does. Raises NotStarted."""
-        if self.engine is not None and (self.engine.ending or self.has_ended()):
+        """Return the running engine, or start one. Raises NotStarted."""
+        if self.engine is not None and (self.engine.is_ending or self.has_ended()):
             self.end()
         if self.engine is None:
             environment = {
@@ -179,16 +184,16 @@ class EngineSubject:
 
     def has_ended(self) -> bool:
         engine = self.engine
-        return engine is None or bool(select.select([engine.exited], [], [], 0)[0])
+        return engine is None or bool(select.select([engine.pidfd], [], [], 0)[0])
 
-    def tasks(self) -> dict[int, processes.Task]:
+    def tasks(self) -> dict[int, processes.ThreadSample]:
         return processes.tasks(processes.family([self.engine.pid])) if self.engine else {}
 
     def excess(self) -> str:
         return ""
 
     def alive(self) -> bool:
-        return True  # the next request starts an engine if need be
+        return True  # the next request starts an engine if none runs
 
     def end(self) -> None:
         """End the engine as X-Switch does."""
@@ -199,9 +204,11 @@ class EngineSubject:
     close = end
 
     def log(self, lines: int = 12) -> str:
-        """Return the last lines that the engine and its script wrote to descriptor 2 in this request."""
+        """Return the last lines that the engine and its script wrote to descriptor 2 during this request."""
         if self.engine is None or self.engine.errors.closed:
             return ""
+        # Driver.ask() empties the file before each request, but the engine goes on writing at its old offset. The
+        # bytes before that offset read as zeros.
         text = os.pread(self.engine.errors.fileno(), 1 << 16, 0).lstrip(b"\0").decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
@@ -213,7 +220,7 @@ class EngineSubject:
 
 
 class EngineScene(Scene):
-    """What a check of engines is given: scripts to write, and an engine to run them."""
+    """The scene of a check of engines: it writes scripts, and an engine runs them."""
 
     subject: Any
 
@@ -222,7 +229,7 @@ class EngineScene(Scene):
         self.asked = 0
 
     def write(self, name: str, text: str) -> str:
-        """Write a script, or a module beside one; return its path."""
+        """Write a script or a module; return its path."""
         return str(self.subject.site.write(name, text))
 
     def run(
@@ -232,8 +239,8 @@ class EngineScene(Scene):
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         body: bytes = b"",
-    ) -> Answer:
-        """Have the engine run a script (written now, if its text is given); return its answer. Fail without one."""
+    ) -> ScriptResult:
+        """Let the engine run a script, which is written first if `text` is given. Return the answer, or fail."""
         path = str(self.subject.site.root / name) if text is None else self.write(name, text)
         engine: PatientDriver = self.subject.driver()
         self.asked += 1
@@ -244,17 +251,17 @@ class EngineScene(Scene):
             answer = engine.ask(
                 path, arguments, {"SCRIPT_NAME": f"/cgi-bin/{name}", **(environment or {})}, body
             )
-        except (Silent, ProtocolError, BrokenPipeError, ConnectionResetError) as error:
-            said = self.subject.log(1).strip()
-            words = f"; its last words: {said}" if said else ""
-            if isinstance(error, Silent):
-                did = f"the engine runs {name} and never writes its mark: it sleeps after {error}"
+        except (EngineSilent, ProtocolError, BrokenPipeError, ConnectionResetError) as error:
+            message = self.subject.log(1).strip()
+            words = f"; its last words: {message}" if message else ""
+            if isinstance(error, EngineSilent):
+                did = f"the engine ran {name} and never wrote its end mark: it sleeps after {error}"
                 should = "write EOT, the exit status and LF to descriptor 3 when a script has ended"
             elif isinstance(error, ProtocolError):
-                did, should = f"{error}", "write the mark and nothing else to descriptor 3"
+                did, should = f"{error}", "write the end mark and nothing else to descriptor 3"
             else:
-                did = f"the engine ended before it took the request for {name}{words}"
-                should = "live on after a script: the next request comes on the same sockets"
+                did = f"the engine ended before it read the request for {name}{words}"
+                should = "stay alive after a script: the next request comes on the same sockets"
             self.subject.end()
             self.fail(did, should, words.removeprefix("; "))
         self.note(lane=lane, do="got", bytes=answer.output[:300].decode("latin-1"))
@@ -272,8 +279,8 @@ class EngineScene(Scene):
         because: str,
         status: int | None = 0,
         **more: Any,
-    ) -> Answer:
-        """Run a script; fail unless it answers with this body after its head, and with this status."""
+    ) -> ScriptResult:
+        """Run a script; fail unless its output is HEAD and `output`, and its exit status is `status`."""
         answer = self.run(name, text, **more)
         wanted = output.encode() if isinstance(output, str) else output
         body = answer.output.partition(b"\n\n")[2]
@@ -285,19 +292,19 @@ class EngineScene(Scene):
             )
         if answer.status != status:
             self.fail(
-                f"the mark of {name} has status {ending(answer.status)}{self.errors(answer)}",
+                f"the end mark of {name} has status {ending(answer.status)}{self.errors(answer)}",
                 f"give the script's exit status: {ending(status)}",
                 because,
             )
         return answer
 
-    def errors(self, answer: Answer) -> str:
-        """Return the last line on descriptor 2, for a message."""
+    def errors(self, answer: ScriptResult) -> str:
+        """Return a part of a message: the last line that the script wrote to descriptor 2."""
         last = answer.errors.decode(errors="replace").strip().rpartition("\n")[2]
         return f"; on descriptor 2: {last[:150]}" if last else ""
 
     def probe(self, after: str = "", name: str = "probe.py") -> dict[str, Any]:
-        """Return what a script finds in its process. after: what ran before, for a message."""
+        """Return the state of the process that a script sees. after: the earlier script, for a message."""
         answer = self.run(name, PROBE, environment={"CHECK_VALUE": "mine"})
         body = answer.output.partition(b"\n\n")[2]
         try:
@@ -306,12 +313,12 @@ class EngineScene(Scene):
             self.fail(
                 f"an ordinary script{after and ' after ' + after} answered "
                 f"{short(answer.output)}{self.errors(answer)}",
-                "run it as a new process would",
+                "run the script as in a new process",
             )
         return dict(found)
 
     def expect_same(self, key: str, wanted: object, after: str, because: str) -> None:
-        """Fail unless the next script finds this in its process."""
+        """Fail unless the next script sees the value `wanted` for `key` in its process."""
         found = self.probe(after)[key]
         if found != wanted:
             self.fail(
@@ -322,17 +329,17 @@ class EngineScene(Scene):
 
 
 def short(value: object) -> str:
-    """Return a value as a short piece of text."""
+    """Return a value as a short text."""
     text = repr(value)
     return text if len(text) <= 160 else f"{text[:140]}… ({len(text)} characters)"
 
 
 def difference(found: bytes, wanted: bytes) -> str:
-    """Return a text: all of it if it is short, else the place where it differs from another one."""
+    """Describe the output `found`: the whole output if it is short, else the first difference to `wanted`."""
     if len(found) <= 100 and len(wanted) <= 100:
         return repr(found)
     pairs = zip(found, wanted, strict=False)
-    at = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(found), len(wanted)))
+    at = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(found), len(wanted)))
     return f"{len(found):,} bytes; from byte {at:,} on: {found[max(at - 10, 0) : at + 30]!r}"
 
 

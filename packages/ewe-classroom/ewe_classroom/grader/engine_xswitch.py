@@ -2,8 +2,8 @@
 
     client ──HTTP──▶ ewe ──FastCGI──▶ X-Switch ──engine protocol──▶ the student's engine
 
-X-Switch's settings name the engine, as an administrator would: docs/write-an-engine.md, "Tell X-Switch". The other
-checks (engines.py) speak the protocol themselves, which shows more of what an engine does.
+X-Switch's settings name the engine as an administrator names it (docs/xswitch-internals.md, "Tell X-Switch"). The
+other checks (engines.py) speak the protocol themselves, and so see more details of the engine's behaviour.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short
-from ewe_classroom.grader.engines import PRINTS
-from ewe_classroom.grader.scene import CEILING_S
-from ewe_classroom.grader.subject import START_S
+from ewe_classroom.grader.engines import HEADER_SCRIPT
+from ewe_classroom.grader.scene import WAIT_LIMIT_S
+from ewe_classroom.grader.subject import START_TIMEOUT_S
 
-ACCOUNT = "nobody"  # runs the scripts where the grader is root: X-Switch runs none as root
-# No time limit that a busy machine could reach: X-Switch ends the endless script because its client has left. The
-# user has one engine at a time, so that the next request waits for that.
+ACCOUNT = "nobody"  # the scripts' account if the grader is root: X-Switch runs no script as root
+# The time limit is too long to pass even on a busy machine: X-Switch ends the endless script because its client has
+# disconnected. Each user has one engine at a time, so the next request waits until the engine has been killed.
 SETTINGS = """time-limit = "2m"
-patience = "2m"
+queue-timeout = "2m"
 abandoned = "200ms"
 max-engines-per-user = 1
 """
-RAN_S = 0.1  # of CPU time: an endless script has begun
-HOME = Path(ewe.__file__).resolve().parents[1]  # where Python finds ewe
+MIN_CPU_S = 0.1  # CPU time after which an endless script has begun
+IMPORT_DIRECTORY = Path(ewe.__file__).resolve().parents[1]  # the directory from which Python imports ewe
 
 
 def may_read(path: Path) -> bool:
@@ -48,12 +48,12 @@ def may_read(path: Path) -> bool:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time that the threads of a process have had."""
+    """Return the CPU time of all threads of a process, in seconds."""
     return sum(task.ran_s for task in processes.tasks([pid]).values())
 
 
-class Server:
-    """An `ewe -x` whose X-Switch has one engine: the student's. `with Server(scene):` starts and ends it."""
+class XSwitchServer:
+    """A process `ewe -x` with the student's engine. `with XSwitchServer(scene):` starts and ends it."""
 
     def __init__(self, scene: EngineScene) -> None:
         self.scene = scene
@@ -76,7 +76,11 @@ class Server:
         ]
         command += ["--cgi-path", str(self.scripts), "--documentroot", str(self.directory)]
         command += ["--xswitch-config", str(settings)]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(HOME), "LANG": "C.UTF-8"}
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "PYTHONPATH": str(IMPORT_DIRECTORY),
+            "LANG": "C.UTF-8",
+        }
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -94,9 +98,10 @@ class Server:
         )
 
     def readable(self, word: str) -> str:
-        """Return a word of the command; a file that the scripts' account may not read is replaced by a copy.
+        """Return a word of the command. A file that the scripts' account may not read is replaced by a copy.
 
-        A Python that the account may not run (in a home, say) is replaced by the first one that it may.
+        A Python that the account may not run, for example in a home directory, is replaced by the first python3 on
+        the search path that the account may run.
         """
         path = Path(word)
         if os.geteuid() != 0 or os.sep not in word or not path.is_file():
@@ -104,7 +109,7 @@ class Server:
         if may_read(path):
             return word
         if word == sys.executable:
-            found = (Path(place) / "python3" for place in os.get_exec_path())
+            found = (Path(directory) / "python3" for directory in os.get_exec_path())
             return str(next((each for each in found if may_read(each)), word))
         copy = self.directory / path.name
         shutil.copyfile(path, copy)
@@ -112,47 +117,47 @@ class Server:
         return str(copy)
 
     def wait_until_ready(self) -> None:
-        """Wait until ewe listens; fail if it ends before."""
-        give_up = time.monotonic() + START_S
+        """Wait until ewe listens. Raises RuntimeError if ewe ends first, or after START_TIMEOUT_S."""
+        give_up = time.monotonic() + START_TIMEOUT_S
         while not processes.listens(self.port):
             if self.process.poll() is not None or time.monotonic() > give_up:
-                raise RuntimeError(f"ewe -x does not start: {self.last_words()}")
+                raise RuntimeError(f"ewe -x does not start: {self.last_output()}")
             time.sleep(0.02)
 
-    def last_words(self) -> str:
-        """Return the last lines of the log: X-Switch's reason comes before ewe's line."""
+    def last_output(self) -> str:
+        """Return the last three lines of the log: X-Switch's reason precedes ewe's line."""
         return " / ".join(self.log.read_text(errors="replace").splitlines()[-3:])
 
     def ask(
         self, path: str, body: bytes | None = None, fields: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Ask once; return the status and the body of the response."""
+        """Send one request; return the status and the body of the response."""
         lane = f"browser {self.scene.asked + 1}"
         self.scene.asked += 1
         self.scene.note(lane=lane, do="connect")
         self.scene.note(lane=lane, do="send", bytes=f"{'GET' if body is None else 'POST'} {path}")
-        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CEILING_S)
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_LIMIT_S)
         try:
             client.request("GET" if body is None else "POST", path, body, dict(fields or {}))
             response = client.getresponse()
             answer = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            self.scene.fail(f"{path} behind X-Switch got no response: {error}", "answer", self.last_words())
+            self.scene.fail(f"{path} behind X-Switch got no response: {error}", "answer", self.last_output())
         finally:
             client.close()
         self.scene.note(lane=lane, do="answered", status=answer[0])
         return answer
 
     def leave(self, path: str, pid: int) -> None:
-        """Ask, wait until the engine with this number has worked on it for a while, and leave."""
+        """Send a request, wait until the engine with this pid has run for MIN_CPU_S, and disconnect."""
         lane = "impatient browser"
         before = cpu_s(pid)
         self.scene.note(lane=lane, do="connect")
-        with socket.create_connection(("127.0.0.1", self.port), CEILING_S) as client:
+        with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S) as client:
             client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             self.scene.note(lane=lane, do="send", bytes=f"GET {path}")
-            give_up = time.monotonic() + CEILING_S
-            while processes.runs(pid) and cpu_s(pid) - before < RAN_S and time.monotonic() < give_up:
+            give_up = time.monotonic() + WAIT_LIMIT_S
+            while processes.runs(pid) and cpu_s(pid) - before < MIN_CPU_S and time.monotonic() < give_up:
                 time.sleep(0.02)
         self.scene.note(lane=lane, do="close")
 
@@ -162,11 +167,11 @@ class Server:
             self.scene.fail(
                 f"an ordinary script behind X-Switch got status {status}",
                 "answer 200",
-                f"the log of X-Switch says: {self.last_words()[-400:]}",
+                f"the log of X-Switch says: {self.last_output()[-400:]}",
             )
         return dict(json.loads(body))
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> XSwitchServer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,24 +185,24 @@ class Server:
 
 @check(
     "engine-xswitch",
-    proves="the engine works behind a real X-Switch, and an endless script costs one request",
-    sends="requests to `ewe -x`: two to a script, a form, an endless script whose visitor leaves, and one more",
-    expects="one engine for the first three; then an answer of a new engine",
+    proves="the engine works behind a real X-Switch, and an endless script costs only one request",
+    sends="requests to `ewe -x`: two for a script, a form, an endless script (the visitor disconnects), one more",
+    expects="one engine for the first three; then a response from a new engine",
     why=(
-        "X-Switch kills the engine of a script that does not end. Nothing on disk or in the air may need that "
+        "X-Switch kills the engine of a script that does not end. No file and no other process may depend on that "
         "engine."
     ),
-    hint="Keep no lock file and no state outside of the process: an engine is killed without a word.",
+    hint="Keep no lock file and no state outside the process: an engine is killed without warning.",
     subject="engine",
 )
 def behind_xswitch(scene: EngineScene) -> None:
     scene.subject.end()
     scene.write("probe.py", PROBE)
-    scene.write("form.py", PRINTS + "import sys\nprint(sys.stdin.read())\n")
+    scene.write("form.py", HEADER_SCRIPT + "import sys\nprint(sys.stdin.read())\n")
     scene.write(
         "endless.py", "while True:\n    try:\n        pass\n    except BaseException:\n        pass\n"
     )
-    with Server(scene) as server:
+    with XSwitchServer(scene) as server:
         server.wait_until_ready()
         first = server.probe({"Cookie": "session=alice"})
         status, body = server.ask("/cgi-bin/form.py", b"name=bob")
@@ -216,18 +221,18 @@ def behind_xswitch(scene: EngineScene) -> None:
         environment = second["environment"]
         if isinstance(environment, dict) and "HTTP_COOKIE" in environment:
             scene.fail(
-                "a request without a cookie found HTTP_COOKIE, which the visitor before has sent",
-                "give each script the variables of its request",
-                "the environment of the request before is still there",
+                "the script of a request without a cookie found HTTP_COOKIE of the previous visitor",
+                "give each script only the variables of its request",
+                "the environment of the previous request is still there",
             )
         server.leave("/cgi-bin/endless.py", int(str(first["pid"])))
         third = server.probe()
     if third["pid"] == first["pid"]:
         scene.fail(
             "the engine of an endless script goes on",
-            "end with signal 9",
+            "run the script in the engine's own process, so that signal 9 ends both",
             "the script ran in another process",
         )
     scene.confirm(
-        "three requests in one engine; an endless script cost it, and a new engine answered the next one"
+        "one engine answered three requests; an endless script ended it, and a new engine answered the next request"
     )

@@ -1,4 +1,4 @@
-"""Checks of faults: clients that break off, lie, shout or crash. The server must live on and serve the others."""
+"""Checks of faults: clients that disconnect or send bytes that are no request. The server must survive them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import signal
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, MIN_RUN_SHARE, watch
+from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 
-FEW = 64  # descriptors: enough for a server and some clients
-PAUSE_S = (
-    2.5  # without accepting, which a server may make when it has no descriptor left; lighttpd's is a second
-)
+DESCRIPTOR_LIMIT = 64  # descriptors: enough for a server and some clients
+# A server without a free descriptor may pause before it accepts again; lighttpd pauses for one second.
+PAUSE_S = 2.5
+# wake-ups a second; a pause of 50 ms gives 20, and 150 with the threads of Go's runtime
+MAX_WAKE_UPS_PER_S = 1000.0
+# A server must have disconnected a silent client by then; that of the labs does it after 10 s
+SILENCE_S = 15.0
 
 
 @check(
     "early-close",
-    proves="a client that leaves after any byte of its request does no harm",
+    proves="a client that disconnects after any byte of its request does no harm",
     sends="the first 0, 1, 2, … bytes of a request, then FIN or a reset; afterwards a whole request",
-    expects="the server lives, and answers",
-    why="Browsers and scanners leave at any moment. recv() then returns b'', or raises ConnectionResetError.",
-    hint="Both belong to normal life: end this conversation, close its connection, and go on.",
+    expects="the server survives, and answers",
+    why="Browsers and scanners disconnect at any moment. recv() then returns b'', or raises ConnectionResetError.",
+    hint="Both are normal events: end this conversation, close its connection, and go on.",
 )
 def early_close(scene: Scene) -> None:
     request = b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -36,49 +40,55 @@ def early_close(scene: Scene) -> None:
             else:
                 client.reset()
     scene.settle()
-    scene.expect_alive("clients that left in the middle of their requests")
+    scene.expect_alive("clients disconnected in the middle of their requests")
     for _ in range(scene.workers + 1):
         scene.expect_answer(
-            after="clients that left in the middle of their requests",
+            after="clients disconnected in the middle of their requests",
             because="a worker has ended with an exception, or waits for the rest of a request that will not come",
         )
-    scene.confirm("clients left after every third byte, by FIN and by reset, and the server went on")
+    scene.confirm("clients disconnected after every third byte, by FIN and by reset, and the server went on")
 
 
 @check(
     "reset-in-response",
-    proves="a client that breaks off a download does not end the server or a worker (SIGPIPE, EPIPE, ECONNRESET)",
-    sends="requests for 8 MB, more than there are workers; each is reset before it is read, every second after FIN",
-    expects="the server lives, and answers",
+    proves="a client that aborts a download does not end the server or a worker (SIGPIPE, EPIPE, ECONNRESET)",
+    sends="more requests for 8 MB than workers; each client resets before it reads, every second one after FIN",
+    expects="the server survives, and answers",
     why="The first write after a reset fails. In C, it also raises SIGPIPE, which ends the process by default.",
-    hint="Ignore SIGPIPE (in C: signal(SIGPIPE, SIG_IGN)) and treat EPIPE and ECONNRESET as the end of a client.",
+    hint=(
+        "Ignore SIGPIPE (in C: signal(SIGPIPE, SIG_IGN)). Treat EPIPE and ECONNRESET as the end of "
+        "the connection."
+    ),
 )
 def reset_in_response(scene: Scene) -> None:
     for number in range(scene.workers + 1):
-        client = scene.client(f"breaks off {number + 1}", reads=False).ask("/large.bin", Connection="close")
+        client = scene.client(f"aborts {number + 1}", reads=False).ask("/large.bin", Connection="close")
         scene.settle()
         if number % 2:
-            # A reset after FIN makes the blocked send() itself fail with EPIPE, and raise SIGPIPE. Without FIN it
-            # fails with ECONNRESET, and only a second send() raises the signal.
+            # After FIN, a reset makes the blocked send() fail with EPIPE and raises SIGPIPE. Without FIN the
+            # blocked send() fails with ECONNRESET, and only the next send() raises SIGPIPE.
             client.half_close()
             scene.settle()
         client.reset()
         scene.settle()
-        scene.expect_alive("a client that reset its connection in the middle of a response")
+        scene.expect_alive("a client reset its connection in the middle of a response")
     for _ in range(2):
         scene.expect_answer(
-            after="downloads that were broken off",
-            because="each broken download has ended a worker: the exception of send() is not caught",
+            after="clients aborted downloads",
+            because="each aborted download has ended a worker: the exception of send() is not caught",
         )
-    scene.confirm(f"{scene.workers + 1} downloads were reset, and the server went on")
+    scene.confirm(f"{scene.workers + 1} clients reset their downloads, and the server went on")
 
 
 @check(
     "nonsense",
-    proves="bytes that are no request are refused, and the server goes on",
+    proves="the server refuses bytes that are not a request, and goes on",
     sends="random bytes, a request line of one word, NUL bytes, TLS's first bytes; each followed by FIN",
-    expects="status 400 or a close, and the next request is answered",
-    why="Every public server gets such bytes within minutes. Splitting a line into three words fails on them.",
+    expects="status 400 or a close, and then a response to the next request",
+    why=(
+        "Every public server gets such bytes within minutes. Code that splits a line into three "
+        "words fails on them."
+    ),
     hint="Check the request line before you use its parts; answer 400 and close.",
 )
 def nonsense(scene: Scene) -> None:
@@ -90,42 +100,45 @@ def nonsense(scene: Scene) -> None:
         b"\r\n\r\n\r\n",
     ):
         client = scene.client().send(text).half_close()
-        scene.until(client.over, f"{client.name} sees an end")
-        scene.expect_alive(f"the bytes {text[:16]!r}")
+        scene.until(client.over, f"{client.name} sees the end of the connection")
+        scene.expect_alive(f"a client sent the bytes {text[:16]!r}")
         if not client.over():
-            scene.fail(
-                f"the bytes {text[:16]!r} and FIN: the connection stays open{scene.blocked()}",
+            scene.fault(
+                STAYS_OPEN,
+                f"a client sent the bytes {text[:16]!r} and FIN, and the connection stays open{scene.blocked()}",
                 "answer 400, or close",
-                "the worker waits for more, or has ended without closing the connection",
+                "the worker waits for more bytes, or has ended without closing the connection",
             )
         if any(answer.status < 400 for answer in client.answers):
             scene.fail(
                 f"the bytes {text[:16]!r} got status {client.answers[0].status}", "answer 400, or close"
             )
     for _ in range(scene.workers + 1):
-        scene.expect_answer(after="bytes that are no request", because="a worker has ended with an exception")
-    scene.confirm("five kinds of nonsense were refused")
+        scene.expect_answer(
+            after="clients sent bytes that are not a request", because="a worker has ended with an exception"
+        )
+    scene.confirm("the server refused five inputs that are not requests")
 
 
 @check(
     "oversized",
-    proves="a request without an end is refused before it fills the memory",
+    proves="the server refuses an endless request before it fills the memory",
     sends="a request line of 80 KB; then header fields without an end, up to 8 MB",
-    expects="status 400, 414 or 431, or a close, before 8 MB; then the next request is answered",
-    why="A buffer without a limit lets one client take all the memory of the machine.",
+    expects="status 400, 414 or 431, or a close, before 8 MB; then a response to the next request",
+    why="Without a limit on the buffer, one client can take all the memory of the machine.",
     hint="Stop reading a head after 16 KB or 64 KB: answer 431 and close.",
 )
 def oversized(scene: Scene) -> None:
     client = scene.client("long target").send(
         b"GET /" + b"a" * 81920 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
     )
-    scene.until(client.answered_or_over, "the long target is answered")
-    scene.expect_alive("a target of 80 KB")
+    scene.until(client.answered_or_over, "the long target gets a response")
+    scene.expect_alive("a request had a target of 80 KB")
     if not client.answered_or_over():
         scene.fail(
             f"a target of 80 KB: the client {client.story()}{scene.blocked()}",
             "answer 414, 400 or 404, or close",
-            "the worker waits for something that is not there",
+            "the worker waits for bytes that will not come",
         )
     if client.answered() and client.answers[0].status < 400:
         scene.fail(
@@ -140,71 +153,141 @@ def oversized(scene: Scene) -> None:
         sent += len(filler)
         endless.flush()
         scene.until(
-            lambda: not endless.outbox or endless.answered_or_over(), "the fields are taken", sure=False
+            lambda: not endless.outbox or endless.answered_or_over(),
+            "the server receives the fields",
+            sure=False,
         )
         if endless.outbox:
             break
     endless.note("send", bytes=f"[{sent} bytes of header fields]")
-    scene.until(endless.answered_or_over, "the endless head is answered")
-    scene.expect_alive("a head without an end")
+    scene.until(endless.answered_or_over, "the endless head gets a response")
+    scene.expect_alive("a client sent an endless head")
     if not endless.answered_or_over() and not endless.outbox:
         scene.fail(
             f"the server read {sent >> 20} MB of header fields and still waits for the end of the head",
-            "refuse the request after 64 KB or so: 431, and close",
+            "refuse the request after about 64 KB: answer 431, and close",
             "the loop that collects the head has no limit",
         )
     endless.reset()
-    scene.expect_answer(after="requests without an end")
-    scene.confirm("a target of 80 KB and a head without an end were refused")
+    scene.expect_answer(after="clients sent endless requests")
+    scene.confirm("the server refused a target of 80 KB and an endless head")
 
 
 @check(
     "descriptors-used-up",
-    proves="a server that has no descriptor left survives, and serves again when clients have gone",
-    sends=f"half requests on {FEW + 32} connections, to a server that may open {FEW} files; all close; a request",
-    expects="the server lives, and answers the last request",
+    proves="a server without a free descriptor survives, and serves again when clients have disconnected",
+    sends=f"half requests on {DESCRIPTOR_LIMIT + 32} connections, to a server that may open {DESCRIPTOR_LIMIT} "
+    "files; all close; a request",
+    expects="the server survives, and answers the last request",
     why="accept() then fails with EMFILE. A server that ends there turns a busy minute into an outage.",
-    hint="Catch OSError around accept(); wait a little, or until a connection is closed, and accept again.",
+    hint="Catch OSError around accept(). Wait a moment, or until a connection is closed, and accept again.",
     fresh=True,
-    descriptors=FEW,
+    descriptors=DESCRIPTOR_LIMIT,
 )
 def descriptors_used_up(scene: Scene) -> None:
     scene.expect_answer()
     scene.settle()
-    held: list[Client] = []
-    for number in range(FEW + 32):
-        held.append(scene.hold("half", f"/{number % 40}.txt", f"held {number + 1}"))
+    stalled: list[SceneClient] = []
+    for number in range(DESCRIPTOR_LIMIT + 32):
+        stalled.append(scene.hold("half", f"/{number % 40}.txt", f"stalled {number + 1}"))
     scene.settle()
-    scene.expect_alive(f"{len(held)} clients, with a limit of {FEW} descriptors")
+    scene.expect_alive(f"{len(stalled)} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors")
     most = max((len(processes.descriptors(pid)) for pid in scene.subject.running()), default=0)
-    for client in held:
+    for client in stalled:
         client.close()
     scene.settle()
+    scene.rest_on(STAYS_OPEN)
     scene.expect_answer(
-        after="a time without free descriptors",
+        after="the server had no free descriptors",
         because="the exception of accept() or open() has ended the accepting loop or a worker",
-        calm_s=PAUSE_S,
+        quiescent_s=PAUSE_S,
     )
     scene.confirm(
-        f"{len(held)} clients came, a process had {most} of {FEW} descriptors open, and it served afterwards"
+        f"{len(stalled)} clients connected, a process had {most} of {DESCRIPTOR_LIMIT} descriptors open, and "
+        "the server served "
+        "afterwards"
     )
 
 
 @check(
+    "pause",
+    proves="a server without a free descriptor pauses: it does not try to accept again at once",
+    sends=f"half requests on {DESCRIPTOR_LIMIT + 32} connections, to a server that may open {DESCRIPTOR_LIMIT} "
+    "files; then nothing",
+    expects=f"under {MAX_BUSY_SHARE:.0%} of a processor and under {MAX_WAKE_UPS_PER_S:.0f} wake-ups a second, "
+    "while clients wait",
+    why="The connection stays in the kernel's queue, so accept() fails again at once: a loop without a pause takes"
+    " a whole processor, just when the server has the most clients.",
+    hint="After OSError from accept(), sleep for 50 ms. An event loop stops watching its listening socket.",
+    fresh=True,
+    descriptors=DESCRIPTOR_LIMIT,
+)
+def pause(scene: Scene) -> None:
+    scene.rest_on("descriptors-used-up")
+    scene.expect_answer()
+    scene.settle()
+    for number in range(DESCRIPTOR_LIMIT + 32):
+        scene.hold("half", f"/{number % 40}.txt", f"stalled {number + 1}")
+    scene.settle()
+    scene.expect_alive(
+        f"{DESCRIPTOR_LIMIT + 32} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors"
+    )
+    ran, wanted, wake_ups = watch(scene)
+    if (wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE) or wake_ups > MAX_WAKE_UPS_PER_S:
+        scene.fail(
+            f"no descriptor was free and clients waited: the server wanted {wanted:.0%} of a processor and woke up "
+            f"{wake_ups:.0f} times a second",
+            "wait a moment before the next accept()",
+            "accept() fails with EMFILE, and the loop calls it again at once: the waiting connection makes "
+            "select() and accept() return immediately",
+        )
+    scene.confirm(f"without a free descriptor, the server woke up {wake_ups:.0f} times a second")
+
+
+@check(
+    "silence",
+    proves="the server disconnects clients that are silent",
+    sends="nothing on one connection, half a request on another one; then a request",
+    expects=f"the server closes the first two within {SILENCE_S:.0f} s, and answers the request",
+    why="A client that has lost its network says nothing, not even FIN. Without a time limit, such connections stay"
+    " open until the descriptors are used up.",
+    hint="Note the time of a client's last byte. Give select() a time limit while there are clients, and drop the"
+    " silent ones. settimeout() has no effect on non-blocking sockets.",
+    fresh=True,
+)
+def silence(scene: Scene) -> None:
+    scene.expect_answer()
+    quiet = [scene.client("sends nothing"), scene.hold("half", "/1.txt", "half a request")]
+    scene.until_due(
+        lambda: all(client.over() for client in quiet), "the silent clients are disconnected", SILENCE_S
+    )
+    left = [client for client in quiet if not client.over()]
+    if left:
+        scene.fail(
+            f"after {SILENCE_S:.0f} s without a byte, the connection of '{left[0].name}' is still open"
+            f"{scene.blocked()}",
+            f"disconnect a client that has been silent for some seconds (at most {SILENCE_S:.0f})",
+            "no code looks at the time of a client's last byte, or the wait for events has no time limit",
+        )
+    scene.expect_answer(after="two clients were silent, and were disconnected")
+    scene.confirm("the server disconnected a client that sent nothing, and one that sent half a request")
+
+
+@check(
     "child-killed",
-    proves="the death of one child hurts only its client",
-    sends="half requests on three connections; the child of the second is killed; then the other halves",
-    expects="the first and the third are answered, the second sees an end, a new client is answered",
-    why="Isolation is what a process buys: a crash in one conversation leaves the others alone.",
-    hint="The parent must reap the child (SIGCHLD) and must not take its death for its end.",
+    proves="the death of one child affects only the client of this child",
+    sends="half requests on three connections; the grader kills the second child; then come the other halves",
+    expects="the first, the third and a new client get responses; the connection of the second ends",
+    why="Processes give isolation: a crash in one conversation leaves the other conversations alone.",
+    hint="The parent must reap the child (SIGCHLD), and must not end because a child has died.",
     fresh=True,
 )
 def child_killed(scene: Scene) -> None:
     scene.expect_answer()
-    held = []
+    stalled = []
     victims: list[list[int]] = []
     for number in range(3):
-        held.append(scene.hold("half", f"/{number}.txt", f"held {number + 1}"))
+        stalled.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
         scene.settle()
         known = processes.sockets()
         victims.append(
@@ -213,7 +296,7 @@ def child_killed(scene: Scene) -> None:
                 for pid in scene.subject.running()
                 if pid != scene.subject.pid
                 and any(
-                    known[processes.inode(target)].peer == held[-1].port
+                    known[processes.inode(target)].peer == stalled[-1].port
                     for target in processes.descriptors(pid).values()
                     if processes.inode(target) in known
                 )
@@ -221,23 +304,23 @@ def child_killed(scene: Scene) -> None:
         )
     if not victims[1]:
         scene.fail(
-            "no child process holds the second client's connection",
+            "no child process has the second client's connection open",
             "serve each connection in a child process",
             "the parent serves connections itself",
         )
     os.kill(victims[1][-1], signal.SIGKILL)
-    scene.note(do="kill", lane=held[1].name, signal="SIGKILL", whom="its child")
-    scene.until(held[1].over, "the client of the killed child sees an end")
+    scene.note(do="kill", lane=stalled[1].name, signal="SIGKILL", whom="its child")
+    scene.until(stalled[1].over, "the client of the killed child sees the end of the connection")
     scene.expect_alive("the death of one child")
-    for client in (held[0], held[2]):
+    for client in (stalled[0], stalled[2]):
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} is answered")
-        scene.expect_file(client, client.path, "another child was killed")
-    if not held[1].over():
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.expect_file(client, client.path, "the death of another child")
+    if not stalled[1].over():
         scene.fail(
-            "the child of a client was killed, and its connection stays open",
-            "let it end: no process should hold it any more",
+            "the child of a client was killed, and the connection stays open",
+            "let the connection end: no process should have it open any more",
             "the parent or another child keeps a copy of the connection",
         )
     scene.expect_answer(after="the death of one child")
-    scene.confirm("a killed child took only its client with it")
+    scene.confirm("the death of a child affected only its client")

@@ -1,17 +1,18 @@
-"""The formats in which a report leaves the grader, one function each: from a Report to text.
+"""The output formats of a report. Each format is one function from a Report to text.
 
-Every format is written after each check, and replaces the file before (rename). A grader that is killed at any
-moment leaves a file that can be read and counts what was done; the checks that did not run have no points.
+The grader writes every format after each check, and replaces the earlier file as a whole (rename). If the grader is
+killed, the file is complete and counts the finished checks. The other checks have no points.
 
     JSON             everything, for programs of ewe
     JUnit            for continuous integration
     Gradescope       results.json
+    GitHub Classroom the results that a step of a workflow hands to the reporter
     Classroom 50     result.json, schema classroom50/result/v1
     PrairieLearn     results.json
     Autolab          the last line of standard output
 
-A server decides what it sends, and so what a report quotes: a gigabyte, binary bytes, characters that become six in
-JSON. No report is larger than MOST_BYTES. fitted() makes a report with ever shorter texts until it fits.
+A report quotes the server's output, and the output may be a gigabyte, binary bytes, or characters that take six
+bytes in JSON. No report is larger than MAX_FILE_BYTES: fitted() shortens the texts of a report until it fits.
 """
 
 from __future__ import annotations
@@ -19,32 +20,35 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape, quoteattr
 
+from ewe import svg
 from ewe.config.messages import ConfigError
-from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, clip
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, clip
 
-NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# PrairieLearn refuses results of more than 1 MB; a browser and a mail server like no larger ones, either.
-MOST_BYTES = 1_000_000
+# PrairieLearn refuses results of more than 1 MB. Larger pages also make browsers slow, and mail servers refuse
+# them.
+MAX_FILE_BYTES = 1_000_000
 TEXT_LENGTHS = (8000, 2000, 500, 100)
-NOT_FINISHED = "The grader was stopped before it had finished: the checks that did not run have no points."
+UNPROTECTED = (
+    "The program ran as the grader's account, so it could have changed this report. Limits that need root did not"
+    " hold: on its processes, and on files in /tmp, /var/tmp and /dev/shm."
+)
+NOT_FINISHED = "The grader was stopped before it had finished. The checks that did not run have no points."
 
 
 def fitted(make: Callable[[Report, int], str]) -> Callable[[Report], str]:
-    """Return a format whose result has at most MOST_BYTES. make: gets the most characters of one text."""
+    """Decorate a format so that its result has at most MAX_FILE_BYTES. `make` gets the maximum of one text."""
 
     @functools.wraps(make)
     def made(report: Report) -> str:
-        for most in TEXT_LENGTHS:
-            text = make(report, most)
-            if len(text.encode(errors="replace")) <= MOST_BYTES:
+        for max_chars in TEXT_LENGTHS:
+            text = make(report, max_chars)
+            if len(text.encode(errors="replace")) <= MAX_FILE_BYTES:
                 break
         return text
 
@@ -56,36 +60,36 @@ def as_json(table: object) -> str:
 
 
 def to_json(report: Report) -> str:
-    """Return everything; where that is more than MOST_BYTES, the steps of checks that passed are left out first."""
+    """Return the whole report. If it exceeds MAX_FILE_BYTES, first leave out the steps of checks that passed."""
     table = report.as_dict()
     for keep in ((PASSED, FAILED, ERROR), (FAILED, ERROR), ()):
         for verdict in table["verdicts"]:
             if verdict["status"] not in keep:
                 verdict["steps"] = []
         text = as_json(table)
-        if len(text.encode(errors="replace")) <= MOST_BYTES:
+        if len(text.encode(errors="replace")) <= MAX_FILE_BYTES:
             return text
     for most in (2000, 500, 60):
         text = as_json(shortened(table, most))
-        if len(text.encode(errors="replace")) <= MOST_BYTES:
+        if len(text.encode(errors="replace")) <= MAX_FILE_BYTES:
             break
     return text
 
 
-def shortened(value: Any, most: int) -> Any:
-    """Return JSON's values with every text of at most so many characters."""
+def shortened(value: Any, maximum: int) -> Any:
+    """Return a value of JSON with every text clipped to `maximum` characters."""
     if isinstance(value, str):
-        return clip(value, most)
+        return clip(value, maximum)
     if isinstance(value, list):
-        return [shortened(each, most) for each in value]
+        return [shortened(each, maximum) for each in value]
     if isinstance(value, dict):
-        return {key: shortened(each, most) for key, each in value.items()}
+        return {key: shortened(each, maximum) for key, each in value.items()}
     return value
 
 
 @fitted
-def to_gradescope(report: Report, most: int) -> str:
-    """Return results.json: a score and a status for each check; the speed for Gradescope's leaderboard."""
+def to_gradescope(report: Report, maximum: int) -> str:
+    """Return Gradescope's results.json: score and status of each check, and the speed for the leaderboard."""
     tests: list[dict[str, Any]] = [
         {
             "name": f"{verdict.name}: {verdict.proves}",
@@ -93,7 +97,7 @@ def to_gradescope(report: Report, most: int) -> str:
             "score": verdict.score,
             "max_score": verdict.points,
             "status": "passed" if verdict.status == PASSED else "failed",
-            "output": verdict.text(most),
+            "output": verdict.text(maximum),
             "output_format": "text",
             "visibility": "visible",
             "extra_data": {"again": clip(verdict.again, 1000)},
@@ -103,7 +107,7 @@ def to_gradescope(report: Report, most: int) -> str:
     table = {
         "score": report.score,
         "execution_time": round(report.seconds),
-        "output": summary_line(report) if report.finished else NOT_FINISHED,
+        "output": outcome(report),
         "output_format": "text",
         "test_output_format": "text",
         "test_name_format": "text",
@@ -117,7 +121,7 @@ def to_gradescope(report: Report, most: int) -> str:
 
 
 def leaderboard(report: Report) -> list[dict[str, Any]]:
-    """Return Gradescope's field `leaderboard`; [] for a server without speed, which is then not listed."""
+    """Return Gradescope's field `leaderboard`. A server without a speed is not listed: return []."""
     speed = report.speed
     if speed is None or speed["failure"]:
         return []
@@ -133,27 +137,30 @@ def leaderboard(report: Report) -> list[dict[str, Any]]:
 
 
 def rate_of(speed: dict[str, Any]) -> dict[str, Any]:
-    """Return the ratio of the rates at the claimed load, from a Speed or from its JSON, whose keys are texts."""
+    """Return the ratio of the rates at the claimed load. The keys are numbers in a Speed, and texts in its JSON."""
     rates = speed["rates"]
     found: dict[str, Any] = rates.get(speed["claim"]) or rates[str(speed["claim"])]
     return found
 
 
 @fitted
-def to_classroom50(report: Report, most: int) -> str:
-    """Return result.json of Classroom 50. Who submitted what is taken from GitHub's environment variables."""
-    repository = os.environ.get("GITHUB_REPOSITORY", "")
+def to_classroom50(report: Report, maximum: int) -> str:
+    """Return Classroom 50's result.json.
+
+    Its runner gives the identity in environment variables, and sets the owner, the type and the two times itself
+    (https://github.com/foundation50/classroom50/wiki/Advanced-Autograding).
+    """
+    commit = os.environ.get("COMMIT_URL", "")
     table = {
         "schema": "classroom50/result/v1",
-        "classroom": os.environ.get("CLASSROOM50_CLASSROOM", ""),
-        "assignment": os.environ.get("CLASSROOM50_ASSIGNMENT", report.lab),
-        "assignment_type": os.environ.get("CLASSROOM50_ASSIGNMENT_TYPE", "individual"),
-        "owner": os.environ.get("GITHUB_ACTOR", ""),
-        "submission": os.environ.get("GITHUB_REF_NAME", ""),
-        "commit": os.environ.get("GITHUB_SHA", ""),
-        "release": os.environ.get("CLASSROOM50_RELEASE", ""),
-        "review": os.environ.get("CLASSROOM50_REVIEW", ""),
-        "repository": repository,
+        "classroom": os.environ.get("CLASSROOM", ""),
+        "assignment": os.environ.get("ASSIGNMENT", report.lab),
+        "assignment_type": os.environ.get("ASSIGNMENT_TYPE", "individual"),
+        "owner": os.environ.get("OWNER", ""),
+        "submission": os.environ.get("SUBMISSION_TAG", ""),
+        "commit": commit,
+        "release": os.environ.get("RELEASE_URL", ""),
+        "review": os.environ.get("REVIEW_URL", commit),
         "datetime": moment(report.began),
         "graded_at": moment(report.began + report.seconds),
         "score": report.score,
@@ -164,7 +171,7 @@ def to_classroom50(report: Report, most: int) -> str:
                 "passed": verdict.status == PASSED,
                 "score": verdict.score,
                 "max-score": verdict.points,
-                "output": verdict.text(most),
+                "output": verdict.text(maximum),
             }
             for verdict in report.verdicts
         ],
@@ -173,12 +180,39 @@ def to_classroom50(report: Report, most: int) -> str:
 
 
 @fitted
-def to_prairielearn(report: Report, most: int) -> str:
+def to_classroom(report: Report, maximum: int) -> str:
+    """Return the results for GitHub Classroom's reporter, a step of a workflow, which wants them in base64.
+
+    https://github.com/classroom-resources/autograding-grading-reporter adds the scores of the tests.
+    """
+    table = {
+        "version": 1,
+        "status": "pass" if report.all_passed else "fail",
+        "max_score": report.points,
+        "tests": [
+            {
+                "name": f"{verdict.name}: {verdict.proves}",
+                "status": "pass" if verdict.status == PASSED else "fail",
+                "score": verdict.score,
+                "message": verdict.text(maximum),
+                "test_code": clip(verdict.again, 1000),
+                "filename": "",
+                "line_no": 0,
+                "execution_time": f"{verdict.seconds:.1f}s",
+            }
+            for verdict in report.verdicts
+        ],
+    }
+    return as_json(table)
+
+
+@fitted
+def to_prairielearn(report: Report, maximum: int) -> str:
     """Return results.json of PrairieLearn, which takes at most 1 MB."""
     table = {
         "gradable": True,
         "score": round(report.score / report.points, 6) if report.points else float(report.all_passed),
-        "message": summary_line(report) if report.finished else NOT_FINISHED,
+        "message": outcome(report),
         "output": "",
         "tests": [
             {
@@ -187,7 +221,7 @@ def to_prairielearn(report: Report, most: int) -> str:
                 "points": verdict.score,
                 "max_points": verdict.points,
                 "message": verdict.status,
-                "output": verdict.text(most),
+                "output": verdict.text(maximum),
             }
             for verdict in report.verdicts
         ],
@@ -196,16 +230,16 @@ def to_prairielearn(report: Report, most: int) -> str:
 
 
 @fitted
-def to_junit(report: Report, most: int) -> str:
+def to_junit(report: Report, maximum: int) -> str:
     """Return JUnit's XML: one testsuite, one testcase for each check."""
-    count = dict.fromkeys((PASSED, FAILED, ERROR, NOT_RUN), 0)
+    count = dict.fromkeys((PASSED, FAILED, ERROR, NOT_RUN, NOT_JUDGED), 0)
     for verdict in report.verdicts:
         count[verdict.status] += 1
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         "<testsuites>",
         f'<testsuite name={attribute(f"ewe-grade {report.lab}")} tests="{len(report.verdicts)}" '
-        f'failures="{count[FAILED]}" errors="{count[ERROR]}" skipped="{count[NOT_RUN]}" '
+        f'failures="{count[FAILED]}" errors="{count[ERROR]}" skipped="{count[NOT_RUN] + count[NOT_JUDGED]}" '
         f'time="{report.seconds:.3f}" timestamp="{moment(report.began)[:19]}">',
     ]
     for verdict in report.verdicts:
@@ -214,23 +248,29 @@ def to_junit(report: Report, most: int) -> str:
         if verdict.status == PASSED:
             lines.append(f"{start}/>")
             continue
-        kind = {FAILED: "failure", ERROR: "error", NOT_RUN: "skipped"}[verdict.status]
+        kind = {FAILED: "failure", ERROR: "error", NOT_RUN: "skipped", NOT_JUDGED: "skipped"}[verdict.status]
         inner = f"<{kind} message={attribute(clip(verdict.did, 500) or verdict.status)}"
-        inner += "/>" if kind == "skipped" else f">{escape(clean(verdict.text(most)))}</{kind}>"
+        inner += "/>" if kind == "skipped" else f">{svg.clean(verdict.text(maximum))}</{kind}>"
         lines.append(f"{start}>{inner}</testcase>")
     return "\n".join([*lines, "</testsuite>", "</testsuites>", ""])
 
 
 def to_autolab(report: Report) -> str:
-    """Return Autolab's line: the points of each check; for its scoreboard the points, the failed checks, the speed.
+    """Return Autolab's line: the points of each check. Its scoreboard shows points, failed checks and the speed.
 
-    It must be the last line of standard output.
+    The line must be the last one on standard output.
     """
     scores = {verdict.name: verdict.score for verdict in report.verdicts}
     board: list[float] = [report.score, len(report.failed)]
     if report.speed is not None:
         board.append(0 if report.speed["failure"] else rate_of(report.speed)["median"])
     return json.dumps({"scores": scores, "scoreboard": board})
+
+
+def outcome(report: Report) -> str:
+    """Return the summary for a platform, with what the mark rests on."""
+    text = summary_line(report) if report.finished else NOT_FINISHED
+    return f"{text}\n{UNPROTECTED}" if report.unprotected else text
 
 
 def summary_line(report: Report) -> str:
@@ -244,17 +284,15 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def clean(text: str) -> str:
-    """Return a text without characters that XML cannot hold."""
-    return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 def attribute(text: str) -> str:
-    return quoteattr(clean(text).replace("\n", " "))
+    return svg.quoted(text.replace("\n", " "))
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, whole. Raises ConfigError."""
+    """Replace a file atomically: a reader sees the complete old file or the complete new one.
+
+    Raises ConfigError.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -266,13 +304,14 @@ def write(path: Path, text: str) -> None:
         os.chmod(file.name, 0o666 & ~mask)
         os.replace(file.name, path)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
 
 FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {
-    "json": ("everything, as JSON", to_json),
+    "json": ("the whole report, as JSON", to_json),
     "junit": ("JUnit's XML", to_junit),
     "gradescope": ("Gradescope's results.json", to_gradescope),
+    "classroom": ("the results for GitHub Classroom's reporter, as JSON", to_classroom),
     "classroom50": ("Classroom 50's result.json", to_classroom50),
     "prairielearn": ("PrairieLearn's results.json", to_prairielearn),
 }

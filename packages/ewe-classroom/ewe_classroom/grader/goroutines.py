@@ -1,8 +1,8 @@
-"""Who works in a program of Go: goroutines, which the kernel does not see, in place of threads.
+"""Count the goroutines of a Go program. They do the work of threads, but the kernel does not see them.
 
-Go runs goroutines on threads of its runtime. Their number says nothing about the program's model: thousands of
-goroutines wait for clients on a handful of threads, and a file that is slow to open brings one thread more. The
-runtime itself tells which goroutines there are. At SIGQUIT it writes the stack of each one, and ends the program:
+Go runs goroutines on the threads of its runtime. The number of these threads says nothing about the program's
+model: thousands of goroutines wait for clients on a few threads, and a file that is slow to open adds a thread. But
+the runtime lists its goroutines: at SIGQUIT it writes the stack of each goroutine, and ends the program:
 
     goroutine 7 [IO wait]:
     internal/poll.runtime_pollWait(0x7f..., 0x72)
@@ -11,46 +11,42 @@ runtime itself tells which goroutines there are. At SIGQUIT it writes the stack 
     main.Converse({0x5e..., 0xc00...}, {0x7ff..., 0x9})
             /home/student/server.go:41 +0x11c
 
-No library is needed in the program, and no build option. Each count costs a server, so the check starts it three
-times: without clients, with held clients, and after these have gone.
+The program needs no library and no build option. Each count ends the server, so the check starts the server three
+times: it counts without clients, with stalled clients, and after these have disconnected.
 
-What can go wrong: a program that handles SIGQUIT itself writes no stacks. The verdict says so.
+Possible failures: a program that handles SIGQUIT itself writes no stacks. The verdict says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 import signal
 from collections import Counter
 
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.scene import Scene, SceneClient
+from ewe_classroom.grader.sources import is_go_program
 
-BUILD_INFO = b"\xff Go buildinf:"  # in each program that the Go tools have linked: debug/buildinfo
-# Number 0 is a thread's own stack, on which the runtime waits: no goroutine.
+# Number 0 is not a goroutine: it is the stack of a thread on which the runtime waits.
 STACK = re.compile(r"^goroutine [1-9]\d* .*?\[([^\],]*).*?\]:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
-# A call of the program: the goroutines of the runtime have none, nor has the one that hands signals to the program.
+# A call of the program's own code. The runtime's goroutines have none, and neither has the one that delivers
+# signals.
 OF_PROGRAM = re.compile(r"^(?!runtime\.|os/signal\.|created by )\S.*\(", re.MULTILINE)
-BESIDE_THE_LOOP = 1  # an event loop may have one goroutine that waits for signals and wakes the loop
+EXTRA_GOROUTINES = 1  # an event loop may have one more goroutine, which waits for signals and wakes the loop
 
 
 def is_go(pid: int) -> bool:
-    """Return whether the program of a process was built by Go."""
-    try:
-        with (
-            open(f"/proc/{pid}/exe", "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program,
-        ):
-            return program.find(BUILD_INFO) >= 0
-    except (OSError, ValueError):
-        return False
+    """Return whether Go built the program of a process."""
+    return is_go_program(f"/proc/{pid}/exe")
 
 
 def servers(scene: Scene) -> list[int]:
-    """Return the processes that hold the listening socket: `go run` and a shell beside them do not."""
+    """Return the processes with the listening socket.
+
+    This leaves out `go run` and a shell that started the server.
+    """
     return list(processes.holders(processes.listens(scene.subject.port), scene.subject.running()))
 
 
@@ -59,11 +55,11 @@ def runs_go(scene: Scene) -> bool:
 
 
 def stacks(text: str) -> list[tuple[str, str]]:
-    """Return the state and the stack of each goroutine of the program that a dump shows."""
+    """Return the state and the stack of each goroutine in a dump that runs code of the program."""
     return [(state, stack) for state, stack in STACK.findall(text) if OF_PROGRAM.search(stack)]
 
 
-def count(scene: Scene) -> list[tuple[str, str]]:
+def count_goroutines(scene: Scene) -> list[tuple[str, str]]:
     """End the server by SIGQUIT; return the state and the stack of each of its goroutines."""
     scene.note(do="signal", signal="SIGQUIT")
     for pid in servers(scene):
@@ -74,69 +70,79 @@ def count(scene: Scene) -> list[tuple[str, str]]:
     if not found:
         scene.fail(
             "the program was sent SIGQUIT, and wrote no stacks of goroutines",
-            "leave SIGQUIT to Go's runtime: by its stacks the grader counts goroutines",
-            "signal.Notify() without a list of signals takes all of them",
+            "leave SIGQUIT to Go's runtime: the grader counts goroutines by the stacks",
+            "signal.Notify() without a list of signals catches all signals",
         )
     return found
 
 
-def again(scene: Scene) -> None:
+def restart_server(scene: Scene) -> None:
     """Start the server again, for the next count."""
     for client in scene.clients:
         client.close()
     scene.clients.clear()
     problem = scene.start_again()
     if problem:
-        scene.fail(f"the server was started again on the same port, and {problem}", "listen again at once")
+        scene.fail(
+            f"the server was started again on the same port, and {problem}",
+            "listen immediately after a restart",
+        )
 
 
 def in_words(found: list[tuple[str, str]]) -> str:
-    """Return how many goroutines are in which state: "12 in IO wait, 1 in syscall"."""
+    """Return the number of goroutines in each state: "12 in IO wait, 1 in syscall"."""
     return ", ".join(f"{number} in {state}" for state, number in sorted(Counter(s for s, _ in found).items()))
 
 
-def hold(scene: Scene, number: int) -> list[Client]:
-    held = [scene.hold("half", f"/{each}.txt", f"held {each + 1}") for each in range(number)]
+def hold(scene: Scene, number: int) -> list[SceneClient]:
+    """Connect clients that stall after half a request; wait until the server is quiescent; return the clients."""
+    stalled = [scene.hold("half", f"/{each}.txt", f"stalled {each + 1}") for each in range(number)]
     scene.settle(sure=True)
-    return held
+    return stalled
 
 
 def judge(scene: Scene, kind: str, number: int) -> None:
-    """Count goroutines without clients, beside held ones, and after these; fail unless they fit the model."""
+    """Count goroutines before, during and after `number` stalled clients; fail unless the counts fit the model."""
     scene.settle()
     alone = len(scene.subject.running())
-    before = count(scene)
-    again(scene)
+    before = count_goroutines(scene)
+    restart_server(scene)
     hold(scene, number)
     more = len(scene.subject.running()) - alone
-    during = count(scene)
+    during = count_goroutines(scene)
     grown = len(during) - len(before)
-    what = f"{number} held clients brought {grown} goroutines more"
+    what = f"{number} stalled clients brought {grown} goroutines more"
     seen = f"{what} (now {in_words(during)})"
     if kind == "thread" and (grown != number or more > 0):
         scene.fail(seen, f"{number} goroutines more", "connections are not served by a goroutine each")
+    if kind == "fixed" and len(before) < scene.workers:
+        scene.fail(
+            f"the program has {len(before)} goroutines before the first client connects ({in_words(before)})",
+            f"at least {scene.workers}: the workers start before the first client comes",
+            "the main goroutine serves the clients, or the workers are started only when they are needed",
+        )
     if kind in ("fixed", "one") and grown > 0:
         scene.fail(
             seen, "the same number as without clients", "a goroutine is started for each connection (go ...)"
         )
-    if kind == "one" and len(during) > 1 + BESIDE_THE_LOOP:
+    if kind == "one" and len(during) > 1 + EXTRA_GOROUTINES:
         scene.fail(
             f"the program has {len(during)} goroutines ({in_words(during)})",
             "one goroutine, the event loop, and at most one that waits for signals",
             "helper goroutines do the work that the loop should do without blocking",
         )
-    again(scene)
+    restart_server(scene)
     for client in hold(scene, number):
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
     scene.settle()
-    left = count(scene)
+    left = count_goroutines(scene)
     if len(left) > len(before):
         scene.fail(
-            f"{len(left) - len(before)} goroutines remain after their {number} clients have gone "
+            f"{len(left) - len(before)} goroutines remain after their {number} clients have disconnected "
             f"({in_words(left)})",
             "end the goroutine of a connection with the connection",
-            "a goroutine waits for a channel or a lock that will not come",
+            "a goroutine still waits on a channel or a lock, and no other goroutine will wake it",
         )
     scene.confirm(what)

@@ -1,8 +1,16 @@
 """One run: a lab's checks against one server, from the first start to the last verdict.
 
-for each check:  a server (a new one if the check asks for it, or if the check before has failed)
+for each check:  a server (a new one if the check requires it, or if the check before has failed)
                  a scene ─▶ the check's function ─▶ Verdict: passed, failed with evidence, or error
-                 the report is handed out, so that it can be written before the next check begins
+                 on_verdict() gets the report, and can write it before the next check begins
+
+A server for one client at a time cannot lose a wake-up or share a buffer, and so passes many checks without any
+work. A lab therefore lets such checks *need* another one (`needs` in scheme.py): they give points only together
+with it. The checks that others need run early.
+
+One fault costs the points of one check. A check that meets a fault that an earlier check has found goes on without
+that expectation, or with the number of workers that was found (`Findings` in scene.py). A check that cannot go on
+is "not judged", and names the check on which it rests (dependencies.py).
 """
 
 from __future__ import annotations
@@ -16,51 +24,79 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
+import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import Check
-from ewe_classroom.grader.kinds import kind
-from ewe_classroom.grader.sandbox import Limits
-from ewe_classroom.grader.scene import Fault, Scene
+from ewe_classroom.grader.dependencies import rests_on
+from ewe_classroom.grader.kinds import DATA, kind
+from ewe_classroom.grader.processes import HiddenProcess
+from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.grader.scene import (
+    FailedExpectation,
+    Findings,
+    MissingProgram,
+    NotJudged,
+    OutOfTime,
+    Scene,
+)
 from ewe_classroom.grader.scheme import Item, Scheme
 from ewe_classroom.grader.speed import SPEED, judge, run_speed
 from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, Recipe, Subject
-from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 from ewe_classroom.seeds import Seed
 
-ATTEMPTS = 3  # at a schedule that a server's time limit has broken
+MAX_ATTEMPTS = 3  # of a schedule, if a time limit of the server has disturbed it
+FIRST_CHECK = "idle-cpu"  # what this check finds decides how the others wait (scene.py)
+NOT_HIDDEN = (
+    "The server could read the labs' solutions, and the submissions of a class: to hide them, the grader needs root"
+    " or user namespaces."
+)
 REPLAY_FORMAT = "ewe-replay/1"
 
 
+def waits(verdict: Verdict) -> bool:
+    """Return whether a check has still to run."""
+    return verdict.status == NOT_RUN and not verdict.because
+
+
 class Grading:
-    """Grades one server. `directory` is empty, and the server's account may enter it."""
+    """Grades one server. directory: an empty directory that the server's account may enter."""
 
     def __init__(
         self,
         recipe: Recipe,
         scheme: Scheme,
         directory: Path,
-        limits: Limits,
+        limits: SandboxLimits,
         *,
         private_network: bool = False,
         record: Path | None = None,
         measures_speed: bool = False,
         seed: Seed | None = None,
+        student: str = "",
+        limit_s: float = 0.0,
         on_verdict: Callable[[Report, Verdict], None] = lambda report, verdict: None,
     ) -> None:
         self.recipe = recipe
-        self.scheme = scheme
+        self.scheme = scheme = scheme.suited(recipe.language)
         self.directory = directory
         self.limits = limits
         self.private_network = private_network
         self.record = record
         self.measures_speed = measures_speed or bool(scheme.speed.marks)
         self.seed = seed
+        self.student = student or (seed.name if seed is not None else "")
         self.first_port = seed.port if seed is not None else FIRST_PORT
+        self.limit_s = limit_s
+        self.deadline = float("inf")  # of the whole run (time.monotonic())
+        self.restless = False  # the check idle-cpu has found that the server never sleeps
+        self.findings = Findings()
+        self.fault = ""  # the name of the fault by which the last check has failed (Scene.fault())
         self.on_verdict = on_verdict
         self.kind = kind(scheme.subject)
-        self.site = self.kind.site(directory, seed)
-        self.starts = 0
-        self.subject: Subject | None = None
+        self.site = self.kind.site(directory, seed)  # the files that the server serves
+        self.starts = 0  # how often a server was started
+        self.subject: Subject | None = None  # the running server
 
     def report(self) -> Report:
         """Return a report in which no check has run."""
@@ -73,7 +109,11 @@ class Grading:
             shlex.join(self.recipe.command),
             verdicts,
             private_network=self.private_network,
-            student=self.seed.name if self.seed is not None else "",
+            student=self.student,
+            seeded=self.seed is not None,
+            limit_s=self.limit_s,
+            unprotected=self.limits.account is None and self.scheme.subject != DATA,
+            notes=[] if self.limits.hidden or self.scheme.subject == DATA else [NOT_HIDDEN],
         )
 
     def verdict(self, item: Item) -> Verdict:
@@ -85,62 +125,149 @@ class Grading:
         return verdict
 
     def run(self) -> Report:
-        """Run every check; return the report."""
+        """Run every check: FIRST_CHECK, then the checks that others need, then the others. Return the report."""
         report = self.report()
         start = time.monotonic()
+        self.deadline = start + self.limit_s if self.limit_s else float("inf")
+        self.findings = Findings()
+        pairs = list(zip_longest(report.verdicts, self.scheme.items))
+        needed = {name for item in self.scheme.items for name in item.needs}
+        pairs.sort(key=lambda pair: (pair[0].name != FIRST_CHECK, pair[0].name not in needed))
+        held: list[tuple[Item | None, Verdict]] = []  # depend on checks that have not run yet
         try:
-            for verdict, item in zip_longest(report.verdicts, self.scheme.items):
+            for verdict, item in pairs:
                 began = time.monotonic()
-                if item is None:
+                if began > self.deadline:
+                    verdict.because = self.limit_text()
+                elif item is None:
                     report.speed = self.run_speed(verdict)
                 else:
                     self.run_check(item, verdict)
+                    if verdict.status == FAILED:
+                        for name in filter(None, (verdict.name, self.fault)):
+                            self.findings.faults.setdefault(name, verdict.name)
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.seconds = round(time.monotonic() - start, 3)
+                report.restless = self.restless
                 verdict.clip()
-                self.on_verdict(report, verdict)
+                held.append((item, verdict))
+                held = [(item, each) for item, each in held if not self.hand_over(report, item, each)]
         finally:
             self.end_subject()
         report.finished = True
         return report
 
+    def hand_over(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
+        """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.
+
+        A check that has passed is "not judged" unless the checks that it needs have passed, too. A check that has
+        failed is "not judged" if one on which it rests has failed, too (dependencies.py). If the server passes that
+        one, and the points are lost to a need alone, it explains no failure.
+        """
+        if item is not None and verdict.status == FAILED:
+            reasons = rests_on(verdict.name)
+            rests = [each for each in report.verdicts if each.name in reasons]
+            if any(waits(each) for each in rests):
+                return False
+            causes = [
+                each
+                for each in rests
+                if each.status in (FAILED, NOT_JUDGED)
+                and each.points
+                and each.name not in self.findings.passed
+            ]
+            if causes:
+                cause = causes[0].name
+                verdict.leave_open(
+                    f"it rests on {cause}: {reasons[cause]}. Mend that first. What happened here: {verdict.did}"
+                )
+        if item is not None and verdict.status == PASSED:
+            needed = [each for each in report.verdicts if each.name in item.needs and each.status != PASSED]
+            if any(waits(each) for each in needed):
+                return False
+            if needed:
+                self.findings.passed.add(verdict.name)
+                verdict.status = NOT_JUDGED
+                verdict.because = (
+                    f"it rests on {needed[0].name}. This server passes {verdict.name}, and so does one without any "
+                    f"work on this lab: the points come as soon as {needed[0].name} passes."
+                )
+        self.on_verdict(report, verdict)
+        return True
+
     def run_check(self, item: Item, verdict: Verdict) -> None:
         """Run one check; fill in its verdict.
 
-        A server may give up a client that sends or reads nothing for some seconds. On a busy machine a schedule can
-        take so long, and a gate then opens by itself. A fault that comes after this proves nothing: the check is
-        run again.
+        A server may disconnect a client that sends or reads nothing for some seconds. On a busy machine a schedule
+        can take so long; the gate of that client then opens by itself. A fault after this proves nothing, so the
+        check is run again.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             scene = self.run_once(item, verdict)
-            late = scene is not None and verdict.status == FAILED and scene.gave_up()
+            if scene is None or verdict.status not in (PASSED, FAILED):
+                return
+            late = verdict.status == FAILED and scene.gave_up()
+            if scene.unproved or (late and self.restless):
+                self.leave_open(verdict, scene)
+                return
             if not late:
                 return
 
+    def leave_open(self, verdict: Verdict, scene: Scene) -> None:
+        """Make a verdict "not judged": a server that is never quiescent could still have acted."""
+        if verdict.name == FIRST_CHECK:
+            return
+        waited = f" (here: {scene.unproved[0]})" if scene.unproved else ""
+        verdict.leave_open(
+            f"it rests on {FIRST_CHECK}: the server is never quiescent, so the end of a wait does not show that it "
+            f"will not act{waited}. Mend the busy waiting first."
+        )
+
+    def limit_text(self) -> str:
+        """Return why a check was not run."""
+        return f"the run had reached its limit of {self.limit_s:g} s (--limit)"
+
     def run_once(self, item: Item, verdict: Verdict) -> Scene | None:
-        """Run one check once; fill in its verdict; return its scene, None if the server did not start."""
+        """Run one check once; fill in its verdict. Return its scene, or None if the server did not start."""
         scene: Scene | None = None
+        self.fault = ""
         try:
             if item.check.fresh:
                 self.end_subject()
             scene = self.kind.scene(self.running_subject(item.check), item.options)
+            scene.deadline, scene.restless, scene.findings = self.deadline, self.restless, self.findings
+            scene.check = item.check.name
             item.check.function(scene)
             verdict.status = PASSED
+        except OutOfTime:
+            verdict.status, verdict.because = NOT_RUN, f"{self.limit_text()} within this check"
+        except MissingProgram as reason:
+            verdict.status, verdict.points = NOT_JUDGED, 0
+            verdict.because = f"{reason}. Its points do not count."
         except NotStarted as problem:
             verdict.status = FAILED
             verdict.did, verdict.output = str(problem), problem.output
             verdict.should = "start, and listen on the port that the command line names"
-        except Fault as fault:
+        except NotJudged as reason:
+            verdict.status, verdict.because = NOT_JUDGED, str(reason)
+        except FailedExpectation as fault:
             verdict.status = FAILED
+            self.fault = fault.name
             verdict.sent = fault.sent or verdict.sent
             verdict.did, verdict.should, verdict.because = fault.did, fault.should, fault.because
+        except HiddenProcess as hidden:
+            verdict.status, verdict.did = FAILED, str(hidden)
+            verdict.should = (
+                "let the grader read the descriptors of the server's processes, as `ls -l /proc/PID/fd`"
+            )
         except Exception:
             verdict.status = ERROR
             verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
-            verdict.should = "report it, with the command that shows it"
+            verdict.should = "report this fault of the grader, with the command that shows it"
         if scene is not None:
             scene.close()
             self.subject = scene.subject
+            self.restless = scene.restless
             verdict.facts = scene.confirmations
             verdict.steps = scene.steps
             if verdict.status != PASSED:
@@ -152,13 +279,13 @@ class Grading:
         return scene
 
     def run_speed(self, verdict: Verdict) -> dict[str, object] | None:
-        """Measure the speed beside the reference; fill in its verdict; return what was measured."""
+        """Measure the speed beside the reference; fill in the verdict. Return the figures, or None without any."""
         self.end_subject()
         try:
             subject = self.running_subject()
             port = subject.port + 1000 if self.private_network else processes.free_port()
             speed = run_speed(subject, self.scheme.speed, self.scheme.name, self.directory, port)
-        except (NotStarted, Fault) as problem:
+        except (NotStarted, FailedExpectation) as problem:
             verdict.status, verdict.earned = FAILED, 0
             verdict.did = str(problem)
             verdict.output = problem.output if isinstance(problem, NotStarted) else ""
@@ -167,7 +294,7 @@ class Grading:
         except Exception:
             verdict.status, verdict.earned = ERROR, 0
             verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
-            verdict.should = "report it, with the command that shows it"
+            verdict.should = "report this fault of the grader, with the command that shows it"
             return None
         judge(speed, verdict, self.scheme.speed)
         if verdict.status != PASSED:
@@ -175,7 +302,7 @@ class Grading:
         return speed.as_dict()
 
     def running_subject(self, check: Check | None = None) -> Subject:
-        """Return the server, started if none runs as the check wants it. Raises NotStarted."""
+        """Return a running server that suits the check; start one if necessary. Raises NotStarted."""
         descriptors = check.descriptors if check is not None else 0
         environment = check.environment if check is not None else {}
         if self.subject is not None and (not self.subject.alive() or self.subject.environment != environment):
@@ -183,7 +310,13 @@ class Grading:
         if self.subject is None:
             port = self.first_port + self.starts % 1000 if self.private_network else processes.free_port()
             self.starts += 1
-            limits = replace(self.limits, descriptors=descriptors or self.limits.descriptors)
+            # A server that is no model of ewe does without ewe: it could start ewe in its place.
+            ewe_home = (str(Path(ewe.__file__).resolve().parent),) if self.recipe.language == "python" else ()
+            limits = replace(
+                self.limits,
+                descriptors=descriptors or self.limits.descriptors,
+                also_hidden=ewe_home if self.limits.hidden else (),
+            )
             subject: Subject = self.kind.subject(
                 self.recipe, self.site, self.scheme.workers, limits, port, self.directory / "output",
                 environment,
@@ -197,7 +330,7 @@ class Grading:
             self.subject = None
 
     def write_replay(self, verdict: Verdict) -> None:
-        """Write what was sent, and when, as JSON lines: `ewe-grade --replay FILE` sends it again."""
+        """Write the steps of a check with their times as JSON lines, for `ewe-grade --replay FILE`."""
         assert self.record is not None
         self.record.mkdir(parents=True, exist_ok=True)
         head: dict[str, object] = {"format": REPLAY_FORMAT, "check": verdict.name, "lab": self.scheme.name}

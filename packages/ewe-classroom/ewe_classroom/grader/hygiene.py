@@ -1,4 +1,4 @@
-"""Checks of hygiene: what stays behind when clients have gone, and what a server does while it is idle."""
+"""Checks of hygiene: resources that clients leave behind, and the work of an idle server."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from collections.abc import Callable
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 
-EACH = 8
+CLIENTS_OF_EACH_KIND = 8
 WINDOW_S = 0.5
-WINDOWS = 8  # at most, one after the other, while too little is seen to tell
-BUSY = 0.2  # of the window in which the server runs or waits for a processor
-WAKE_UPS = 40.0  # a second; a timer of 50 ms needs 20
+MAX_WINDOWS = 8  # the most windows in a row, while the measurement is inconclusive
+MAX_BUSY_SHARE = 0.2  # share of a window in which the server runs or waits for a processor
+# Share of a window in which the server runs: below it, the waits for a processor alone do not prove a busy loop
+MIN_RUN_SHARE = MAX_BUSY_SHARE / 4
+MEMORY_VISITS = 120
+MAX_GROWTH_BYTES = 16 * 1024  # of memory, for each of the MEMORY_VISITS
+MAX_WAKE_UPS_PER_S = 40.0  # wake-ups a second; a timer of 50 ms needs 20
 
 
 def get(scene: Scene) -> None:
     client = scene.client().ask("/hello.txt", Connection="close")
-    scene.until(client.answered_or_over, "an answer")
+    scene.until(client.answered_or_over, "a response")
     client.close()
 
 
 def leave_silent(scene: Scene) -> None:
-    """Connect and close without a byte."""
+    """Connect, and close without sending a byte."""
     client = scene.client()
     scene.until(lambda: client.connected or client.over(), "connected")
     client.close()
@@ -50,12 +54,12 @@ def reset_response(scene: Scene) -> None:
 
 def get_missing(scene: Scene) -> None:
     client = scene.client().ask("/missing.txt", Connection="close")
-    scene.until(client.answered_or_over, "an answer")
+    scene.until(client.answered_or_over, "a response")
     client.close()
 
 
 VISITS: dict[str, Callable[[Scene], None]] = {
-    "were answered": get,
+    "got a response": get,
     "asked for a missing file": get_missing,
     "connected and closed": leave_silent,
     "closed after half a request": leave_halfway,
@@ -65,7 +69,7 @@ VISITS: dict[str, Callable[[Scene], None]] = {
 
 
 def open_descriptors(scene: Scene) -> dict[tuple[int, int], str]:
-    """Return what every descriptor of every process leads to."""
+    """Return the target of every descriptor of every process of the server."""
     return {
         (pid, number): target
         for pid in scene.subject.running()
@@ -74,25 +78,34 @@ def open_descriptors(scene: Scene) -> dict[tuple[int, int], str]:
 
 
 def expect_closed(
-    scene: Scene, before: dict[tuple[int, int], str], how: str, should: str, because: str, first: str = ""
+    scene: Scene, before: dict[tuple[int, int], str], actions: str, should: str, because: str, first: str = ""
 ) -> None:
-    """Fail if EACH clients left descriptors open: more than half as many as there were clients.
+    """Fail if CLIENTS_OF_EACH_KIND clients left more than CLIENTS_OF_EACH_KIND // 2 descriptors open.
 
-    before: open_descriptors() before them. how: what they did. should, because: as Scene.fail() takes them. first:
-    what the descriptors begin with that the message shall name, if there are such.
+    before: open_descriptors() before the clients came. actions: of the clients, for the message. should, because:
+    arguments of Scene.fail(). first: the message names descriptors with this prefix, if there are any.
     """
-    most = len(before) + EACH // 2
-    scene.until(lambda: len(open_descriptors(scene)) <= most, "descriptors are closed")
+    max_descriptors = len(before) + CLIENTS_OF_EACH_KIND // 2
+    scene.until(lambda: len(open_descriptors(scene)) <= max_descriptors, "descriptors are closed")
     after = open_descriptors(scene)
-    if len(after) <= most:
+    if len(after) <= max_descriptors:
         return
     known = processes.sockets()
     extra = sorted(
         {processes.described(each, known) for key, each in after.items() if before.get(key) != each}
     )
     named = [each for each in extra if each.startswith(first)] or extra
+    if all("connection" in each for each in extra) and STAYS_OPEN in scene.findings.faults:
+        scene.fault(
+            STAYS_OPEN,
+            f"{CLIENTS_OF_EACH_KIND} clients {actions}, and their connections stay open",
+            should,
+            because,
+        )
+        return
     scene.fail(
-        f"{EACH} clients {how}, and {len(after) - len(before)} descriptors stay open: {'; '.join(named[:3])}",
+        f"{CLIENTS_OF_EACH_KIND} clients {actions}, and {len(after) - len(before)} descriptors stay open: "
+        f"{'; '.join(named[:3])}",
         should,
         because,
     )
@@ -100,14 +113,15 @@ def expect_closed(
 
 @check(
     "descriptors",
-    proves="every descriptor is closed when its client has gone, however the client went",
-    sends=f"{EACH} clients each that are answered, ask for a missing file, leave early, leave halfway, reset",
+    proves="the server closes every descriptor when its client has disconnected, also after a fault",
+    sends=f"{CLIENTS_OF_EACH_KIND} clients of each kind: normal, for a missing file, silent, with half a "
+    "request, with a reset",
     expects="as many open descriptors as before",
     why=(
-        "A process may open 1,024 descriptors. A server that loses one in each visit "
-        "stops after a thousand visits."
+        "A process may open 1,024 descriptors. A server that loses one descriptor for each client "
+        "stops after a thousand clients."
     ),
-    hint="Close in `finally`, or with `with`: the exception that a reset raises must not skip the close.",
+    hint="Close in `finally`, or use `with`: the exception of a reset must not skip the close.",
     fresh=True,
 )
 def descriptors(scene: Scene) -> None:
@@ -116,24 +130,24 @@ def descriptors(scene: Scene) -> None:
     scene.settle()
     for how, visit in VISITS.items():
         before = open_descriptors(scene)
-        for _ in range(EACH):
+        for _ in range(CLIENTS_OF_EACH_KIND):
             visit(scene)
-        scene.expect_alive(f"clients that {how}")
+        scene.expect_alive(f"clients {how}")
         expect_closed(
             scene, before, how,
-            "close each connection and each file when its client has gone",
+            "close each connection and each file when its client has disconnected",
             "a path through the code ends without close(): an exception, an early return, a copy in a list",
         )  # fmt: skip
-    scene.confirm(f"{EACH} clients of each of {len(VISITS)} kinds left no descriptor")
+    scene.confirm(f"{CLIENTS_OF_EACH_KIND} clients of each of {len(VISITS)} kinds left no descriptor")
 
 
 @check(
     "zombies",
-    proves="every child is waited for",
+    proves="the server waits for every child",
     sends="12 requests in turn; then 12 whose children end while the parent is stopped (SIGSTOP, SIGCONT)",
     expects="at most two zombies afterwards, each time",
-    why="A zombie keeps its place in the process table until its parent has called wait(). The table is finite.",
-    hint="In the SIGCHLD handler, or before each accept: os.waitpid(-1, os.WNOHANG) in a loop until it finds none.",
+    why="A zombie keeps its entry in the process table until its parent has called wait(). The table is finite.",
+    hint="In the SIGCHLD handler, or before each accept: call os.waitpid(-1, os.WNOHANG) until it finds no child.",
     fresh=True,
 )
 def zombies(scene: Scene) -> None:
@@ -141,7 +155,7 @@ def zombies(scene: Scene) -> None:
         return [pid for pid in scene.subject.family() if processes.state(pid) == "Z"]
 
     def reaped(requests: str, because: str) -> None:
-        scene.until(lambda: len(found()) <= 2, "children are reaped")
+        scene.until(lambda: len(found()) <= 2, "the server reaps its children")
         dead = found()
         if len(dead) > 2:
             scene.fail(
@@ -153,43 +167,44 @@ def zombies(scene: Scene) -> None:
     for _ in range(12):
         get(scene)
     reaped("12 requests in turn", "there is no SIGCHLD handler, and no waitpid() before accept()")
-    held = [scene.hold("half", f"/{number}.txt", f"held {number + 1}") for number in range(12)]
+    stalled = [scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(12)]
     scene.settle()
-    # A stopped process gets no signal: the SIGCHLDs of its children become one.
+    # A stopped process handles no signal, so the SIGCHLDs of its children merge into one.
     scene.signal(signal.SIGSTOP)
     scene.note(do="signal", signal="SIGSTOP")
-    for client in held:
+    for client in stalled:
         scene.release(client)
-    scene.until(lambda: all(client.over() for client in held), "all children have answered")
+    scene.until(lambda: all(client.over() for client in stalled), "all children have answered")
     scene.settle()
     scene.signal(signal.SIGCONT)
     scene.note(do="signal", signal="SIGCONT")
     reaped(
         "12 children that ended while the parent was stopped",
-        "the handler calls waitpid() once; several SIGCHLDs that come together are delivered as one",
+        "the handler calls waitpid() once; the kernel delivers several simultaneous SIGCHLDs as one",
     )
-    scene.confirm("12 children that ended in turn, and 12 that ended together, were reaped")
+    scene.confirm("the server reaped 12 children that ended in turn, and 12 that ended together")
 
 
 @check(
     "idle-cpu",
-    proves="a server that waits sleeps: it neither spins nor polls",
+    proves="a waiting server sleeps: it neither spins nor polls",
     sends="nothing; then half a request; then idle connections and a client that does not read",
-    expects=f"under {BUSY:.0%} of a processor and under {WAKE_UPS:.0f} wake-ups a second, each time",
-    why="A busy loop takes a whole processor from those who have work, and the battery of a laptop.",
+    expects=f"under {MAX_BUSY_SHARE:.0%} of a processor and under {MAX_WAKE_UPS_PER_S:.0f} wake-ups a second, "
+    "each time",
+    why="A busy loop takes a whole processor from programs that have work, and drains the battery of a laptop.",
     hint="Wait in the kernel: accept(), Condition.wait(), Queue.get(), select() without a short timeout.",
     fresh=True,
 )
 def idle_cpu(scene: Scene) -> None:
-    held: list[Client] = []
+    stalled: list[SceneClient] = []
 
     def half() -> None:
-        held.append(scene.hold("half", "/1.txt", "half a request"))
+        stalled.append(scene.hold("half", "/1.txt", "half a request"))
 
     def more() -> None:
         for number in range(3):
-            held.append(scene.client(f"idle {number + 1}"))
-        held.append(scene.hold("reader", "/large.bin", "does not read"))
+            stalled.append(scene.client(f"idle {number + 1}"))
+        stalled.append(scene.hold("reader", "/large.bin", "does not read"))
 
     get(scene)
     for label, act in (
@@ -201,31 +216,32 @@ def idle_cpu(scene: Scene) -> None:
             act()
         scene.settle()
         ran, wanted, wake_ups = watch(scene)
-        # On a busy machine a process waits for a processor at each wake-up: such a wait alone shows nothing.
-        if wanted > BUSY and ran > BUSY / 4:
+        # On a busy machine a process waits for a processor after each wake-up, so this wait alone proves nothing.
+        scene.restless = (wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE) or wake_ups > MAX_WAKE_UPS_PER_S
+        if wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE:
             scene.fail(
                 f"while {label}, the server wants {wanted:.0%} of a processor",
                 "sleep until an event comes",
-                "a loop asks again and again (busy waiting): non-blocking calls without "
+                "a loop repeats a test (busy waiting): non-blocking calls without "
                 "select(), or a flag in a loop",
             )
-        if wake_ups > WAKE_UPS:
+        if wake_ups > MAX_WAKE_UPS_PER_S:
             scene.fail(
                 f"while {label}, the server wakes up {wake_ups:.0f} times a second",
                 "sleep until an event comes",
-                "a loop sleeps for a short time and looks again (polling)",
+                "a loop sleeps for a short time and tests again (polling)",
             )
-    scene.confirm("the server slept while it was idle, and beside clients that were held")
+    scene.confirm("the server slept while it was idle, and while clients were stalled")
 
 
 def watch(scene: Scene) -> tuple[float, float, float]:
-    """Return how much of a processor the server had, how much it wanted, and its wake-ups in a second.
+    """Return the share of a processor that the server had, the share that it wanted, and its wake-ups a second.
 
-    It wants what it has, and the time in which a thread waits for a processor: on a busy machine, a loop that spins
-    gets only a share, but wants all.
+    The wanted share includes the time in which a thread waits for a processor: on a busy machine, a spinning loop
+    gets only a part of a processor, but wants all of it.
     """
     before, start = scene.subject.tasks(), time.monotonic()
-    for _ in range(WINDOWS):
+    for _ in range(MAX_WINDOWS):
         end = time.monotonic() + WINDOW_S
         while time.monotonic() < end:
             scene.pump(0.05)
@@ -234,9 +250,9 @@ def watch(scene: Scene) -> tuple[float, float, float]:
         ran = sum(now.ran_s - then.ran_s for now, then in both) / window
         wanted = ran + sum(now.queued_s - then.queued_s for now, then in both) / window
         turns = sum(now.turns - then.turns for now, then in both) / window
-        if wanted <= BUSY or ran > BUSY / 4:
+        if wanted <= MAX_BUSY_SHARE or ran > MIN_RUN_SHARE:
             break
-        # The processors are so busy that a loop that spins and one that polls look alike: watch for longer.
+        # The processors are so busy that a spinning loop and a polling loop look alike: watch for longer.
     return ran, wanted, turns
 
 
@@ -245,7 +261,7 @@ def watch(scene: Scene) -> tuple[float, float, float]:
     proves="memory does not grow with the number of requests",
     sends="60 requests to warm up, then 120 more; every fourth client leaves early",
     expects="less than 16 KB more for each connection",
-    why="What a server keeps of each request adds up: a million requests later it is ended by the kernel.",
+    why="Memory that a server keeps for each request adds up: after a million requests the kernel ends the server.",
     hint="Look for lists and dictionaries that only grow: connections, threads, caches without a limit.",
     fresh=True,
 )
@@ -258,16 +274,16 @@ def memory(scene: Scene) -> None:
     def used() -> int:
         return sum(processes.memory(pid) for pid in scene.subject.running())
 
-    visits(60)
+    visits(60)  # the first connections fill the caches of the interpreter
     scene.settle()
     before = used()
-    visits(120)
+    visits(MEMORY_VISITS)
     scene.settle()
-    grown = (used() - before) / 120
-    if grown > 16 * 1024:
+    grown = (used() - before) / MEMORY_VISITS
+    if grown > MAX_GROWTH_BYTES:
         scene.fail(
-            f"memory grew by {grown / 1024:.0f} KB for each of 120 connections",
-            "release what belongs to a connection when it ends",
-            "something of each request is kept in a list or a dictionary",
+            f"memory grew by {grown / 1024:.0f} KB for each of {MEMORY_VISITS} connections",
+            "release the objects of a connection when it ends",
+            "the server keeps objects of each request in a list or a dictionary",
         )
     scene.confirm(f"120 connections brought {max(grown, 0) / 1024:.1f} KB each")

@@ -1,7 +1,7 @@
-"""What a lab grades: a server, an engine of X-Switch, or the data of a measurement. `subject` in grading.toml.
+"""The kinds of submissions (`subject` in grading.toml): a server, an engine of X-Switch, or data of a measurement.
 
-Each kind has a recipe (what a path or a command on the command line means), a subject (what runs), and a scene
-(what a check is given). grading.py, verdicts and reports are the same for all.
+Each kind has a recipe (the meaning of a path or a command on the command line), a subject (the process under test),
+and a scene (the argument of a check). grading.py, verdicts and reports are the same for all kinds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ NAMES = (SERVER, ENGINE, DATA)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind. subject: called as Subject is. site: makes what all subjects of a grading share, in a directory,
-    with the numbers of a student if there is a seed.
+class SubjectKind:
+    """One kind of submission.
+
+    subject: has the parameters of Subject. site: writes the files that all subjects of a grading share into a
+    directory; with a seed, also the files of that student.
     """
 
     name: str
@@ -32,19 +34,21 @@ class Kind:
     scene: Callable[[Any, dict[str, Any]], Any]
 
 
-def kind(name: str) -> Kind:
-    """Return a kind. Its modules are imported now: a lab about servers needs neither X-Switch nor data."""
+def kind(name: str) -> SubjectKind:
+    """Return a kind by its name. The modules of the kinds are imported only now, when a lab is graded."""
     from ewe_classroom.grader import engine_scene, run_scene, scene, subject
 
     if name == ENGINE:
-        return Kind(
+        return SubjectKind(
             ENGINE, engine_scene.from_path, engine_scene.from_command,
             lambda directory, seed: engine_scene.Scripts(directory),
             engine_scene.EngineSubject, engine_scene.EngineScene,
         )  # fmt: skip
     if name == DATA:
-        return Kind(
+        return SubjectKind(
             DATA, run_scene.from_path, run_scene.from_command, lambda directory, seed: None,
             run_scene.RunSubject, run_scene.RunScene,
         )  # fmt: skip
-    return Kind(SERVER, subject.from_path, subject.from_command, subject.Site, subject.Subject, scene.Scene)
+    return SubjectKind(
+        SERVER, subject.from_path, subject.from_command, subject.ServedFiles, subject.Subject, scene.Scene
+    )

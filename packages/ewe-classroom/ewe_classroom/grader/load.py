@@ -1,15 +1,10 @@
-"""A closed loop of clients in one thread: each asks, waits for the whole response, and asks again.
+"""Slices of a closed loop (ewe/closed_loop.py), in which every answer has to be a file that the grader knows.
 
-    client 1   ask ▸▬▬▬▬▬ answered   ask ▸▬▬▬▬ answered   ask ▸ …
-    client 2   ask ▸▬▬▬▬▬▬▬ answered   ask ▸▬▬▬▬▬ answered   …
-               └── time of one response        no think time between two requests
+Each request has `Connection: close`, since not every server of a lab keeps connections open. A connection that the
+client closes first takes a port for a minute, so each slice uses another address (127.0.x.y) with all of its ports.
 
-The number of clients is the load: a slow server is asked less often, and no request is lost. Each request has a new
-connection and `Connection: close`, since not every server of a lab keeps connections open. One thread and epoll
-serve all clients, so that the client takes little of the processors that the server needs.
-
-What can go wrong: a connection that the client closes first stays in TIME_WAIT, and a port of the client is taken
-for a minute. Each slice therefore uses another address of the loopback network (127.0.x.y) with all of its ports.
+An answer is compared with the file's bytes. ewe's reader of responses is not asked: the comparison costs the client
+less of the processors that the servers need, and accepts each framing that a student's server may choose.
 
 Read next: speed.py, which compares two servers by slices of this loop.
 """
@@ -18,14 +13,15 @@ from __future__ import annotations
 
 import errno
 import re
-import select
-import socket
-import time
 from dataclasses import dataclass, field
+from functools import partial
 
-PATIENCE_S = 10.0  # without any event on any connection
+from ewe.closed_loop import ClientsTimedOut, ClosedLoad, ClosedLoop, WrongAnswer
+
+STALL_TIMEOUT_S = 10.0  # without any event on any connection
 HEAD_END = re.compile(rb"\r?\n\r?\n")
-RECEIVE_BYTES = 1 << 16
+STATUS_DIGITS = slice(9, 12)  # of a response: they follow `HTTP/1.1 `
+MAX_HEAD_BYTES = 1 << 16
 
 
 @dataclass
@@ -44,66 +40,41 @@ class Slice:
         return len(self.times_s) / self.seconds if self.seconds else 0.0
 
 
-class Asker:
-    """One client of the loop: one connection at a time."""
+class FileAnswer:
+    """An answer that has to be 200 with a file's bytes."""
 
-    def __init__(self, port: int, address: str, request: bytes, body: bytes) -> None:
-        self.port = port
-        self.address = address
-        self.request = request
+    def __init__(self, body: bytes) -> None:
         self.body = body
-        self.sock: socket.socket | None = None
-
-    def ask(self) -> int:
-        """Connect, and send the request if the connection is there; return what epoll shall wait for.
-
-        Raises OSError.
-        """
         self.received = b""
-        self.began = time.perf_counter()
-        self.sock = socket.socket()
-        self.sock.setblocking(False)
-        self.sock.setsockopt(socket.SOL_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
-        self.sock.bind((self.address, 0))
-        error = self.sock.connect_ex(("127.0.0.1", self.port))
-        if error == errno.EINPROGRESS:
-            return select.EPOLLOUT
-        if error:
-            raise OSError(error, "connect")
-        self.sock.send(self.request)
-        return select.EPOLLIN
 
-    def send(self) -> int:
-        """Send the request on a connection that has come about; return what epoll waits for. Raises OSError."""
-        assert self.sock is not None
-        if error := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(error, "connect")
-        self.sock.send(self.request)
-        return select.EPOLLIN
-
-    def receive(self) -> tuple[bool, str]:
-        """Take what has come; return whether the response is whole, and what is wrong with it. Raises OSError."""
-        assert self.sock is not None
-        data = self.sock.recv(RECEIVE_BYTES)
+    def feed(self, data: bytes) -> bool:
         self.received += data
         head = HEAD_END.search(self.received)
         if head is None:
             if not data:
-                return False, f"the connection was closed after {len(self.received)} bytes, before a response"
-            return False, "a head of more than 64 KB" if len(self.received) > RECEIVE_BYTES else ""
-        if self.received[9:12] != b"200":
-            return False, f"the answer was {self.received[:30]!r} and not 200"
+                raise WrongAnswer(
+                    f"the connection was closed after {len(self.received)} bytes, before a response"
+                )
+            if len(self.received) > MAX_HEAD_BYTES:
+                raise WrongAnswer("a head of more than 64 KB")
+            return False
+        if self.received[STATUS_DIGITS] != b"200":
+            raise WrongAnswer(f"the answer was {self.received[:30]!r} and not 200")
         size = len(self.received) - head.end()
         if size == len(self.body) and self.received.endswith(self.body):
-            return True, ""
+            return True
         if size >= len(self.body):
-            return False, "the answer was 200 with other bytes than the file's"
-        return False, "" if data else f"the connection was closed after {size} of {len(self.body)} bytes"
+            raise WrongAnswer("the answer was 200 with other bytes than the file's")
+        if not data:
+            raise WrongAnswer(f"the connection was closed after {size} of {len(self.body)} bytes")
+        return False
 
-    def close(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
+
+def words(error: Exception) -> str:
+    """Return a fault of the loop as the grader says it."""
+    if isinstance(error, OSError) and not isinstance(error, ClientsTimedOut):
+        return f"a connection failed: {error.strerror or errno.errorcode.get(error.errno or 0, '?')}"
+    return str(error)
 
 
 def closed_loop(port: int, clients: int, seconds: float, path: str, body: bytes, address: str) -> Slice:
@@ -112,54 +83,16 @@ def closed_loop(port: int, clients: int, seconds: float, path: str, body: bytes,
     seconds: how long new requests are sent. Those under way then are still waited for. address: the clients'
     address, in 127.0.0.0/8.
     """
-    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
-    found = Slice(clients)
-    askers: dict[int, Asker] = {}
-    epoll = select.epoll()
-    own_cpu = time.thread_time()
-    began = time.perf_counter()
-    end = began + seconds
-
-    def ask(asker: Asker) -> None:
-        try:
-            wanted = asker.ask()
-        except OSError:
-            asker.close()
-            raise
-        assert asker.sock is not None
-        askers[asker.sock.fileno()] = asker
-        epoll.register(asker.sock, wanted)
-
-    try:
-        for _ in range(clients):
-            ask(Asker(port, address, request, body))
-        while askers:
-            events = epoll.poll(PATIENCE_S)
-            if not events:
-                found.failure = f"{len(askers)} of {clients} clients got nothing for {PATIENCE_S:g} s"
-                break
-            for number, happened in events:
-                asker = askers[number]
-                if happened & select.EPOLLOUT:
-                    epoll.modify(number, asker.send())
-                    continue
-                whole, wrong = asker.receive()
-                if wrong:
-                    found.failure = wrong
-                    return found
-                if whole:
-                    now = time.perf_counter()
-                    found.times_s.append(now - asker.began)
-                    del askers[number]
-                    asker.close()
-                    if now < end:
-                        ask(asker)
-    except OSError as error:
-        found.failure = f"a connection failed: {error.strerror or errno.errorcode.get(error.errno or 0, '?')}"
-    finally:
-        found.seconds = time.perf_counter() - began
-        found.own_cpu_s = time.thread_time() - own_cpu
-        for asker in askers.values():
-            asker.close()
-        epoll.close()
-    return found
+    load = ClosedLoad(
+        ("127.0.0.1", port),
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode(),
+        partial(FileAnswer, body),
+        clients,
+        seconds,
+        source=address,
+        stall_timeout_s=STALL_TIMEOUT_S,
+        fault=words,
+        stops=True,
+    )
+    found = ClosedLoop(load).run()
+    return Slice(clients, found.seconds, found.times_s, next(iter(found.faults), ""), found.own_cpu_s)

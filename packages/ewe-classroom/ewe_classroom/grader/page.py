@@ -1,98 +1,165 @@
 """The report as one page: a summary, each check with its evidence, and a timeline with a lane for each client.
 
-The page is self-contained: style and pictures are in it, no script, no other server. templates/report.html.j2
-writes it, and pictures.py decides what its pictures show.
+The page is self-contained: it contains its style and pictures, has no script, and loads nothing. pictures.py
+computes the pictures, and templates/report.html.j2 writes the page.
 
-A server decides what it sends, and so what a page quotes. Texts are clipped, and a page that is larger than
-formats.MOST_BYTES is made again with shorter texts and fewer pictures.
+A page quotes the server's output, which may be of any length. Texts are therefore clipped, and a page that is
+larger than formats.MAX_FILE_BYTES is made again with shorter texts and fewer pictures.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ewe_classroom.grader.formats import MOST_BYTES, summary_line
-from ewe_classroom.grader.pictures import Ratios, Timeline, ratios, timeline
-from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_RUN, PASSED, Report, Verdict, clip
+from markupsafe import Markup
+
+from ewe_classroom.grader.formats import MAX_FILE_BYTES, UNPROTECTED, summary_line
+from ewe_classroom.grader.pictures import LEGEND, Ratios, ratios, timeline
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict, clip
+from ewe_explore import lanes
 from ewe_explore.pages import render
 
-# How a page that is too large becomes smaller: characters of one text, and whose pictures are drawn.
-LEVELS = ((2000, (PASSED, FAILED, ERROR)), (2000, (FAILED, ERROR)), (500, (FAILED, ERROR)), (200, ()))
-MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", NOT_RUN: "–"}
+# Steps by which a page becomes smaller: the characters of one text, and the verdicts that get a picture.
+TEXT_LIMITS = ((2000, (PASSED, FAILED, ERROR)), (2000, (FAILED, ERROR)), (500, (FAILED, ERROR)), (200, ()))
+INTERPRETER = re.compile(r"python[\d.]*")
+MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", NOT_RUN: "–", NOT_JUDGED: "?"}
+
+
+class Piece(NamedTuple):
+    """A piece of a text. is_code: it stood between backticks."""
+
+    text: str
+    is_code: bool
 
 
 class Card(NamedTuple):
-    """One check. rows: a label, its text, and how the text is set: did, code, pre or nothing."""
+    """One check. rows: a label, the pieces of its text, and the style of the text: did, code, pre or ""."""
 
     verdict: Verdict
     mark: str
     is_open: bool
-    rows: list[tuple[str, str, str]]
+    rows: list[tuple[str, list[Piece], str]]
     ratios: Ratios | None
-    timeline: Timeline | None
+    timeline: Markup | None
 
 
 def to_html(report: Report) -> str:
-    """Return the page of a report: at most formats.MOST_BYTES."""
-    for most, drawn in LEVELS:
+    """Return the page of a report, with at most formats.MAX_FILE_BYTES if the shortest texts allow it."""
+    for most, drawn in TEXT_LIMITS:
         title = f"{report.title}: {report.score} of {report.points}"
         page = render("ewe_classroom", "report.html.j2", title=title, **values_of(report, most, drawn))
-        if len(page.encode(errors="replace")) <= MOST_BYTES:
+        if len(page.encode(errors="replace")) <= MAX_FILE_BYTES:
             break
     return page
 
 
 def to_frame(report: Report) -> str:
     """Return a report for a notebook, in a frame."""
-    values = values_of(report, *LEVELS[1])
+    values = values_of(report, *TEXT_LIMITS[1])
     return render("ewe_classroom", "notebook.html.j2", title=summary_line(report), **values)
 
 
-def values_of(report: Report, most: int, drawn: Sequence[str]) -> dict[str, Any]:
-    """Return what the page shows. most: characters of a text; drawn: the outcomes of checks that get a picture."""
+def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the page's template. maximum: characters of a text; drawn: verdicts with a picture."""
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
+    failed = by_weight(report.failed, report.first_advice())
     share = report.score / report.points if report.points else passed / max(len(report.verdicts), 1)
-    others = [verdict for verdict in report.verdicts if verdict.status not in (FAILED, ERROR)]
-    right = "These are right" if report.finished else "The others"
+    left = [verdict for verdict in report.verdicts if verdict.status in (NOT_RUN, NOT_JUDGED)]
+    right = [verdict for verdict in report.verdicts if verdict.status == PASSED]
     return {
         "report": report,
-        "subject": clip(report.subject, most),
+        "unprotected": UNPROTECTED,
+        "subject": clip(report.subject, maximum),
+        "program": clip(program(report.subject), 60),
+        "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
+        "tiles": [tiles for tiles in (failed, left, right) if tiles],
         "student": clip(report.student, 200),
         "when": datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "passed": passed,
         "done": 100 * share,
+        "pieces": pieces,
+        "lanes_style": Markup(lanes.style()),
+        "definitions": Markup(lanes.definitions()),
+        "samples": Markup(lanes.legend(LEGEND)),
         "sections": [
-            (heading, [card(verdict, report, most, drawn) for verdict in verdicts])
-            for heading, verdicts in (("Look at these", report.failed), (right, others))
+            (heading, [card(verdict, report, maximum, drawn) for verdict in verdicts])
+            for heading, verdicts in (
+                ("Look at these", failed),
+                ("Not judged, or not run", left),
+                ("These are right", right),
+            )
             if verdicts
         ],
     }
 
 
-def card(verdict: Verdict, report: Report, most: int, drawn: Sequence[str]) -> Card:
-    """Return one check: its verdict, its evidence, its timeline. A check that has failed is open."""
+def by_weight(verdicts: Sequence[Verdict], first: Verdict | None) -> list[Verdict]:
+    """Return verdicts with the most points first. first: the verdict to begin with, if any."""
+    return sorted(verdicts, key=lambda verdict: (verdict is not first, -verdict.points))
+
+
+def program(subject: str) -> str:
+    """Return the name of the graded program, without its interpreter, directory and arguments."""
+    try:
+        words = [word for word in shlex.split(subject) if "{" not in word]
+    except ValueError:  # a quotation without its end
+        return subject
+    names = [Path(word).name for word in words]
+    if len(names) > 1 and INTERPRETER.fullmatch(names[0]) and not names[1].startswith("-"):
+        return names[1]
+    return " ".join(names[:1]) or subject
+
+
+def pieces(text: str) -> list[Piece]:
+    """Return the pieces of a text. A backtick without a second one is an ordinary character."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return [Piece(text, False)]
+    return [Piece(part, number % 2 == 1) for number, part in enumerate(parts) if part]
+
+
+def card(verdict: Verdict, report: Report, maximum: int, drawn: Sequence[str]) -> Card:
+    """Return one check with its evidence and its timeline. The card of a failed check is open."""
     is_speed = verdict.name == "speed"
     is_drawn = verdict.status in drawn
     return Card(
         verdict,
         MARKS[verdict.status],
         verdict.status in (FAILED, ERROR) or is_speed,
-        [(label, clip(text, most), kind) for label, text, kind in rows_of(verdict)],
+        [
+            (
+                label,
+                [Piece(clip(text, maximum), False)]
+                if kind in ("code", "pre")
+                else pieces(clip(text, maximum)),
+                kind,
+            )
+            for label, text, kind in rows_of(verdict)
+        ],
         ratios(report.speed) if is_drawn and is_speed else None,
-        timeline(verdict.steps) if is_drawn and not is_speed else None,
+        drawing(verdict.steps) if is_drawn and not is_speed else None,
     )
 
 
+def drawing(steps: list[dict[str, Any]]) -> Markup | None:
+    """Return the timeline of a scene as SVG, with its table; None if no client acted."""
+    picture = timeline(steps)
+    return None if picture is None else Markup(picture.html())  # lanes.py escapes its texts
+
+
 def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows of a check that have something to say."""
+    """Yield the rows of a check that have a text."""
     failed = verdict.status in (FAILED, ERROR)
     rows = [
         ("What was sent", verdict.sent, ""),
         ("What happened", verdict.did, "did"),
         ("What should happen", verdict.should, ""),
-        ("Likely cause", verdict.because, ""),
+        ("Likely cause" if failed else "Why not", verdict.because, ""),
         ("Why it matters", verdict.why, ""),
         ("Hint", verdict.hint if failed else "", ""),
         ("Found", "; ".join(verdict.facts), ""),

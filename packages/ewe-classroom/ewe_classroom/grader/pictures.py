@@ -1,26 +1,37 @@
-"""The pictures of a report: what stands where. templates/report_pictures.html.j2 draws them as SVG.
+"""The pictures of a report: coordinates and labels. ewe_explore.lanes draws the timelines as SVG, as those
+of ewe-explore; templates/report_pictures.html.j2 draws the ratios.
 
-A timeline has a lane for each client. Time goes to the right in steps, not in seconds: each column is one step of
-the schedule. What matters is the order.
-
-    ○ connects   ▸ sends   ■ amber: waits   ■ blue: has a worker   ■ green: answered   × the connection has ended
+A timeline has a lane for each client. Time runs to the right in steps, not in seconds, because only the order
+matters: each column is one step of the schedule. The axis below the lanes names the seconds of some steps. A short
+scene has wide columns, so that its picture fills the page; a long one is wider than the page, and scrolls.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-MOST_LANES = 30
-MOST_COLUMNS = 150
-COLUMN, ROW = 18, 22
-LABEL = 20  # characters of a lane's name
+from ewe_explore.lanes import DrawnLane, LaneMark, LaneMoment, LanePicture, LaneSpan, LaneTick, left_of
 
-ENDS = {"close", "reset", "closed-by-server", "reset-by-server", "refused", "too-much"}
-EVENTS = ("signal", "kill", "limit", "start-again", "open-gate")
+MAX_LANES = 30
+MAX_COLUMNS = 150
+PAGE_WIDTH_PX = 982  # the width of a page's box, in pixels
+MIN_COLUMN_PX, MAX_COLUMN_PX = 13, 110
+MIN_TICK_PX = 58  # the least distance of two labels of the axis
+LABEL_CHARS = 20  # characters of a lane's name
+
+END_STEPS = {"close", "reset", "closed-by-server", "reset-by-server", "refused", "too-much"}
+HELD_WORKER = "held-worker"  # noted once the scene knows that the client has had a worker all the time
+WAITS, SERVED = "queue", "busy"  # kinds of spans: a client waits as a connection in the queue of a server
+LEGEND = (
+    ("open", "connects"), ("send", "sends"), (WAITS, "waits"), (SERVED, "holds a worker"),
+    ("good", "has its response"), ("bad", "got status 503"), ("end", "the connection ends"),
+    ("line quiet", "the grader waits for an event, or until the server sleeps"),
+)  # fmt: skip
+SCENE_STEPS = ("signal", "kill", "limit", "start-again", "open-gate")
 
 
-class Ratio(NamedTuple):
-    """A row of the ratios. low, median, high: from the left, as SVG has numbers. ratio: the median as a text."""
+class RatioRow(NamedTuple):
+    """A row of the ratios. low, median, high: x coordinates as SVG writes them. ratio: the median as a text."""
 
     clients: int
     y: int
@@ -38,60 +49,11 @@ class Ratios(NamedTuple):
     left: int
     one: str
     reference: str
-    rows: list[Ratio]
-
-
-class Bar(NamedTuple):
-    """A time in which a client waits, or has a worker."""
-
-    kind: str
-    x: int
-    width: int
-
-
-class Mark(NamedTuple):
-    """What a client does, or what happens to it. tip: for the mouse."""
-
-    kind: str
-    x: int
-    tip: str
-
-
-class Lane(NamedTuple):
-    """One client: a line while it is connected, from first to last."""
-
-    name: str
-    y: int
-    first: int
-    last: int
-    bars: list[Bar]
-    marks: list[Mark]
-
-
-class Line(NamedTuple):
-    """A moment for all clients. kind: calm (the grader waits) or event."""
-
-    kind: str
-    x: int
-    label: str
-    tip: str
-
-
-class Timeline(NamedTuple):
-    """The lanes of a scene. bottom: of the lines. is_cut: there are more steps than columns."""
-
-    width: int
-    height: int
-    left: int
-    bottom: int
-    row: int
-    lanes: list[Lane]
-    lines: list[Line]
-    is_cut: bool
+    rows: list[RatioRow]
 
 
 def ratios(speed: dict[str, Any] | None) -> Ratios | None:
-    """Return the ratios of the rates, None if they were not measured."""
+    """Return the picture of the rate ratios, or None if they were not measured."""
     if speed is None or speed["failure"]:
         return None
     rates = {int(clients): found for clients, found in speed["rates"].items()}
@@ -101,89 +63,105 @@ def ratios(speed: dict[str, Any] | None) -> Ratios | None:
     rows = []
     for number, (clients, found) in enumerate(rates.items()):
         low, median, high = (f"{left + found[key] * scale:.1f}" for key in ("low", "median", "high"))
-        rows.append(Ratio(clients, number * 26 + 32, low, median, high, f"{found['median']:.2f}"))
+        rows.append(RatioRow(clients, number * 26 + 32, low, median, high, f"{found['median']:.2f}"))
     return Ratios(width, len(rates) * 26 + 26, left, f"{left + scale:.1f}", speed["reference"], rows)
 
 
-def timeline(steps: list[dict[str, Any]]) -> Timeline | None:
-    """Return the lanes of a scene, None if no client acted."""
+def timeline(steps: list[dict[str, Any]]) -> LanePicture | None:
+    """Return the timeline of a scene, or None if no client acted."""
     names: dict[str, int] = {}
     for step in steps:
-        if "lane" in step and len(names) < MOST_LANES:
+        if "lane" in step and len(names) < MAX_LANES:
             names.setdefault(step["lane"], len(names))
     if not names:
         return None
     shown = [
-        step for step in steps if step["do"] not in ("got", "note") and step.get("lane", "") in (*names, "")
+        step
+        for step in steps
+        if step["do"] not in ("got", "note", HELD_WORKER) and step.get("lane", "") in (*names, "")
     ]
-    is_cut = len(shown) > MOST_COLUMNS
-    shown = shown[:MOST_COLUMNS]
-    left = 26 + 7 * max(len(name[:LABEL]) for name in names)
-    bottom = (len(names) + 1) * ROW
-    return Timeline(
-        left + (len(shown) + 1) * COLUMN,
-        bottom + (24 if any(step["do"] in EVENTS for step in shown) else 6),
-        left,
-        bottom,
-        ROW,
-        [lane(name, (row + 1) * ROW, shown, left) for name, row in names.items()],
-        [
-            moment(step, left + column * COLUMN)
-            for column, step in enumerate(shown)
-            if step["do"] in ("wait", *EVENTS)
-        ],
-        is_cut,
+    is_truncated = len(shown) > MAX_COLUMNS
+    shown = shown[:MAX_COLUMNS]
+    held = {step["lane"] for step in steps if step["do"] == HELD_WORKER}
+    room = PAGE_WIDTH_PX - left_of(name[:LABEL_CHARS] for name in names)
+    column = max(MIN_COLUMN_PX, min(MAX_COLUMN_PX, room // (len(shown) + 1)))
+    xs = [column * number + column // 2 + 4 for number in range(len(shown))]
+    width = max(column * (len(shown) + 1), room)
+    return LanePicture(
+        "timeline of the clients",
+        width,
+        [lane(name, shown, xs, name in held) for name in names],
+        ticks(shown, xs, width),
+        [moment(step, x) for step, x in zip(shown, xs, strict=True) if step["do"] in ("wait", *SCENE_STEPS)],
+        page=PAGE_WIDTH_PX,
+        note="The picture ends before the last step." if is_truncated else "",
     )
 
 
-def moment(step: dict[str, Any], x: int) -> Line:
-    """Return the line of a step that no client takes."""
-    outcome = "" if "happened" not in step or step["happened"] else " (it was calm, or had ended)"
+def ticks(shown: list[dict[str, Any]], xs: list[int], width: int) -> list[LaneTick]:
+    """Return the labels of the axis: a step gets one if its time differs from the last label's and it fits."""
+    found: list[LaneTick] = []
+    for step, x in zip(shown, xs, strict=True):
+        label = f"{step['t']:.2f} s"
+        if x + MIN_TICK_PX / 2 <= width and (
+            not found or (x - found[-1].x >= MIN_TICK_PX and label != found[-1].label)
+        ):
+            found.append(LaneTick(max(x, MIN_TICK_PX // 2), label))
+    return found
+
+
+def moment(step: dict[str, Any], x: int) -> LaneMoment:
+    """Return the line of a step that belongs to no client."""
+    outcome = (
+        "" if "happened" not in step or step["happened"] else " (no: the server was quiescent, or had ended)"
+    )
     if step["do"] == "wait":
-        return Line("calm", x, "", f"{step.get('what')}{outcome}")
+        return LaneMoment(x, "quiet", "", f"{step['t']:.3f} s: wait: {step.get('what')}{outcome}")
     label = str(step.get("signal", step.get("gate", step["do"])))
-    return Line("event", x, label, f"{label}{outcome}")
+    return LaneMoment(x, "event", label, f"{step['t']:.3f} s: {label}{outcome}")
 
 
-def lane(name: str, y: int, shown: list[dict[str, Any]], left: int) -> Lane:
-    """Return one client's lane: bars while it waits and has a worker, marks for what it does."""
-    bars: list[Bar] = []
-    marks: list[Mark] = []
-    columns: list[int] = []
+def lane(name: str, shown: list[dict[str, Any]], xs: list[int], held_worker: bool = False) -> DrawnLane:
+    """Return the lane of one client: spans while the client waits or has a worker, and marks for its actions.
+
+    held_worker: the scene has proven that the client had a worker from its first bytes to its response.
+    """
+    spans: list[LaneSpan] = []
+    marks: list[LaneMark] = []
+    points: list[int] = []
     waits_from: int | None = None
-    kind = "waits"
-    for column, step in enumerate(shown):
+    kind = WAITS
+    for step, x in zip(shown, xs, strict=True):
         if step.get("lane") != name:
             continue
-        x, do, tip = left + column * COLUMN, step["do"], hint(step)
-        columns.append(x)
+        do, tip = step["do"], hint(step)
+        points.append(x)
         if do == "connect":
-            marks.append(Mark("open", x, tip))
+            marks.append(LaneMark(x, "open", tip))
         elif do == "send":
-            waits_from, kind = (x, "waits") if waits_from is None else (waits_from, kind)
-            marks.append(Mark("send", x, tip))
+            if waits_from is None:
+                waits_from, kind = x, SERVED if held_worker else WAITS
+            marks.append(LaneMark(x, "send", tip))
         elif do == "served" and waits_from is not None:
-            bars.append(bar(kind, waits_from, x))
-            waits_from, kind = x, "served"
-        elif do == "answered" or do in ENDS:
+            spans.append(LaneSpan(waits_from, x, kind, ""))
+            waits_from, kind = x, SERVED
+        elif do == "answered" or do in END_STEPS:
             if waits_from is not None:
-                bars.append(bar(kind, waits_from, x))
+                spans.append(LaneSpan(waits_from, x, kind, ""))
                 waits_from = None
-            answer = "busy" if step.get("status") == 503 else "done"
-            marks.append(Mark(answer if do == "answered" else "end", x, tip))
+            answer = "bad" if step.get("status") == 503 else "good"
+            marks.append(LaneMark(x, answer if do == "answered" else "end", tip))
     if waits_from is not None:
-        columns.append(left + len(shown) * COLUMN)
-        bars.append(bar(kind, waits_from, columns[-1]))
-    first, last = (columns[0], columns[-1]) if columns else (0, 0)
-    return Lane(name[:LABEL], y, first, last, bars, marks)
-
-
-def bar(kind: str, start: int, end: int) -> Bar:
-    return Bar(kind, start, max(end - start, 2))
+        points.append(xs[-1])
+        spans.append(LaneSpan(waits_from, points[-1], kind, ""))
+    first, last = (points[0], points[-1]) if points else (0, 0)
+    tips = {WAITS: "waits", SERVED: "holds a worker"}
+    spans = [span._replace(tip=tips[span.kind]) for span in spans]
+    return DrawnLane(name[:LABEL_CHARS], spans, marks, first, last)
 
 
 def hint(step: dict[str, Any]) -> str:
-    """Return what a mark of the picture says when the mouse is over it."""
+    """Return the text that a mark shows when the mouse is over it."""
     text = f"{step['t']:.3f} s: {step['do']}"
     if "bytes" in step:
         text += f" {step['bytes'][:80]!r}"

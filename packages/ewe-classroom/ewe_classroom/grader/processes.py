@@ -1,30 +1,32 @@
-"""What /proc tells about a server and its processes: who runs, who sleeps, who holds which descriptor. proc(5).
+"""Information from /proc about a server's processes: their threads, their states, their descriptors (proc(5)).
 
-The grader never asks a server how it works. It looks at the server from outside, as `ps` and `lsof` do. The command
-therefore needs nothing but Linux, neither in the server nor beside the grader.
+The grader does not depend on a server's own statements. It observes the server from outside, as `ps` and `lsof` do.
+It therefore needs Linux, but no library in the server and no other tool.
 
-**Calm** is the idea that replaces sleeps. A test of concurrency must often decide that something does *not* happen:
-"the next client is not answered while the pool's workers are busy". A sleep cannot decide that; on a busy machine
-the answer may come a moment later. But a process that sleeps in the kernel does nothing until an event wakes it:
+**Quiescence** replaces sleeps. A test of concurrency must often prove that an event does *not* happen: "the next
+client gets no response while the pool's workers are busy". A sleep cannot prove that: on a busy machine the
+response may come a moment later. But a process that sleeps in the kernel does nothing until an event wakes it:
 
     every thread of the server sleeps (state S)
     no thread has had a turn on a processor since the last look (/proc/PID/task/TID/schedstat)
     every byte that the client sent has arrived (SIOCOUTQ is 0)
-      └─▶ the server waits for the client, and nothing more will happen: it is calm
+      └─▶ the server waits for the client, and nothing more will happen: the server is quiescent
 
-A server that is held up by other programs has a thread in state R, which waits for a processor. It is not calm, and
-the grader goes on waiting. A verdict about a calm server therefore does not depend on the speed of the machine.
+If other programs delay a server, one of its threads is in state R and waits for a processor. The server is then not
+quiescent, and the grader goes on waiting. A verdict about a quiescent server therefore does not depend on the speed
+of the machine.
 
-What can go wrong: the looks at two threads are not simultaneous, so that one thread may wake another between
-them. Its count of turns has then changed at the next look. A server that polls (it sleeps for a short time, over
-and over) is never calm for long; scene.py says how long the grader then waits.
+Possible failures: the grader cannot read the states of two threads at the same moment, so one thread may wake
+another in between. The second thread's count of turns has then changed at the next look. A server that polls (it
+sleeps for short times) is never quiescent for long; scene.py describes how long the grader then waits.
 
-Read next: scene.py, which waits for calm.
+Read next: scene.py, which waits until the server is quiescent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pwd
 import re
@@ -34,7 +36,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
 STATES = {
     "01": "ESTABLISHED",
     "02": "SYN_SENT",
@@ -48,8 +51,8 @@ STATES = {
     "0A": "LISTEN",
     "0B": "CLOSING",
 }
-# Functions of the kernel in which threads sleep (wchan), by their beginnings, and the calls that lead there.
-CALLS = {
+# Prefixes of kernel functions in which threads sleep (wchan), with the system calls that lead to them.
+SYSTEM_CALLS = {
     "inet_csk_accept": "accept()",
     "wait_woken": "recv() or send()",
     "sk_wait_data": "recv()",
@@ -72,11 +75,16 @@ CALLS = {
     "wait_for_partner": "opening a FIFO",
 }
 CLOSED_BY_PEER = {"CLOSE_WAIT", "CLOSE", "LAST_ACK"}
+libc = ctypes.CDLL(None)
+
+
+class HiddenProcess(Exception):
+    """A process keeps the grader from reading its descriptors. The message is one line."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """One thread at one moment. turns: how often it was given a processor; the times are in seconds."""
+class ThreadSample:
+    """One thread at one moment. turns: how often the kernel gave it a processor."""
 
     pid: int
     tid: int
@@ -87,13 +95,13 @@ class Task:
 
     @property
     def asleep(self) -> bool:
-        """Return whether the thread waits for an event. A zombie will never run again."""
+        """Return whether the thread waits for an event. Zombies count as asleep: they never run again."""
         return self.state in "SZXT"
 
 
 @dataclass(frozen=True)
-class Connection:
-    """One row of /proc/net/tcp. peer is 0 for a listening socket; unread: bytes that the process has not read."""
+class TcpEntry:
+    """One row of /proc/net/tcp. peer: the peer's port, 0 if the socket listens. unread: bytes in its queue."""
 
     port: int
     peer: int
@@ -103,7 +111,7 @@ class Connection:
 
 
 def read(path: str) -> str:
-    """Return the text of a file of /proc; "" if its process has gone."""
+    """Return the text of a file below /proc; "" if the process has ended."""
     try:
         with open(path, errors="replace") as file:
             return file.read()
@@ -112,7 +120,7 @@ def read(path: str) -> str:
 
 
 def stat_fields(path: str) -> list[str]:
-    """Return the fields of a stat file from the third on: the second, the name, may hold spaces and brackets."""
+    """Return the fields of a stat file from the third on. The second, the name, may contain spaces and brackets."""
     return read(path).rpartition(")")[2].split()
 
 
@@ -129,7 +137,7 @@ def children(pid: int) -> list[int]:
 
 
 def family(roots: Iterable[int]) -> list[int]:
-    """Return these processes and all that descend from them, the eldest first."""
+    """Return these processes and all their descendants, parents before children."""
     found: list[int] = []
     waiting = list(roots)
     while waiting:
@@ -140,8 +148,8 @@ def family(roots: Iterable[int]) -> list[int]:
     return found
 
 
-def tasks(pids: Iterable[int]) -> dict[int, Task]:
-    """Return all threads of these processes by their numbers."""
+def tasks(pids: Iterable[int]) -> dict[int, ThreadSample]:
+    """Return all threads of these processes: thread id -> ThreadSample."""
     found = {}
     for pid in pids:
         for tid in thread_ids(pid):
@@ -149,13 +157,18 @@ def tasks(pids: Iterable[int]) -> dict[int, Task]:
             times = read(f"/proc/{pid}/task/{tid}/schedstat").split()
             if fields and len(times) == 3:
                 ran, queued, turns = map(int, times)
-                found[tid] = Task(pid, tid, fields[0], turns, ran / 1e9, queued / 1e9)
+                found[tid] = ThreadSample(pid, tid, fields[0], turns, ran / 1e9, queued / 1e9)
     return found
 
 
 def state(pid: int) -> str:
-    """Return the state of a process as a letter, Z for a zombie; "" if it has gone."""
+    """Return the state of a process as a letter (Z: zombie); "" if there is no such process."""
     return "".join(stat_fields(f"/proc/{pid}/stat")[:1])
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process, with the threads and the children that it has waited for."""
+    return sum(map(int, stat_fields(f"/proc/{pid}/stat")[11:15])) / TICKS_PER_S  # utime to cstime
 
 
 def name(pid: int) -> str:
@@ -168,65 +181,108 @@ def runs(pid: int) -> bool:
 
 
 def memory(pid: int) -> int:
-    """Return the bytes of memory that belong to a process alone (RssAnon)."""
+    """Return the anonymous memory of a process in bytes (RssAnon)."""
     match = re.search(r"RssAnon:\s+(\d+) kB", read(f"/proc/{pid}/status"))
     return int(match[1]) * 1024 if match else 0
 
 
 def memory_share(pid: int) -> int:
-    """Return the same, where a page that n processes share counts as an n-th: slower, and fair to children."""
-    match = re.search(r"Pss_Anon:\s+(\d+) kB", read(f"/proc/{pid}/smaps_rollup"))
+    """Return the proportional anonymous memory in bytes: a page that n processes share counts 1/n (Pss_Anon).
+
+    Slower.
+    """
+    text = read(f"/proc/{pid}/smaps_rollup")
+    if not text:
+        with owners_rights(pid):
+            text = read(f"/proc/{pid}/smaps_rollup")
+    match = re.search(r"Pss_Anon:\s+(\d+) kB", text)
     return int(match[1]) * 1024 if match else 0
 
 
+@contextlib.contextmanager
+def owners_rights(pid: int) -> Iterator[None]:
+    """Let this thread read files with the rights of a process's account, and not those of root (setfsuid(2)).
+
+    The kernel shows the descriptors and the memory map of a process to its own account, and to a process with
+    CAP_SYS_PTRACE (ptrace(2), "access mode checking"). Docker takes this capability from root: without the
+    account's rights, the grader in a container would see no descriptor of a server that runs as another account.
+    """
+    owner = re.search(r"^Uid:\t(\d+).*\nGid:\t(\d+)", read(f"/proc/{pid}/status"), re.MULTILINE)
+    if os.geteuid() != 0 or owner is None:
+        yield
+        return
+    try:
+        libc.setfsgid(int(owner[2]))
+        libc.setfsuid(int(owner[1]))
+        yield
+    finally:
+        libc.setfsuid(0)
+        libc.setfsgid(os.getegid())
+
+
 def blocked_in(pid: int, tid: int) -> str:
-    """Return the call in which a thread sleeps; "" if the system does not say."""
+    """Return the system call in which a thread sleeps; "" if the kernel does not show it."""
     where = read(f"/proc/{pid}/task/{tid}/wchan").strip()
-    for start, call in CALLS.items():
+    for start, call in SYSTEM_CALLS.items():
         if where.startswith(start):
             return call
     return "" if where == "0" else where
 
 
-def sockets() -> dict[str, Connection]:
+def sockets() -> dict[str, TcpEntry]:
     """Return the TCP sockets of this network namespace by their inodes.
 
-    A connection that no process has accepted yet, or that all have closed, has the inode 0. Such rows get a made-up
-    key, so that all are kept.
+    A connection that no process has accepted yet, or that all processes have closed, has the inode 0. Each such row
+    gets a unique key.
     """
     found = {}
     for file in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         for row, line in enumerate(read(file).splitlines()[1:]):
+            # The columns: 1 own address, 2 peer address, 3 state, 4 bytes in the send and receive queues, 9 inode.
+            # The numbers are hexadecimal, and the colon separates a port from its address, or the two queues.
             words = line.split()
             port, peer = (int(word.rpartition(":")[2], 16) for word in words[1:3])
             unread = int(words[4].partition(":")[2], 16)
-            entry = Connection(port, peer, STATES.get(words[3], words[3]), unread, words[9])
+            entry = TcpEntry(port, peer, STATES.get(words[3], words[3]), unread, words[9])
             found[words[9] if words[9] != "0" else f"{file} {row}"] = entry
     return found
 
 
 def descriptors(pid: int) -> dict[int, str]:
-    """Return what each descriptor of a process leads to: a path, `socket:[INODE]`, `pipe:[INODE]`, …"""
+    """Return the target of each descriptor of a process: a path, `socket:[INODE]`, `pipe:[INODE]`, …
+
+    Raises HiddenProcess.
+    """
+    for rights in (contextlib.nullcontext(), owners_rights(pid)):
+        with contextlib.suppress(PermissionError), rights:
+            return visible_descriptors(pid)
+    if not runs(pid):
+        return {}
+    raise HiddenProcess(
+        f"process {pid} ({name(pid)}) keeps the grader from reading its descriptors: it is not dumpable"
+        " (prctl(2), PR_SET_DUMPABLE), or its program file cannot be read"
+    )
+
+
+def visible_descriptors(pid: int) -> dict[int, str]:
+    """Return the descriptors of a process. Raises PermissionError."""
     found = {}
     try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                found[int(entry)] = os.readlink(f"/proc/{pid}/fd/{entry}")
+    except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return {}
-    for entry in names:
-        try:
-            found[int(entry)] = os.readlink(f"/proc/{pid}/fd/{entry}")
-        except OSError:
-            continue
     return found
 
 
 def inode(target: str) -> str:
-    """Return the inode of a descriptor that is a socket, else ""."""
+    """Return the inode of a descriptor's target if it is a socket, else ""."""
     return target[8:-1] if target.startswith("socket:[") else ""
 
 
-def described(target: str, known: dict[str, Connection]) -> str:
-    """Return a descriptor in words: the peer and the state of a connection, or the path of a file."""
+def described(target: str, known: dict[str, TcpEntry]) -> str:
+    """Describe a descriptor's target for a message: the client and state of a connection, or the path of a file."""
     number = inode(target)
     if not number:
         return target
@@ -248,32 +304,32 @@ def listens(port: int) -> str:
 
 
 def holders(number: str, pids: Iterable[int]) -> Iterator[int]:
-    """Yield the processes that hold a socket with this inode."""
+    """Yield the processes that have the socket with this inode open."""
     for pid in pids:
         if any(inode(target) == number for target in descriptors(pid).values()):
             yield pid
 
 
 def free_port() -> int:
-    """Return a port of the loopback address on which nothing listens now."""
+    """Return a free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def kill(pid: int) -> None:
-    """Kill a process that may have ended."""
+    """Kill a process. Do nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def children_of_grader() -> list[int]:
-    """Return the grader's children. Orphans of the server are among them: sandbox.adopt_orphans()."""
+    """Return the grader's children, including adopted orphans of the server (sandbox.adopt_orphans())."""
     return children(os.getpid())
 
 
 def user_name(uid: int) -> str:
-    """Return the name of an account; its number if it has none, as in many containers."""
+    """Return the name of an account, or its number if it has no name, as in many containers."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -281,7 +337,7 @@ def user_name(uid: int) -> str:
 
 
 def permits(path: Path, uid: int, gid: int, need: int) -> bool:
-    """Return whether a file's permissions give an account these rights (4 read, 1 enter or execute)."""
+    """Return whether a file's permissions give an account the rights `need` (4: read, 1: enter or execute)."""
     try:
         found = path.stat()
     except OSError:
@@ -295,5 +351,5 @@ def may_enter(path: Path, uid: int, gid: int) -> bool:
 
 
 def is_readable(path: Path, uid: int, gid: int) -> bool:
-    """Return whether an account may reach and read a file, by the permissions of the file and its directories."""
+    """Return whether an account may read a file, by the permissions of the file and of all its directories."""
     return permits(path, uid, gid, 0o4) and all(may_enter(part, uid, gid) for part in path.parents)

@@ -1,107 +1,138 @@
-"""Checks of progress: who is served while others are held? The heart of every lab about concurrency.
+"""Checks of progress: does the server serve a client while other clients are stalled?
 
-Each model has an exact number of clients that may be held before the next one must wait:
+A *stalled* client has sent half a request, or does not read its response. Each model tolerates an exact number of
+stalled clients:
 
-    serial       0      one held client stops all others
-    pool of n    n      n held clients stop all others, n - 1 do not
-    fork, thread, event loop    all: no number of held clients (below the limits) stops another
+    serial       0          one stalled client stops all other clients
+    pool of n    n - 1      n stalled clients stop all other clients, n - 1 do not
+    fork, thread, event loop    any number below the limits: stalled clients never stop another client
 
-A schedule holds k clients at their gates and asks whether one more is answered. Either it is answered, or the
-server is calm without an answer: both are facts, so the number is exact.
+A schedule stalls k clients at their gates, and then sends one more request. Either this request gets a response, or
+the server becomes quiescent without one. Both outcomes are facts, so the number is exact.
 """
 
 from __future__ import annotations
 
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.scene import NO_LIMIT, Scene, SceneClient
 
-MANY = 24
-KINDS = {"half": "has sent half a request", "reader": "does not read its response"}
-LIMIT = "none: one held client stops the others; workers: exactly that many do; all: no number does"
+IDLE_CLIENTS = 24
+STALL_DESCRIPTIONS = {"half": "has sent half a request", "reader": "does not read its response"}
+TIME_LIMIT_CAUSE = (
+    "none: one stalled client stops the others; workers: as many stalled clients as workers stop the others; "
+    "all: no number of stalled clients stops another"
+)
 
 
 def numbers(scene: Scene, kind: str) -> tuple[list[int], int | None]:
-    """Return how many held clients must not stop another one, and how many must (None: no number)."""
+    """Return the numbers of stalled clients that must not stop another client, and the number that must."""
     limit = scene.options.get("limit", "all")
     if limit == "none":
         return [0], 1
     if limit == "workers":
         return sorted({0, 1, scene.workers - 1} - {scene.workers}), scene.workers
-    return [1, scene.workers, MANY if kind == "half" else 2 * scene.workers], None
+    return [1, scene.workers, IDLE_CLIENTS if kind == "half" else 2 * scene.workers], None
 
 
-def hold_more(scene: Scene, held: list[Client], count: int, kind: str) -> None:
-    """Hold clients until there are `count`; each is known to hold its worker before the next comes."""
-    while len(held) < count:
-        number = len(held)
-        client = scene.hold(kind, f"/{number}.txt", f"held {number + 1}")
-        held.append(client)
+def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -> None:
+    """Stall clients until there are `count`. Each occupies its worker before the next one connects."""
+    while len(stalled) < count:
+        number = len(stalled)
+        client = scene.hold(kind, f"/{number}.txt", f"stalled {number + 1}")
+        stalled.append(client)
         if number < scene.workers:
-            # For many clients the order does not matter, and the wait for the last one is enough.
+            # Once all workers are occupied, the order does not matter: the wait after the last client is enough.
             scene.settle()
     scene.settle()
 
 
 def play_progress(scene: Scene, kind: str) -> None:
-    """Hold ever more clients of a kind; check the next one's progress; then open all gates."""
+    """Stall more and more clients; each time, check the progress of another client. Then open all gates."""
     served, stopped = numbers(scene, kind)
-    held: list[Client] = []
+    if kind == "reader" and stopped is not None and scene.workers > 1:
+        # A wrong number of workers costs the points of `progress` alone.
+        stopped = scene.at_once()
+        served = sorted({0, 1, stopped - 1})
+    stalled: list[SceneClient] = []
     for count in served:
-        hold_more(scene, held, count, kind)
+        hold_more(scene, stalled, count, kind)
         fast = scene.client(f"fast, beside {count}").ask("/39.txt", Connection="close")
-        if not scene.until(fast.answered, f"{fast.name} is answered"):
-            scene.expect_alive(held_clients(count, kind))
-            scene.fail(
-                f"beside {held_clients(count, kind)}, the next client {fast.story()}{scene.blocked()}",
-                f"answer it: {wanted(scene)}",
-                cause(scene, count, kind),
-            )
+        if not scene.until(fast.answered, f"{fast.name} gets a response"):
+            scene.expect_alive(f"{held_clients(count, kind)} connected")
+            did = f"beside {held_clients(count, kind)}, the next client {fast.story()}{scene.blocked()}"
+            because = cause(scene, count, kind)
+            note_at_once(scene, kind)
+            scene.fail(did, f"answer this client: {wanted(scene)}", because)
         scene.expect_file(fast, "/39.txt")
         fast.close()
     waiting = None
     if stopped is not None:
-        hold_more(scene, held, stopped, kind)
+        hold_more(scene, stalled, stopped, kind)
         waiting = scene.client(f"waits, beside {stopped}").ask("/39.txt", Connection="close")
-        if scene.until(waiting.answered_or_over, f"{waiting.name} is answered"):
+        if scene.until(waiting.answered_or_over, f"{waiting.name} gets a response"):
+            did = f"beside {held_clients(stopped, kind)}, the next client {waiting.story()}"
+            note_at_once(scene, kind)
             scene.fail(
-                f"beside {held_clients(stopped, kind)}, the next client {waiting.story()}",
-                f"let it wait, unanswered and connected, until a worker is free: {wanted(scene)}",
-                "there are more workers than asked for, or clients are read by other threads than the workers",
+                did,
+                f"let this client wait with an open connection until a worker is free: {wanted(scene)}",
+                "there are more workers than asked for, or other threads than the workers read from clients",
             )
-    release_all(scene, held, waiting, kind)
+    release_all(scene, stalled, waiting, kind)
     scene.confirm(
-        f"beside {', '.join(map(str, served))} held clients the next one was answered"
+        f"beside {', '.join(map(str, served))} stalled clients, the next client got a response"
         + (f"; beside {stopped} it waited until a gate was opened" if stopped is not None else "")
     )
 
 
+def note_at_once(scene: Scene, kind: str) -> None:
+    """Find out how many clients the server serves at a time, for the checks that follow `progress`."""
+    if kind != "half" or scene.options.get("limit") != "workers":
+        return
+    for client in scene.clients:
+        client.close()
+    scene.settle()
+    for count in range(1, IDLE_CLIENTS + 1):
+        scene.hold("half", "/1.txt", f"counts {count}")
+        scene.settle()
+        probe = scene.client(f"next to {count}").ask("/2.txt", Connection="close")
+        if not scene.until(probe.answered, f"{probe.name} gets a response"):
+            scene.findings.at_once = count
+            return
+        probe.close()
+    scene.findings.at_once = NO_LIMIT
+
+
 def held_clients(count: int, kind: str) -> str:
-    """Return how many clients are held, and how: "3 held clients (each has sent half a request)"."""
+    """Describe the stalled clients: "3 stalled clients (each has sent half a request)"."""
     if count == 1:
-        return f"one held client (it {KINDS[kind]})"
-    return f"{count} held clients (each {KINDS[kind]})" if count else "no held client"
+        return f"one stalled client (it {STALL_DESCRIPTIONS[kind]})"
+    return f"{count} stalled clients (each {STALL_DESCRIPTIONS[kind]})" if count else "no stalled client"
 
 
-def release_all(scene: Scene, held: list[Client], waiting: Client | None, kind: str) -> None:
-    """Open the gates; every client must get its own file."""
+def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient | None, kind: str) -> None:
+    """Open all gates; fail unless every client gets its own file.
+
+    waiting: the client that waits for a worker, if there is one. The first opened gate makes one worker free, so
+    this client must get its response before the other gates open.
+    """
     if waiting is not None:
-        first, *held = held
+        first, *stalled = stalled
         scene.release(first)
         for client in (first, waiting):
-            scene.until(client.answered_or_over, f"{client.name} is answered")
+            scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not waiting.answered():
             scene.fail(
-                f"a gate was opened, and the client that waited {waiting.story()}{scene.blocked()}",
+                f"a gate was opened, and the waiting client {waiting.story()}{scene.blocked()}",
                 "serve the waiting client as soon as a worker is free",
                 "a wake-up is lost, a worker has ended, or the worker keeps the first client's idle connection",
             )
         scene.expect_file(waiting, "/39.txt")
-        held = [first, *held]
-    for client in held:
+        stalled = [first, *stalled]
+    for client in stalled:
         if not client.answers:
             scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} is answered")
-        scene.expect_file(client, client.path, f"its gate was opened ({KINDS[kind]})")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.expect_file(client, client.path, f"its gate was opened ({STALL_DESCRIPTIONS[kind]})")
         client.close()
 
 
@@ -111,15 +142,15 @@ def wanted(scene: Scene) -> str:
         return "a serial server serves one connection at a time"
     if limit == "workers":
         return f"a pool of {scene.workers} serves exactly {scene.workers} at a time"
-    return "under this model a held client stops no other"
+    return "under this model a stalled client does not stop other clients"
 
 
 def cause(scene: Scene, count: int, kind: str) -> str:
-    """Return the likely cause of a client that is not served."""
+    """Return the likely cause if a client is not served beside `count` stalled clients."""
     limit = scene.options.get("limit", "all")
     if limit == "workers" and count == 1:
         return (
-            "only one worker takes connections, a worker keeps the queue's lock while it serves, "
+            "only one worker takes connections, a worker keeps the queue's lock while it serves a client, "
             "or the accepting thread reads requests itself"
         )
     if limit == "workers":
@@ -127,36 +158,70 @@ def cause(scene: Scene, count: int, kind: str) -> str:
             f"only {count} workers or fewer take connections, or the accepting thread reads requests itself"
         )
     if count == 1:
-        return "the loop that accepts also serves, or a lock is held while the server waits for a client"
+        return (
+            "the loop that accepts also serves clients, or a lock is held while the server waits for a client"
+        )
     if count <= scene.workers:
-        return "a fixed number of workers, or a backlog that is not accepted"
-    return "a limit on threads, processes or connections that is too low"
+        return "the number of workers is fixed, or connections stay in the backlog"
+    return "a limit on threads, processes or connections is too low"
+
+
+@check(
+    "second-client",
+    proves="one stalled client does not stop the next one",
+    sends="half of a request on one connection; then a whole request on another one; then the other half",
+    expects="a response to the whole request, while the first client is still stalled",
+    why="This is the first step from a serial server to a concurrent one. The other checks rest on it.",
+    hint="Find the call in which the server waits for the first client. Another thread, process or event must be"
+    " able to accept and serve the second client meanwhile.",
+)
+def second_client(scene: Scene) -> None:
+    stalled = scene.hold("half", "/1.txt", "stalled")
+    scene.settle()
+    second = scene.client("second").ask("/2.txt", Connection="close")
+    if not scene.until(second.answered, f"{second.name} gets a response"):
+        scene.expect_alive("a stalled client connected")
+        scene.fail(
+            f"beside {held_clients(1, 'half')}, the next client {second.story()}{scene.blocked()}",
+            "answer this client",
+            "the server serves one client at a time: the code that accepts also serves, or a lock is held"
+            " while the server waits for a client",
+        )
+    scene.expect_file(second, "/2.txt")
+    scene.release(stalled)
+    scene.until(stalled.answered_or_over, f"{stalled.name} gets a response")
+    scene.expect_file(stalled, "/1.txt")
+    scene.confirm("the next client got its response beside a stalled one, which got its own afterwards")
 
 
 @check(
     "progress",
-    proves="exactly as many clients are served at a time as the model says",
+    proves="the server serves exactly as many clients at a time as its model allows",
     sends="half of a request on each of k connections, then a whole request on one more; then the other halves",
     expects=(
-        "serial: the next waits beside 1; pool of n: it waits beside n and not beside "
-        "n-1; others: it never waits"
+        "serial: the next client waits beside 1; pool of n: it waits beside n, and not beside "
+        "n-1; other models: it never waits"
     ),
-    why="This number is what a concurrency model is. It is proved here by gates and calm, not by timing.",
-    hint="Draw who reads from a connection: the thread that accepts, or a worker? Count the workers.",
-    options={"limit": LIMIT},
+    why="This number defines a concurrency model. Gates and quiescence prove it here, without timing.",
+    hint="Does the thread that accepts also read from connections, or does a worker? Draw it. Count the workers.",
+    options={"limit": TIME_LIMIT_CAUSE},
 )
 def progress(scene: Scene) -> None:
+    scene.findings.at_once = None
     play_progress(scene, "half")
 
 
 @check(
     "slow-readers",
-    proves="clients that do not read their response hold only their own worker",
-    sends="requests for 8 MB on connections that are not read, then a request on one more; then everything is read",
+    proves="a client that does not read its response occupies only its own worker",
+    sends="requests for 8 MB by clients that do not read, then a request by another client; then all clients read",
     expects="the same numbers as in `progress`, and 8 MB unchanged for each slow client",
-    why="A send blocks as a receive does. In an event loop one blocking send stops every client.",
-    hint="In an event loop: non-blocking sockets; keep what send() did not take, and wait for EVENT_WRITE.",
-    options={"limit": LIMIT},
+    why="A send can block like a receive. In an event loop one blocking send stops every client.",
+    hint=(
+        "In an event loop, use non-blocking sockets. Keep the bytes that send() did not take; wait "
+        "for EVENT_WRITE."
+    ),
+    options={"limit": TIME_LIMIT_CAUSE},
 )
 def slow_readers(scene: Scene) -> None:
     play_progress(scene, "reader")
@@ -165,46 +230,58 @@ def slow_readers(scene: Scene) -> None:
 @check(
     "idle-clients",
     proves="idle keep-alive connections do not stop new clients",
-    sends="one request on each of many connections that then stay open and silent, then a request on a new one",
-    expects="the new client is answered",
-    why="Browsers keep connections open for minutes. A worker that waits on each of them is soon the last one.",
-    hint="Give a connection back between two requests, close it (Connection: close), or have a worker for each.",
+    sends="one request on each of many connections, which then stay open and silent; then a request on a new one",
+    expects="a response for the new client",
+    why="Browsers keep connections open for minutes. Idle connections soon occupy all workers that wait for them.",
+    hint=(
+        "Free the worker between two requests, close the connection (Connection: close), or use a "
+        "worker for each."
+    ),
 )
 def idle_clients(scene: Scene) -> None:
-    idle: list[Client] = []
-    for number in range(MANY):
+    idle: list[SceneClient] = []
+    for number in range(IDLE_CLIENTS):
         client = scene.client(f"idle {number + 1}").ask(f"/{number}.txt")
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not client.answered():
             scene.fail(
                 f"beside {number} idle connections, the next client {client.story()}{scene.blocked()}",
-                "answer it: an idle connection stops no other client",
-                f"each idle connection holds one of {number} workers",
+                "answer this client: idle connections must not stop other clients",
+                f"each idle connection occupies one of {number} workers",
             )
         idle.append(client)
-    scene.expect_answer(after=f"{MANY} connections were left idle")
-    scene.confirm(f"{MANY} idle connections stopped nobody")
+    scene.expect_answer(after=f"{IDLE_CLIENTS} connections became idle")
+    scene.confirm(f"{IDLE_CLIENTS} idle connections stopped no new client")
+
+
+def mixed(client: SceneClient, what: str) -> str:
+    """Return the likely cause if a client did not get its file while another one was served."""
+    if client.answered():
+        return f"two connections share a buffer for the {what}"
+    if client.received:
+        return "only a part of the response was sent: send() may take fewer bytes than it is given; call it again"
+    return ""
 
 
 @check(
     "own-answers",
-    proves="requests that are read at the same time are not mixed",
-    sends="half of A's request, all of B's, then the rest of A's; then two large files, read in turns",
+    proves="the server does not mix up requests that it reads at the same time",
+    sends="half of A's request, all of B's, then the rest of A's; then two clients read large files in turns",
     expects="each client gets its own file",
-    why="A buffer, a path or a descriptor in a shared variable belongs to the client that wrote it last.",
-    hint="Keep all state of a connection in local variables or in an object of that connection.",
+    why="A shared variable for a buffer, a path or a descriptor has the value of the client that wrote it last.",
+    hint="Keep all state of a connection in local variables, or in an object of that connection.",
 )
 def own_answers(scene: Scene) -> None:
     first = scene.client("A").send(b"GET /1.txt HT")
     scene.settle()
     second = scene.client("B").ask("/2.txt", Connection="close")
-    scene.until(second.answered_or_over, "B is answered")
+    scene.until(second.answered_or_over, "B gets a response")
     first.path = "/1.txt"
     first.send(b"TP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    scene.until(first.answered_or_over, "A is answered")
-    scene.until(second.answered_or_over, "B is answered")
+    scene.until(first.answered_or_over, "A gets a response")
+    scene.until(second.answered_or_over, "B gets a response")
     for client in (first, second):
-        scene.expect_file(client, client.path, because="two connections share a buffer for the request")
+        scene.expect_file(client, client.path, because=mixed(client, "request"))
     first = scene.client("C", reads=False).ask("/large.bin", Connection="close")
     scene.settle()
     second = scene.client("D", reads=False).ask("/other.bin", Connection="close")
@@ -212,66 +289,76 @@ def own_answers(scene: Scene) -> None:
     first.read_on()
     second.read_on()
     for client in (first, second):
-        scene.until(client.answered_or_over, f"{client.name} is answered")
-        scene.expect_file(client, client.path, because="two connections share a buffer for the response")
-    scene.confirm("four clients whose requests and responses overlapped got their own files")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.expect_file(client, client.path, because=mixed(client, "response"))
+    scene.confirm("four clients with overlapping requests and responses got their own files")
 
 
 @check(
     "fifo",
-    proves="waiting connections are served in the order in which they came",
-    sends="half requests that hold all workers; four more, in order; the rest of the last three; then of the first",
-    expects="none of the last three is answered before the first of the four",
-    why="A stack instead of a queue lets the first client wait without end while new ones are served.",
+    proves="the server serves waiting connections in the order of their arrival",
+    sends="half requests for all workers; four more, in order; the rest of the last three, then of the first",
+    expects="none of the last three gets a response before the first of the four",
+    why="With a stack instead of a queue, the first client may wait without a limit while new clients are served.",
     hint="Append at one end and take from the other: queue.Queue or deque.popleft(), not list.pop().",
-    options={"limit": LIMIT},
+    options={"limit": TIME_LIMIT_CAUSE},
 )
 def fifo(scene: Scene) -> None:
-    count = 1 if scene.options.get("limit") == "none" else scene.workers
-    held: list[Client] = []
-    hold_more(scene, held, count, "half")
+    count = 1 if scene.options.get("limit") == "none" else scene.at_once()
+    stalled: list[SceneClient] = []
+    hold_more(scene, stalled, count, "half")
     queued = []
     for number in range(4):
         queued.append(
             scene.client(f"waits {number + 1}").send_half(f"/{20 + number}.txt", Connection="close")
         )
         scene.settle()
-    # One worker becomes free, and takes a waiting connection: it is then held by the half request that it took.
-    held[0].send_rest()
-    scene.until(held[0].answered_or_over, "a worker becomes free")
+    is_read = not scene.is_unread(queued[0])  # it should wait, unread
+    # One worker becomes free and takes a waiting connection. The half request on this connection then occupies it.
+    stalled[0].send_rest()
+    scene.until(stalled[0].answered_or_over, "a worker becomes free")
     scene.settle()
     for client in reversed(queued[1:]):
         client.send_rest()
-    early = [client for client in queued[1:] if scene.until(client.answered, f"{client.name} is answered")]
+    early = [
+        client for client in queued[1:] if scene.until(client.answered, f"{client.name} gets a response")
+    ]
+    if early and is_read:
+        scene.fail(
+            f"'{early[0].name}' got its response while 'waits 1' waited for nothing but its own rest: the server "
+            f"had read its half request beside {count} other stalled clients",
+            f"serve {count} clients at a time, and let 'waits 1' wait unread",
+            f"there are more than {count} workers, or the accepting thread reads requests itself (see `progress`)",
+        )
     if early:
         scene.fail(
-            f"'{early[0].name}' was answered while 'waits 1', which came before it, still waited",
-            "serve connections in the order in which they came",
+            f"'{early[0].name}' got its response while 'waits 1', which came earlier, still waited",
+            "serve connections in the order of their arrival",
             "waiting connections are kept in a stack, or in a set",
         )
     queued[0].send_rest()
     for client in queued:
-        scene.until(client.answered_or_over, f"{client.name} is answered")
-        scene.expect_file(client, client.path, "the clients before it were answered")
-    scene.confirm("four waiting connections were served in the order in which they came")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.expect_file(client, client.path, "the earlier clients got their responses")
+    scene.confirm("the server served four waiting connections in the order of their arrival")
 
 
 @check(
     "backlog",
-    proves="clients that come while the server is busy can connect and are served later",
-    sends="half requests that hold all workers, then 12 whole requests; then the other halves",
-    expects="all 12 connect at once and are answered once a worker is free",
+    proves="clients can connect while the server is busy, and are served later",
+    sends="half requests for all workers, then 12 whole requests; then the other halves",
+    expects="all 12 connect immediately, and get their responses when a worker is free",
     why=(
-        "With listen(0) or listen(1) the kernel drops connections during any short "
-        "burst; each loses a second or more."
+        "With listen(0) or listen(1) the kernel drops connection attempts during a short "
+        "burst; each of these clients loses a second or more."
     ),
     hint="listen(128) costs nothing.",
-    options={"limit": LIMIT},
+    options={"limit": TIME_LIMIT_CAUSE},
 )
 def backlog(scene: Scene) -> None:
-    count = 1 if scene.options.get("limit") == "none" else scene.workers
-    held: list[Client] = []
-    hold_more(scene, held, count, "half")
+    count = 1 if scene.options.get("limit") == "none" else scene.at_once()
+    stalled: list[SceneClient] = []
+    hold_more(scene, stalled, count, "half")
     waiting = [scene.client(f"waits {number + 1}") for number in range(12)]
     scene.pump(0.05)
     late = [client for client in waiting if not client.connected]
@@ -280,26 +367,43 @@ def backlog(scene: Scene) -> None:
         scene.fail(
             f"{len(late)} of 12 clients could not connect while the server was busy",
             "let the kernel queue them: a backlog of 16 or more",
-            f"listen() has a small backlog; '{late[0].name}' was the first without a place",
+            f"listen() has a small backlog; '{late[0].name}' was the first client that did not fit",
         )
     for number, client in enumerate(waiting):
         client.ask(f"/{number}.txt", Connection="close")
-    for client in held:
+    for client in stalled:
         client.send_rest()
-    for client in held + waiting:
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+    for client in stalled + waiting:
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
         scene.expect_file(client, client.path, "a worker became free")
-    scene.confirm("12 clients connected while all workers were held, and were answered afterwards")
+    scene.confirm("12 clients connected while all workers were occupied, and got their responses afterwards")
+
+
+def deadlock_cause(scene: Scene, stuck: SceneClient) -> str:
+    """Return the likely cause if a client never gets its response although every client reads."""
+    if len(scene.subject.tasks()) > 1:
+        return (
+            "two threads each hold a lock and wait for the other's (a deadlock), or a lock was never released"
+        )
+    if stuck.received:
+        return (
+            "one thread serves all clients, so this is no deadlock: it has sent a part of the response and "
+            "forgotten the rest; keep the rest, and wait until the socket can be written"
+        )
+    return (
+        "one thread serves all clients, so this is no deadlock: the thread blocks in a call for one client, or has "
+        "stopped watching a connection"
+    )
 
 
 @check(
     "no-deadlock",
-    proves="no order of requests makes the server's threads wait for each other",
-    sends="requests for 8 MB that are not read, then requests for small and for missing files; then all is read",
-    expects="every client is answered in the end",
+    proves="the server's threads never block each other permanently (deadlock)",
+    sends="requests for 8 MB by clients that do not read, then for small and for missing files; then all read",
+    expects="a response for every client in the end",
     why=(
-        "Two locks that are taken in two orders work in nearly every run. This schedule "
-        "stops threads between them."
+        "A program that takes two locks in two orders works in nearly every run. This schedule "
+        "stops threads between the locks."
     ),
     hint="Take locks in one order everywhere, and never hold one while you send or receive.",
 )
@@ -315,17 +419,17 @@ def no_deadlock(scene: Scene) -> None:
     for client in slow:
         client.read_on()
     clients = slow + others
-    scene.until(lambda: all(client.answered_or_over() for client in clients), "all are answered")
+    scene.until(lambda: all(client.answered_or_over() for client in clients), "all clients get responses")
     stuck = [client for client in clients if not client.answered()]
     if stuck:
-        scene.expect_alive("slow clients")
+        scene.expect_alive("slow clients connected")
         scene.fail(
-            f"every client reads, and {len(stuck)} of {len(clients)} are never answered: {stuck[0].name} "
+            f"every client reads, and {len(stuck)} of {len(clients)} never get a response: {stuck[0].name} "
             f"{stuck[0].story()}{scene.blocked()}",
             "answer all of them",
-            "two threads hold a lock each and wait for the other's (a deadlock), or a lock was never released",
+            deadlock_cause(scene, stuck[0]),
         )
     for client in slow:
         scene.expect_file(client, client.path)
-    scene.expect_answer(after="the slow clients")
-    scene.confirm("two slow clients and four others were all answered")
+    scene.expect_answer(after="slow clients connected")
+    scene.confirm("two slow clients and four others all got their responses")

@@ -1,15 +1,15 @@
-"""Grading one server many times: does a mark differ from run to run? `ewe-grade --repeat 200 --jobs 4 --runs FILE`.
+"""Grade one server many times, to find marks that differ: `ewe-grade --repeat 200 --jobs 4 --runs FILE`.
 
     the command ─┬─ fork ─▶ run 1: private network, server, all checks ─▶ its report, through a pipe ─┐
        jobs at   ├─ fork ─▶ run 2: ...                                                                ├─▶ FILE, one
        a time    └─ fork ─▶ run 3: ...                                                                ┘   line a run
 
-Each run is a process with a private network, so that runs at the same time may use the same port, and one of them
-that fails takes no other with it. The command appends a line to FILE for each run that has ended. The same command,
-given again, reads FILE and does only the runs that are missing: two hundred runs may take several nights.
+Each run is a process with a private network, so that simultaneous runs may use the same port, and a failing run
+does not affect the others. The command appends a line to FILE for each finished run. If the same command is given
+again, it reads FILE and does only the missing runs: two hundred runs may take several nights.
 
-What can go wrong: a run is killed, or the command is. A killed run counts as not done. A run ends with the command
-(PR_SET_PDEATHSIG), and a last line that is cut off in FILE is removed.
+Possible failures: a run or the whole command is killed. A killed run does not count. If the command ends, its runs
+end, too (PR_SET_PDEATHSIG), and the next command removes an incomplete last line from FILE.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ FORMAT = "ewe-runs/1"
 
 
 @dataclass(frozen=True)
-class Run:
-    """What is kept of one run. marks: the status of each check; failed: why, for each check that failed."""
+class GradingRun:
+    """The summary of one run. marks: the status of each check. failed: the explanations of the failed checks."""
 
     marks: dict[str, str]
     failed: dict[str, str]
     seconds: float
 
 
-def kept(report: Report) -> Run:
-    """Return what is kept of a report."""
-    return Run(
+def kept(report: Report) -> GradingRun:
+    """Return the summary of a report."""
+    return GradingRun(
         {verdict.name: verdict.status for verdict in report.verdicts},
         {verdict.name: verdict.text() for verdict in report.failed},
         report.seconds,
@@ -53,68 +53,70 @@ def kept(report: Report) -> Run:
 
 
 class Runs:
-    """The runs so far, in memory and in a file. about: what is graded; a file about something else is refused."""
+    """The finished runs, in memory and in a file. about: lab, server and checks, which must match the file."""
 
     def __init__(self, file: Path | None, about: dict[str, Any]) -> None:
         """Read the file, if it exists. Raises ConfigError."""
         self.file = file
-        self.done: list[Run] = []
+        self.finished_runs: list[GradingRun] = []
         if file is None:
             return
         head = {"format": FORMAT, **about}
         try:
             lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-            whole = [line for line in lines if line.endswith("\n")]
-            same = not whole or json.loads(whole[0]) == head
-            self.done = [Run(**json.loads(line)) for line in whole[1:]] if same else []
+            complete_lines = [line for line in lines if line.endswith("\n")]
+            same = not complete_lines or json.loads(complete_lines[0]) == head
+            self.finished_runs = (
+                [GradingRun(**json.loads(line)) for line in complete_lines[1:]] if same else []
+            )
             if same:
-                file.write_text("".join(whole) or json.dumps(head) + "\n")
+                file.write_text("".join(complete_lines) or json.dumps(head) + "\n")
         except OSError as reason:
-            raise ConfigError(f"--runs: {file}: {reason.strerror}") from None
+            raise ConfigError(f"--runs: cannot write {file}: {reason.strerror}") from None
         except (ValueError, TypeError):
-            raise ConfigError(f"--runs: {file} is no file that --runs has written") from None
+            raise ConfigError(f"--runs: {file} was not written by --runs; choose another file") from None
         if not same:
             raise ConfigError(
-                f"--runs: {file} holds runs of another server, lab or choice of checks; choose another file"
+                f"--runs: {file} has runs of another server, lab or choice of checks; choose another file"
             )
 
-    def add(self, run: Run) -> None:
-        """Keep one more run."""
-        self.done.append(run)
+    def add(self, run: GradingRun) -> None:
+        """Add a finished run to the list and to the file."""
+        self.finished_runs.append(run)
         if self.file is not None:
             with open(self.file, "a") as out:
                 out.write(json.dumps(vars(run)) + "\n")
 
     def flips(self) -> dict[str, Counter[str]]:
-        """Return how often each status came, for each check that did not always have the same one."""
+        """Return the number of each status, for every check with more than one status."""
         counts: dict[str, Counter[str]] = {}
-        for run in self.done:
+        for run in self.finished_runs:
             for name, status in run.marks.items():
                 counts.setdefault(name, Counter())[status] += 1
         return {name: count for name, count in counts.items() if len(count) > 1}
 
     def summary(self) -> Iterator[str]:
-        """Yield what to print: which marks differed, one explanation for each, and how many runs there were."""
+        """Yield the lines of the summary: the checks with different marks, an explanation of each, the totals."""
         flips = self.flips()
         for name, count in flips.items():
             yield f"differs: {name}: " + ", ".join(
                 f"{times} times {status}" for status, times in count.items()
             )
-            texts = [run.failed[name] for run in self.done if name in run.failed]
+            texts = [run.failed[name] for run in self.finished_runs if name in run.failed]
             yield from (f"    {line}" for line in (texts[0].splitlines() if texts else ()))
-        verdicts = sum(len(run.marks) for run in self.done)
-        failing = sorted({name for run in self.done for name in run.failed} - flips.keys())
+        verdicts = sum(len(run.marks) for run in self.finished_runs)
+        failing = sorted({name for run in self.finished_runs for name in run.failed} - flips.keys())
         if failing:
             yield f"failed in each run: {', '.join(failing)}"
-        yield f"{len(self.done)} runs, {verdicts} checks, {len(flips)} with different marks"
+        yield f"{len(self.finished_runs)} runs, {verdicts} checks, {len(flips)} with different marks"
 
 
 def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator[Report]:
-    """Grade `count` times, each time in a child process, `jobs` at a time; yield each report as it comes.
+    """Grade `count` times in child processes, `jobs` at a time; yield each report when it is complete.
 
-    Raises ConfigError: a child could not grade.
+    Raises ConfigError if a child could not grade.
     """
-    running: dict[int, tuple[int, bytearray]] = {}  # pipe: (pid, what has come through it)
+    running: dict[int, tuple[int, bytearray]] = {}  # pipe -> (pid of the writer, bytes received)
     left = count
     with selectors.DefaultSelector() as selector:
         try:
@@ -144,7 +146,7 @@ def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator
 
 
 def begin(grade: Callable[[], Report], others: list[int]) -> tuple[int, int]:
-    """Fork a child that grades; return the pipe through which its report comes, and the child's number."""
+    """Fork a child that grades; return the pipe for its report, and its pid. others: pipes that it closes."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -165,12 +167,14 @@ def begin(grade: Callable[[], Report], others: list[int]) -> tuple[int, int]:
     except Exception:
         traceback.print_exc()
     finally:
-        os._exit(status)  # also at SystemExit, which SIGTERM raises
+        os._exit(status)  # also after SystemExit, which the handler of SIGTERM raises
 
 
 def result(data: bytes) -> Report:
     """Return the report that a child has sent. Raises ConfigError."""
-    outcome = pickle.loads(data) if data else "a run was ended before its report; the same command goes on"
+    outcome = (
+        pickle.loads(data) if data else "a run was killed before its report; give the same command again"
+    )
     if isinstance(outcome, Report):
         return outcome
     raise ConfigError(one_line(str(outcome)))

@@ -2,13 +2,13 @@
 
 A replay file holds JSON lines. The first one names the check; each other line is a step:
 
-    {"t": 0.0012, "lane": "held 1", "do": "connect", "reads": true}
-    {"t": 0.0013, "lane": "held 1", "do": "send", "bytes": "GET /1.txt HTTP/1.1\\r\\n..."}   bytes as Latin-1
-    {"t": 0.0620, "do": "wait", "what": "the server is calm", "happened": false}
-    {"t": 0.0711, "lane": "held 1", "do": "got", "bytes": "HTTP/1.1 200 OK..."}            what came back then
+    {"t": 0.0012, "lane": "stalled 1", "do": "connect", "reads": true}
+    {"t": 0.0013, "lane": "stalled 1", "do": "send", "bytes": "GET /1.txt HTTP/1.1\\r\\n..."}   bytes as Latin-1
+    {"t": 0.0620, "do": "wait", "what": "the server is quiescent", "happened": false}
+    {"t": 0.0711, "lane": "stalled 1", "do": "got", "bytes": "HTTP/1.1 200 OK..."}            what came back then
 
-The replay does what the client did and, at each wait, waits until the server is calm. What comes back is shown
-beside what came back at the time of the record; whether it is right is for the reader to judge.
+The replay does what the client did and, at each wait, waits until the server is quiescent. It shows the
+responses beside those of the record; the reader judges whether they are right.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from typing import Any
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import site_programs
 from ewe_classroom.grader.grading import REPLAY_FORMAT
-from ewe_classroom.grader.scene import Client, Scene
+from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.subject import Subject
 
-ACTS = ("read", "half-close", "close", "reset")
+STEPS_WITHOUT_DATA = ("read", "half-close", "close", "reset")
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the first line of a replay file, and its steps. Raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"--replay: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
         raise ConfigError(
-            f"--replay: {path}: {getattr(error, 'strerror', None) or 'not a replay file'}"
+            f"--replay: {path}: not a replay file; ewe-grade --record DIR writes them"
         ) from None
     steps = []
     for number, line in enumerate(lines, 1):
@@ -54,7 +56,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
     """Do each step; yield a line for it, and a line for all that comes back."""
     scene = Scene(subject)
-    clients: dict[str, Client] = {}
+    clients: dict[str, SceneClient] = {}
     try:
         for step in steps:
             do, lane = str(step.get("do")), str(step.get("lane", ""))
@@ -82,7 +84,7 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
             elif do in ("got", "answered", "closed-by-server", "reset-by-server", "refused"):
                 yield f"{'then':>8}  {lane}: {do} {brief(step)}".rstrip()
                 continue
-            elif do in ACTS:
+            elif do in STEPS_WITHOUT_DATA:
                 {"read": client.read_on, "half-close": client.half_close, "close": client.close,
                  "reset": client.reset}[do]()  # fmt: skip
             for line in scene.steps[shown:]:

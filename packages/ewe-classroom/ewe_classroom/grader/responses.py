@@ -1,4 +1,14 @@
-"""Responses as a client reads them: RFC 9112, from the bytes that have arrived so far. No I/O."""
+"""Responses as the grader reads them: a lenient front of ewe's reader of responses.
+
+ewe.http.response_reader finds where each response ends. The grader differs in what it makes of a head, because it
+judges servers that are still being written, and each check shall find its own fault:
+
+- A line may end with LF alone (RFC 9112 section 2.2), and http.client parses the fields, as lenient as a browser.
+- Of two lengths the first counts, and Transfer-Encoding counts more than Content-Length (section 6.3). ewe's proxy
+  refuses both: it would have to pass on a response that two readers could frame differently.
+- A fault becomes a text of the verdict. No exception ends the check: the grader also judges the bytes before it.
+- Bytes that no whole response has used stay visible in `buffer`, for checks that look for surplus bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +17,20 @@ import io
 import re
 from dataclasses import dataclass, field
 
-from ewe.http.chunked import ChunkedDecoder
-from ewe.http.limits import Limits
-from ewe.http.status import HTTPError
+from ewe.http.limits import RequestLimits
+from ewe.http.response_reader import ResponseReader
+from ewe.http.status import BODILESS, HTTPError
 
 STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?\r?\n")
-WITHOUT_BODY = (204, 304)
+HEAD_END = re.compile(rb"\r?\n\r?\n")
 # No file of the grader's site has more than 8 MB. A server that sends more does not fill the grader's memory.
-MOST_HEAD_BYTES = 1 << 18
-MOST_BYTES = 32 << 20
+MAX_HEAD_BYTES = 1 << 18
+MAX_CONNECTION_BYTES = 32 << 20
 
 
 @dataclass
 class Response:
-    """One response. length: what Content-Length announced, None without it; whole: its end has arrived."""
+    """One response. length: of the body by Content-Length, None without the field; whole: its end has arrived."""
 
     version: str
     status: int
@@ -29,121 +39,139 @@ class Response:
     chunked: bool = False
     body: bytes = b""
     whole: bool = False
-    fault: str = ""  # what is wrong with its framing
+    fault: str = ""  # the fault of its framing, "" if there is none
 
     @property
     def keeps_open(self) -> bool:
         """Return whether the server promised to read another request on this connection."""
         wish = (self.fields.get("Connection") or "").lower()
-        if "close" in wish or (self.length is None and not self.chunked and self.status not in WITHOUT_BODY):
+        if "close" in wish or (self.length is None and not self.chunked and self.status not in BODILESS):
             return False
         return self.version == "1.1" or "keep-alive" in wish
 
 
+class EndlessResponse(HTTPError):
+    """The server sends without end."""
+
+
+def parse_head(head: bytes) -> Response:
+    """Return a response whose head has arrived. Raises HTTPError(502)."""
+    line = STATUS_LINE.match(head)
+    if line is None:
+        raise HTTPError(502, f"a response that begins with {head[:40]!r} and not with a status line")
+    try:
+        fields = http.client.parse_headers(io.BytesIO(head[line.end() :]))
+    except http.client.HTTPException as error:
+        raise HTTPError(502, f"a head that cannot be read ({error})") from None
+    chunked = (fields.get("Transfer-Encoding") or "").lower() == "chunked"
+    response = Response("1." + line[1].decode(), int(line[2]), fields, chunked=chunked)
+    length = fields.get("Content-Length")
+    if length is not None and not chunked:
+        if length.isascii() and length.strip().isdigit():
+            response.length = int(length.strip()[:19])
+        else:
+            response.fault = f"Content-Length: {length[:40]}, which is no number"
+    return response
+
+
+class LenientReader(ResponseReader[Response]):
+    """ewe's reader of responses, for heads of which a line may end with LF alone."""
+
+    limits = RequestLimits()
+
+    def __init__(self) -> None:
+        super().__init__(parse_head)
+
+    def head_end(self) -> int:
+        if end := HEAD_END.search(self.buffer):
+            return end.end()
+        if not b"HTTP/".startswith(self.buffer[:5]):
+            raise HTTPError(502, f"bytes that begin no response: {self.buffer[:40]!r}")
+        if len(self.buffer) > MAX_HEAD_BYTES:
+            raise EndlessResponse(502, f"a head of more than {MAX_HEAD_BYTES >> 10} KB")
+        return -1
+
+
 @dataclass
-class Reader:
-    """Takes the bytes of a connection apart into responses. Call feed() with what arrives, end() at its end."""
+class ResponseSplitter:
+    """Takes the bytes of a connection apart into responses. Call feed() with arriving bytes, end() at its end."""
 
     responses: list[Response] = field(default_factory=list)
-    buffer: bytearray = field(default_factory=bytearray)
+    reader: LenientReader = field(default_factory=LenientReader)
     current: Response | None = None
-    decoder: ChunkedDecoder | None = None
+    body: bytearray = field(default_factory=bytearray)  # of the current response, as far as it has arrived
     fault: str = ""  # bytes that are not a response
-    taken: int = 0
+    taken: int = 0  # bytes so far
     too_much: bool = False  # the connection is to be read no further
-    bodiless: int = 0  # answers to HEAD that come next: their Content-Length announces no bytes
+    head_requests: int = 0  # the next so many responses answer HEAD: no body follows their Content-Length
+
+    @property
+    def buffer(self) -> bytes:
+        """Return the bytes that have arrived and that no whole response has used."""
+        decoder = self.reader.decoder
+        if decoder is not None:
+            return decoder.rest if self.fault else b""
+        return bytes(self.body) + self.reader.buffer
 
     def feed(self, data: bytes) -> None:
         self.taken += len(data)
-        if self.taken > MOST_BYTES:
-            self.give_up(f"more than {MOST_BYTES >> 20} MB on one connection")
-        if not self.too_much and not self.fault:
-            self.take(data)
-
-    def take(self, data: bytes) -> None:
-        self.buffer += data
-        while not self.fault and self.buffer and self.step():
-            pass
+        if self.taken > MAX_CONNECTION_BYTES:
+            self.give_up(f"more than {MAX_CONNECTION_BYTES >> 20} MB on one connection")
+        if self.too_much or self.fault:
+            return
+        self.reader.buffer += data
+        try:
+            while self.step():
+                pass
+        except EndlessResponse as error:
+            self.give_up(error.cause)
+        except HTTPError as error:
+            self.fault = error.cause
 
     def step(self) -> bool:
-        """Take one part from the buffer; return whether there may be more."""
-        if self.current is None:
-            return self.read_head()
-        return self.read_body(self.current)
-
-    def read_head(self) -> bool:
-        end = re.search(rb"\r?\n\r?\n", self.buffer)
-        if end is None:
-            start = bytes(self.buffer[:5])
-            if not b"HTTP/".startswith(start[:5]):
-                self.fault = f"bytes that begin no response: {bytes(self.buffer[:40])!r}"
-            elif len(self.buffer) > MOST_HEAD_BYTES:
-                self.give_up(f"a head of more than {MOST_HEAD_BYTES >> 10} KB")
+        """Take one part of the bytes that have arrived; return whether there may be more. Raises HTTPError."""
+        if self.current is not None:
+            return self.read_body(self.current)
+        self.reader.begin()
+        self.reader.method = "HEAD" if self.head_requests else "GET"
+        response = self.reader.read_head()
+        if response is None:
             return False
-        head = bytes(self.buffer[: end.end()])
-        line = STATUS_LINE.match(head)
-        if line is None:
-            self.fault = f"a response that begins with {head[:40]!r} and not with a status line"
-            return False
-        try:
-            fields = http.client.parse_headers(io.BytesIO(head[line.end() :]))
-        except http.client.HTTPException as error:
-            self.fault = f"a head that cannot be read ({error})"
-            return False
-        del self.buffer[: end.end()]
-        response = Response("1." + line[1].decode(), int(line[2]), fields)
         if 100 <= response.status < 200:
             return True
         self.current = response
         self.responses.append(response)
-        response.chunked = (fields.get("Transfer-Encoding") or "").lower() == "chunked"
-        length = fields.get("Content-Length")
-        if response.chunked:
-            self.decoder = ChunkedDecoder(Limits())
-        elif length is not None:
-            if not (length.isascii() and length.strip().isdigit()):
-                self.fault = response.fault = f"Content-Length: {length[:40]}, which is no number"
-                return False
-            response.length = int(length.strip()[:19])
-        is_head, self.bodiless = self.bodiless > 0, max(self.bodiless - 1, 0)
-        if is_head:
-            self.decoder = None
-        if is_head or response.status in WITHOUT_BODY or response.length == 0:
+        self.fault = response.fault
+        self.head_requests = max(self.head_requests - 1, 0)
+        if self.reader.finished and not self.fault:
             self.finish(response)
-        return True
+        return not self.fault
 
     def read_body(self, response: Response) -> bool:
-        if self.decoder is not None:
-            try:
-                response.body += self.decoder.feed(bytes(self.buffer))
-            except HTTPError as error:
-                self.fault = response.fault = f"a chunked body that cannot be decoded ({error})"
-                return False
-            self.buffer.clear()
-            if not self.decoder.finished:
-                return not self.decoder.hungry
-            self.buffer += self.decoder.rest
-            self.decoder = None
-            self.finish(response)
-            return True
-        if response.length is None or len(self.buffer) < response.length:
+        if self.reader.hungry:
             return False
-        response.body = bytes(self.buffer[: response.length])
-        del self.buffer[: response.length]
-        self.finish(response)
+        try:
+            self.body += self.reader.read_body()
+        except HTTPError as error:
+            self.fault = response.fault = f"a chunked body that cannot be decoded ({error})"
+            return False
+        if self.reader.finished:
+            self.finish(response)
         return True
 
     def give_up(self, fault: str) -> None:
-        """Note that the server sends without end, and drop what has come."""
+        """Note that the server sends without end, and drop its bytes."""
         self.too_much = True
         self.fault = self.fault or fault
-        self.buffer.clear()
+        self.reader = LenientReader()
+        self.body.clear()
         if self.current is not None:
             self.current.fault = self.current.fault or fault
-            self.current.body = b""
 
     def finish(self, response: Response) -> None:
+        response.body = bytes(self.body)
         response.whole = True
+        self.body.clear()
         self.current = None
 
     def end(self) -> None:
@@ -151,10 +179,10 @@ class Reader:
         response = self.current
         if response is None:
             return
-        if self.decoder is None and response.length is None:
-            response.body = bytes(self.buffer)
-            self.buffer.clear()
+        if response.length is None and not response.chunked:
+            self.body += self.reader.buffer
+            self.reader.buffer = b""
             self.finish(response)
         elif not response.fault:
             kind = "chunked body" if response.chunked else f"body of {response.length} bytes"
-            response.fault = f"a {kind} that ended after {max(len(self.buffer), len(response.body))} bytes"
+            response.fault = f"a {kind} that ended after {len(self.body)} bytes"

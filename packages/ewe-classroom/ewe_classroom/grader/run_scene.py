@@ -1,4 +1,4 @@
-"""A scene for a measurement: no server runs. The grader reads what a student has measured, and checks the data.
+"""A scene for a measurement: no server runs. The grader reads a student's measurements, and checks the data.
 
     runs.json       {"format": "ewe-runs/1", "log": "server.log", "report": "lab/results.json", "runs": [RUN, ...]}
     a RUN           {"kind": "closed", "clients": 4, "repetition": 1, "began": 81.0, "seconds": 1.0,
@@ -6,9 +6,9 @@
                     {"kind": "open", "rate_wanted": 150, ...}
     server.log      a line for each request that the server has served: arrival start end
 
-All times are seconds of time.monotonic(), which is one clock for all processes of a machine. Each request of the
-data can therefore be found in the server's log. Data and log are two witnesses: an invented or dropped request
-shows.
+All times are seconds of time.monotonic(), which is one clock for all processes of a machine. The grader can
+therefore find each request of the data in the server's log. Data and log are two independent records, so an
+invented or omitted request is visible.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ewe_classroom.grader.sandbox import Limits
+from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.subject import BadSubject, Recipe
 
 FORMAT = "ewe-runs/1"
-LARGEST = 64 << 20  # bytes of a file that is read
+MAX_FILE_BYTES = 64 << 20  # bytes; a larger file is refused
 
 
 def from_path(text: str) -> Recipe:
@@ -40,13 +40,13 @@ def from_path(text: str) -> Recipe:
 
 
 def from_command(text: str) -> Recipe:
-    """Refuse a command: data is no program. Raises BadSubject."""
+    """Refuse a command, because data is not a program. Raises BadSubject."""
     raise BadSubject("--command: this lab grades data; name its file: ewe-grade --lab measure runs.json")
 
 
 @dataclass(frozen=True)
-class Request:
-    """One request. due: when the schedule wanted it sent; in a closed loop that is when it was sent."""
+class TimedRequest:
+    """One request. due: its time in the schedule of an open load; in a closed loop, due equals sent."""
 
     due: float
     sent: float
@@ -63,8 +63,8 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run. level: its clients (closed) or the requests a second that were wanted (open)."""
+class LoadRun:
+    """One run. level: the number of clients (closed), or the planned requests a second (open)."""
 
     kind: str
     level: float
@@ -74,7 +74,7 @@ class Run:
     rate: float
     mean_ms: float
     p99_ms: float
-    requests: tuple[Request, ...]
+    requests: tuple[TimedRequest, ...]
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def completed(self) -> int:
-        """Return how many responses came before the run's end."""
+        """Return the number of responses before the end of the run."""
         return sum(request.done <= self.began + self.seconds for request in self.requests)
 
 
@@ -92,24 +92,25 @@ def mean(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of all does not exceed."""
+    """Return the smallest value such that at least `share` of all values do not exceed it."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
 
 
 class RunSubject:
-    """A file of runs, in the place of a server."""
+    """A file of runs, with the interface of a server under test (Subject). No process runs, so nothing ends."""
 
     def __init__(
         self,
         recipe: Recipe,
         site: None,
         workers: int,
-        limits: Limits,
+        limits: SandboxLimits,
         port: int,
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """Take the arguments of Subject. limits, port and output have no use without a process."""
         self.recipe, self.site, self.workers = recipe, site, workers
         self.environment = dict(environment or {})
         self.path = Path(recipe.command[0])
@@ -131,21 +132,22 @@ class RunSubject:
 
 
 class RunScene(Scene):
-    """What a check of a measurement is given."""
+    """The scene of a check of a measurement."""
 
     subject: Any
 
     def table(self) -> dict[str, Any]:
-        """Return the file. Fail if it is none."""
+        """Return the contents of the file of runs. Fail if the file is missing, too large or malformed."""
         path = self.subject.path
         try:
-            if path.stat().st_size > LARGEST:
+            if path.stat().st_size > MAX_FILE_BYTES:
                 self.fail(
-                    f"{path.name} has more than {LARGEST >> 20} MB", "measure for some seconds, not for hours"
+                    f"{path.name} has more than {MAX_FILE_BYTES >> 20} MB",
+                    "measure for some seconds, not for hours",
                 )
             table = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            self.fail(f"{path.name} cannot be read: {error.strerror}", "hand in runs.json")
+            self.fail(f"cannot read {path.name}: {error.strerror}", "hand in runs.json")
         except ValueError as error:
             self.fail(f"{path.name} is not JSON: {error}", "let measure.py write it, and do not edit it")
         if not isinstance(table, dict) or table.get("format") != FORMAT:
@@ -154,7 +156,7 @@ class RunScene(Scene):
             )
         return table
 
-    def runs(self, kind: str = "") -> list[Run]:
+    def runs(self, kind: str = "") -> list[LoadRun]:
         """Return the runs of a kind, or all. Fail if one cannot be read."""
         found = []
         rows = self.table().get("runs")
@@ -162,16 +164,17 @@ class RunScene(Scene):
             try:
                 level = row["clients" if row["kind"] == "closed" else "rate_wanted"]
                 found.append(
-                    Run(
+                    LoadRun(
                         str(row["kind"]), float(level), int(row["repetition"]), float(row["began"]),
                         float(row["seconds"]), float(row["rate"]), float(row["mean_ms"]), float(row["p99_ms"]),
-                        tuple(Request(*map(float, each)) for each in row["requests"]),
+                        tuple(TimedRequest(*map(float, each)) for each in row["requests"]),
                     )
                 )  # fmt: skip
             except (KeyError, TypeError, ValueError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 self.fail(
-                    f"run {number} of the file cannot be read ({reason})", f"write runs as {FORMAT} has them"
+                    f"run {number} of the file cannot be read ({reason})",
+                    f"write runs in the format {FORMAT}",
                 )
             if not found[-1].requests or found[-1].seconds <= 0:
                 self.fail(f"{found[-1].name} has no request, or no duration", "measure again")
@@ -180,12 +183,12 @@ class RunScene(Scene):
         chosen = [run for run in found if not kind or run.kind == kind]
         if not chosen:
             self.fail(
-                f"the file has no {kind} run", "measure closed and open loops: section 2 and 3 of the text"
+                f"the file has no {kind} run", "measure closed and open loops: sections 2 and 3 of the text"
             )
         return chosen
 
     def served(self) -> list[Served]:
-        """Return the server's log. Fail without one."""
+        """Return the server's log, sorted by end time. Fail without a log."""
         name = str(self.table().get("log", ""))
         path = self.subject.path.parent / Path(name).name
         try:
@@ -195,14 +198,14 @@ class RunScene(Scene):
             found = []
         if not found:
             self.fail(
-                f"there is no log of the server ({name or 'no name in the file'}), or it is not one",
+                f"the log of the server ({name or 'no name in the file'}) is missing or malformed",
                 "hand in the file that queue_server.py has written, beside runs.json",
             )
         return sorted(found, key=lambda each: each.end)
 
-    def levels(self, kind: str) -> dict[float, list[Run]]:
-        """Return the runs of a kind by their level, the lowest first."""
-        found: dict[float, list[Run]] = {}
+    def levels(self, kind: str) -> dict[float, list[LoadRun]]:
+        """Return the runs of a kind, grouped by level, the lowest level first."""
+        found: dict[float, list[LoadRun]] = {}
         for run in sorted(self.runs(kind), key=lambda run: (run.level, run.repetition)):
             found.setdefault(run.level, []).append(run)
         return found

@@ -1,47 +1,62 @@
 """The sandbox: a private network, limits and an account for the programs of students.
 
     the grader ── private_network() ─▶ a network namespace with a private loopback: port 8080 is free in each run
-        │         adopt_orphans()   ─▶ what a server leaves behind becomes the grader's child, and is found
-        └─ Popen(preexec_fn=Limits) ─▶ the server: limits (setrlimit), account, dies with the grader
+        │         adopt_orphans()   ─▶ leftover processes of a server become children of the grader
+        └─ Popen(preexec_fn=SandboxLimits) ─▶ the server: limits (setrlimit), account, dies with the grader
 
-The network namespace also keeps the server from reaching other machines. It needs root, or a kernel that lets users
-make namespaces; where neither is given the grader uses a free port of the host.
+The network namespace also keeps the server from reaching other machines. It needs root, or a kernel that allows
+user namespaces. Without both, the grader uses a free port of the host.
 
-Under root each grading has a separate account: a number that no account of the system and no process has, and the
-group of this number. With one account for all, such as nobody, a submission could signal the server of another one
-that is graded beside it, and a fork bomb would use up the processes of both, since the kernel counts them for each
-account. Only this group may enter the directories of the grading (closed_to_others): they hold files that the
-server must be able to write, such as its trace, and another submission could write a trace that fails it.
+Under root each grading has a separate account: a user id that no account of the system and no process has, and a
+group with the same number. If all gradings shared an account such as nobody, one submission could send signals to
+the server of another, and a fork bomb would use up the processes of both, because the kernel counts processes for
+each account. Only the group of the grading may enter its directories (closed_to_others). They contain files that
+the server must be able to write, such as its trace; without this protection another submission could falsify them.
 
-The sandbox guards a host against accidents: endless loops, fork bombs, files that grow without end. It is no guard
-against malice: run submissions of strangers in a container or a virtual machine.
+A separate account also owns all files that its programs leave in directories that every account may write. The
+grader removes these files, so that no submission finds the files of an earlier one (remove_files_of).
+The solutions of the labs lie in the grader's package, so a submission could read them: at work, or by an #include
+in its build. The server and its build therefore get a mount namespace in which these directories are empty
+(`hidden`), and so is the folder with the submissions of a class. Like the network namespace, this needs root or
+user namespaces. If the server has the grader's account, it can find a way around this.
+
+The sandbox protects a host from accidents: endless loops, fork bombs, growing files. It does not protect from
+malice: run submissions of strangers in a container or a virtual machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import pwd
 import resource
+import shutil
 import signal
 import socket
+import stat
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
+MS_RDONLY, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x1000, 0x4000, 0x40000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
-# Numbers for accounts that exist only for a while. systemd takes its own (DynamicUser=) from this range, too: no
-# account of a person, of a package or of a container lies in it.
+# User ids for temporary accounts. systemd also takes the ids of DynamicUser= from this range, because no account of
+# a person, of a package or of a container lies in it.
 OWN_UIDS = range(61184, 65520)
+# Every account may write there. A system may lack some of them.
+SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/var/lib/php/sessions")
+BLOCK_BYTES = 512  # the unit of st_blocks (stat(2))
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class Account:
-    """The account of a server under test. name: for messages. is_own: only this grading has processes of it."""
+class SubjectAccount:
+    """The account of a server under test. name: for messages. is_own: only this grading uses the account."""
 
     name: str
     uid: int
@@ -49,34 +64,35 @@ class Account:
     is_own: bool = False
 
 
-def named_account(name: str) -> Account:
-    """Return an account of the system. Raises KeyError."""
+def named_account(name: str) -> SubjectAccount:
+    """Return an account of the system. Raises KeyError if there is no such account."""
     entry = pwd.getpwnam(name)
-    return Account(name, entry.pw_uid, entry.pw_gid)
+    return SubjectAccount(name, entry.pw_uid, entry.pw_gid)
 
 
-def own_account() -> Account:
-    """Return an account that no other process has, with a group that no other process has.
+def own_account() -> SubjectAccount:
+    """Return an account with a user id and a group that no process uses.
 
-    Graders that start at the same moment have different process ids, and so begin at different numbers.
+    The search begins at a number that depends on the process id, so that graders that start at the same moment take
+    different numbers.
     """
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             taken.add(os.stat(f"/proc/{pid}").st_uid)
         except OSError:
-            pass  # it has ended
+            pass  # the process has ended
     begin = os.getpid() % len(OWN_UIDS)
     numbers = (*OWN_UIDS[begin:], *OWN_UIDS[:begin])
     uid = next((number for number in numbers if number not in taken), OWN_UIDS[begin])
-    return Account(f"number {uid}", uid, uid, is_own=True)
+    return SubjectAccount(f"number {uid}", uid, uid, is_own=True)
 
 
-def closed_to_others(directory: Path, account: Account | None) -> None:
-    """Let an account enter a directory, and no account of another group.
+def closed_to_others(directory: Path, account: SubjectAccount | None) -> None:
+    """Let only the group of an account enter a directory.
 
-    None: the server runs as the grader's account. If that is root, the server may give up root itself, as nginx and
-    Apache do, so any account may enter.
+    If `account` is None, any account may enter: the server runs as the grader's account and, if this is root, may
+    drop root itself, as nginx and Apache do.
     """
     if account is None:
         directory.chmod(0o711)
@@ -85,12 +101,12 @@ def closed_to_others(directory: Path, account: Account | None) -> None:
         directory.chmod(0o710)
 
 
-def end_account(account: Account | None) -> None:
-    """Kill all processes of an account that one grading has for itself; leave those of any other account.
+def end_account(account: SubjectAccount | None) -> None:
+    """Kill all processes of an account if only this grading uses it; otherwise do nothing.
 
-    Processes that fork and end at once stay ahead of a walk through /proc. kill(2) with -1 reaches all processes of
-    the account that calls it but the caller, and none of them can fork meanwhile. The caller is a child that never
-    executes a program, since the account may already have as many processes as it may start.
+    A process that forks and ends immediately can escape a loop over /proc. kill(2) with -1 signals all processes of
+    the calling account except the caller, and none of them can fork meanwhile. The caller is a forked child that
+    executes no program, because the account may already have reached its process limit.
     """
     if account is None or not account.is_own:
         return
@@ -104,31 +120,77 @@ def end_account(account: Account | None) -> None:
     os.waitpid(child, 0)
 
 
-def become(account: Account) -> None:
-    """Give up root for an account, for good."""
+def remove_files_of(account: SubjectAccount | None) -> None:
+    """Remove the files of an account from the shared directories if only this grading uses it.
+
+    Call it when no process of the account is left: until then it could put a link in the place of a directory.
+    """
+    if account is None or not account.is_own:
+        return
+    for each in files_of(account):
+        if each.is_dir(follow_symlinks=False):
+            shutil.rmtree(each.path, ignore_errors=True)
+        else:
+            Path(each.path).unlink(missing_ok=True)
+
+
+def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
+    """Return the files and directories of an account in the shared directories.
+
+    Also look into each directory there that every account may write, such as /tmp/.X11-unix.
+    """
+    found = []
+    waiting = list(SHARED_DIRECTORIES)
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:  # this system has no such directory, or it was removed meanwhile
+            continue
+        for each in entries:
+            try:
+                about = each.stat(follow_symlinks=False)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            if about.st_uid == account.uid:
+                found.append(each)
+            elif stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_IWOTH:
+                waiting.append(each.path)
+    return found
+
+
+def disk_bytes_of(account: SubjectAccount, directory: Path) -> int:
+    """Return the space that the files of an account take in a directory and in the shared ones."""
+    paths = [each.path for each in files_of(account)]
+    below = (
+        os.path.join(top, name)
+        for path in (*paths, str(directory))
+        for top, _, names in os.walk(path)
+        for name in names
+    )
+    count = 0
+    for path in (*paths, *below):
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            about = os.lstat(path)
+            count += about.st_blocks * BLOCK_BYTES if about.st_uid == account.uid else 0
+    return count
+
+
+def become(account: SubjectAccount) -> None:
+    """Drop root permanently: take the user id and the group of an account."""
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
 
 
 def private_network() -> bool:
-    """Move this process into a new network namespace with a loopback interface; False if the system refuses.
+    """Move this process into a new network namespace with a loopback interface; return False if the system refuses.
 
-    Call it before the process has threads: a namespace of users is refused to a process with several.
+    Call it before the process starts threads: the kernel refuses a user namespace to a process with several
+    threads.
     """
-    uid, gid = os.geteuid(), os.getegid()
-    if libc.unshare(CLONE_NEWNET if uid == 0 else CLONE_NEWUSER | CLONE_NEWNET) != 0:
-        return False
     try:
-        if uid != 0:
-            # The account keeps its number inside, so that files belong to whom they belonged before.
-            for file, text in (
-                ("setgroups", "deny"),
-                ("uid_map", f"{uid} {uid} 1"),
-                ("gid_map", f"{gid} {gid} 1"),
-            ):
-                with open(f"/proc/self/{file}", "w") as out:
-                    out.write(text)
+        if not new_namespaces(CLONE_NEWNET):
+            return False
         with socket.socket() as sock:
             fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
     except OSError:
@@ -136,30 +198,84 @@ def private_network() -> bool:
     return True
 
 
+def new_namespaces(flags: int) -> bool:
+    """Move this process into new namespaces; return False if the system refuses.
+
+    An account without root needs a new user namespace, too. Raises OSError if it cannot be set up.
+    """
+    if libc.unshare(flags) == 0:
+        return True
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0 or libc.unshare(CLONE_NEWUSER | flags) != 0:
+        return False
+    # Map the user id to itself, so that files keep their owners inside the namespace.
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{file}", "w") as out:
+            out.write(text)
+    return True
+
+
+def hide(paths: Sequence[str]) -> bool:
+    """Make directories and files empty for this process and its descendants; return False if the system refuses.
+
+    Their shared memory of System V is private, too: a segment would outlive the processes, and the next submission
+    could read it.
+    """
+    try:
+        refused = not new_namespaces(CLONE_NEWNS | CLONE_NEWIPC)
+    except OSError:
+        return False
+    if refused or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        return False
+    return all(map(cover, paths))
+
+
+def cover(path: str) -> bool:
+    """Mount an empty directory, or an empty file, over a path; return False if the system refuses."""
+    name = os.fsencode(path)
+    if os.path.isdir(path):
+        return bool(libc.mount(b"none", name, b"tmpfs", MS_RDONLY, b"size=4k,mode=000") == 0)
+    return bool(libc.mount(b"/dev/null", name, None, MS_BIND, None) == 0)
+
+
+def hideable(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths if the system lets this process hide all of them, else none. A forked child tries it."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if hide(paths) else 1)
+    return tuple(paths) if os.waitpid(child, 0)[1] == 0 else ()
+
+
 def adopt_orphans() -> None:
-    """Let processes whose parent has ended become children of this process, in place of the system's first one."""
+    """Become the parent of orphaned descendants, in place of process 1."""
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def gain_nothing() -> None:
-    """Have the kernel ignore the setuid bit of what this process executes: sudo, or a file that was handed in."""
+    """Make the kernel ignore setuid bits for this process and its children, for example that of sudo."""
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def end_with_parent(number: int) -> None:
-    """Have the kernel send this process a signal when its parent has ended."""
+    """Make the kernel send this process the signal `number` when its parent ends."""
     libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a server under test may use. Called in the child, between fork and exec."""
+class SandboxLimits:
+    """The resource limits of a server under test.
 
-    account: Account | None = None  # None: the grader's
+    An instance is a preexec_fn: Popen calls it between fork and exec.
+    """
+
+    account: SubjectAccount | None = None  # None: the grader's account
     cpu_s: int = 300
     file_bytes: int = 64 << 20
+    data_bytes: int = 0  # memory that one process may write, with the stacks of its threads; 0: no limit
     descriptors: int = 1024
-    processes: int = 2000  # threads count too; the kernel counts all of an account
+    processes: int = 2000  # the kernel counts all processes and threads of the account
+    hidden: tuple[str, ...] = ()  # paths that are empty for the server; hideable() has returned them
+    also_hidden: tuple[str, ...] = ()  # more of them, but not for the grader's own programs
 
     def __call__(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -170,15 +286,19 @@ class Limits:
             (resource.RLIMIT_NOFILE, self.descriptors),
         ):
             lower(kind, most)
+        if self.data_bytes:
+            lower(resource.RLIMIT_DATA, self.data_bytes)
+        if self.hidden:
+            hide((*self.hidden, *self.also_hidden))
         if self.account is not None:
             lower(resource.RLIMIT_NPROC, self.processes)
             become(self.account)
         gain_nothing()
-        end_with_parent(signal.SIGKILL)  # last: a change of the account clears it
+        end_with_parent(signal.SIGKILL)  # last, because a change of the account clears this setting
 
 
-def lower(kind: int, most: int) -> None:
-    """Lower both limits of a kind; one that is lower already stays."""
+def lower(kind: int, maximum: int) -> None:
+    """Lower the soft and the hard limit of a resource. Never raise a limit."""
     _, hard = resource.getrlimit(kind)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (most, most))
+    maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
+    resource.setrlimit(kind, (maximum, maximum))

@@ -1,30 +1,36 @@
-"""A scene: clients that send what a schedule says, and waits for events. The heart of the grader.
+"""A scene: clients that follow a schedule, and waits for events. The central module of the grader.
 
-A *gate* is what holds a worker of the server, and the client alone opens it:
+A *gate* makes a worker of the server wait. Only the client can open it:
 
-    a half-sent request      b"GET /1.txt HTTP/1.1\\r\\nHost: x\\r\\n" and no empty line: its reader waits
-    a client that does not read    a response larger than all buffers: its sender waits
-    an idle connection       kept open after a response, or opened and silent
+    a half-sent request      b"GET /1.txt HTTP/1.1\\r\\nHost: x\\r\\n", no empty line: the reading worker waits
+    a client that does not read    a response larger than all buffers: the sending worker waits
+    an idle connection       open after a response, or open and silent
 
-Every server in every language has these gates; no handler, no sleep and no library is needed. A schedule is a
-Python function that opens clients, closes and opens their gates, and waits:
+Every server in every language has these gates; it needs no special handler, sleep or library. A schedule is a
+Python function that makes clients, closes and opens their gates, and waits:
 
-    first = scene.client().send_half("/1.txt")     a worker is held
+    first = scene.client().send_half("/1.txt")     a worker is occupied
     second = scene.client().ask("/2.txt")
-    scene.until(second.answered)  ─▶ True: the second client made progress while the first one was held
-                                  ─▶ False: the server is calm, and will never answer unless the client acts
+    scene.until(second.answered)  ─▶ True: the second client got a response while the first one was stalled
+                                  ─▶ False: the server is quiescent, and will not answer unless a client acts
     first.send_rest()
 
 `until()` is the only wait. It ends when the condition is true, when the server has ended, or when the server is
-calm (processes.py): then all of its threads sleep and every byte has arrived, so that waiting longer changes
-nothing. Both outcomes are facts. A busy machine makes the wait longer and never changes the outcome.
+quiescent (processes.py): all of its threads sleep and every byte has arrived, so a longer wait changes nothing.
+Both outcomes are facts. A busy machine makes the wait longer and never changes the outcome.
 
-How long must the server be calm? CALM_S before the next step of a schedule. SURE_S before a verdict, since a
-server that polls every half second also sleeps in between. A server that never becomes calm (a busy loop) is
-given up after PATIENCE_S in which no byte has moved and the server has had its turns on a processor. CEILING_S
-ends all waits; only a machine that stands still reaches it.
+The server must be quiescent for QUIESCENT_S before the next step of a schedule, and for SURE_S before a verdict,
+because a server that polls every half second also sleeps in between. WAIT_LIMIT_S limits all waits; only a machine
+that stands still reaches it.
 
-Each step is recorded (`steps`): the evidence in a report, the lanes of its timeline, and the replay file.
+A server that never becomes quiescent is given up after STALL_TIMEOUT_S without a moved byte, if it has had its
+turns on a processor. A server that is busy while it has nothing to do (check idle-cpu) is called restless: it could
+act at any time, so such an end proves nothing. The scene notes it (`unproved`), and the check is "not judged". A
+pause between two steps takes RESTLESS_S for a restless server: otherwise a schedule of sixty steps would take
+minutes, and the server's own time limits would end the connections that wait within it.
+
+The scene records each step in `steps`. The report's evidence and timeline and the replay file come from this
+record.
 
 Read next: check.py, then progress.py for schedules.
 """
@@ -41,52 +47,87 @@ import struct
 import termios
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.responses import Reader, Response
+from ewe_classroom.grader.responses import Response, ResponseSplitter
 from ewe_classroom.grader.subject import NotStarted, Subject
 
-CALM_S = 0.03
+QUIESCENT_S = 0.03
 SURE_S = 0.75
 CONNECT_S = 8.0  # the kernel sends a SYN again after 1, 3 and 7 seconds
-PATIENCE_S = 3.0
-CEILING_S = 90.0
-LOOK_S = 0.005
-GIVEN_UP_S = 5.0  # a server that ends a held connection sooner has a fault, and no time limit
-ENDS = {"answered", "closed-by-server", "reset-by-server"}  # steps that the server makes
-SHOWN = 300  # bytes of what was sent or received that a record keeps as text
+STALL_TIMEOUT_S = 3.0
+ENOUGH_CPU_S, ENOUGH_TURNS = 0.2, 10  # of all threads in STALL_TIMEOUT_S: enough to make progress
+EXCESS_CHECK_EVERY_S = 0.25  # between two looks at the limits of memory and tasks
+RESTLESS_S = 0.2
+WAIT_LIMIT_S = 90.0
+POLL_EVERY_S = 0.005
+# If a server ends a stalled connection sooner, this is a fault and not a time limit
+MIN_SERVER_TIMEOUT_S = 5.0
+SERVER_STEPS = {"answered", "closed-by-server", "reset-by-server"}  # steps by the server
+NO_LIMIT = 1 << 30
+STAYS_OPEN = "stays open"  # a fault: the server does not close connections
+MAX_SHOWN_BYTES = 300  # bytes of received data that a step records as text
 
-MEMORY = (
-    "memory is used that is not the program's: bytes are written past the end of a buffer, or a pointer leads "
-    "nowhere; build with -fsanitize=address, and it says where"
+MEMORY_FAULT = (
+    "the program uses memory that does not belong to it: it writes past the end of a buffer, or a pointer is "
+    "invalid; build with -fsanitize=address to see the place"
 )
-MEANINGS: dict[int, str] = {  # of the signals that end a program by its own fault, as an explanation
+SIGNAL_MEANINGS: dict[int, str] = {  # explanations of the signals by which a faulty program ends
     signal.SIGPIPE: "a write to a connection that its client has reset; ignore SIGPIPE, and check write()",
-    signal.SIGSEGV: MEMORY,
-    signal.SIGBUS: MEMORY,
-    signal.SIGABRT: MEMORY,
+    signal.SIGSEGV: MEMORY_FAULT,
+    signal.SIGBUS: MEMORY_FAULT,
+    signal.SIGABRT: MEMORY_FAULT,
 }
+
+OUT_OF_DESCRIPTORS = ("Too many open files", "too many open files", "EMFILE")  # in the words of C, Go, Node
 
 Condition = Callable[[], bool]
 
 
-class Fault(Exception):
-    """The server does not do what the check expects. The texts: what was sent, what happened, what should."""
+class FailedExpectation(Exception):
+    """The server does not behave as the check expects. sent, did, should, because: texts for the student.
 
-    def __init__(self, sent: str, did: str, should: str, because: str = "") -> None:
+    name: of a fault that several checks may meet (Scene.fault()); else "".
+    """
+
+    def __init__(self, sent: str, did: str, should: str, because: str = "", name: str = "") -> None:
         super().__init__(did)
+        self.name = name
         self.sent = sent
         self.did = did
         self.should = should
         self.because = because
 
 
-class Skipped(Exception):
-    """The check does not apply: a limit of this system, or nothing that it could test. The text says why."""
+class NotJudged(Exception):
+    """The check cannot be judged, because an earlier check has found a fault. The message is the reason."""
 
 
-class Client:
+@dataclass
+class Findings:
+    """What the checks of a run have found, for the checks that follow.
+
+    faults: the name of a fault, or of a check that has failed -> the check that loses its points for it.
+    at_once: how many clients the server serves at a time, if `progress` has found another number than the lab asks
+    for; NO_LIMIT if it has found no limit. passed: the checks that the server passes, but that need a failed one.
+    """
+
+    faults: dict[str, str] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
+    at_once: int | None = None
+
+
+class MissingProgram(Exception):
+    """The machine lacks a program that a check needs. The message names it; the check's points do not count."""
+
+
+class OutOfTime(Exception):
+    """The run has reached its limit (`ewe-grade --limit`) within a scene."""
+
+
+class SceneClient:
     """One connection of the scene: a lane of its timeline."""
 
     def __init__(self, scene: Scene, name: str, *, reads: bool, path: str = "/hello.txt") -> None:
@@ -94,11 +135,14 @@ class Client:
         self.name = name
         self.path = path
         self.reads = reads
-        self.outbox = b""
+        self.outbox = b""  # bytes that the kernel has not taken yet
         self.finishing = False  # FIN follows the outbox
-        self.reader = Reader()
-        self.received = 0
-        self.connected = self.ended = self.broken = self.closed = False
+        self.reader = ResponseSplitter()
+        self.received = 0  # bytes
+        self.connected = False
+        self.ended = False  # the server has closed its side (FIN)
+        self.broken = False  # the connection was refused or reset
+        self.closed = False  # this client has closed it
         self.sock = socket.socket()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not reads:
@@ -113,17 +157,20 @@ class Client:
     def note(self, do: str, **more: Any) -> None:
         self.scene.note(lane=self.name, do=do, **more)
 
-    # What a client does
+    # Actions of a client
 
-    def send(self, data: bytes, times: int = 1) -> Client:
-        """Send bytes, several times; what the kernel does not take at once is sent while the scene waits."""
+    def send(self, data: bytes, times: int = 1) -> SceneClient:
+        """Send bytes `times` times.
+
+        The scene sends the bytes that the kernel does not take now during its waits.
+        """
         repeated = {"times": times} if times > 1 else {}
         self.note("send", bytes=data.decode("latin-1"), **repeated)
         self.outbox += data * times
         self.flush()
         return self
 
-    def ask(self, path: str = "", version: str = "1.1", **fields: str) -> Client:
+    def ask(self, path: str = "", version: str = "1.1", **fields: str) -> SceneClient:
         """Send a request for a path. Keyword arguments are header fields: Connection="close"."""
         return self.send(self.request(path, version, **fields))
 
@@ -133,22 +180,22 @@ class Client:
         lines += [f"{name}: {value}" for name, value in fields.items()]
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
-    def send_half(self, path: str = "", **fields: str) -> Client:
+    def send_half(self, path: str = "", **fields: str) -> SceneClient:
         """Send a request without its last line: a gate, which send_rest() opens."""
         return self.send(self.request(path, **fields)[:-2])
 
-    def send_rest(self) -> Client:
+    def send_rest(self) -> SceneClient:
         return self.send(b"\r\n")
 
-    def read_on(self) -> Client:
-        """Begin to read: opens the gate of a client that did not."""
+    def read_on(self) -> SceneClient:
+        """Begin to read. This opens the gate of a client that does not read."""
         self.note("read")
         self.reads = True
         self.quietly(lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20))
         return self
 
-    def half_close(self) -> Client:
-        """Say that no more will be sent (FIN), and go on reading."""
+    def half_close(self) -> SceneClient:
+        """Close the sending half (FIN), and go on reading."""
         self.note("half-close")
         self.finishing = True
         self.flush()
@@ -161,7 +208,7 @@ class Client:
             self.sock.close()
 
     def reset(self) -> None:
-        """Close with a reset: the server's next send or receive fails."""
+        """Close the connection with a reset, so that the server's next send or receive fails."""
         if not self.closed:
             self.note("reset")
             self.quietly(
@@ -170,18 +217,18 @@ class Client:
             self.closed = True
             self.sock.close()
 
-    # What has become of it
+    # State of a client
 
     @property
     def answers(self) -> list[Response]:
-        """The responses that have arrived whole."""
+        """The complete responses so far."""
         return [response for response in self.reader.responses if response.whole]
 
     def answered(self) -> bool:
         return bool(self.answers)
 
     def over(self) -> bool:
-        """Return whether the connection has an end: by the server's FIN, a reset, or no connection at all."""
+        """Return whether the connection has ended by FIN or reset, or could not be opened."""
         return self.ended or self.broken
 
     def answered_or_over(self) -> bool:
@@ -195,14 +242,14 @@ class Client:
             return 0
 
     def peek(self) -> bytes:
-        """Return the first bytes that have arrived, and leave them there: for a client that does not read."""
+        """Return the first bytes in the receive buffer without taking them, for a client that does not read."""
         try:
             return self.sock.recv(64, socket.MSG_PEEK)
         except OSError:
             return b""
 
     def unsent(self) -> int:
-        """Return how many bytes the server's kernel has not confirmed yet."""
+        """Return the number of bytes that the server's kernel has not acknowledged yet."""
         if self.closed or self.over() or not self.connected:
             return 0
         try:
@@ -212,7 +259,7 @@ class Client:
         return int.from_bytes(size, "little") + len(self.outbox)
 
     def story(self) -> str:
-        """Return what the client has seen, in words, for a verdict."""
+        """Describe the client's result in words, for a verdict."""
         if self.reader.fault:
             return f"got {self.reader.fault}"
         for response in self.reader.responses:
@@ -230,7 +277,7 @@ class Client:
             return "could not connect: the server's backlog is full"
         return f"got only {self.received} bytes of a response" if self.received else "got no response"
 
-    # What the scene calls
+    # Called by the scene
 
     def quietly(self, action: Callable[[], object]) -> None:
         try:
@@ -239,7 +286,7 @@ class Client:
             self.broken = self.broken or not self.ended
 
     def flush(self) -> bool:
-        """Send what waits; return whether bytes have moved."""
+        """Send bytes of the outbox; return whether any were sent."""
         if not self.connected or self.closed or self.broken:
             return False
         if self.finishing and not self.outbox:
@@ -260,14 +307,14 @@ class Client:
         return sent > 0
 
     def events(self) -> int:
-        """Return what poll(2) shall wait for."""
+        """Return the events for poll(2)."""
         if self.closed or self.over():
             return 0
         wanted = select.POLLOUT if self.outbox or self.finishing or not self.connected else 0
         return wanted | (select.POLLIN if self.reads and self.connected else 0)
 
     def handle(self, happened: int) -> bool:
-        """React to what poll(2) reports; return whether something has moved."""
+        """Handle the events that poll(2) reported; return whether bytes moved or the state changed."""
         if not self.connected:
             if self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 self.broken = True
@@ -300,11 +347,12 @@ class Client:
             self.ended = True
             self.reader.end()
             self.note("closed-by-server")
-            # As every client does. A server may wait for it before it lets its worker go (lingering close).
+            # Send FIN as every client does. A server with a lingering close waits for it before it frees the
+            # worker.
             self.quietly(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
         if self.received == 0 or data[:5] == b"HTTP/":
-            self.note("got", bytes=data[:SHOWN].decode("latin-1"))
+            self.note("got", bytes=data[:MAX_SHOWN_BYTES].decode("latin-1"))
         self.received += len(data)
         before = len(self.answers)
         self.reader.feed(data)
@@ -324,27 +372,32 @@ class Scene:
         self.site = subject.site
         self.workers = subject.workers
         self.options = options or {}
-        self.clients: list[Client] = []
-        self.steps: list[dict[str, Any]] = []
+        self.clients: list[SceneClient] = []
+        self.steps: list[dict[str, Any]] = []  # of the timeline and of a replay
         self.began = time.monotonic()
-        self.confirmations: list[str] = []
+        self.confirmations: list[str] = []  # proven facts, for the report
+        self.deadline = float("inf")  # of the whole run (time.monotonic())
+        self.restless = False  # the check idle-cpu has found that the server never sleeps
+        self.unproved: list[str] = []  # waits whose end proves nothing
+        self.check = ""  # its name
+        self.findings = Findings()  # of the run so far
 
     def note(self, **what: Any) -> None:
         self.steps.append({"t": round(time.monotonic() - self.began, 4), **what})
 
-    def client(self, name: str = "", *, reads: bool = True) -> Client:
-        """Return a new client, which connects. reads=False: it does not read before read_on()."""
-        client = Client(self, name or f"client {len(self.clients) + 1}", reads=reads)
+    def client(self, name: str = "", *, reads: bool = True) -> SceneClient:
+        """Return a new client, and begin to connect it. reads=False: the client does not read before read_on()."""
+        client = SceneClient(self, name or f"client {len(self.clients) + 1}", reads=reads)
         self.clients.append(client)
         return client
 
-    def hold(self, kind: str, path: str, name: str = "") -> Client:
-        """Return a client that holds a worker: "half" sends half a request, "reader" does not read a response."""
+    def hold(self, kind: str, path: str, name: str = "") -> SceneClient:
+        """Return a stalled client: it sends half a request ("half"), or does not read its response ("reader")."""
         if kind == "half":
             return self.client(name).send_half(path, Connection="close")
         return self.client(name, reads=False).ask("/large.bin", Connection="close")
 
-    def release(self, client: Client) -> None:
+    def release(self, client: SceneClient) -> None:
         """Open the gate of a client."""
         if client.reads:
             client.send_rest()
@@ -352,14 +405,15 @@ class Scene:
             client.read_on()
 
     def gave_up(self) -> bool:
-        """Return whether the server may have ended a connection by a time limit.
+        """Return whether the server may have ended a connection because of a time limit.
 
-        It has ended one on which half a request, or a response that nobody read, stood for GIVEN_UP_S or longer.
+        This is so if half a request or an unread response had waited for MIN_SERVER_TIMEOUT_S on a connection
+        that it ended.
         """
-        half: dict[str, float] = {}  # lane -> when its request began
-        unread: dict[str, float] = {}  # lane -> when it asked, and has not read since
+        half: dict[str, float] = {}  # lane -> time when its request began
+        unread: dict[str, float] = {}  # lane -> time of its request, while it has not read
         silent: set[str] = set()
-        late: set[str] = set()  # lanes that read only after GIVEN_UP_S
+        late: set[str] = set()  # lanes that read only after MIN_SERVER_TIMEOUT_S
         for step in self.steps:
             lane, do, at = step.get("lane", ""), step["do"], step["t"]
             if do == "connect" and not step.get("reads", True):
@@ -370,12 +424,12 @@ class Scene:
                     unread.setdefault(lane, at)
             elif do == "send":
                 half.setdefault(lane, at)
-            elif do == "read" and at - unread.pop(lane, at) >= GIVEN_UP_S:
+            elif do == "read" and at - unread.pop(lane, at) >= MIN_SERVER_TIMEOUT_S:
                 late.add(lane)
-            elif do in ENDS and (
+            elif do in SERVER_STEPS and (
                 lane in late
-                or at - half.get(lane, at) >= GIVEN_UP_S
-                or at - unread.get(lane, at) >= GIVEN_UP_S
+                or at - half.get(lane, at) >= MIN_SERVER_TIMEOUT_S
+                or at - unread.get(lane, at) >= MIN_SERVER_TIMEOUT_S
             ):
                 return True
         return False
@@ -387,7 +441,12 @@ class Scene:
     # Waits
 
     def pump(self, wait_s: float) -> bool:
-        """Move bytes for every client, at most `wait_s` long; return whether something has moved."""
+        """Send and receive for every client, at most `wait_s` long; return whether bytes or states changed.
+
+        Raises OutOfTime.
+        """
+        if time.monotonic() > self.deadline:
+            raise OutOfTime
         poller = select.poll()
         by_number = {}
         for client in self.clients:
@@ -400,86 +459,105 @@ class Scene:
             moved = by_number[number].handle(happened) or moved
         return moved
 
-    def look(self, tasks: dict[int, processes.Task]) -> tuple[object, ...] | None:
-        """Return what would differ if the server had done something; None while one of its threads runs."""
+    def activity(self, tasks: dict[int, processes.ThreadSample]) -> tuple[object, ...] | None:
+        """Return a fingerprint of the server's activity; None while one of its threads runs."""
         if not all(task.asleep for task in tasks.values()):
             return None
         turns = tuple((tid, task.turns) for tid, task in sorted(tasks.items()))
         return (turns, tuple(client.unsent() for client in self.clients))
 
-    def until(self, condition: Condition, what: str = "", *, sure: bool = True, calm_s: float = 0.0) -> bool:
-        """Wait until a condition is true; False once the server is calm or has ended. See the top of this file.
+    def until(
+        self,
+        condition: Condition,
+        what: str = "",
+        *,
+        sure: bool = True,
+        quiescent_s: float = 0.0,
+        calm_s: float = 0.0,
+    ) -> bool:
+        """Wait until a condition is true; return False once the server is quiescent or has ended (see module text).
 
-        calm_s: how long it must be calm instead of CALM_S or SURE_S, where a correct server may pause by itself.
+        quiescent_s: the time of quiescence in place of QUIESCENT_S or SURE_S, for steps at which a correct server
+        may pause. calm_s: its former name, which checks of others may use.
         """
         start = moved_at = looked_at = time.monotonic()
         previous: tuple[object, ...] | None = None
-        calm_from = start
-        baseline: dict[int, processes.Task] = {}
+        quiescent_from = start
+        baseline: dict[int, processes.ThreadSample] = {}
         checked_at = 0.0
         while not condition():
-            if self.pump(LOOK_S):
-                moved_at = calm_from = time.monotonic()
+            if self.pump(POLL_EVERY_S):
+                moved_at = quiescent_from = time.monotonic()
                 previous, baseline = None, {}
-                if moved_at - start > CEILING_S:
+                if moved_at - start > WAIT_LIMIT_S:
                     break
                 continue
             now = time.monotonic()
-            if now - looked_at < min(LOOK_S + (now - calm_from) / 4, 0.05):
+            if now - looked_at < min(POLL_EVERY_S + (now - quiescent_from) / 4, 0.05):
                 continue
             looked_at = now
             tasks = self.subject.tasks()
-            if all(task.state in "ZX" for task in tasks.values()) and not self.pump(0.05):
+            if all(task.state in processes.ENDED_STATES for task in tasks.values()) and not self.pump(0.05):
                 break
             connecting = any(not client.connected and not client.over() for client in self.clients)
-            window = calm_s or (SURE_S if sure else CALM_S)
-            look = self.look(tasks)
-            if look is None or look != previous:
-                previous, calm_from = look, now
-            elif now - calm_from >= (max(window, CONNECT_S) if connecting else window):
+            window = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
+            seen = self.activity(tasks)
+            if seen is None or seen != previous:
+                previous, quiescent_from = seen, now
+            elif now - quiescent_from >= (max(window, CONNECT_S) if connecting else window):
                 break
             baseline = baseline or tasks
-            if now - moved_at > PATIENCE_S and self.had_turns(baseline, tasks):
-                self.note(do="note", text="the server is never calm, and no byte moved for some seconds")
+            stall_timeout_s = RESTLESS_S if self.restless and not sure else STALL_TIMEOUT_S
+            if now - moved_at > stall_timeout_s and self.had_turns(baseline, tasks, stall_timeout_s):
+                self.note(do="note", text="the server is never quiescent, and no byte moved for some time")
+                if self.restless and sure:
+                    self.unproved.append(what)
                 break
-            if now - checked_at > 0.25:
+            if now - checked_at > EXCESS_CHECK_EVERY_S:
                 checked_at = now
                 excess = self.subject.excess()
                 if excess:
                     self.fail(
                         f"the server uses too much: {excess}",
                         "stay within the limits",
-                        "something grows with each request or client",
+                        "memory or the number of tasks grows with each request or client",
                     )
-            if now - start > CEILING_S:
+            if now - start > WAIT_LIMIT_S:
                 break
         done = condition()
         self.note(do="wait", what=what, happened=done)
         return done
 
-    def had_turns(self, before: dict[int, processes.Task], after: dict[int, processes.Task]) -> bool:
-        """Return whether the server got enough of the processor meanwhile to do what it wants to do."""
+    def had_turns(
+        self,
+        before: dict[int, processes.ThreadSample],
+        after: dict[int, processes.ThreadSample],
+        stall_timeout_s: float,
+    ) -> bool:
+        """Return whether the server got enough processor time between two looks to make progress."""
         ran = sum(task.ran_s for task in after.values()) - sum(task.ran_s for task in before.values())
         turns = sum(task.turns for task in after.values()) - sum(task.turns for task in before.values())
-        return ran > 0.2 or turns > 10
+        return ran > ENOUGH_CPU_S * stall_timeout_s / STALL_TIMEOUT_S or turns > ENOUGH_TURNS
 
     def until_due(self, condition: Condition, what: str, due_s: float) -> bool:
-        """Wait for what the server does by its clock, `due_s` seconds from now: until then it may be calm.
+        """Wait for an action that the server's own clock triggers, `due_s` seconds from now.
 
-        On a busy machine the time passes and a thread of the server waits for a processor. The server is not calm
-        then, and the wait goes on.
+        Until then the server may be quiescent. On a busy machine a thread of the server may still wait for a
+        processor when the time has passed. The server is then not quiescent, and the wait goes on.
         """
         end = time.monotonic() + due_s
         while not condition() and time.monotonic() < end and self.subject.alive():
-            self.pump(LOOK_S)
+            self.pump(POLL_EVERY_S)
         return self.until(condition, what)
 
     def settle(self, *, sure: bool = False) -> None:
-        """Wait until the server is calm."""
-        self.until(lambda: False, "the server is calm", sure=sure)
+        """Wait until the server is quiescent."""
+        unproved = len(self.unproved)
+        self.until(lambda: False, "the server is quiescent", sure=sure and not self.restless)
+        del self.unproved[unproved:]  # no verdict rests on a pause
 
     def start_again(self) -> str:
-        """Kill the server and start it again on the same port; return what went wrong, "" if nothing did."""
+        """Kill the server and start it again on the same port; return a description of a problem, or ""."""
         old = self.subject
         self.note(do="start-again")
         old.close()
@@ -493,16 +571,51 @@ class Scene:
             return f"{error}" + (f" (its last words: {last})" if last else "")
         return ""
 
+    def is_unread(self, client: SceneClient) -> bool:
+        """Return whether no thread of the server has read the bytes of a client: they wait in its kernel."""
+        return any(entry.peer == client.port and entry.unread for entry in processes.sockets().values())
+
     # Verdicts
 
     def confirm(self, fact: str) -> None:
-        """Note a fact that was found true: the evidence of a check that passes."""
+        """Note a proven fact: the evidence of a check that passes."""
         self.confirmations.append(fact)
         self.note(do="note", text=fact)
 
     def fail(self, did: str, should: str, because: str = "", sent: str = "") -> NoReturn:
-        """End the check: Fault with this text."""
-        raise Fault(sent, did, should, because)
+        """End the check with a FailedExpectation.
+
+        did: the server's behaviour. should: the expected behaviour. because: the likely cause.
+        """
+        raise FailedExpectation(sent, did, should, because)
+
+    def fault(self, name: str, did: str, should: str, because: str = "") -> None:
+        """Fail because of a fault that several checks may meet; go on if an earlier check has failed by it."""
+        by = self.findings.faults.get(name, self.check)
+        if by == self.check:
+            raise FailedExpectation("", did, should, because, name)
+        self.confirm(f"apart from this: {did} (see {by})")
+
+    def nobody_receives(self) -> bool:
+        """Return whether all threads of the server sleep in calls that concern no connection."""
+        return set(self.calls()) <= {"accept()", "a lock or a condition", "wait()"}
+
+    def rest_on(self, name: str) -> None:
+        """Leave this check open if an earlier one has failed, or has found a fault that hides the result."""
+        by = self.findings.faults.get(name, self.check)
+        if by != self.check:
+            raise NotJudged(f"it rests on {by}, which has failed. Mend that first.")
+
+    def at_once(self) -> int:
+        """Return how many clients the server serves at a time: the workers asked for, or the number found.
+
+        Raises NotJudged if there is no such number, or if it is 1: then the server is no pool.
+        """
+        found = self.findings.at_once
+        if found is not None and self.workers > 1 and (found == 1 or found == NO_LIMIT):
+            number = "one client at a time" if found == 1 else "any number of clients at a time"
+            raise NotJudged(f"it rests on progress: the server serves {number}. Mend that first.")
+        return found or self.workers
 
     def signal(self, number: int) -> None:
         """Send a signal to the server's first process; fail if that has ended."""
@@ -514,42 +627,62 @@ class Scene:
             pass
         self.expect_alive("the last client")
         self.fail(
-            "the server's first process has ended, and others go on",
-            "keep the first process: it gets the signals",
+            "the server's first process has ended, and other processes of the server go on",
+            "keep the first process alive: it gets the signals",
         )
 
     def expect_alive(self, after: str) -> None:
-        """Fail if the server has ended, or is about to: a process that ends is not calm before its end."""
-        self.settle()
-        if not self.subject.alive():
-            self.fail(
-                f"the server {self.subject.ending()} after {after}",
-                "go on serving: one client must not end the server for all",
-                self.last_words(),
-            )
+        """Fail if the server has ended or is about to end. A process that is ending is not quiescent.
 
-    def last_words(self) -> str:
-        """Return why the server may have ended: the meaning of a signal, or the last line of its output."""
+        A server that has ended by the same failure in an earlier check loses that check's points alone.
+        """
+        self.settle()
+        if self.subject.alive():
+            return
+        ending = self.subject.ending()
+        words = self.subject.log(1).partition(":")[0].strip()
+        # A status without any words could have another cause in each check
+        failure = f"{ending} {words}" if words or ending.startswith("was ended") else ""
+        by = self.findings.faults.get(failure, self.check)
+        if by != self.check:
+            raise NotJudged(
+                f"it rests on {by}: the server {ending} here, too, after {after}. Mend that first."
+            )
+        raise FailedExpectation(
+            "",
+            f"the server {ending} after {after}",
+            "go on serving: one client must not end the server for all clients",
+            self.last_output(),
+            failure,
+        )
+
+    def last_output(self) -> str:
+        """Return a likely reason for the server's end: the meaning of a signal, or the last line of output."""
         number = -(self.subject.process.poll() or 0)
-        if number in MEANINGS:
-            return MEANINGS[number]
+        if any(words in self.subject.log() for words in OUT_OF_DESCRIPTORS):
+            return (
+                "no descriptor was free: accept() and open() then fail with EMFILE; catch OSError, and close every "
+                "connection and file that is no longer needed"
+            )
+        if number in SIGNAL_MEANINGS:
+            return SIGNAL_MEANINGS[number]
         text = self.subject.log(1).strip()
         return f"its last words: {text}" if text else ""
 
     def expect_answer(
-        self, path: str = "/hello.txt", after: str = "", because: str = "", calm_s: float = 0.0
+        self, path: str = "/hello.txt", after: str = "", because: str = "", quiescent_s: float = 0.0
     ) -> Response:
-        """Ask for a file on a new connection; fail unless the file is the answer. calm_s: as in until()."""
+        """Request a file on a new connection; fail unless the response is the file. quiescent_s: as in until()."""
         client = self.client("a new client").ask(path, Connection="close")
-        self.until(client.answered_or_over, f"{client.name} is answered", calm_s=calm_s)
+        self.until(client.answered_or_over, f"{client.name} gets a response", quiescent_s=quiescent_s)
         if not client.answered():
-            self.expect_alive(after or "this")
+            self.expect_alive(after or "this request")
         response = self.expect_file(client, path, after, because)
         client.close()
         return response
 
-    def expect_file(self, client: Client, path: str, after: str = "", because: str = "") -> Response:
-        """Fail unless the client's last answer is the file of this path."""
+    def expect_file(self, client: SceneClient, path: str, after: str = "", because: str = "") -> Response:
+        """Fail unless the client's last response is the file of this path."""
         later = f" after {after}" if after else ""
         if not client.answered():
             self.fail(
@@ -567,7 +700,7 @@ class Scene:
         self.expect_body(client, response, path, because)
         return response
 
-    def expect_body(self, client: Client, response: Response, path: str, because: str = "") -> None:
+    def expect_body(self, client: SceneClient, response: Response, path: str, because: str = "") -> None:
         """Fail unless a response has the bytes of a file."""
         expected = self.site.files[path]
         if response.body == expected:
@@ -576,27 +709,32 @@ class Scene:
             if content and response.body == content:
                 self.fail(
                     f"{client.name} asked for {path} and got the bytes of {other}",
-                    f"send the bytes of {path}: each connection has its request and its response to itself",
+                    f"send the bytes of {path}: do not mix up the requests and responses of connections",
                     because or "two connections share a buffer, a variable or a descriptor",
                 )
-        place = next(
+        offset = next(
             (at for at, (a, b) in enumerate(zip(response.body, expected, strict=False)) if a != b),
             min(len(response.body), len(expected)),
         )
         self.fail(
-            f"the body for {path} has {len(response.body)} bytes and differs from the file at byte {place}",
+            f"the body for {path} has {len(response.body)} bytes and differs from the file at byte {offset}",
             f"send the file's {len(expected)} bytes, unchanged",
             because
             or "open files in binary mode, send all bytes (send() may take fewer), and count bytes, not characters",
         )
 
+    def calls(self) -> dict[str, int]:
+        """Return the system calls in which the server's threads sleep, or "running", with the number of threads."""
+        functions: dict[str, int] = {}
+        for task in self.subject.tasks().values():
+            function = processes.blocked_in(task.pid, task.tid) if task.asleep else "running"
+            functions[function or "waiting"] = functions.get(function or "waiting", 0) + 1
+        return functions
+
     def blocked(self) -> str:
-        """Return where the server's threads sleep, for a message; "" if it has ended."""
+        """Describe for a message in which calls the server's threads sleep; "" if the server has ended."""
         if not self.subject.alive():
             return ""
-        places: dict[str, int] = {}
-        for task in self.subject.tasks().values():
-            place = processes.blocked_in(task.pid, task.tid) if task.asleep else "running"
-            places[place or "waiting"] = places.get(place or "waiting", 0) + 1
-        shown = ", ".join(f"{count} in {place}" for place, count in sorted(places.items()))
+        functions = self.calls()
+        shown = ", ".join(f"{count} in {function}" for function, count in sorted(functions.items()))
         return f" (threads of the server: {shown})"

@@ -1,27 +1,32 @@
-"""A lab's grading scheme: which checks it runs, with which points, options and hints. Data, not code.
+"""The grading scheme of a lab: its checks with points, options and hints. A scheme is data, not code.
 
     title = "The pool: exactly n at a time"
     workers = 4                          # {workers} in the server's command
-    subject = "server"                   # what is graded (kinds.py): "server", "engine" or "data"; may be left out
+    subject = "server"                   # the kind of submission (kinds.py): "server", "engine" or "data"
 
     [[check]]
     name = "progress"                    # a name from `ewe-grade --list`
     points = 20
-    options = { limit = "workers" }      # what `ewe-grade --explain progress` lists
+    options = { limit = "workers" }      # `ewe-grade --explain progress` lists the options
     hint = "Read section 3 of the text." # added to the check's hint
 
-    [speed]                              # speed.py; measured if --speed asks for it, or marks are here
-    reference = "pool"                   # a model of ewe, or "solution": the lab's own, in Python
-    clients = 16                         # the load that a server claims, unless --claim names another
+    [[check]]
+    name = "stop"
+    points = 4
+    needs = ["progress"]                 # a server for one client passes `stop`, too: no points without progress
+
+    [speed]                              # speed.py: measured with --speed, or if there are marks
+    reference = "pool"                   # a model of ewe, or "solution": the lab's solution in Python
+    clients = 16                         # the claimed load, unless --claim gives another one
     marks = [[0.1, 2], [0.3, 4]]         # 2 points from a tenth of the reference's rate on; [] by default
 
-The file is ewe_classroom/labs/NAME/grading.toml, or any file: --lab PATH.toml.
+The file is ewe_classroom/labs/NAME/grading.toml, or the argument of --lab PATH.toml.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ewe.config.messages import ConfigError, nearest
@@ -29,26 +34,27 @@ from ewe_classroom.grader.check import Check, all_checks
 from ewe_classroom.grader.kinds import NAMES, SERVER
 
 LABS = Path(__file__).parents[1] / "labs"
-KNOWN = {"title", "workers", "subject", "check", "speed"}
+KNOWN_KEYS = {"title", "workers", "subject", "check", "speed"}
 KNOWN_OF_SPEED = {"reference", "clients", "marks"}
 REFERENCES = ("serial", "fork", "prefork", "thread", "pool", "asyncio", "event", "solution")
-MOST_CLIENTS = 400
-KNOWN_OF_CHECK = {"name", "points", "options", "hint"}
+MAX_CLIENTS = 400
+KNOWN_OF_CHECK = {"name", "points", "options", "hint", "needs"}
 
 
 @dataclass(frozen=True)
 class Item:
-    """One check of a lab."""
+    """One check of a lab. needs: the checks that must pass before this one gives points."""
 
     check: Check
     points: int
     options: dict[str, str] = field(default_factory=dict)
     hint: str = ""
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SpeedPlan:
-    """How a lab measures speed. marks: pairs of a ratio and its points; clients: the load that is claimed."""
+    """The speed measurement of a lab. marks: pairs of a ratio and its points. clients: the claimed load."""
 
     reference: str = "thread"
     clients: int = 16
@@ -66,7 +72,18 @@ class Scheme:
     workers: int
     items: tuple[Item, ...]
     speed: SpeedPlan = SpeedPlan()
-    subject: str = SERVER  # what is graded: kinds.py
+    subject: str = SERVER  # the kind of submission (kinds.py)
+
+    def suited(self, language: str) -> Scheme:
+        """Return the scheme with the checks that suit a submission in a language."""
+        items = tuple(item for item in self.items if item.check.suits(language))
+        return replace(self, items=items)
+
+
+def solutions() -> list[str]:
+    """Return the directories that contain the labs' solutions: the labs, and the history of a clone."""
+    history = LABS.resolve().parents[3] / ".git"
+    return [str(LABS.resolve()), *([str(history)] if history.is_dir() else [])]
 
 
 def lab_names() -> list[str]:
@@ -83,15 +100,15 @@ def load(name: str) -> Scheme:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    unknown = sorted(table.keys() - KNOWN)
+    unknown = sorted(table.keys() - KNOWN_KEYS)
     if unknown:
-        raise ConfigError(f"{path}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN)}")
+        raise ConfigError(f"{path}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_KEYS)}")
     workers = table.get("workers", 4)
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
-        raise ConfigError(f"{path}: workers: {workers!r}, which is no number from 1 to 16")
+        raise ConfigError(f"{path}: workers = {workers!r}: expected a number from 1 to 16")
     subject = table.get("subject", SERVER)
     if subject not in NAMES:
-        raise ConfigError(f"{path}: subject: {subject!r}; it can be {', '.join(NAMES)}")
+        raise ConfigError(f"{path}: subject = {subject!r}: expected one of {', '.join(NAMES)}")
     rows = table.get("check")
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f"{path}: no [[check]]; a lab needs at least one")
@@ -100,22 +117,39 @@ def load(name: str) -> Scheme:
     names = [item.check.name for item in items]
     twice = {each for each in names if names.count(each) > 1}
     if twice:
-        raise ConfigError(f"{path}: check {min(twice)} stands there twice")
+        raise ConfigError(f"{path}: check {min(twice)} appears twice")
+    check_needs(items, path)
     if subject != SERVER and "speed" in table:
         raise ConfigError(
-            f"{path}: speed: only servers have one, and the subject is {subject}; remove the table"
+            f"{path}: speed: only servers have a speed, and the subject is {subject}; remove the table"
         )
     speed = read_speed(table.get("speed", {}), stem, f"{path}: speed")
     for item in items:
         if item.check.subject != subject:
             raise ConfigError(
-                f"{path}: check {item.check.name} is of the subject {item.check.subject}, not {subject}"
+                f"{path}: check {item.check.name} needs the subject {item.check.subject}, not {subject}"
             )
     return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject)
 
 
+def check_needs(items: tuple[Item, ...], path: Path) -> None:
+    """Raise ConfigError if a check needs one that the lab does not have, or one that needs others itself."""
+    by_name = {item.check.name: item for item in items}
+    for item in items:
+        for name in item.needs:
+            if name not in by_name:
+                near = nearest(name, by_name)
+                raise ConfigError(
+                    f"{path}: check {item.check.name} needs {name!r}, which the lab lacks{near}"
+                )
+            if name == item.check.name or by_name[name].needs:
+                raise ConfigError(
+                    f"{path}: check {item.check.name} needs {name}, which needs a check, too; name that one"
+                )
+
+
 def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
-    """Return the table [speed]. Raises ConfigError."""
+    """Return the plan of a table [speed]. Raises ConfigError."""
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: not a table")
     unknown = sorted(row.keys() - KNOWN_OF_SPEED)
@@ -123,10 +157,10 @@ def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
         raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_OF_SPEED)}")
     reference = row.get("reference", lab if lab in REFERENCES else SpeedPlan.reference)
     if reference not in REFERENCES:
-        raise ConfigError(f"{where}: reference = {reference!r}; it can be {', '.join(REFERENCES)}")
+        raise ConfigError(f"{where}: reference = {reference!r}: expected one of {', '.join(REFERENCES)}")
     clients = row.get("clients", SpeedPlan.clients)
-    if not isinstance(clients, int) or isinstance(clients, bool) or not 1 <= clients <= MOST_CLIENTS:
-        raise ConfigError(f"{where}: clients: {clients!r}, which is no number from 1 to {MOST_CLIENTS}")
+    if not isinstance(clients, int) or isinstance(clients, bool) or not 1 <= clients <= MAX_CLIENTS:
+        raise ConfigError(f"{where}: clients = {clients!r}: expected a number from 1 to {MAX_CLIENTS}")
     marks = row.get("marks", [])
     wanted = isinstance(marks, list) and all(
         isinstance(pair, list)
@@ -138,13 +172,13 @@ def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
     )
     if not wanted:
         raise ConfigError(
-            f"{where}: marks: {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
+            f"{where}: marks = {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
         )
     return SpeedPlan(reference, clients, tuple((float(least), points) for least, points in marks))
 
 
 def read_item(row: object, where: str) -> Item:
-    """Return one row of [[check]]. Raises ConfigError."""
+    """Return the item of one table [[check]]. Raises ConfigError."""
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: not a table")
     unknown = sorted(row.keys() - KNOWN_OF_CHECK)
@@ -157,7 +191,7 @@ def read_item(row: object, where: str) -> Item:
             f"{where}: no check is called {name!r}{nearest(str(name), checks)}; see ewe-grade --list"
         )
     if not isinstance(points, int) or isinstance(points, bool) or points < 0:
-        raise ConfigError(f"{where} ({name}): points: {points!r}, which is no whole number from 0")
+        raise ConfigError(f"{where} ({name}): points = {points!r}: expected a whole number, 0 or more")
     options = row.get("options", {})
     if not isinstance(options, dict):
         raise ConfigError(f"{where} ({name}): options: not a table")
@@ -166,5 +200,10 @@ def read_item(row: object, where: str) -> Item:
             raise ConfigError(f"{where} ({name}): unknown option {key}; see ewe-grade --explain {name}")
         values = [part.partition(":")[0].strip() for part in checks[name].options[key].split(";")]
         if options[key] not in values:
-            raise ConfigError(f"{where} ({name}): {key} = {options[key]!r}; it can be {', '.join(values)}")
-    return Item(checks[name], points, dict(options), str(row.get("hint", "")))
+            raise ConfigError(
+                f"{where} ({name}): {key} = {options[key]!r}: expected one of {', '.join(values)}"
+            )
+    needs = row.get("needs", [])
+    if not isinstance(needs, list) or not all(isinstance(each, str) for each in needs):
+        raise ConfigError(f'{where} ({name}): needs = {needs!r}: expected names of checks: ["progress"]')
+    return Item(checks[name], points, dict(options), str(row.get("hint", "")), tuple(needs))

@@ -1,14 +1,15 @@
-"""The CGI programs of the site: files of /bin/sh below cgi-bin, and the gates at which some of them wait.
+"""The CGI programs of the site: shell scripts below cgi-bin, and the gates at which some of them wait.
 
 A gate is a FIFO. A program that opens a FIFO for reading waits until another process opens it for writing:
 
     the server ─▶ program ─▶ open(gate-1, reading) waits        the grader ─▶ open(gate-1, writing): it goes on
 
-The grader opens with O_NONBLOCK. If no program waits at the gate, this fails (ENXIO), so the grader also learns
-whether the program was started. No program sleeps: a test with a sleep looks too early on a busy machine.
+The grader opens the FIFO with O_NONBLOCK. If no program waits at the gate, open() fails with ENXIO, so the grader
+also learns whether the server has started the program. No program sleeps: on a busy machine, a test with a sleep
+would look too early.
 
-The programs use /bin/sh and cat, and no Python: the account that runs the server may be unable to read the
-grader's Python, and a shell starts in a millisecond.
+The programs use /bin/sh and cat instead of Python, because the server's account may not be able to read the
+grader's Python, and because a shell starts in a millisecond.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ import os
 from pathlib import Path
 
 HEAD = "printf 'Content-Type: text/plain\\r\\n\\r\\n'\n"
-GATES = 8
-EARLY = 262144  # bytes that the program `talks-first` writes before it reads: four times what a pipe holds
-NOTE = b"this is the source of a program\n"
+GATE_COUNT = 8
+EARLY_BYTES = 262144  # bytes that `talks-first` writes before it reads: four times the capacity of a pipe
+PROGRAM_SOURCE_TEXT = b"this is the source of a program\n"
 
 PROGRAMS = {
     "hello": HEAD + "echo 'Hello from a program.'\n",
-    # The environment as the server gave it; `env` would show what the shell has added.
+    # The environment from the server; `env` would also print the variables that the shell has added.
     "environment": HEAD + "cat /proc/$$/environ\n",
     "echo": HEAD + "exec cat\n",
-    "talks-first": HEAD + f"head -c {EARLY} /dev/zero\nexec cat\n",
+    "talks-first": HEAD + f"head -c {EARLY_BYTES} /dev/zero\nexec cat\n",
     "reads-nothing": HEAD + "echo done\n",
     "closes-input": "exec 0<&-\n" + HEAD + "echo done\n",
     "status": "printf 'Status: 418 Short and stout\\r\\nContent-Type: text/x-tea\\r\\n'\n"
@@ -40,7 +41,7 @@ PROGRAMS = {
     "ends-in-head": "printf 'Content-Type: text/plain\\r\\n'\n",
     "bad-status": "printf 'Status: fine\\r\\nContent-Type: text/plain\\r\\n\\r\\n'\necho body\n",
     "is-killed": "kill -9 $$\n",
-    # Two lines for each descriptor: its number, and what it leads to.
+    # Print two lines for each descriptor: its number and its target.
     "descriptors": HEAD + "cd /proc/$$/fd || exit\n"
     'for each in *; do echo "$each"; readlink "$each" || echo -; done\n',
 }
@@ -52,19 +53,20 @@ def gate_of(root: Path, name: str) -> Path:
 
 
 def waiting(root: Path) -> dict[str, str]:
-    """Return the programs that wait at a gate: their text, with the paths of this site in it."""
+    """Return the programs that wait at a gate: name -> text, which contains paths of this site."""
 
     def wait(name: str) -> str:
         return f"read line < '{gate_of(root, name)}'\n"
 
     found = {
-        f"gate-{n}": f"{wait(f'gate-{n}')}{HEAD}echo 'gate {n} was opened'\n" for n in range(1, GATES + 1)
+        f"gate-{n}": f"{wait(f'gate-{n}')}{HEAD}echo 'gate {n} was opened'\n"
+        for n in range(1, GATE_COUNT + 1)
     }
-    # Programs that do not end in time. Each has a child that waits, too.
+    # Programs that do not end in time. The first two have a child that waits, too.
     child = f"( {wait('child').strip()} ) &\n"
     found["waits"] = f"{child}{wait('never')}"
     found["ignores-term"] = f"trap '' TERM\n{child}{wait('never')}"
-    # The end of its output is not the end of the program.
+    # This program closes its output, and then does not end.
     found["closes-output"] = f"{HEAD}echo done\nexec 1>&- 2>&-\n{wait('never')}"
     return found
 
@@ -72,26 +74,26 @@ def waiting(root: Path) -> dict[str, str]:
 def write(root: Path) -> None:
     """Write the programs and the gates of a site."""
     gates = root.parent / "gates"
-    place = root / "cgi-bin"
-    for directory in (gates, place):
+    programs = root / "cgi-bin"
+    for directory in (gates, programs):
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
-    for name in ("never", "child", *(f"gate-{number}" for number in range(1, GATES + 1))):
+    for name in ("never", "child", *(f"gate-{number}" for number in range(1, GATE_COUNT + 1))):
         if not (gates / name).exists():
             os.mkfifo(gates / name)
             (gates / name).chmod(0o666)
     for name, text in (PROGRAMS | waiting(root)).items():
-        (place / name).write_text("#!/bin/sh\n" + text)
-        (place / name).chmod(0o755)
-    (place / "not-executable").write_bytes(b"#!/bin/sh\n# " + NOTE)
-    (place / "not-executable").chmod(0o644)
+        (programs / name).write_text("#!/bin/sh\n" + text)
+        (programs / name).chmod(0o755)
+    (programs / "not-executable").write_bytes(b"#!/bin/sh\n# " + PROGRAM_SOURCE_TEXT)
+    (programs / "not-executable").chmod(0o644)
     outside = root.parent / "outside"
     outside.write_text("#!/bin/sh\n" + HEAD + "echo outside\n")
     outside.chmod(0o755)
 
 
 def open_gate(root: Path, name: str) -> bool:
-    """Let the program that waits at a gate go on; return False if none waits there."""
+    """Let the program that waits at a gate go on; return False if no program waits there."""
     try:
         descriptor = os.open(gate_of(root, name), os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

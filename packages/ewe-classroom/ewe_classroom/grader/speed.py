@@ -1,30 +1,31 @@
 """Speed as a ratio: the student's server beside a reference server, in alternating slices of the same minute.
 
-A number of requests a second tells more about the machine than about the server: a build beside it, half a
-processor in a container, another laptop. Two servers measured by turns meet the same machine. Their ratio stays:
+A rate (requests a second) depends more on the machine than on the server: on other programs, on the processor share
+of a container, on the laptop. But if two servers are measured by turns, the machine is the same for both, and the
+ratio of their rates stays the same:
 
     reference ▕▔▔▏    ▕▔▔▏▕▔▔▏    ▕▔▔▏          one slice: a closed loop of k clients for 0.2 s (load.py)
-    student       ▕▔▔▏▕▔▔▏    ▕▔▔▏▕▔▔▏          pairs in turned order, so that a drift favours neither
+    student       ▕▔▔▏▕▔▔▏    ▕▔▔▏▕▔▔▏          the order in a pair alternates, so a drift favours neither
                   pair 1  pair 2  pair 3  …      each pair gives a ratio; their median is the ratio of the report
 
-The middle half of the pairs' ratios (from the first quartile to the third) is the spread. A wide spread says that
-the machine was too busy to tell. The report then says so, and no mark is taken away.
+The spread is the middle half of the pairs' ratios, from the first quartile to the third. A wide spread means that
+the machine was too busy for a precise result. The report then says so, and the student loses no mark.
 
 Rules:
 
-1. A server claims a load: a number of clients at once (the scheme's `clients`, or --claim). It is measured with one
-   client, half the claim, the claim, and twice the claim.
-2. A server that fails one request in any of these slices has no speed, above all at twice its claim. The rule is
-   from Tim Brecht's course CS 856 at Waterloo: "if you can serve 100 requests per second but your server crashes at
-   200 your recorded speed will be 0".
-3. Points are the scheme's choice, and none by default. The upper end of the spread has to reach a threshold.
+1. A server claims a load: a number of simultaneous clients (the scheme's `clients`, or --claim). The grader
+   measures with one client, half the claim, the claim, and twice the claim.
+2. A server that fails one request in any of these slices has no speed. The rule is from Tim Brecht's course CS 856
+   at Waterloo: "if you can serve 100 requests per second but your server crashes at 200 your recorded speed will
+   be 0".
+3. The scheme decides about points; by default there are none. The upper end of the spread has to reach a threshold.
 
-CPU for one response is the second ratio: what all processes of a server used, ended children included, divided by
-the responses. A busy machine hardly changes it. The third ratio is the time that 99 of 100 responses stay below,
-with half of the claimed clients.
+The second ratio is the CPU time of one response: the CPU time of all processes of a server, ended children
+included, divided by the responses. A busy machine hardly changes this ratio. The third ratio is the 99th percentile
+of the response time, with half of the claimed clients.
 
-What can go wrong: the client needs a processor, too. Where it is busy nearly all the time, it and not the server
-sets the rate. The report then says that the ratio may be larger.
+Possible failures: the client needs a processor, too. If the client is busy nearly all the time, the client and not
+the server limits the rate. The report then says that the true ratio may be larger.
 
 Read next: leaderboard.py in ewe_classroom/course.
 """
@@ -35,7 +36,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -50,23 +51,23 @@ from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, Recipe, Subj
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
 SLICE_S = 0.2
-PAIRS = 5
-MOST_PAIRS = 15  # at the claimed load, while the spread is wide
-NARROW = 0.1  # a spread that needs no more pairs, as a share of the ratio
-NOISY = 0.3  # a spread that is too large to tell
-CLIENT_BUSY = 0.85  # the share of its processor from which the client may set the rate
-HELD = 32  # connections whose memory is counted
+MIN_PAIRS = 5
+MAX_PAIRS = 15  # at the claimed load, while the spread is wide
+NARROW_SPREAD = 0.1  # as a share of the ratio: below this spread, no more pairs are needed
+NOISY_SPREAD = 0.3  # as a share of the ratio: above this spread, the result is unreliable
+CLIENT_BUSY_SHARE = 0.85  # share of a processor above which the client may limit the rate
+KEPT_CONNECTIONS = 32  # connections whose memory is counted
 PATH = "/bytes.bin"
 SIG_CHLD_BIT = 1 << 16
 
 SPEED = Check(
     "speed",
-    proves="how fast the server is, as a ratio to a reference server on the same machine",
+    proves="the speed of the server, as a ratio to a reference server on the same machine",
     sends="GET in closed loops of 1 client, half the claimed load, the claimed load and twice that, by turns with "
     "the reference",
-    expects="every request is answered with the file; ratios are reported",
-    why="A rate alone tells about the machine. A server that fails under twice its load has no speed.",
-    hint="Accept quickly, give listen() a backlog, and let clients wait in place of refusing them.",
+    expects="the file in response to every request; the report shows ratios",
+    why="A rate alone measures the machine. A server that fails under twice its claimed load has no speed.",
+    hint="Accept quickly, give listen() a large backlog, and let clients wait instead of refusing them.",
     function=lambda scene: None,
     fresh=True,
     descriptors=0,
@@ -76,7 +77,7 @@ SPEED = Check(
 
 @dataclass
 class Ratio:
-    """A ratio, student to reference, with the quartiles of its pairs."""
+    """The ratio of student to reference: the median of the pairs, and their quartiles."""
 
     median: float
     low: float
@@ -94,55 +95,55 @@ class Ratio:
 
 @dataclass
 class Speed:
-    """What was measured. failure: why the server has no speed, "" if it has one."""
+    """The results of a measurement. failure: the reason if the server has no speed, else ""."""
 
     reference: str
     claim: int
     failure: str = ""
     rates: dict[int, Ratio] = field(default_factory=dict)  # clients -> ratio of the rates
     cpu: float | None = None  # ratio of the CPU time for one response
-    cpu_unknown: str = ""  # why cpu is None
+    cpu_unknown: str = ""  # the reason if cpu is None
     p99: float | None = None  # ratio of the 99th percentiles, with half the claimed clients
-    memory_kib: float | None = None  # the server's memory for one held connection
-    client_busy: float = 0.0  # share of its processor that the client used beside the student's server
+    memory_kib: float | None = None  # the server's memory for one stalled connection
+    # Share of a processor that the client used while it measured the student's server
+    client_busy: float = 0.0
 
     @property
     def rate(self) -> Ratio | None:
-        """Return the ratio at the claimed load; None for a server without speed."""
+        """Return the ratio at the claimed load; None for a server without a speed."""
         return None if self.failure else self.rates.get(self.claim)
 
     @property
     def noisy(self) -> bool:
-        return self.rate is not None and self.rate.spread > NOISY
+        return self.rate is not None and self.rate.spread > NOISY_SPREAD
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "noisy": self.noisy}
 
     def earned(self, marks: tuple[tuple[float, int], ...]) -> int:
-        """Return the points: those of the highest threshold that the upper end of the spread reaches."""
+        """Return the points of the highest threshold that the upper end of the spread reaches."""
         if self.rate is None:
             return 0
         return max((points for least, points in marks if self.rate.high >= least), default=0)
 
 
 def ratio(pairs: list[tuple[float, float]]) -> Ratio:
-    """Return the ratio of pairs (student, reference)."""
+    """Return the ratio for pairs of rates (student, reference)."""
     found = sorted(mine / theirs for mine, theirs in pairs)
     low, median, high = statistics.quantiles(found, n=4, method="inclusive") if found[1:] else found * 3
     return Ratio(round(median, 4), round(low, 4), round(high, 4), len(found))
 
 
 def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> Recipe:
-    """Return how to start the reference: a model of ewe, or the lab's solution, which is written to a directory."""
+    """Return the recipe of the reference: a model of ewe, or the lab's solution, written to `directory`."""
     if plan.reference == "solution":
-        from ewe_classroom.course import (
-            labs,
-        )  # the course stands on the grader, and asks only here for the reverse
+        # imported here, because the course imports the grader
+        from ewe_classroom.course import labs
 
         solution = labs.lab(lab)
-        for name, text in solution.files(solution.way("python"), solved=True).items():
+        for name, text in solution.files(solution.variant("python"), solved=True).items():
             (directory / name).write_text(text, encoding="utf-8")
-        return from_path(str(directory / solution.way("python").work[0]))
+        return from_path(str(directory / solution.variant("python").work[0]))
     home = str(Path(ewe.__file__).resolve().parents[1])
     words = (sys.executable, "-P", "-m", "ewe", "--model", plan.reference, "--port", "{port}", "--documentroot",
              "{root}", "--threads", "{workers}", *MODEL_OPTIONS)  # fmt: skip
@@ -150,12 +151,12 @@ def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> Recipe:
 
 
 class Side:
-    """One of the two servers, and what its slices found."""
+    """One of the two servers, with the results of its slices."""
 
     def __init__(self, subject: Subject, pids: Callable[[], list[int]], number: int) -> None:
         self.subject = subject
         self.pids = pids
-        self.network = number
+        self.network = number  # its clients have addresses in 127.NUMBER.0.0/16, each slice another one
         self.slices: list[Slice] = []
         self.addresses = (f"127.{number}.{n // 250 % 250}.{n % 250 + 1}" for n in count())
 
@@ -166,15 +167,15 @@ class Side:
         return found
 
     def cpu_s(self) -> float:
-        """Return the CPU time of all processes, their ended children included, in seconds."""
+        """Return the CPU time of all processes and of their ended children, in seconds."""
         ticks = 0
         for pid in self.pids():
             fields = processes.stat_fields(f"/proc/{pid}/stat")
             ticks += sum(map(int, fields[11:15]))
-        return ticks / processes.TICKS
+        return ticks / processes.TICKS_PER_S
 
     def forgets_children(self) -> bool:
-        """Return whether a process ignores SIGCHLD: the kernel then adds up no CPU time of its children."""
+        """Return whether a process ignores SIGCHLD. The kernel then does not add up its children's CPU time."""
         for pid in self.pids():
             for line in processes.read(f"/proc/{pid}/status").splitlines():
                 if line.startswith("SigIgn:") and int(line.split()[1], 16) & SIG_CHLD_BIT:
@@ -184,17 +185,18 @@ class Side:
 
 @contextmanager
 def reference_server(recipe: Recipe, student: Subject, port: int, output: Path) -> Iterator[Subject]:
-    """Start the reference beside the student's server. Raises NotStarted.
+    """Run the reference beside the student's server. Raises NotStarted.
 
-    The student's server is told that the reference is not one of its processes.
+    The reference is added to student.own_children, so that it does not count as a process of the student's server.
     """
-    reference = Subject(recipe, student.site, student.workers, student.limits, port, output)
+    limits = replace(student.limits, also_hidden=())  # the reference is ewe
+    reference = Subject(recipe, student.site, student.workers, limits, port, output)
     student.own_children.add(reference.pid)
     try:
         reference.wait_until_ready()
         yield reference
     finally:
-        # Not reference.close(), which would end the student's server: both are children of the grader.
+        # reference.close() would also end the student's server, because both are children of the grader.
         for pid in processes.family([reference.pid])[::-1]:
             if pid != reference.pid and processes.runs(pid):
                 processes.kill(pid)
@@ -204,12 +206,12 @@ def reference_server(recipe: Recipe, student: Subject, port: int, output: Path) 
 
 
 def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) -> Speed:
-    """Compare two servers that run."""
+    """Compare two running servers. name: the name of the reference, for messages."""
     speed = Speed(name, plan.clients)
     mine = Side(student, student.running, 1)
     other = Side(reference, lambda: processes.family([reference.pid]), 2)
     both = (mine, other)
-    for side in both:  # the first requests load what a server loads late
+    for side in both:  # warm up: a server may load modules and files at its first requests
         side.slice(1, SLICE_S / 4)
     mine.slices.clear()
     other.slices.clear()
@@ -217,8 +219,8 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     ordered = sorted({1, max(1, plan.clients // 2), plan.clients, 2 * plan.clients})
     for clients in ordered:
         pairs: list[tuple[float, float]] = []
-        while len(pairs) < PAIRS or (
-            clients == plan.clients and len(pairs) < MOST_PAIRS and ratio(pairs).spread > NARROW
+        while len(pairs) < MIN_PAIRS or (
+            clients == plan.clients and len(pairs) < MAX_PAIRS and ratio(pairs).spread > NARROW_SPREAD
         ):
             found = {}
             for side in both if len(pairs) % 2 else both[::-1]:
@@ -233,12 +235,12 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     answers = [sum(len(each.times_s) for each in side.slices) for side in both]
     if mine.forgets_children():
         speed.cpu_unknown = (
-            "the server ignores SIGCHLD, and the kernel then adds up no CPU time of its children"
+            "the server ignores SIGCHLD, so the kernel does not add up the CPU time of its children"
         )
     elif min(used) > 0:
         speed.cpu = round(used[0] / answers[0] * answers[1] / used[1], 3)
     half = max(1, plan.clients // 2)
-    # The median of pairs again: one bad slice would decide the percentile of all times together.
+    # Take the median of the pairs: one bad slice would decide the percentile of all times together.
     slices = ([each for each in side.slices if each.clients == half] for side in both)
     speed.p99 = round(
         statistics.median(p99(own) / p99(theirs) for own, theirs in zip(*slices, strict=True)), 3
@@ -250,47 +252,47 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
 
 
 def at_load(clients: int, claim: int) -> str:
-    """Return a number of clients in words."""
+    """Describe a load in words."""
     if clients == 2 * claim:
         return f"with {clients} clients at once, twice the {claim} that it claims to serve"
     return f"with {clients} {'client' if clients == 1 else 'clients'} at once"
 
 
 def p99(part: Slice) -> float:
-    """Return the time that 99 of 100 responses of a slice stay below, in seconds."""
+    """Return the 99th percentile of a slice's response times, in seconds."""
     times = sorted(part.times_s)
     return times[len(times) * 99 // 100 if len(times) > 1 else 0]
 
 
 def memory_of_connection(student: Subject) -> float:
-    """Return the memory that the server needs for a connection that has sent half a request, in KiB."""
+    """Return the server's memory for one connection with half a request, in KiB."""
     scene = Scene(student)
     try:
         scene.settle()
         before = sum(map(processes.memory_share, student.running()))
-        for _ in range(HELD):
+        for _ in range(KEPT_CONNECTIONS):
             scene.hold("half", PATH)
         scene.settle()
         during = sum(map(processes.memory_share, student.running()))
     finally:
         scene.close()
-    return round(max(0, during - before) / HELD / 1024, 1)
+    return round(max(0, during - before) / KEPT_CONNECTIONS / 1024, 1)
 
 
 def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
-    """Fill in the verdict of a measurement."""
+    """Fill in the verdict from the results of a measurement."""
     verdict.earned = speed.earned(plan.marks)
     if speed.failure:
         mine = not speed.failure.startswith("the reference")
         verdict.status = FAILED if mine else ERROR
         verdict.did = f"{speed.failure}; so the server has no speed" if mine else speed.failure
         verdict.should = (
-            f"answer every request of {2 * speed.claim} clients; some may have to wait"
+            f"answer every request of {2 * speed.claim} clients; clients may have to wait"
             if mine
             else "measure again; report it if it happens again"
         )
         verdict.because = (
-            "the backlog of listen() is small, a limit refuses clients, or an error ends a worker"
+            "the backlog of listen() is too small, a limit refuses clients, or an error ends a worker"
         )
         return
     rate = speed.rate
@@ -299,9 +301,9 @@ def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
     verdict.facts = [f"{rate.text()} of the rate of {speed.reference}, with {speed.claim} clients"]
     if speed.noisy:
         verdict.facts[0] += (
-            f"; the spread of {rate.spread:.0%} is too large to tell: measure again when less runs"
+            f"; the spread of {rate.spread:.0%} is too large to tell: measure again on a quieter machine"
         )
-    if speed.client_busy > CLIENT_BUSY:
+    if speed.client_busy > CLIENT_BUSY_SHARE:
         verdict.facts.append("the client was busy all the time, so the ratio may be larger")
     if speed.cpu is not None:
         verdict.facts.append(f"{speed.cpu:.2f} of its CPU time for a response")
@@ -312,18 +314,18 @@ def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
             f"{speed.p99:.2f} of its 99th percentile with {max(1, speed.claim // 2)} clients"
         )
     if speed.memory_kib is not None:
-        verdict.facts.append(f"{speed.memory_kib:g} KiB for a held connection")
+        verdict.facts.append(f"{speed.memory_kib:g} KiB for a stalled connection")
 
 
 def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port: int) -> Speed:
-    """Start the reference beside the student's server, which runs already; measure both; end the reference."""
-    place = directory / "reference"
-    place.mkdir(mode=0o755, exist_ok=True)
-    place.chmod(0o755)
-    recipe = reference_recipe(plan, lab, place)
+    """Start the reference beside the running server of the student; measure both; end the reference."""
+    where = directory / "reference"
+    where.mkdir(mode=0o755, exist_ok=True)
+    where.chmod(0o755)
+    recipe = reference_recipe(plan, lab, where)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
-        with reference_server(recipe, student, port, place / "output") as reference:
+        with reference_server(recipe, student, port, where / "output") as reference:
             return measure(student, reference, plan, name)
     except NotStarted as problem:
         return Speed(name, plan.clients, f"the reference, {name}, did not start: {problem}")

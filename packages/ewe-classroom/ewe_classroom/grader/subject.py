@@ -1,17 +1,18 @@
-"""The server under test: how it is started, watched and stopped. What it must do is a contract of one page.
+"""The server under test: start it, watch it, stop it. A server has to fulfil this contract:
 
-    1. It takes a port and a directory, as its command says: './server {port} {root}'.
+    1. It takes a port and a directory from its command line: './server {port} {root}'.
     2. It listens on 127.0.0.1 (or on all addresses) and answers GET with the files of the directory, by HTTP/1.x.
-    3. A missing file is answered with 404. SIGTERM ends the server with all its processes.
-    4. A lab may say more: {workers} in the command is how many threads or processes its pool shall have.
+    3. It answers 404 for a missing file. SIGTERM ends the server with all its processes.
+    4. A lab may require more: {workers} in the command is the number of threads or processes of a pool.
 
-The grader needs no other help from the server: no trace, no header, no library. A server in any language that
-serves files can be graded. What holds one of its workers is always the client (scene.py).
+The grader needs no other help from the server: no trace, no header, no library. It can grade any server that serves
+files, in any language, because only the clients make workers wait (scene.py).
 
-The same grader takes a model of ewe: a Python file with a class below Processor runs as `ewe --model FILE:CLASS`.
+The grader also takes a model of ewe: a Python file with a subclass of Processor runs as `ewe --model FILE:CLASS`.
 
-What can go wrong: the program does not start, or ends at once. NotStarted then says so, with the last lines of its
-output. The program may start others that outlive it: the grader adopts them (sandbox.py), and so finds them.
+Possible failures: the program does not start, or ends immediately. NotStarted then has the last lines of its
+output. The program may start other processes that outlive it: the grader adopts these (sandbox.py), and so finds
+them.
 """
 
 from __future__ import annotations
@@ -33,21 +34,25 @@ from typing import TypeVar
 import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
-from ewe_classroom.grader.sandbox import Limits, end_account
+from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_account
+from ewe_classroom.grader.sources import find_sources
 from ewe_classroom.seeds import Seed
 
 T = TypeVar("T")
-START_S = 60.0  # a server that compiles itself first may take long
-STILL_S = 2.0  # all its threads sleep, and none has had a turn: it will not listen any more
+START_TIMEOUT_S = 60.0  # some servers compile themselves at the start
+QUIESCENT_START_S = 2.0  # a server that is quiescent for so long before it listens will never listen
 FIRST_PORT = 8080
-MEMORY_BYTES = 1 << 30
-TASKS = 1500
-# More than the socket buffers of both ends hold: 4 MB and 6 MB at most, where nobody raised them.
-LARGE = 8 << 20
-STEP = 64 << 10
-ROUNDS = 100  # in which the processes of a server are killed
-WALKS = 3  # rounds after which a new process shows that killing one by one is too slow
-# The files of schedules.py, by size. Neither their names' order nor the length of their names is that of the sizes.
+MAX_MEMORY_BYTES = 1 << 30
+MAX_TASKS = 1500
+MAX_DISK_BYTES = 1 << 30  # of the files that the server's account has in /tmp and in other shared directories
+DISK_CHECK_EVERY_S = 1.0
+EXCESS_CHECK_EVERY_S = 1.0  # before the server listens; scene.py checks afterwards
+# Larger than the socket buffers of both ends, which grow to 4 MB and 6 MB by default.
+LARGE_FILE_BYTES = 8 << 20
+LINE_BYTES = 64 << 10
+MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a server
+MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
+# The files of schedules.py, by size. Neither the order of the names nor their lengths agree with the sizes.
 SIZES = {
     "/sizes/held": 0,
     "/sizes/a-long-name-and-a-short-file": 1,
@@ -56,7 +61,8 @@ SIZES = {
     "/sizes/m": 4,
     "/sizes/a": 6,
 }
-# A schedule holds a client for seconds, and for many on a busy machine: ewe's usual 10 s for a head could end it.
+# A schedule stalls a client for seconds, and for longer on a busy machine: ewe's default of 10 s could disconnect
+# it.
 MODEL_OPTIONS = (
     "--host", "127.0.0.1", "--parking", "never", "--workers", "1", "--access-log", "off",
     "--head-timeout", "60s",
@@ -64,7 +70,7 @@ MODEL_OPTIONS = (
 
 
 class NotStarted(Exception):
-    """The server does not listen. The text says why, in one line; output: what the server wrote."""
+    """The server does not listen. The message is one line with the reason. output: the server's output."""
 
     def __init__(self, text: str, output: str = "") -> None:
         super().__init__(text)
@@ -72,19 +78,22 @@ class NotStarted(Exception):
 
 
 class BadSubject(ConfigError):
-    """What was to be graded cannot be run. The text is one line."""
+    """The submission cannot be run. The message is one line."""
 
 
 def large_file(seed: int) -> bytes:
-    """Return the bytes of a large file; no two seeds and no two places of a file have the same."""
+    """Return the bytes of a large file. Its lines differ from each other, and from those of other seeds."""
+    # The first % inserts the seed and leaves %08d, a place for the number of the line.
     line = b"%d %%08d the quick brown sheep jumps over the lazy wolf" % seed + b"." * 950 + b"\n"
-    return b"".join(line % number for number in range(LARGE // len(line % 0) + 1))[:LARGE]
+    return b"".join(line % number for number in range(LARGE_FILE_BYTES // len(line % 0) + 1))[
+        :LARGE_FILE_BYTES
+    ]
 
 
-class Site:
-    """The directory that the server serves, and what is in it. `files`: the bytes of each URL.
+class ServedFiles:
+    """The directory that the server serves. files: URL path -> bytes.
 
-    seed: a student, who gets more files (seeds.py); None: only the usual ones.
+    seed: a student, for additional files (seeds.py). None: only the usual files.
     """
 
     def __init__(self, directory: Path, seed: Seed | None = None) -> None:
@@ -101,7 +110,7 @@ class Site:
             "/folder/deep.txt": b"deep\n",
         }
         self.files |= {f"/{number}.txt": b"file %d\n" % number * (number + 1) for number in range(40)}
-        self.own = seed.files() if seed is not None else {}  # of this student
+        self.own = seed.files() if seed is not None else {}  # the files of this student
         self.files |= self.own
         for path, content in self.files.items():
             file = self.root / path[1:]
@@ -111,8 +120,8 @@ class Site:
         for each in [directory, *{(self.root / path[1:]).parent for path in self.files}]:
             each.chmod(0o755)
         site_programs.write(self.root)
-        # No buffers of a connection hold these files. All but the first line is a hole, without room on the disk.
-        self.sized = {path: LARGE + step * STEP for path, step in SIZES.items()}
+        # These files are larger than the buffers of a connection. All but the first line is a hole on the disk.
+        self.sized = {path: LARGE_FILE_BYTES + step * LINE_BYTES for path, step in SIZES.items()}
         (self.root / "sizes").mkdir(exist_ok=True)
         (self.root / "sizes").chmod(0o755)
         for path, size in self.sized.items():
@@ -121,22 +130,24 @@ class Site:
 
     @staticmethod
     def first_line(path: str) -> bytes:
-        """Return how a file below /sizes/ begins."""
+        """Return the first line of a file below /sizes/."""
         return f"{path}\n".encode()
 
     def order(self, what: str, items: Sequence[T]) -> list[T]:
-        """Return items that are equal for the check in the order of the student; as they are, without a seed."""
+        """Return items in the student's order; without a seed, in the given order. The order must not matter."""
         return list(items) if self.seed is None else self.seed.order(what, items)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to start a server: a command with {port}, {root} and {workers}, and where it runs."""
+    """The command that starts a server, with {port}, {root} and {workers}. directory: its current directory."""
 
     command: tuple[str, ...]
     directory: Path
-    shown: str  # the arguments of ewe-grade that name it
+    shown: str  # the arguments of ewe-grade that name the server
     environment: dict[str, str] = field(default_factory=dict)
+    # "python"; "model" for a model of ewe; "c" and "go" for a program with its sources beside it; "" for all others
+    language: str = ""
 
     def filled(self, port: int, root: Path, workers: int) -> list[str]:
         values = {"{port}": str(port), "{root}": str(root), "{workers}": str(workers)}
@@ -159,14 +170,20 @@ def from_command(text: str) -> Recipe:
             "--command is empty; give the command that starts the server: './server {port} {root}'"
         )
     if "{port}" not in text:
-        raise BadSubject("--command has no {port}: say where the port goes, as in './server {port} {root}'")
-    if shutil.which(words[0]) is None:
         raise BadSubject(
-            f"--command: {words[0]} is not a program that can be run; is it built, and executable?"
+            "--command has no {port}: mark the place of the port, as in './server {port} {root}'"
         )
+    if shutil.which(words[0]) is None:
+        raise BadSubject(f"--command: {words[0]} is not an executable program; build it, or run chmod +x")
     if os.sep in words[0]:
         words[0] = os.path.abspath(words[0])
-    return Recipe(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
+    return recipe(tuple(words), Path.cwd(), f"--command {shlex.quote(text)}")
+
+
+def recipe(command: tuple[str, ...], directory: Path, shown: str) -> Recipe:
+    """Return the recipe of a program. Its language is that of the sources beside it."""
+    sources = find_sources(command, directory)
+    return Recipe(command, directory, shown, language=sources.language if sources is not None else "")
 
 
 def from_path(text: str) -> Recipe:
@@ -179,7 +196,8 @@ def from_path(text: str) -> Recipe:
     if path.suffix == ".py":
         name = model_class(path)
         if name:
-            # The directory of ewe comes first, so that a student's file http.py or site.py hides nothing.
+            # The directory of ewe comes first, so that a student's http.py or site.py cannot replace another
+            # module.
             home = str(Path(ewe.__file__).resolve().parents[1])
             command: tuple[str, ...] = (
                 sys.executable,
@@ -192,19 +210,19 @@ def from_path(text: str) -> Recipe:
                 "{port}",
             )
             command += ("--documentroot", "{root}", "--threads", "{workers}", *MODEL_OPTIONS)
-            places = os.pathsep.join([home, str(path.parent)])
-            return Recipe(command, path.parent, shown, {"PYTHONPATH": places})
-        return Recipe((sys.executable, str(path), *arguments), path.parent, shown)
+            search_path = os.pathsep.join([home, str(path.parent)])
+            return Recipe(command, path.parent, shown, {"PYTHONPATH": search_path}, "model")
+        return Recipe((sys.executable, str(path), *arguments), path.parent, shown, language="python")
     if not os.access(path, os.X_OK):
-        raise BadSubject(f"{text}: not executable; build it, or chmod +x it, or use --command")
-    return Recipe((str(path), *arguments), path.parent, shown)
+        raise BadSubject(f"{text}: not executable; build it, run chmod +x, or use --command")
+    return recipe((str(path), *arguments), path.parent, shown)
 
 
 def model_class(path: Path) -> str:
-    """Return the class of a file that is a model of ewe: the last one that derives from one. "" without any."""
+    """Return the name of the model in a file: its last class that derives from a processor; "" if there is none."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: too deep nesting
         raise BadSubject(f"{path.name}: not Python: {str(error) or 'nested too deeply'}") from None
     imported = {
         alias.asname or alias.name
@@ -223,14 +241,14 @@ def model_class(path: Path) -> str:
 
 
 class Subject:
-    """A server under test that runs. `with Subject(...) as subject` starts it and ends all of its processes."""
+    """A running server under test. `with Subject(...)` waits until it listens, and ends all of its processes."""
 
     def __init__(
         self,
         recipe: Recipe,
-        site: Site,
+        site: ServedFiles,
         workers: int,
-        limits: Limits,
+        limits: SandboxLimits,
         port: int,
         output: Path,
         environment: Mapping[str, str] | None = None,
@@ -242,6 +260,7 @@ class Subject:
         self.limits = limits
         self.output = output
         self.own_children = set(processes.children_of_grader())
+        self.next_disk_check = 0.0
         self.environment = dict(environment or {})
         self.trace = output.with_suffix(".trace")
         self.trace.write_bytes(b"")
@@ -275,11 +294,16 @@ class Subject:
         self.pid = self.process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait until the server listens. Raises NotStarted. No connection is opened: the first one is a check's."""
-        give_up = time.monotonic() + START_S
+        """Wait until the server listens, without opening a connection. Raises NotStarted."""
+        give_up = time.monotonic() + START_TIMEOUT_S
         pause = 0.002
         before, still_since = processes.tasks(self.family()), time.monotonic()
+        checked_at = time.monotonic()
         while not processes.listens(self.port):
+            if time.monotonic() - checked_at > EXCESS_CHECK_EVERY_S:
+                checked_at = time.monotonic()
+                if excess := self.excess():
+                    raise NotStarted(f"the server uses too much before it listens: {excess}", self.log())
             status = self.process.poll()
             if status is not None and not self.family():
                 how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
@@ -289,41 +313,41 @@ class Subject:
             now = processes.tasks(self.family())
             if now != before or not all(task.asleep for task in now.values()):
                 before, still_since = now, time.monotonic()
-            still = time.monotonic() - still_since > STILL_S
+            still = time.monotonic() - still_since > QUIESCENT_START_S
             if still or time.monotonic() > give_up:
-                waited = "the server sleeps, and" if still else f"after {START_S:.0f} s"
+                waited = "the server sleeps, and" if still else f"after {START_TIMEOUT_S:.0f} s"
                 raise NotStarted(
                     f"{waited} nothing listens on port {self.port}; does the server use "
-                    f"the port it is given?",
+                    f"the port of its command line?",
                     self.log(),
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
 
     def family(self) -> list[int]:
-        """Return the processes of the server that exist, zombies included; adopted orphans belong to it."""
+        """Return the processes of the server, including zombies and adopted orphans."""
         roots = []
         for pid in processes.children_of_grader():
             if pid in self.own_children:
                 continue
             if pid != self.pid and processes.state(pid) == "Z":
                 with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)  # its parent has ended: reaping it is now the grader's part
+                    os.waitpid(pid, os.WNOHANG)  # its parent has ended, so the grader has to reap it
                 continue
             roots.append(pid)
         self.process.poll()
         return processes.family(roots)
 
     def running(self) -> list[int]:
-        """Return the processes of the server that have not ended."""
+        """Return the processes of the server without zombies."""
         return [pid for pid in self.family() if processes.runs(pid)]
 
     def alive(self) -> bool:
-        """Return whether the process that was started runs, or another one listens in its place."""
+        """Return whether the first process runs, or another process of the server listens."""
         return self.process.poll() is None or bool(self.running() and processes.listens(self.port))
 
     def ending(self) -> str:
-        """Return how the server has ended, in words."""
+        """Describe in words how the server has ended."""
         status = self.process.poll()
         if status is None:
             return "still runs"
@@ -331,39 +355,46 @@ class Subject:
             f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
         )
 
-    def tasks(self) -> dict[int, processes.Task]:
+    def tasks(self) -> dict[int, processes.ThreadSample]:
         return processes.tasks(self.family())
 
     def excess(self) -> str:
-        """Return which limit of the host the server exceeds, "" if none: memory and tasks, all of it together."""
+        """Describe the limit of memory, tasks or files that the server's processes exceed together; "" if none."""
         pids = self.running()
         used = sum(processes.memory(pid) for pid in pids)
-        if used > MEMORY_BYTES:
+        if used > MAX_MEMORY_BYTES:
             used = sum(processes.memory_share(pid) for pid in pids)
-        if used > MEMORY_BYTES:
-            return f"its processes hold {used >> 20} MB of memory; the limit is {MEMORY_BYTES >> 20} MB"
+        if used > MAX_MEMORY_BYTES:
+            return f"its processes use {used >> 20} MB of memory; the limit is {MAX_MEMORY_BYTES >> 20} MB"
         count = sum(len(processes.thread_ids(pid)) for pid in pids)
-        if count > TASKS:
-            return f"it has {count} threads and processes; the limit is {TASKS}"
+        if count > MAX_TASKS:
+            return f"it has {count} threads and processes; the limit is {MAX_TASKS}"
+        account = self.limits.account
+        # The files of any other account may be older.
+        if account is not None and account.is_own and time.monotonic() > self.next_disk_check:
+            self.next_disk_check = time.monotonic() + DISK_CHECK_EVERY_S
+            used = disk_bytes_of(account, self.recipe.directory)
+            if used > MAX_DISK_BYTES:
+                return f"its files take {used >> 20} MB of the disk; the limit is {MAX_DISK_BYTES >> 20} MB"
         return ""
 
     def log(self, lines: int = 12) -> str:
-        """Return the last lines that the server wrote."""
+        """Return the last lines of the server's output."""
         with open(self.output, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 8192))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def close(self) -> None:
-        """Kill and reap every process of the server. A process that forks meanwhile is met in the next round."""
-        met: set[int] = set()
-        for number in range(ROUNDS):
+        """Kill and reap every process of the server. The next round finds processes that were forked meanwhile."""
+        seen: set[int] = set()
+        for number in range(MAX_KILL_ROUNDS):
             pids = self.family()
             if not pids:
                 break
-            if number >= WALKS and not met.issuperset(pids):
+            if number >= MAX_FORK_ROUNDS and not seen.issuperset(pids):
                 end_account(self.limits.account)
-            met.update(pids)
+            seen.update(pids)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -1,18 +1,18 @@
-"""A submission in a separate directory: the files of the work, the files that come with the lab, and the build.
+"""Copy a submission to a separate directory, add the lab's own files, and build it there.
 
-    what was handed in ── --work server.c ─────────┐
-    (anything may lie beside it)                   ├─▶ /tmp/ewe-work-…/  ── --build ─▶ ./server
+    student's directory ── --work server.c ────────┐
+    (may contain any other file)                   ├─▶ /tmp/ewe-work-…/  ── --build ─▶ ./server
     the lab's own files ── --given conversation.c ─┘        as the server's account
 
 A grading platform gives the grader a directory that a student has filled. A build tool trusts such a directory:
-make reads GNUmakefile before the Makefile of the lab, go reads go.work, and a link in place of a file leads
-anywhere. The grader therefore copies only the files that the lab names. It builds the copy as the account that the
-server runs as, so a build can do no more than the server could.
+make reads GNUmakefile before the Makefile of the lab, go reads go.work, and a symbolic link may name any file. The
+grader therefore copies only the files that the lab names. It runs the build as the server's account, so a build has
+no more rights than the server.
 
-What can go wrong: a file is missing, is a link, or is huge; the build fails, or never ends. Each is one line, and
-the reason in the report.
+Possible failures: a file is missing, is a symbolic link, or is huge; the build fails, or never ends. The message is
+one line, and the report gives it as the reason.
 
-Read next: sandbox.py, which has the account and its limits; ../course/packs.py, which writes the command lines.
+Read next: sandbox.py, which defines the account and its limits; ../course/packs.py, which writes the command lines.
 """
 
 from __future__ import annotations
@@ -30,27 +30,30 @@ from pathlib import Path
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.sandbox import Account, Limits, closed_to_others, end_account
-from ewe_classroom.grader.subject import ROUNDS, WALKS, BadSubject
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, closed_to_others, end_account
+from ewe_classroom.grader.subject import MAX_FORK_ROUNDS, MAX_KILL_ROUNDS, BadSubject
 
-MAX_FILE_BYTES = 32 << 20
-BUILD_S = 120.0
-SHOWN_CHARACTERS = 300  # of what the build has said
+MAX_SOURCE_BYTES = 32 << 20
+MAX_PYTHON_BYTES = 2 << 20  # the grader itself parses these files, and needs a hundred times as much memory
+BUILD_TIMEOUT_S = 120.0
+MAX_BUILD_BYTES = 2 << 30  # memory of one process of the build
+MAX_SHOWN_CHARS = 300  # of the build's output
 
 
 class Submission:
     """The copy of a submission. path: its directory; close() removes it."""
 
-    def __init__(self, source: Path, limits: Limits, place: str | None) -> None:
-        """Make an empty directory that belongs to the server's account. source: where the student's files are.
+    def __init__(self, source: Path, limits: SandboxLimits, parent: str | None) -> None:
+        """Make an empty directory that belongs to the server's account.
 
-        place: the directory to make it in, None for the usual one for temporary files.
+        source: the directory of the student's files. parent: the parent of the new directory; None: the default
+        directory for temporary files.
         """
         self.source, self.limits = source, limits
-        self.scratch = Scratch("ewe-work-", place)
+        self.scratch = Scratch("ewe-work-", parent)
         closed_to_others(Path(self.scratch.path), limits.account)
         self.path = Path(self.scratch.path) / "work"
-        # Go uses no go.mod that lies in TMPDIR itself.
+        # TMPDIR is beside the work, because Go ignores a go.mod directly in TMPDIR.
         self.temporary = Path(self.scratch.path) / "tmp"
         for directory in (self.path, self.temporary):
             directory.mkdir()
@@ -61,32 +64,47 @@ class Submission:
     def take(self, names: Sequence[str]) -> None:
         """Copy files of the submission.
 
-        Raises BadSubject for a bad file, ConfigError for a name with a directory.
+        Raises BadSubject for an unsuitable file, and ConfigError for a name with a directory.
         """
         for name in names:
             if name != os.path.basename(name) or name in ("", ".", ".."):
-                raise ConfigError(f"--work: {name!r} is not the name of a file; leave out its directory")
+                raise ConfigError(
+                    f"--work, --own: {name!r} is not the name of a file; leave out its directory"
+                )
             copy(self.source / name, self.path / name)
 
-    def add_given(self, directory: Path) -> None:
-        """Copy the files that come with the lab; they replace files of the submission. Raises ConfigError."""
+    def take_own(self, names: Sequence[str]) -> list[str]:
+        """Copy the student's files that are there, of those that may replace the lab's; return their names.
+
+        Raises BadSubject, ConfigError.
+        """
+        there = [name for name in names if os.path.lexists(self.source / name)]
+        self.take(there)
+        return there
+
+    def add_given(self, directory: Path, own: Sequence[str] = ()) -> None:
+        """Copy the lab's own files. They replace files of the submission, except those in `own`.
+
+        Raises ConfigError.
+        """
         try:
             for file in sorted(directory.iterdir()):
-                copy(file, self.path / file.name)
+                if file.name not in own:
+                    copy(file, self.path / file.name)
         except (OSError, BadSubject) as reason:
             raise ConfigError(f"--given: {reason}") from None
 
     def left_out(self) -> list[str]:
-        """Return the names of the files that were handed in and are not graded."""
+        """Return the names of the student's files that are not graded."""
         try:
             return sorted({each.name for each in self.source.iterdir()} - set(os.listdir(self.path)))
         except OSError:
             return []
 
     def build(self, command: str) -> None:
-        """Run the build as the server's account; end every process that it leaves.
+        """Run the build as the server's account; end every leftover process of the build.
 
-        Raises BadSubject if the build fails, ConfigError if there is no such program.
+        Raises BadSubject if the build fails, and ConfigError if its program cannot be run.
         """
         try:
             words = shlex.split(command)
@@ -96,8 +114,10 @@ class Submission:
             raise ConfigError("--build is empty; give the command that builds the server: 'make -f Makefile'")
         before = set(processes.children_of_grader())
         variables = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        # A compiler's processor time and files have limits of the server's kind, too.
-        limits = replace(self.limits, cpu_s=int(BUILD_S), file_bytes=256 << 20)
+        # A compiler gets limits, too, but larger files than a server. A source may make it use any memory.
+        limits = replace(
+            self.limits, cpu_s=int(BUILD_TIMEOUT_S), file_bytes=256 << 20, data_bytes=MAX_BUILD_BYTES
+        )
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(
@@ -108,9 +128,9 @@ class Submission:
             except (OSError, subprocess.SubprocessError) as error:
                 raise ConfigError(f"--build: {words[0]} cannot be run: {error}") from None
             try:
-                status = process.wait(BUILD_S)
+                status = process.wait(BUILD_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                raise BadSubject(f"{command}: the build did not end within {BUILD_S:.0f} s") from None
+                raise BadSubject(f"{command}: the build did not end within {BUILD_TIMEOUT_S:.0f} s") from None
             finally:
                 end_all(process, before, limits.account)
             if status:
@@ -124,33 +144,37 @@ class Submission:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a regular file, and no link, device or FIFO; keep whether it is executable. Raises BadSubject."""
+    """Copy a regular file and its execute bit. Raises BadSubject for a symbolic link, a device or a FIFO."""
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as reason:
-        link = " (a link is not followed)" if source.is_symlink() else ""
-        raise BadSubject(f"{source.name}: {reason.strerror}{link}; hand in a file of this name") from None
+        link = " (the grader follows no symbolic link)" if source.is_symlink() else ""
+        raise BadSubject(
+            f"cannot read {source.name}: {reason.strerror}{link}; hand in a file of this name"
+        ) from None
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode):
         os.close(descriptor)
         raise BadSubject(f"{source.name}: not a file; hand in a file of this name")
+    most = MAX_PYTHON_BYTES if source.suffix == ".py" else MAX_SOURCE_BYTES
     with open(descriptor, "rb") as file:
-        text = file.read(MAX_FILE_BYTES + 1)
-    if len(text) > MAX_FILE_BYTES:
-        raise BadSubject(f"{source.name}: larger than {MAX_FILE_BYTES >> 20} MB, which is the limit")
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise BadSubject(f"{source.name}: larger than {most >> 20} MB, which is the limit")
     target.unlink(missing_ok=True)
     target.write_bytes(text)
     target.chmod(0o755 if about.st_mode & 0o100 else 0o644)
 
 
-def end_all(process: subprocess.Popen[bytes], before: set[int], account: Account | None) -> None:
-    """Kill and reap the build and every process that it has left: the grader adopts orphans (sandbox.py)."""
-    met: set[int] = set()
-    for number in range(ROUNDS):
+def end_all(process: subprocess.Popen[bytes], before: set[int], account: SubjectAccount | None) -> None:
+    """Kill and reap the build and its leftover processes, which the grader has adopted (sandbox.py)."""
+    seen: set[int] = set()
+    for number in range(MAX_KILL_ROUNDS):
         found = [pid for pid in processes.children_of_grader() if pid not in before]
-        if number >= WALKS and not met.issuperset(found):
+        if number >= MAX_FORK_ROUNDS and not seen.issuperset(found):
+            # Its processes fork as fast as this loop kills them
             end_account(account)
-        met.update(found)
+        seen.update(found)
         for pid in processes.family(found):
             processes.kill(pid)
         for pid in found:
@@ -165,7 +189,7 @@ def end_all(process: subprocess.Popen[bytes], before: set[int], account: Account
 
 
 def first_error(output: bytes) -> str:
-    """Return the line of a build's output that names the fault: the first with "error", else the last one."""
+    """Return the most useful line of a build's output: the first line with "error", else the last line."""
     lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
     found = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")
-    return found[:SHOWN_CHARACTERS]
+    return found[:MAX_SHOWN_CHARS]

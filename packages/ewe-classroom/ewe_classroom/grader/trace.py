@@ -1,4 +1,4 @@
-"""A server's story of its scheduling (EWE_TRACE), compared with what the clients have seen.
+"""The trace of a server's scheduling (EWE_TRACE), compared with the clients' observations.
 
 The variable EWE_TRACE names a file. The server appends one line for each event, with one write():
 
@@ -6,27 +6,33 @@ The variable EWE_TRACE names a file. The server appends one line for each event,
     8123.551207 arrival 40112 - /sizes/a
     8123.551311 dispatch 40112 2 /sizes/a
 
-The grader trusts its clients, and never the trace: it knows the order of service from whose response has begun
-while all others wait (schedules.py). The trace has to tell the same story at every step. `mismatch()` returns the
-first contradiction. A server that writes what should have happened, or writes late, is found out.
+ewe's own models write more events of each connection (ewe.trace). Some of them are the same facts: `accepted` is
+an arrival, the first `runs` a dispatch, and `ended` a completion, or a drop if its text says `dropped`. A pool runs
+a conversation to its first wait before the request comes. The dispatch is then the first `runs` after `ready`.
+
+The grader trusts its clients, and never the trace. It knows the order of service because exactly one response
+begins while all other clients wait (schedules.py). The trace has to agree at every step. `mismatch()` returns the
+first contradiction, so a server that writes planned events, or writes late, fails.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 EVENTS = ("arrival", "dispatch", "completion", "drop")
-FORM = "SECONDS EVENT CLIENT WORKER TARGET"
+EVENTS_OF_EWE = {"accepted": "arrival", "runs": "dispatch", "ended": "completion"}
+LINE_FORMAT = "SECONDS EVENT CLIENT WORKER TARGET"
 
 
 class BadTrace(ValueError):
-    """A line of the trace is not of its form. The text is one line."""
+    """A line of the trace is malformed. The message is one line."""
 
 
 @dataclass
-class Story:
-    """Who arrived, was dispatched, completed and dropped, in order, as ports; workers: port -> worker."""
+class TraceOrder:
+    """The clients' ports for each kind of event, in order. workers: port -> worker."""
 
     arrival: list[int] = field(default_factory=list)
     dispatch: list[int] = field(default_factory=list)
@@ -35,48 +41,84 @@ class Story:
     workers: dict[int, str] = field(default_factory=dict)
 
 
-def read(path: Path) -> Story:
-    """Return what a trace tells. Raises BadTrace. A last line without its end is still being written."""
-    story = Story()
-    text = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.split("\n")[:-1], 1):
+def read(path: Path) -> TraceOrder:
+    """Return the events of a trace. Ignore an incomplete last line. Raises BadTrace."""
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    if lines and lines[0].split(" ")[1:2] == ["model"]:
+        try:
+            return read_of_ewe(lines)
+        except ValueError:
+            raise BadTrace("a line of the trace has not the form of ewe's own events (ewe.trace)") from None
+    order = TraceOrder()
+    for number, line in enumerate(lines, 1):
         words = line.split(" ", 4)
         if len(words) != 5 or words[1] not in EVENTS or not words[2].isdigit():
-            raise BadTrace(f"line {number} of the trace is {line[:80]!r}, and not of the form {FORM}")
-        port = int(words[2])
-        getattr(story, words[1]).append(port)
-        if words[1] == "dispatch":
-            story.workers[port] = words[3]
-        elif words[1] == "completion" and story.workers.get(port, words[3]) != words[3]:
             raise BadTrace(
-                f"line {number} of the trace: {words[3]} completes what {story.workers[port]} was given"
+                f"line {number} of the trace is {line[:80]!r}; the form of a line is {LINE_FORMAT}"
             )
-    return story
+        port = int(words[2])
+        getattr(order, words[1]).append(port)
+        if words[1] == "dispatch":
+            order.workers[port] = words[3]
+        elif words[1] == "completion" and order.workers.get(port, words[3]) != words[3]:
+            raise BadTrace(
+                f"line {number} of the trace: worker {words[3]} completes a request of worker {order.workers[port]}"
+            )
+    return order
 
 
-def mismatch(story: Story, seen: Story, names: dict[int, str]) -> str:
-    """Return how a trace contradicts what the clients have seen, in words; "" if it does not. names: by port."""
+def read_of_ewe(lines: Sequence[str]) -> TraceOrder:
+    """Return the events of a trace that ewe has written. Raises ValueError.
+
+    A line may come after later lines of other workers, so the time decides.
+    """
+    order = TraceOrder()
+    ports: dict[str, int] = {}
+    queued: set[int] = set()
+    for line in sorted(lines, key=lambda line: float(line.partition(" ")[0])):
+        _, event, connection, worker, text = line.split(" ", 4)
+        if event == "accepted":
+            ports[connection] = int(text.rpartition(":")[2])
+        port = ports.get(connection, 0)
+        if event == "ready" and port not in queued:
+            queued.add(port)
+            if order.workers.pop(port, None) is not None:
+                order.dispatch.remove(port)
+        if event == "runs" and port in order.workers:
+            continue  # the conversation goes on
+        if event == "runs":
+            order.workers[port] = worker
+        if event == "ended" and text == "dropped":
+            order.drop.append(port)
+        elif event in EVENTS_OF_EWE:
+            getattr(order, EVENTS_OF_EWE[event]).append(port)
+    return order
+
+
+def mismatch(traced_order: TraceOrder, observed_order: TraceOrder, names: dict[int, str]) -> str:
+    """Describe how a trace contradicts the clients' observations; "" if it agrees. names: client names by port."""
 
     def shown(ports: list[int]) -> str:
-        return ", ".join(names.get(port, f"port {port}") for port in ports) or "nobody"
+        return ", ".join(names.get(port, f"port {port}") for port in ports) or "no client"
 
     for event, what in (
         ("arrival", "sent their requests in the order"),
         ("drop", "got status 503 in the order"),
         ("dispatch", "got the first bytes of their responses in the order"),
     ):
-        told, true = getattr(story, event), getattr(seen, event)
-        if told != true:
-            return f"the clients {what} {shown(true)}, and the trace has the {event} of {shown(told)}"
-    if sorted(story.completion) != sorted(seen.completion):
+        traced, actual = getattr(traced_order, event), getattr(observed_order, event)
+        if traced != actual:
+            return f"the clients {what} {shown(actual)}, and the trace has the {event} of {shown(traced)}"
+    if sorted(traced_order.completion) != sorted(observed_order.completion):
         return (
-            f"the responses to {shown(seen.completion)} have been read to their ends, and the trace has the "
-            f"completion of {shown(story.completion)}"
+            f"the responses to {shown(observed_order.completion)} have been read to their ends, and the trace has "
+            f"the completion of {shown(traced_order.completion)}"
         )
-    for port, worker in seen.workers.items():
-        if port in story.workers and story.workers[port] != story.workers.get(int(worker), ""):
+    for port, worker in observed_order.workers.items():
+        server, freed = traced_order.workers.get(port), traced_order.workers.get(int(worker), "")
+        if server is not None and server != freed:
             return (
                 f"{names[port]} was served when the worker of {names[int(worker)]} became free, and the trace says "
-                f"that it was worker {story.workers[port]}, and not {story.workers[int(worker)]}"
+                f"that worker {server} served it, and not worker {freed}"
             )
     return ""

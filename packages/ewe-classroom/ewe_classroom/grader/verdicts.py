@@ -1,4 +1,4 @@
-"""Verdicts: what a check has found, with its evidence; and the report of one run."""
+"""Verdicts: the result of a check, with its evidence; and the report of one run."""
 
 from __future__ import annotations
 
@@ -8,44 +8,45 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PASSED, FAILED, NOT_RUN, ERROR = "passed", "failed", "not run", "error"
+NOT_JUDGED = "not judged"  # what the check would have seen rests on something that another check has refuted
 NOT_PRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-MOST_OF_TEXT = 10_000  # characters of one text of a verdict
-SHOWN_OF_STEP = 1000  # characters of what one step sent; a replay file holds all of them
+MAX_TEXT_CHARS = 10_000  # characters of one text of a verdict
+MAX_STEP_CHARS = 1000  # characters of the bytes of one step; a replay file contains all of them
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters, other than line ends and tabs, and without halves of surrogates."""
+    """Replace the control characters of a text (except line feeds and tabs) and its lone surrogates."""
     return NOT_PRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def clip(text: str, most: int) -> str:
-    """Return a text of at most so many characters: a longer one loses its middle."""
-    if len(text) <= most:
+def clip(text: str, maximum: int) -> str:
+    """Shorten a text to about `maximum` characters: a longer text loses its middle."""
+    if len(text) <= maximum:
         return text
-    kept = max(most - 40, 2) // 2
+    kept = max(maximum - 40, 2) // 2
     return f"{text[:kept]} [… {len(text) - 2 * kept} characters …] {text[-kept:]}"
 
 
 @dataclass
 class Verdict:
-    """What one check has found. status "error": the grader itself has failed, which is no fault of the server."""
+    """The result of one check. status "error": the grader itself has failed, and the server is not at fault."""
 
     name: str
     proves: str
-    points: int  # what a pass is worth
+    points: int  # the points of a passed check
     status: str = NOT_RUN
-    facts: list[str] = field(default_factory=list)  # what was found true
+    facts: list[str] = field(default_factory=list)  # proven facts
     sent: str = ""
     did: str = ""
     should: str = ""
     because: str = ""
     why: str = ""
     hint: str = ""
-    again: str = ""  # one command to see it again
-    output: str = ""  # the last lines that the server wrote
+    again: str = ""  # the command that repeats the check
+    output: str = ""  # the last lines of the server's output
     seconds: float = 0.0
     steps: list[dict[str, Any]] = field(default_factory=list)
-    earned: int | None = None  # the points of a check that gives parts of them; None: all or nothing
+    earned: int | None = None  # the points of a check with partial points; None: all or nothing
 
     @property
     def score(self) -> int:
@@ -53,18 +54,25 @@ class Verdict:
             return self.earned
         return self.points if self.status == PASSED else 0
 
-    def clip(self) -> None:
-        """Shorten what quotes the server, which decides how long it is; take out what would steer a terminal."""
-        for name in ("sent", "did", "should", "because", "output"):
-            setattr(self, name, clip(printable(getattr(self, name)), MOST_OF_TEXT))
-        self.facts = [clip(printable(fact), MOST_OF_TEXT) for fact in self.facts]
+    def leave_open(self, because: str) -> None:
+        """Make the verdict "not judged", for this reason. Its texts about a failure are dropped."""
+        self.status, self.because = NOT_JUDGED, because
+        self.sent = self.did = self.should = ""
 
-    def text(self, most: int = MOST_OF_TEXT) -> str:
-        """Return the verdict as paragraphs for a student, each of at most so many characters."""
+    def clip(self) -> None:
+        """Shorten the texts that quote the server, and remove the control sequences of a terminal from them."""
+        for name in ("sent", "did", "should", "because", "output"):
+            setattr(self, name, clip(printable(getattr(self, name)), MAX_TEXT_CHARS))
+        self.facts = [clip(printable(fact), MAX_TEXT_CHARS) for fact in self.facts]
+
+    def text(self, maximum: int = MAX_TEXT_CHARS) -> str:
+        """Return the verdict as paragraphs for a student, each of at most `maximum` characters."""
         if self.status == PASSED:
-            return clip("; ".join(self.facts) or self.proves, most)
+            return clip("; ".join(self.facts) or self.proves, maximum)
         if self.status == NOT_RUN:
-            return "This check was not run."
+            return clip(f"This check was not run{f': {self.because}' if self.because else '.'}", maximum)
+        if self.status == NOT_JUDGED:
+            return clip(f"Not judged: {self.because}", maximum)
         lines = [
             ("What was sent", self.sent),
             ("What happened", self.did),
@@ -75,12 +83,12 @@ class Verdict:
             ("See it again", self.again),
             ("The server wrote", self.output),
         ]
-        return "\n".join(f"{label}: {clip(text, most)}" for label, text in lines if text)
+        return "\n".join(f"{label}: {clip(text, maximum)}" for label, text in lines if text)
 
 
 @dataclass
 class Report:
-    """One run of a lab's checks. Verdicts are filled in as they come; the others are "not run"."""
+    """One run of a lab's checks. A verdict is "not run" until its check has ended."""
 
     lab: str
     title: str
@@ -90,9 +98,14 @@ class Report:
     seconds: float = 0.0
     private_network: bool = False
     finished: bool = False
-    student: str = ""  # the name of --seed
-    speed: dict[str, Any] | None = None  # speed.py, if it was measured
-    refused: str = ""  # why there was nothing to grade: refused.py
+    student: str = ""  # the name that the reports show: of --student, or of --seed
+    seeded: bool = False  # the numbers were those of --seed
+    speed: dict[str, Any] | None = None  # the results of speed.py, if the speed was measured
+    refused: str = ""  # the reason if the submission could not be started (refused.py)
+    limit_s: float = 0.0  # of the run; checks that it did not reach are "not run"
+    unprotected: bool = False  # the submission had the grader's account (sandbox.py)
+    notes: list[str] = field(default_factory=list)  # for the lecturer: what the system did not allow
+    restless: bool = False  # the server was never quiescent while it had nothing to do (scene.py)
 
     @property
     def score(self) -> int:
@@ -106,12 +119,29 @@ class Report:
     def failed(self) -> list[Verdict]:
         return [verdict for verdict in self.verdicts if verdict.status in (FAILED, ERROR)]
 
+    def first_advice(self) -> Verdict | None:
+        """Return the failed check to begin with: the one with the most points.
+
+        A check whose failure has its cause in another one is not among them: it is "not judged" (dependencies.py).
+        A server that is never quiescent begins with its waiting, because nothing else can be judged well.
+        """
+        return max(
+            self.failed,
+            key=lambda verdict: (self.restless and verdict.name == "idle-cpu", verdict.points),
+            default=None,
+        )
+
     @property
     def all_passed(self) -> bool:
-        return all(verdict.status == PASSED for verdict in self.verdicts)
+        """Return whether every check has passed, apart from those whose points do not count on this machine."""
+        left_out = (NOT_JUDGED, 0)
+        return all(
+            verdict.status == PASSED or (verdict.status, verdict.points) == left_out
+            for verdict in self.verdicts
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON, in ewe-grade's format, with every step."""
+        """Return the report as a table for JSON in the format ewe-grade/1, with every step."""
         table = asdict(self)
         table["verdicts"] = [
             {
@@ -119,7 +149,7 @@ class Report:
                 "score": verdict.score,
                 "text": verdict.text(),
                 "steps": [
-                    {**step, "bytes": clip(step["bytes"], SHOWN_OF_STEP)} if "bytes" in step else step
+                    {**step, "bytes": clip(step["bytes"], MAX_STEP_CHARS)} if "bytes" in step else step
                     for step in verdict.steps
                 ],
             }

@@ -1,34 +1,35 @@
-"""Checks of who works: how many threads and processes there are, and what they hold."""
+"""Checks of the workers: the number of threads and processes, and their descriptors."""
 
 from __future__ import annotations
 
 from ewe_classroom.grader import goroutines, processes
 from ewe_classroom.grader.check import check
+from ewe_classroom.grader.pictures import HELD_WORKER
 from ewe_classroom.grader.scene import Scene
 
-HELD = 12
+STALLED_CLIENTS = 12
 KIND = (
-    "thread: a thread more for each held client, in one process; process: a process more for each; "
-    "fixed: no more with clients than without; one: fixed, and each process has one thread"
+    "thread: one more thread for each stalled client, in one process; process: one more process for each; "
+    "fixed: the same number with and without clients; one: fixed, and each process has one thread"
 )
 
 
-def count(scene: Scene) -> tuple[int, int]:
-    """Return the server's processes that run, and their threads."""
+def count_workers(scene: Scene) -> tuple[int, int]:
+    """Return the number of the server's running processes, and the number of their threads."""
     pids = scene.subject.running()
     return len(pids), sum(len(processes.thread_ids(pid)) for pid in pids)
 
 
 @check(
     "who-works",
-    proves="threads and processes grow with held clients as the model says, and no other way",
-    sends="half requests on 12 connections (counted), then the other halves (counted again)",
+    proves="the numbers of threads and processes grow with stalled clients exactly as in the model",
+    sends="half requests on 12 connections, then the other halves; the grader counts after each step",
     expects=(
-        "thread: 12 threads more; process: 12 processes more; pool and event loop: as many as before. "
-        "In a program of Go, goroutines count in place of threads: SIGQUIT has Go write them"
+        "thread: 12 more threads; process: 12 more processes; pool and event loop: as many as before. "
+        "In a Go program the grader counts goroutines in place of threads: at SIGQUIT, Go lists them"
     ),
-    why="A pool that starts a thread for each client is no pool, and it ends where memory ends.",
-    hint="Count with: ls /proc/PID/task, and: pgrep -P PID.",
+    why="A pool that starts a thread for each client is not a pool: only the memory limits its number of threads.",
+    hint="Count threads with `ls /proc/PID/task`, and children with `pgrep -P PID`.",
     options={"kind": KIND},
     fresh=True,
 )
@@ -38,21 +39,31 @@ def who_works(scene: Scene) -> None:
     scene.settle()
     go = goroutines.runs_go(scene)
     if go and kind != "process":
-        goroutines.judge(scene, kind, HELD)
+        goroutines.judge(scene, kind, STALLED_CLIENTS)
         return
-    before = count(scene)
-    held = [scene.hold("half", f"/{number}.txt", f"held {number + 1}") for number in range(HELD)]
+    before = count_workers(scene)
+    stalled = [
+        scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(STALLED_CLIENTS)
+    ]
     scene.settle(sure=True)
-    during = count(scene)
+    during = count_workers(scene)
     grown = (during[0] - before[0], during[1] - before[1])
-    what = f"{HELD} held clients brought {grown[0]} processes and {grown[1]} threads more"
+    what = f"{STALLED_CLIENTS} stalled clients brought {grown[0]} processes and {grown[1]} threads more"
     scene.note(do="note", text=what)
-    if kind == "thread" and not (grown[0] == 0 and grown[1] == HELD):
+    if kind == "thread" and not (grown[0] == 0 and grown[1] == STALLED_CLIENTS):
         scene.fail(
-            what, f"one process, and {HELD} threads more", "connections are not served by a thread each"
+            what,
+            f"one process, and {STALLED_CLIENTS} threads more",
+            "connections are not served by a thread each",
         )
-    if kind == "process" and grown[0] != HELD:
-        scene.fail(what, f"{HELD} processes more", "connections are not served by a process each")
+    if kind == "process" and grown[0] != STALLED_CLIENTS:
+        scene.fail(what, f"{STALLED_CLIENTS} processes more", "connections are not served by a process each")
+    if kind == "fixed" and before[1] < scene.workers:
+        scene.fail(
+            f"{before[0]} processes have {before[1]} threads before the first client connects",
+            f"at least {scene.workers}: the workers start before the first client comes",
+            "the main thread serves the clients, or the workers are started only when they are needed",
+        )
     if kind in ("fixed", "one") and (grown[0] > 0 or grown[1] > 0):
         scene.fail(
             what,
@@ -65,60 +76,66 @@ def who_works(scene: Scene) -> None:
             "one thread in each process: the event loop",
             "helper threads do the work that the loop should do without blocking",
         )
-    for client in held:
+    for client in stalled:
         scene.release(client)
-    for client in held:
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+    for client in stalled:
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
-    # Go's runtime keeps the threads that it has started until the program ends.
+    # Go's runtime keeps its threads until the program ends.
     unit = 0 if go else 1
-    scene.until(lambda: count(scene)[unit] <= before[unit] + 2, "threads and processes have ended")
-    after = count(scene)
+    scene.until(lambda: count_workers(scene)[unit] <= before[unit] + 2, "threads and processes have ended")
+    after = count_workers(scene)
     if after[unit] > before[unit] + 2:
         scene.fail(
-            f"{after[unit] - before[unit]} threads or processes remain after their {HELD} clients have gone",
+            f"{after[unit] - before[unit]} threads or processes remain after their {STALLED_CLIENTS} clients "
+            f"have disconnected",
             "end the thread or process of a connection with the connection",
-            "a thread waits for something that will not come, or a child does not call exit",
+            "a thread waits for an event that will not come, or a child does not call exit",
         )
     scene.confirm(what)
 
 
 @check(
     "exactly-n",
-    proves="a pool of n has n workers: n clients at a time, for every load",
-    sends="half requests on 3n connections; the other halves one by one, in order (with --seed in another one)",
-    expects="each gate that opens lets exactly one waiting client in, until all are served",
-    why="A worker that dies, sleeps on a lost wake-up or is started twice changes n; only a longer run shows it.",
+    proves="a pool of n serves n clients at a time, under every load",
+    sends="half requests on 3n connections; the other halves one by one (with --seed, in the student's order)",
+    expects="each opened gate lets exactly one waiting client in, until all are served",
+    why=(
+        "n changes if a worker dies, sleeps after a lost wake-up, or is started twice. Only a longer "
+        "run shows this."
+    ),
     hint="Wait for the condition in a loop (while, not if), and notify under the lock, once for each connection.",
 )
 def exactly_n(scene: Scene) -> None:
-    n = scene.workers
+    n = scene.at_once()
     clients = []
     for number in range(3 * n):
-        clients.append(scene.hold("half", f"/{number}.txt", f"held {number + 1}"))
+        clients.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
         if number < n:
             scene.settle()
     scene.settle()
     for client in clients[n:]:
-        # The request is now complete; only a worker is missing.
+        # The request is now complete, and waits for a worker.
         client.send_rest()
     scene.settle(sure=True)
     early = [client for client in clients[n:] if client.answered()]
     if early:
         scene.fail(
-            f"{n} clients were held, and {len(early)} more were answered",
-            f"serve {n} at a time",
+            f"{n} clients were stalled, and {len(early)} more got responses",
+            f"serve {n} clients at a time",
             "there are more workers than asked for",
         )
+    idle = [client for client in clients[:n] if scene.is_unread(client)]
     for number, client in enumerate(scene.site.order("gates", clients[:n])):
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not client.answered():
             scene.fail(
-                f"'{client.name}', whose gate was opened, {client.story()}{scene.blocked()}",
-                "answer it: it is one of the first n, and holds a worker",
+                f"the gate of '{client.name}' was opened, and the client {client.story()}{scene.blocked()}",
+                "answer this client: it is one of the first n, and occupies a worker",
                 f"only {number} of {n} workers work",
             )
+        client.note(HELD_WORKER)
         if number == 0:
             scene.until(
                 lambda: all(each.answered() for each in clients[n:]), "the free worker serves all others"
@@ -128,31 +145,36 @@ def exactly_n(scene: Scene) -> None:
                 scene.fail(
                     f"one worker is free, and {len(left)} of {2 * n} waiting clients are not "
                     f"served{scene.blocked()}",
-                    "a free worker takes one waiting connection after the other",
-                    "a wake-up is lost (the queue is not empty, and the worker sleeps), or there are "
-                    "fewer than n workers",
+                    "let a free worker take one waiting connection after the other",
+                    f"{len(idle)} of the {n} stalled clients were not read by a worker: there are fewer workers, "
+                    "or a worker holds a lock while it serves its client, and the others wait for the lock"
+                    if idle
+                    else "a wake-up is lost: the queue is not empty, and the worker sleeps",
                 )
     for client in clients:
         scene.expect_file(client, client.path)
-    scene.confirm(f"{n} were held at a time; one free worker then served the {2 * n} others")
+    scene.confirm(f"{n} clients occupied the workers; one free worker then served the {2 * n} others")
 
 
 @check(
     "parent-lets-go",
     proves="the parent closes its copy of each connection, and a child its copy of the listening socket",
-    sends="half requests on three connections; the descriptors of all processes are looked at",
+    sends="half requests on three connections; the grader examines the descriptors of all processes",
     expects="each connection is open in one process; only the parent has the listening socket",
-    why="fork() copies descriptors. A connection ends when the last copy is closed: the client waits for that end.",
-    hint="In the parent: connection.close() after fork(). In the child: listener.close() first.",
+    why=(
+        "fork() copies descriptors. A connection ends only when its last copy is closed, and the "
+        "client waits for this."
+    ),
+    hint="In the parent: call connection.close() after fork(). In the child: call listener.close() first.",
     fresh=True,
 )
 def parent_lets_go(scene: Scene) -> None:
-    held = [scene.hold("half", f"/{number}.txt", f"held {number + 1}") for number in range(3)]
+    stalled = [scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(3)]
     scene.settle(sure=True)
     listening = processes.listens(scene.subject.port)
     known = processes.sockets()
     pids = scene.subject.running()
-    ports = {client.port: client for client in held}
+    ports = {client.port: client for client in stalled}
     holding: dict[int, list[int]] = {port: [] for port in ports}
     heirs = []
     for pid in pids:
@@ -170,16 +192,16 @@ def parent_lets_go(scene: Scene) -> None:
             )
             scene.fail(
                 f"the connection of '{ports[port].name}' is open in {len(owners)} processes: {names}",
-                "keep it open in the child that serves it, and nowhere else",
+                "keep the connection open only in the child that serves it",
                 "the parent does not close the connection after fork()",
             )
     if heirs:
         scene.fail(
             f"{len(heirs)} children hold the listening socket",
-            "close it in the child",
-            "after the parent's end the port stays taken as long as a child lives",
+            "close the listening socket in the child",
+            "after the parent's end the port stays occupied while a child lives",
         )
-    scene.confirm(f"{len(held)} connections were open in one process each")
-    for client in held:
+    scene.confirm(f"{len(stalled)} connections were open in one process each")
+    for client in stalled:
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} is answered")
+        scene.until(client.answered_or_over, f"{client.name} gets a response")

@@ -209,7 +209,7 @@ class OneForm(Caching):
             return None
 
 
-@mutant("precedence", "If-Modified-Since was asked")
+@mutant("precedence", "If-Modified-Since decided")
 class DateFirst(Caching):
     """Ignores If-None-Match when If-Modified-Since is given."""
 
@@ -255,7 +255,7 @@ class NoCache(Caching):
         return False
 
 
-@mutant("fresh-file", "does not look whether the file has changed")
+@mutant("fresh-file", "does not check whether the file has changed")
 class Stale(Caching):
     """Never looks whether a file in the cache has changed."""
 

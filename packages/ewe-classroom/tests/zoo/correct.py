@@ -14,6 +14,7 @@ from collections import deque
 from urllib.parse import unquote_to_bytes
 
 LIMIT = 65536
+SILENCE_S = 10  # a client that is silent for so long is disconnected
 
 
 class Gone(Exception):
@@ -201,8 +202,12 @@ class Thread(Serial):
 
 
 class Pool(Serial):
+    room = 64
+
     def prepare(self):
-        self.queue, self.condition, self.ended = deque(), threading.Condition(), False
+        self.lock = threading.Lock()
+        self.condition, self.not_full = threading.Condition(self.lock), threading.Condition(self.lock)
+        self.queue, self.ended = deque(), False
         self.threads = [threading.Thread(target=self.work) for _ in range(self.count())]
         for thread in self.threads:
             thread.start()
@@ -212,13 +217,19 @@ class Pool(Serial):
 
     def dispatch(self, connection):
         with self.condition:
+            while len(self.queue) >= self.room:
+                self.not_full.wait()
             self.queue.append(connection)
-            self.condition.notify()
+            self.wake()
+
+    def wake(self):
+        self.condition.notify()
 
     def take(self):
         with self.condition:
             while not self.queue and not self.ended:
                 self.condition.wait()
+            self.not_full.notify()
             return self.pick() if self.queue else None
 
     def pick(self):
@@ -247,23 +258,30 @@ class Event(Serial):
         self.selector.register(self.listener, selectors.EVENT_READ, None)
         try:
             while True:
-                for key, _ in self.selector.select():
+                for key, _ in self.selector.select(1.0 if self.outboxes else None):
                     if key.data is None:
                         self.welcome()
                     else:
                         self.step(key.data)
+                self.drop_silent()
         except Stop:
             pass
+
+    def drop_silent(self):
+        for connection in [each for each in self.outboxes if time.monotonic() - each.last > SILENCE_S]:
+            self.forget(connection)
 
     def welcome(self):
         sock = self.accept()
         if sock is not None:
             sock.setblocking(False)
             connection = Connection(sock)
+            connection.last = time.monotonic()
             self.outboxes[connection] = b""
             self.selector.register(sock, selectors.EVENT_READ, connection)
 
     def step(self, connection):
+        connection.last = time.monotonic()
         try:
             if self.outboxes[connection]:
                 self.flush(connection)

@@ -26,7 +26,7 @@ class Scheduling(Pool):
             line = f"{time.monotonic():.6f} {event} {connection.port} {worker} {connection.target}\n"
             os.write(self.trace, line.encode())
 
-    # What arrives
+    # Arriving requests
 
     def dispatch(self, connection):
         threading.Thread(target=self.arrive, args=(connection,), daemon=True).start()
@@ -67,7 +67,7 @@ class Scheduling(Pool):
         connection.sock.send(BUSY)
         connection.sock.close()
 
-    # What is served
+    # Served requests
 
     def take(self):
         with self.condition:

@@ -12,7 +12,7 @@ import sys
 NGINX = """daemon off; pid {place}/nginx.pid; error_log /dev/null; worker_processes 1;
 events {{ worker_connections 512; }}
 http {{
-access_log off; root {root}; client_body_temp_path {place}/b; proxy_temp_path {place}/p;
+access_log off; client_header_timeout 10s; root {root}; client_body_temp_path {place}/b; proxy_temp_path {place}/p;
 fastcgi_temp_path {place}/f; uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;
 server {{ listen 127.0.0.1:{port}; }}
 }}
@@ -21,6 +21,7 @@ LIGHTTPD = """server.document-root = "{root}"
 server.bind = "127.0.0.1"
 server.port = {port}
 server.errorlog = "/dev/null"
+server.max-read-idle = 10
 """
 # One set of workers from the start to the end, so that there are exactly so many.
 APACHE = """ServerRoot {place}
@@ -28,6 +29,7 @@ DefaultRuntimeDir {place}
 PidFile {place}/apache.pid
 ErrorLog /dev/null
 ServerName localhost
+Timeout 10
 Listen 127.0.0.1:{port}
 DocumentRoot {root}
 {account}

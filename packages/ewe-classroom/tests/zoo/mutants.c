@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <netinet/in.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { HEAD = 65536, GRACE_S = 10 };
@@ -219,7 +220,7 @@ static int accept_one(void)
 {
     int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (connection < 0 && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED)
-        usleep(100000); /* no descriptor is left */
+        usleep(fault("TriesAgain") ? 0 : 100000); /* no descriptor is left */
     if (connection < 0 && errno == EINTR && !stopping && fault("DiesOfEintr")) {
         perror("accept");
         exit(1);
@@ -273,8 +274,9 @@ static void by_fork(void)
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER, not_full = PTHREAD_COND_INITIALIZER;
 static int held, waiting[1024], first, queued;
+enum { ROOM = 64, SILENCE_S = 10 };
 
 static void *hold(void *connection)
 {
@@ -324,6 +326,7 @@ static void *work(void *unused)
         int connection = waiting[first];
         first = (first + 1) % 1024;
         queued--;
+        pthread_cond_signal(&not_full);
         if (!fault("HoldsTheLock"))
             pthread_mutex_unlock(&lock);
         converse(connection);
@@ -348,8 +351,11 @@ static void by_pool(void)
         if (connection < 0)
             continue;
         pthread_mutex_lock(&lock);
+        while (queued >= (fault("NoBound") ? 1024 : ROOM))
+            pthread_cond_wait(&not_full, &lock);
         waiting[(first + queued++) % 1024] = connection;
-        pthread_cond_signal(&changed);
+        if (queued == 1 || !fault("WakesIfEmpty"))
+            pthread_cond_signal(&changed);
         pthread_mutex_unlock(&lock);
     }
     close(listener);
@@ -361,6 +367,8 @@ static void by_pool(void)
 }
 
 struct client {
+    struct client *before, *after; /* in the ring of all clients */
+    time_t last;                   /* when it has sent or received the last bytes */
     int connection;
     size_t used, sent;
     struct response response; /* head_size: 0 if there is none to send */
@@ -368,9 +376,19 @@ struct client {
 };
 
 static int loop;
+static struct client ring = {.before = &ring, .after = &ring};
+
+static time_t seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
 
 static void drop(struct client *client)
 {
+    client->before->after = client->after;
+    client->after->before = client->before;
     close(client->connection);
     free(client->response.body);
     free(client);
@@ -407,6 +425,7 @@ static int push(struct client *client)
 static void step(struct client *client)
 {
     int done = 1;
+    client->last = seconds();
     if (client->response.head_size) {
         done = push(client);
     } else {
@@ -442,7 +461,7 @@ static void by_events(void)
     epoll_ctl(loop, EPOLL_CTL_ADD, listener, &event);
     epoll_ctl(loop, EPOLL_CTL_ADD, wake[0], &end);
     while (!stopping) {
-        int count = epoll_wait(loop, found, 64, -1);
+        int count = epoll_wait(loop, found, 64, ring.after == &ring ? -1 : 1000);
         for (int number = 0; number < count; number++) {
             if (found[number].data.ptr == wake)
                 continue;
@@ -458,7 +477,17 @@ static void by_events(void)
             }
             struct client *client = calloc(1, sizeof *client);
             client->connection = connection;
+            client->last = seconds();
+            client->before = ring.before;
+            client->after = &ring;
+            client->before->after = client;
+            ring.before = client;
             watch(client, EPOLL_CTL_ADD);
+        }
+        for (struct client *client = ring.after, *next; client != &ring; client = next) {
+            next = client->after;
+            if (seconds() - client->last > SILENCE_S && !fault("WaitsWithoutEnd"))
+                drop(client);
         }
     }
 }
@@ -469,6 +498,7 @@ static const struct { const char *name; void (*run)(void); } models[] = {
     {"StringLength", by_thread}, {"ShortSend", by_events}, {"Overflow", by_thread}, {"SigPipe", by_thread},
     {"SharedBuffer", by_thread}, {"LockOrder", by_thread}, {"SpinningAccept", by_thread}, {"BacklogZero", serial},
     {"NoWaitpid", by_fork}, {"ParentKeeps", by_fork}, {"DiesOfEintr", by_fork}, {"HoldsTheLock", by_pool},
+    {"WakesIfEmpty", by_pool}, {"NoBound", by_pool}, {"TriesAgain", by_thread}, {"WaitsWithoutEnd", by_events},
 };
 
 int main(int argc, char **argv)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from correct import Event, Fork, Gone, Pool, Serial, Thread
+from correct import Event, Fork, Gone, Pool, Serial, Stop, Thread
 from registry import ZOO, mutant
 
 # One conversation
@@ -34,7 +34,7 @@ class ShortSend(Thread):
     """Calls send() once, and not again for the rest."""
 
     def send(self, connection, data):
-        connection.sock.settimeout(60)  # a socket with a timeout takes what fits at once
+        connection.sock.settimeout(60)  # a socket with a timeout takes only the bytes that fit at once
         connection.sock.send(data)
 
 
@@ -203,6 +203,17 @@ class AcceptorReads(Pool):
         super().dispatch(connection)
 
 
+@mutant("second-client", "thread", "serves one client at a time")
+class OneAtATime(Thread):
+    """Holds a lock of all threads during a whole conversation."""
+
+    lock = threading.Lock()
+
+    def converse(self, connection):
+        with self.lock:
+            super().converse(connection)
+
+
 @mutant("progress", "serial", "serves one connection at a time")
 class NotSerial(Thread):
     """Is a server with threads, in the lab about the serial one."""
@@ -315,7 +326,46 @@ class Retires(Pool):
             self.hold(connection)
 
 
-@mutant("no-deadlock", "thread", "two locks|two threads hold a lock each")
+@mutant("bursts", "pool", "a wake-up is lost")
+class WakesIfEmpty(Pool):
+    """Wakes a worker only if the queue was empty."""
+
+    def wake(self):
+        if len(self.queue) == 1:
+            self.condition.notify()
+
+
+@mutant("bursts", "event", "accept until")
+class AcceptsOnce(Event):
+    """Is told of new connections once (edge-triggered), and accepts only one of them."""
+
+    def run(self):
+        signal.signal(signal.SIGTERM, self.terminate)
+        self.prepare()
+        self.listen()
+        self.listener.setblocking(False)
+        edges = select.epoll()
+        edges.register(self.listener, select.EPOLLIN | select.EPOLLET)
+        self.selector.register(edges, selectors.EVENT_READ, None)
+        try:
+            while True:
+                for key, _ in self.selector.select():
+                    if key.data is not None:
+                        self.step(key.data)
+                    elif edges.poll(0):
+                        self.welcome()
+        except Stop:
+            pass
+
+
+@mutant("bound", "pool", "put() never waits")
+class NoBound(Pool):
+    """Has a queue without a bound."""
+
+    room = sys.maxsize
+
+
+@mutant("no-deadlock", "thread", "two threads each hold a lock")
 class LockOrder(Thread):
     """Takes two locks, in one order for files and in the other one for missing files."""
 
@@ -329,7 +379,7 @@ class LockOrder(Thread):
                 pass
 
 
-# Who works
+# Workers
 
 
 @mutant("who-works", "pool", "for each connection")
@@ -360,7 +410,7 @@ class NotThreads(Fork):
     """Forks, in the lab about threads."""
 
 
-@mutant("who-works", "thread", "waits for something that will not come")
+@mutant("who-works", "thread", "waits for an event that will not come")
 class ThreadsStay(Thread):
     """Lets the thread of each connection sleep after the connection's end."""
 
@@ -469,6 +519,36 @@ class DiesOfEmfile(Thread):
 
     def accept(self):
         return self.listener.accept()[0]
+
+
+@mutant("pause", "thread", "calls it again at once")
+class TriesAgain(Thread):
+    """Calls accept() again at once when no descriptor is free."""
+
+    def accept(self):
+        try:
+            return self.listener.accept()[0]
+        except OSError:
+            return None
+
+
+@mutant("pause", "event", "calls it again at once")
+class StaysReady(Event):
+    """Goes on watching the listening socket when no descriptor is free."""
+
+    def accept(self):
+        try:
+            return self.listener.accept()[0]
+        except OSError:
+            return None
+
+
+@mutant("silence", "event", "no code looks at the time")
+class WaitsWithoutEnd(Event):
+    """Has no time limit for silent clients."""
+
+    def drop_silent(self):
+        pass
 
 
 @mutant("child-killed", "fork", "one child")

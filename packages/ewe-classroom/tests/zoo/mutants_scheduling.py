@@ -98,7 +98,7 @@ class DropsNewest(Scheduling):
     drop = "newest"
 
 
-@mutant("drop-largest", "scheduling", "of equal files, the first")
+@mutant("drop-largest", "scheduling", "of equal files, the server takes the first")
 class DropsFirstOfEqual(Scheduling):
     """Drops the first of several equally large requests."""
 

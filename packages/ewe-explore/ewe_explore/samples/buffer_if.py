@@ -1,4 +1,4 @@
-"""Broken: a bounded buffer that tests with `if`. What woke a consumer may be gone before it has the lock again."""
+"""Broken: a bounded buffer that tests with `if`. Another consumer may take the item before the woken one."""
 
 import threading
 from collections import deque

@@ -1,4 +1,4 @@
-"""Broken: the main thread looks again and again, without a pause, whether the worker is ready. A busy wait."""
+"""Broken: the main thread tests again and again, without a pause, whether the worker is ready (a busy wait)."""
 
 import threading
 

@@ -1,7 +1,7 @@
 """Broken: two workers may wait when the queue is closed, and notify() wakes one of them.
 
-close() changes something that every worker must see, so it has to call notify_all(). A test with one worker passes.
-A test passes, too, in which one of two workers is still busy when the queue is closed.
+Every worker must see that the queue is closed, so close() has to call notify_all(). A test with one worker passes.
+A test in which one of two workers is still busy at the close passes, too.
 """
 
 import threading

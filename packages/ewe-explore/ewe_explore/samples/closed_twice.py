@@ -5,7 +5,7 @@ from collections import deque
 
 
 class Closed(Exception):
-    """The channel is closed already."""
+    """The channel is already closed."""
 
 
 class Channel:

@@ -1,4 +1,4 @@
-"""Broken: two philosophers, two forks. Each takes the left fork first, and may wait for the other one's."""
+"""Broken: two philosophers, two forks. Each takes the left fork first, and may wait for the other's fork."""
 
 import threading
 

@@ -14,8 +14,8 @@ def scenario():
     forks = [threading.Lock() for _ in range(3)]
     names = ("Plato", "Kant", "Arendt")
     threads = [
-        threading.Thread(target=dine, args=(forks, place, (place + 1) % 3), name=name)
-        for place, name in enumerate(names)
+        threading.Thread(target=dine, args=(forks, index, (index + 1) % 3), name=name)
+        for index, name in enumerate(names)
     ]
     for thread in threads:
         thread.start()

@@ -11,5 +11,5 @@ def dine(left, right):
 
 def scenario():
     forks = [threading.Lock() for _ in range(3)]
-    for place, name in enumerate(("Plato", "Kant", "Arendt")):
-        threading.Thread(target=dine, args=(forks[place], forks[(place + 1) % 3]), name=name).start()
+    for index, name in enumerate(("Plato", "Kant", "Arendt")):
+        threading.Thread(target=dine, args=(forks[index], forks[(index + 1) % 3]), name=name).start()

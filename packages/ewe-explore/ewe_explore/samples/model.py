@@ -15,7 +15,7 @@ class Mine(Processor):
         for worker in workers:
             worker.start()
         for accepted in listener:
-            waiting.put(self.meet(accepted))
+            waiting.put(self.stream_of(accepted))
         for _ in workers:
             waiting.put(None)
         for worker in workers:
@@ -23,4 +23,4 @@ class Mine(Processor):
 
     def work(self, waiting):
         while (stream := waiting.get()) is not None:
-            self.hold(stream)
+            self.run(stream)

@@ -16,7 +16,7 @@ class Mine(Processor):
         for worker in workers:
             worker.start()
         for accepted in listener:
-            self.waiting.append(self.meet(accepted))
+            self.waiting.append(self.stream_of(accepted))
             with self.some:
                 self.some.notify()
         with self.some:
@@ -32,4 +32,4 @@ class Mine(Processor):
                     self.some.wait()
             if not self.waiting:
                 return
-            self.hold(self.waiting.pop(0))
+            self.run(self.waiting.pop(0))

@@ -1,4 +1,4 @@
-"""Correct: a pool of two workers over a bounded queue. It ends when each worker has got a None."""
+"""Correct: a pool of two workers with a bounded queue. Each worker ends when it gets None from the queue."""
 
 import queue
 import threading

@@ -1,10 +1,11 @@
-"""Conditional requests: which version the client has, and whether that is still the one on the disk.
+"""Conditional requests: does the client have the current version of a file?
 
     ETag of the file, its time of change   ─┐
-    If-Match, If-Unmodified-Since          ─┼─▶ outcome() ─▶ 200 send it, 304 you have it, 412 not the one you mean
+    If-Match, If-Unmodified-Since          ─┼─▶ outcome() ─▶ 200: send the file, 304: unchanged, 412: other version
     If-None-Match, If-Modified-Since       ─┘
 
-RFC 9110: section 8.8 (validators), section 13 (conditions), section 5.6.7 (dates). No socket, no file.
+RFC 9110: section 8.8 (validators), section 13 (conditions), section 5.6.7 (dates). This file uses no socket and no
+file.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import re
 import time
 from email.utils import formatdate
 
-# One tag: "W/" if it is weak, then anything but a quotation mark between two of them. A comma may be inside.
+# One tag: "W/" if it is weak, then text in quotation marks. The text may contain a comma.
 TAG = re.compile(r'(?:W/)?"[^"]*"')
 FORMS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 
 
 def etag_of(changed_ns: int, size: int) -> str:
-    """Return a tag for a version of a file, with its quotation marks."""
+    """Return the tag of a version of a file, with quotation marks."""
     # --- solution
     return f'"{changed_ns:x}-{size:x}"'
     # --- starter
@@ -30,12 +31,12 @@ def etag_of(changed_ns: int, size: int) -> str:
 
 
 def date(seconds: int) -> str:
-    """Return a time as Last-Modified carries it."""
+    """Return a time in the format of Last-Modified."""
     return formatdate(seconds, usegmt=True)
 
 
 def parse_date(text: str) -> int | None:
-    """Return the time that a date of any of HTTP's three forms names, in seconds since 1970; None if it is none."""
+    """Return the time of a date in one of HTTP's three formats, in seconds since 1970; None for other texts."""
     # --- solution
     for form in FORMS:
         try:
@@ -44,7 +45,7 @@ def parse_date(text: str) -> int | None:
             continue
     return None
     # --- starter
-    # # FORMS has all three. time.strptime() reads one form, and calendar.timegm() counts seconds in UTC.
+    # # FORMS has all three formats. time.strptime() parses one format; calendar.timegm() gives seconds in UTC.
     # return None
     # --- end
 
@@ -54,7 +55,7 @@ def tags(value: str) -> list[str]:
     # --- solution
     return TAG.findall(value)
     # --- starter
-    # # What does this make of a tag with a comma in it?
+    # # How does this code split a tag with a comma in it?
     # return value.split(", ")
     # --- end
 
@@ -62,7 +63,7 @@ def tags(value: str) -> list[str]:
 def outcome(fields: dict[str, str], etag: str, changed: int) -> int:
     """Return 200, 304 or 412 for a GET or HEAD of a file that exists. RFC 9110 section 13.2.2.
 
-    fields: of the request, names in lower case. changed: when the file was changed, in whole seconds since 1970.
+    fields: of the request, names in lower case. changed: the file's modification time, in whole seconds since 1970.
     """
     # --- solution
     if (wanted := fields.get("if-match")) is not None:
@@ -78,9 +79,9 @@ def outcome(fields: dict[str, str], etag: str, changed: int) -> int:
         return 304
     return 200
     # --- starter
-    # # The server of 2006 did not read these fields at all. This is the first repair that comes to mind, and it
-    # # is wrong twice: find a date for which it answers 304 although the file has changed since. Then mend it,
-    # # and read the other three fields.
+    # # The server of 2006 did not read these fields at all. This is an obvious repair, and it is wrong: find a date
+    # # for which it answers 304 although the file has changed since. Then correct it, and read the other three
+    # # fields.
     # since = fields.get("if-modified-since")
     # if since is not None and date(changed) <= since:
     #     return 304

@@ -1,9 +1,9 @@
-"""A small cache of files in memory. It answers from memory what it can prove to be unchanged.
+"""A small cache of files in memory. It answers from memory if it can prove that a file is unchanged.
 
-    get(path) ─▶ os.stat(path) ─▶ as remembered? ─▶ yes: the bytes that are held
-                                                └─▶ no: open, read, remember; let go of the oldest
+    get(path) ─▶ os.stat(path) ─▶ same version? ─▶ yes: return the stored bytes
+                                                └─▶ no: open, read and store the file; drop the oldest files
 
-One system call for each request is the price of never sending an old file. All threads share the cache.
+The cache never sends an old version. This costs one system call for each request. All threads share the cache.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 from conditional import etag_of
 
-ROOM = 8 << 20  # bytes of files that are held at most
-LARGEST = 4 << 20  # a larger file is not held
-YOUNG_NS = 50_000_000  # a file that was changed this recently may change again without another time
+ROOM = 8 << 20  # the maximum size of all stored files, in bytes
+LARGEST = 4 << 20  # the maximum size of one stored file, in bytes
+YOUNG_NS = 50_000_000  # a file that changed so recently may change again and keep the same modification time
 
 
 @dataclass(frozen=True)
 class File:
-    """One version of a file. version: what must stay the same so that the bytes are still good."""
+    """One version of a file. version: values of os.stat(); if they are equal, the file is unchanged."""
 
     body: bytes
     etag: str
@@ -33,11 +33,11 @@ class File:
 
 
 def version_of(info: os.stat_result) -> tuple[int, ...]:
-    """Return what tells two versions of a file apart."""
+    """Return the values of os.stat() that distinguish two versions of a file."""
     # --- solution
     return info.st_mtime_ns, info.st_size, info.st_ino
     # --- starter
-    # # Is that enough? Think of two changes in one second, and of an old backup that is put back.
+    # # Is that enough? Consider two changes in one second, and a restored backup.
     # return (int(info.st_mtime),)
     # --- end
 
@@ -45,7 +45,7 @@ def version_of(info: os.stat_result) -> tuple[int, ...]:
 def load(path: str) -> File:
     """Read a file. Raises OSError if there is none."""
     with open(path, "rb") as file:
-        info = os.fstat(file.fileno())  # of the opened file: the name may lead to another one by now
+        info = os.fstat(file.fileno())  # of the open file: another file may have this name by now
         if not stat.S_ISREG(info.st_mode):
             raise FileNotFoundError(path)
         body = file.read()
@@ -57,12 +57,12 @@ class Files:
 
     def __init__(self, room: int = ROOM) -> None:
         self.room = room
-        self.held: OrderedDict[str, File] = OrderedDict()  # what was not asked for the longest comes first
+        self.held: OrderedDict[str, File] = OrderedDict()  # the least recently requested file comes first
         self.size = 0
         self.lock = threading.Lock()
 
     def get(self, path: str) -> File:
-        """Return a file as it is now. Raises OSError if there is none."""
+        """Return the current version of a file. Raises OSError if there is no file."""
         # --- solution
         version = version_of(os.stat(path))
         with self.lock:
@@ -70,18 +70,18 @@ class Files:
             if found is not None and found.version == version:
                 self.held.move_to_end(path)
                 return found
-        found = load(path)  # without the lock: another thread's file need not wait for this disk
+        found = load(path)  # without the lock, so that other threads do not wait for the disk
         self.keep(path, found)
         return found
         # --- starter
-        # # Fast, and wrong from the first change on. It also never lets go of a file.
+        # # This is fast, but wrong after the first change. It also never drops a file.
         # if path not in self.held:
         #     self.held[path] = load(path)
         # return self.held[path]
         # --- end
 
     def keep(self, path: str, file: File) -> None:
-        """Remember a file, and let go of the oldest ones while there is no room."""
+        """Store a file; drop the least recently requested files while the cache exceeds its size."""
         # --- solution
         is_young = time.time_ns() - file.version[0] < YOUNG_NS
         with self.lock:

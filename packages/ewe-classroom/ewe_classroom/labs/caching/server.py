@@ -1,4 +1,4 @@
-"""A server that sends a file once, and 304 from then on. Run it with: python3 server.py PORT DIRECTORY
+"""A server that answers 304 if the client has the current version. Run it with: python3 server.py PORT DIRECTORY
 
 each connection has a thread ─▶ split_head(), parse() ─▶ Files.get() ─▶ outcome() ─▶ 200, 304, 404 or 412
 """
@@ -14,15 +14,15 @@ import time
 from urllib.parse import unquote
 
 from conditional import date, outcome
-from conversation import SILENCE, BadRequest, listen, parse, refusal, split_head
+from conversation import SILENCE_S, BadRequest, listen, parse, refusal, split_head
 from files import Files
 
 REASONS = {200: "OK", 304: "Not Modified", 412: "Precondition Failed"}
-PAUSE = 0.05  # seconds without accepting when no descriptor is left
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor is free
 
 
 def locate(root: str, path: str) -> str:
-    """Return the file that a path of a URL leads to. Raises BadRequest(404) for one outside the directory."""
+    """Return the file of a URL path. Raises BadRequest(404) for a file outside the directory."""
     root = os.path.realpath(root)
     try:
         file = os.path.realpath(root + unquote(path))
@@ -54,12 +54,12 @@ def response_to(head: bytes, root: str, files: Files) -> tuple[bytes, bool]:
         f"Last-Modified: {date(file.changed)}",
     ]
     body = file.body if status == 200 else b""
-    if status != 304:  # a 304 has no body, so it announces none
+    if status != 304:  # a 304 has no body
         lines.append(f"Content-Length: {len(body)}")
     if method == "HEAD":
         body = b""
     # --- starter
-    # # Which of these fields belong to a 304, too? And what does HEAD get?
+    # # Which of these fields does a 304 need, too? How does the response to HEAD differ?
     # lines = [f"HTTP/1.1 {status} {REASONS[status]}"]
     # body = b""
     # if status == 200:
@@ -73,7 +73,7 @@ def response_to(head: bytes, root: str, files: Files) -> tuple[bytes, bool]:
 
 def converse(connection: socket.socket, root: str, files: Files) -> None:
     """Answer the requests of one connection until it ends."""
-    connection.settimeout(SILENCE)
+    connection.settimeout(SILENCE_S)
     buffer = b""
     with connection:
         try:
@@ -91,11 +91,11 @@ def converse(connection: socket.socket, root: str, files: Files) -> None:
         except BadRequest as refused:
             connection.sendall(refusal(refused.status))
         except OSError:
-            return  # the client has left, or is silent
+            return  # the client has disconnected, or is silent
 
 
 def main() -> None:
-    """Accept connections, and give each a thread."""
+    """Accept connections, and start a thread for each."""
     if len(sys.argv) < 3:
         sys.exit(f"usage: {sys.argv[0]} PORT DIRECTORY")
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -105,7 +105,7 @@ def main() -> None:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                time.sleep(PAUSE)
+                time.sleep(ACCEPT_PAUSE_S)
                 continue
             threading.Thread(target=converse, args=(connection, sys.argv[2], files), daemon=True).start()
 

@@ -3,8 +3,8 @@
     client ──request──▶ server ──environment, body──▶ program: the file DIRECTORY/cgi-bin/NAME
     client ◀─response── server ◀──head, body──────── program
 
-A program that has not ended after CGI_TIMEOUT seconds (a variable of the server's environment) is killed, with all
-the processes that it has started. RFC 3875 is the contract.
+If a program has not ended after CGI_TIMEOUT seconds (a variable of the server's environment), the server kills it
+and all the processes that it has started. RFC 3875 defines CGI.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_OUTPUT = 16 << 20  # bytes that a program may write
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 STATUS = re.compile(r"([2-5][0-9][0-9])( .*)?")
 WITHHELD = {"proxy", "authorization", "proxy-authorization", "content-type", "content-length"}
-OWN = {"status", "content-length", "connection", "transfer-encoding"}  # fields that the server answers for
+OWN = {"status", "content-length", "connection", "transfer-encoding"}  # fields that the server sets itself
 
 
 class TimeIsOver(Exception):
-    """The program has taken too long."""
+    """The program has exceeded its time limit."""
 
 
 def respond(request: Request, root: str) -> Response:
@@ -39,7 +39,7 @@ def respond(request: Request, root: str) -> Response:
 
 
 def find_program(root: str, path: str) -> tuple[str, str, str]:
-    """Return the program's file, SCRIPT_NAME and PATH_INFO. Raises Refused(404): no such program.
+    """Return the program's file, SCRIPT_NAME and PATH_INFO. Raises Refused(404) if there is no such program.
 
     /cgi-bin/add/3%20m has the file ROOT/cgi-bin/add, SCRIPT_NAME /cgi-bin/add and PATH_INFO "/3 m".
     """
@@ -47,14 +47,14 @@ def find_program(root: str, path: str) -> tuple[str, str, str]:
     name, slash, rest = path.removeprefix(PROGRAMS).partition("/")
     name = unquote(name)
     file = os.path.join(root, "cgi-bin", name)
-    # The name is one segment of the path. A decoded slash in it would lead out of cgi-bin.
+    # The name is one segment of the path. A decoded slash in the name would lead out of cgi-bin.
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise Refused(404)
     if not os.path.isfile(file) or not os.access(file, os.X_OK):
         raise Refused(404)
     return file, PROGRAMS + name, unquote(slash + rest)
     # --- starter
-    # # Where does the program's name end? And what does this run for the path /cgi-bin/../../outside?
+    # # Where does the program's name end? Which file does this code run for the path /cgi-bin/../../outside?
     # return root + unquote(path), path, ""
     # --- end
 
@@ -81,12 +81,12 @@ def variables(request: Request, script: str, info: str) -> dict[str, str]:
     if "content-type" in request.fields:
         found["CONTENT_TYPE"] = request.fields["content-type"]
     for name, value in request.fields.items():
-        # Two fields must not become one variable: only letters, digits and hyphens are passed on.
+        # X_A and X-A would become the same variable, so names with other characters than these are left out.
         if name not in WITHHELD and re.fullmatch(r"[a-z0-9-]+", name):
             found["HTTP_" + name.upper().replace("-", "_")] = value
     return found
     # --- starter
-    # # This changes the environment of the whole server, so the next request finds what this one has left.
+    # # This changes the environment of the whole server, so the next request finds the variables of this one.
     # os.environ["REQUEST_METHOD"] = request.method
     # os.environ["QUERY_STRING"] = request.query
     # # Which fields of a request must never become variables?
@@ -101,7 +101,7 @@ def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
     # --- solution
     deadline = time.monotonic() + LIMIT
     try:
-        # start_new_session: the program and all that it starts form one process group, which can be killed.
+        # start_new_session puts the program and its children into one process group, which killpg() can kill.
         program = subprocess.Popen(
             [file],
             bufsize=0,
@@ -123,13 +123,13 @@ def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
     finally:
         for pipe in (program.stdin, program.stdout):
             pipe.close()
-        # Before wait() the number still belongs to the program. Afterwards it may be another one's.
+        # Kill before wait(): afterwards the kernel may give the process id to another process.
         if program.returncode is None:
             os.killpg(program.pid, signal.SIGKILL)
             program.wait()
     # --- starter
-    # # What if the body is longer than a pipe holds, and the program writes before it has read all of it?
-    # # What if the program does not read? What if it never ends? And who waits for it?
+    # # What if the body exceeds the capacity of a pipe, and the program writes before it has read the whole body?
+    # # What if the program does not read? What if it never ends? Where does the server wait for its end?
     # program = subprocess.Popen(
     #     [file], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     # )
@@ -140,7 +140,7 @@ def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
 
 # --- solution
 def exchange(program: subprocess.Popen[bytes], body: bytes, deadline: float) -> bytes:
-    """Write the body and read the output, in turns, as the pipes let us; return the output.
+    """Write the body and read the output, whenever a pipe is ready; return the output.
 
     Raises TimeIsOver, and Refused(502) if the output is too long.
     """
@@ -152,12 +152,12 @@ def exchange(program: subprocess.Popen[bytes], body: bytes, deadline: float) -> 
         if left:
             selector.register(program.stdin, selectors.EVENT_WRITE)
         else:
-            program.stdin.close()  # the end of the input: the program may wait for it
+            program.stdin.close()  # the program may wait for the end of its input
         while len(output) <= MAX_OUTPUT:
-            patience = deadline - time.monotonic()
-            if patience <= 0:
+            wait_limit = deadline - time.monotonic()
+            if wait_limit <= 0:
                 raise TimeIsOver
-            for key, _ in selector.select(patience):
+            for key, _ in selector.select(wait_limit):
                 if key.fileobj is program.stdout:
                     data = os.read(key.fd, 65536)
                     if not data:
@@ -169,7 +169,7 @@ def exchange(program: subprocess.Popen[bytes], body: bytes, deadline: float) -> 
                 except BlockingIOError:
                     continue
                 except BrokenPipeError:
-                    left = left[:0]  # the program does not read on; its output still counts
+                    left = left[:0]  # the program has closed its input; its output still counts
                 if not left:
                     selector.unregister(program.stdin)
                     program.stdin.close()
@@ -178,7 +178,7 @@ def exchange(program: subprocess.Popen[bytes], body: bytes, deadline: float) -> 
 
 # --- end
 def response_of(output: bytes, request: Request, root: str) -> Response:
-    """Return the response that a program's output means (RFC 3875, section 6). Raises Refused(502)."""
+    """Translate a program's output to a response (RFC 3875, section 6). Raises Refused(502)."""
     # --- solution
     end = HEAD_END.search(output)
     if end is None:
@@ -202,8 +202,8 @@ def response_of(output: bytes, request: Request, root: str) -> Response:
         raise Refused(502)
     return Response(int(status[:3]), output[end.end() :], fields)
     # --- starter
-    # # The output begins with a head: Status and Location are for you, the other fields for the client. The head
-    # # ends with an empty line. What if there is none?
+    # # The output begins with a head: the server uses Status and Location, the client gets the other fields. The
+    # # head ends with an empty line. What if there is no head?
     # return Response(200, output)
     # --- end
 

@@ -1,8 +1,8 @@
-"""The server around CGI: connections, requests with bodies, and files. Given, and complete.
+"""The server around CGI: connections, requests with bodies, and files. This file is given, and complete.
 
     main thread: accept ─▶ start a thread ─▶ accept ...
                                 └──▶ read a request and its body ─▶ /cgi-bin/...  your respond()
-                                                                 └▶ anything else: a file of the directory
+                                                                 └▶ other paths: a file of the directory
 
 conversation.py is the work of the first lab.
 """
@@ -19,18 +19,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
-from conversation import SILENCE, BadRequest, find, listen, parse, split_head
+from conversation import SILENCE_S, BadRequest, find, listen, parse, split_head
 
-PAUSE = 0.05  # seconds without accepting when no descriptor or no thread is left
-GRACE = 10.0  # seconds that conversations in progress have once the server is to end
-MAX_BODY = 8 << 20  # bytes of a request's body; a longer one is refused (413)
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor or thread is free
+GRACE_S = 10.0  # seconds for the conversations in progress after SIGTERM
+MAX_BODY = 8 << 20  # bytes of a request's body; the server refuses a longer body (413)
 MAX_HOPS = 5  # local redirects of one request
 PROGRAMS = "/cgi-bin/"
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request. path: as it was sent, still percent-encoded. fields: names in lower case. port: the server's."""
+    """One request. path: still percent-encoded. fields: names in lower case. port: the port of the server."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class Response:
 
 
 class Refused(Exception):
-    """The request is answered with this status."""
+    """The server refuses the request with this status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -64,11 +64,11 @@ Respond = Callable[[Request, str], Response]
 
 
 class Stop(Exception):
-    """The server is to end (SIGTERM)."""
+    """SIGTERM has arrived: the server has to end."""
 
 
 def stop(number: int, frame: object) -> None:
-    """End the loop that accepts, wherever it is."""
+    """Interrupt the loop that accepts connections."""
     raise Stop
 
 
@@ -89,7 +89,7 @@ def serve(listener: socket.socket, root: str, respond: Respond) -> None:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                time.sleep(PAUSE)
+                time.sleep(ACCEPT_PAUSE_S)
                 continue
             thread = threading.Thread(target=hold, args=(connection, root, respond, threads), daemon=True)
             threads.add(thread)
@@ -98,28 +98,28 @@ def serve(listener: socket.socket, root: str, respond: Respond) -> None:
             except RuntimeError:  # no thread is left
                 threads.discard(thread)
                 connection.close()
-                time.sleep(PAUSE)
+                time.sleep(ACCEPT_PAUSE_S)
     except Stop:
         listener.close()
-    end = time.monotonic() + GRACE
+    end = time.monotonic() + GRACE_S
     for thread in list(threads):
         thread.join(max(0.0, end - time.monotonic()))
 
 
 def hold(connection: socket.socket, root: str, respond: Respond, threads: set[threading.Thread]) -> None:
-    """Hold one conversation, in a thread."""
+    """Run one conversation, in a thread."""
     try:
         with connection:
             converse(connection, root, respond)
     except OSError:
-        pass  # the client has left, or is silent
+        pass  # the client has disconnected, or is silent
     finally:
         threads.discard(threading.current_thread())
 
 
 def converse(connection: socket.socket, root: str, respond: Respond) -> None:
     """Answer the requests of one connection until it ends. Raises OSError."""
-    connection.settimeout(SILENCE)
+    connection.settimeout(SILENCE_S)
     buffer = b""
     while True:
         try:
@@ -145,7 +145,7 @@ def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple
     version = fields.pop("version")
     query = head.split(b" ")[1].decode("latin-1").partition("?")[2]
     if "transfer-encoding" in fields:
-        raise Refused(411)  # a chunked body: this server needs its length
+        raise Refused(411)  # this server does not read chunked bodies: it needs Content-Length
     text = fields.get("content-length", "0")
     if not text.isdecimal():
         raise Refused(400)
@@ -157,7 +157,7 @@ def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple
     while missing > 0:
         data = connection.recv(min(missing, 65536))
         if not data:
-            raise ConnectionError("the client has left within the body")
+            raise ConnectionError("the client disconnected within the body")
         parts.append(data)
         missing -= len(data)
     buffer = b"".join(parts)
@@ -166,7 +166,7 @@ def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple
 
 
 def answer(request: Request, root: str, respond: Respond) -> Response:
-    """Return the response to a request: of a program, or a file. An exception of respond() becomes a 500."""
+    """Return the response of a program or a file. An exception of respond() becomes a 500."""
     try:
         if request.path.startswith(PROGRAMS):
             return respond(request, root)
@@ -181,7 +181,7 @@ def answer(request: Request, root: str, respond: Respond) -> Response:
 
 
 def again(request: Request, root: str, location: str, respond: Respond) -> Response:
-    """Answer a local redirect: as if the client had asked for this path. Raises Refused after too many of them."""
+    """Answer a local redirect as if the client had requested its path. Raises Refused after MAX_HOPS redirects."""
     if request.hops >= MAX_HOPS:
         raise Refused(502)
     path, _, query = location.partition("?")
@@ -190,7 +190,7 @@ def again(request: Request, root: str, location: str, respond: Respond) -> Respo
 
 
 def reason(status: int) -> str:
-    """Return the words of a status."""
+    """Return the reason phrase of a status."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
@@ -198,7 +198,7 @@ def reason(status: int) -> str:
 
 
 def encode(response: Response, keeps_open: bool, is_head: bool) -> bytes:
-    """Return a response as bytes. is_head: the request was HEAD, so the body is not sent."""
+    """Return a response as bytes. is_head: leave out the body, because the method was HEAD."""
     lines = [f"HTTP/1.1 {response.status} {reason(response.status)}"]
     lines += [f"{name}: {value}" for name, value in response.fields]
     lines += [

@@ -3,10 +3,10 @@
     X-Switch ──control socket (3)──▶ file TAB argument ...      LF
                                      NAME=value TAB ...         LF     ─▶ run the script ─▶ EOT status LF, on 3
              ──data socket (0)─────▶ CONTENT_LENGTH bytes of the body
-             ◀─data socket (1)────── all that the script writes
+             ◀─data socket (1)────── the output of the script
 
-The script is unmodified: it believes that it has a process to itself. What it changes is put back afterwards.
-The protocol is in docs/write-an-engine.md. Test it with: ewe-grade --lab engine engine.py
+Scripts are unmodified, and may rely on a separate process. The engine therefore undoes the changes of each script.
+docs/xswitch-internals.md describes the protocol. Test the engine with: ewe-grade --lab engine engine.py
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import traceback
 import types
 
 CONTROL = 3
-HIGH = 100  # the engine's copy of the data socket has a number from here on
+HIGH = 100  # the lowest number for the engine's copy of the data socket
 ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 class Leave(Exception):
-    """X-Switch does not wait any more: the engine ends."""
+    """X-Switch has closed a socket: the engine has to end."""
 
 
 def words(line: bytes) -> list[bytes]:
@@ -40,13 +40,13 @@ def words(line: bytes) -> list[bytes]:
     decoded = [ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), word) for word in cut]
     return decoded if line != b"\n" else []
     # --- starter
-    # # %, TAB and LF within a word are written %25, %09 and %0A. And what does a line without words mean?
+    # # %, TAB and LF within a word are written %25, %09 and %0A. How many words does an empty line have?
     # return line.rstrip(b"\n").split(b"\t")
     # --- end
 
 
 def read_body(data: int, length: int) -> bytes:
-    """Read exactly so many bytes: no end of file follows them, since the socket stays open. Raises Leave."""
+    """Read exactly `length` bytes. No end of file follows, because the socket stays open. Raises Leave."""
     # --- solution
     body = bytearray()
     while len(body) < length:
@@ -56,7 +56,7 @@ def read_body(data: int, length: int) -> bytes:
         body += piece
     return bytes(body)
     # --- starter
-    # # One read() returns what is there, which may be less. And what if X-Switch has left?
+    # # One read() may return only a part of the body. How do you notice that X-Switch has closed the socket?
     # return os.read(data, length) if length else b""
     # --- end
 
@@ -65,13 +65,15 @@ class Engine:
     """One engine. serve() answers requests until X-Switch closes the control socket."""
 
     def __init__(self) -> None:
-        os.set_inheritable(CONTROL, False)  # programs that a script starts do not get it
+        os.set_inheritable(CONTROL, False)  # programs that a script starts must not inherit it
         self.control = open(CONTROL, "rb", closefd=False)
         self.data = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, HIGH)
         self.pid = os.getpid()
         sys.dont_write_bytecode = True  # a compiled copy would hide a change within one second
         # --- solution
-        self.path = [place for place in sys.path if place != os.path.dirname(os.path.abspath(__file__))]
+        self.path = [
+            directory for directory in sys.path if directory != os.path.dirname(os.path.abspath(__file__))
+        ]
         self.modules = set(sys.modules)
         self.builtins = dict(vars(builtins))
         self.signals = {number: signal.getsignal(number) for number in signal.valid_signals()}
@@ -92,16 +94,16 @@ class Engine:
     def prepare(
         self, file: bytes, arguments: list[bytes], environment: dict[bytes, bytes], body: bytes
     ) -> None:
-        """Make the process look like a new one that was started for this script."""
+        """Make the process look like a new process for this script."""
         # --- solution
-        os.environb.clear()  # environb, and not a new dictionary: programs that the script starts inherit it, too
+        os.environb.clear()  # do not make a new dictionary: programs that the script starts would not inherit it
         os.environb.update(environment)
         directory = os.path.dirname(file)
         os.chdir(directory)
         os.umask(0o022)
         sys.argv[:] = map(os.fsdecode, [file, *arguments])
         sys.path[:] = [os.fsdecode(directory), *self.path]
-        # The script before may have closed 0 or 1: then a new file would get that number.
+        # Restore 0 and 1 first: an earlier script may have closed them, and a new file would then get the number.
         os.dup2(self.data, 0)
         os.dup2(self.data, 1)
         standard_input = os.memfd_create("body")
@@ -115,7 +117,7 @@ class Engine:
             open(1, "wb", closefd=False), "utf-8", "surrogateescape"
         )
         # --- starter
-        # # Environment and arguments. What else does a script find as the one before has left it?
+        # # This sets environment and arguments. Which other state of the previous script does a script still find?
         # os.environb.update(environment)
         # sys.argv[:] = map(os.fsdecode, [file, *arguments])
         # sys.stdin = io.TextIOWrapper(io.BytesIO(body))
@@ -138,7 +140,7 @@ class Engine:
             traceback.print_exc()
             status = 1
         # --- starter
-        # # Whose variables does a script see here, and what if it raises, or calls sys.exit(3)?
+        # # A script sees the engine's variables here. How do you handle a script that raises or calls sys.exit(3)?
         # with open(file) as source:
         #     exec(source.read(), globals())
         # status = 0
@@ -147,7 +149,7 @@ class Engine:
 
     # --- solution
     def status_of(self, ended: SystemExit) -> int:
-        """Return the exit status that sys.exit() has asked for."""
+        """Return the exit status of a SystemExit. Print its text, if it has one."""
         if ended.code is None:
             return 0
         if isinstance(ended.code, int):
@@ -157,7 +159,7 @@ class Engine:
 
     # --- end
     def clean_up(self, status: int) -> None:
-        """Write out what the script has left in its buffers, then undo what it has changed."""
+        """Write the script's buffered output, then undo the script's changes."""
         # --- solution
         vars(builtins).update(self.builtins)
         for name in vars(builtins).keys() - self.builtins.keys():
@@ -166,11 +168,12 @@ class Engine:
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
-                continue  # the script has closed it, or put something else in its place
+                continue  # the script has closed or replaced the stream
         if os.getpid() != self.pid:
-            os._exit(status)  # a child of the script has come to the end: it must not become an engine
+            os._exit(status)  # this is a child of the script: it must not become an engine
         if self.has_leftovers():
-            os._exit(status)  # no mark: X-Switch waits until all copies of the data socket are closed
+            # without an end mark, X-Switch waits until all copies of the data socket are closed
+            os._exit(status)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for number, handler in self.signals.items():
@@ -184,21 +187,21 @@ class Engine:
         importlib.invalidate_caches()
         sys.modules["__main__"].__dict__.clear()
         sys.stderr = sys.__stderr__
-        gc.collect()  # objects that own descriptors close them now, and not when the numbers mean other files
+        gc.collect()  # objects close their descriptors now, and not later, when the numbers belong to other files
         for entry in map(int, os.listdir("/proc/self/fd")):
             if entry not in self.descriptors:
                 try:
                     os.close(entry)
                 except OSError:
-                    continue  # the directory that listdir() had open
+                    continue  # the directory that listdir() had open is closed already
         # --- starter
-        # # Undo everything that a script can change in the process: make a list first.
+        # # Undo every change that a script can make in the process: first write a list.
         # sys.stdout.flush()
         # --- end
 
     # --- solution
     def has_leftovers(self) -> bool:
-        """Return whether threads or children of the script still run. Wait for what a process would wait for."""
+        """Return whether daemon threads or children of the script still run. Wait for its other threads to end."""
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()

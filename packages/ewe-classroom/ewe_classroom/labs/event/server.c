@@ -1,8 +1,8 @@
-/* The event loop: all clients, one thread. Run it with: ./server PORT DIRECTORY
+/* The event loop: one thread for all clients. Run it with: ./server PORT DIRECTORY
 
    epoll_pwait() -> the listening socket is ready: accept, and watch the connection
-         ^     +--> a connection can be read:      receive what is there; a whole head? then its response is to be sent
-         |     +--> a connection can be written:   send what the kernel takes, and keep the rest for the next time
+         ^     +--> a connection can be read:      receive its bytes; if the head is complete, prepare the response
+         |     +--> a connection can be written:   send as many bytes as the kernel takes, and keep the rest
          +------------- no call in between may block: while one client is served, all others wait */
 
 #include "conversation.h"
@@ -19,7 +19,7 @@
 
 #define EVENTS 64 /* at once */
 
-/* One connection: what has come, what is to be sent, and when the client was last heard. */
+/* One connection: the received bytes, the bytes to send, and the time of the last activity. */
 struct client {
     int connection;
     size_t used;
@@ -27,7 +27,7 @@ struct client {
     struct response response; /* data: NULL if there is none to send */
     time_t last;
     struct client *next, *before;
-    char buffer[MAX_HEAD + 1];
+    char buffer[MAX_HEAD_BYTES + 1];
 };
 
 static const char *root;
@@ -42,14 +42,14 @@ static void stop(int number)
     stopping = 1;
 }
 
-/* Watch a client for what it is waited for: reading, or writing while there is something to send. */
+/* Watch a client for reading, or for writing while there are bytes to send. */
 static void watch(struct client *client, int operation)
 {
     struct epoll_event event = {.data.ptr = client};
     /* --- solution */
     event.events = client->response.data ? EPOLLOUT : EPOLLIN;
     /* --- starter */
-    // /* While a response is not sent yet, it is the writing that must be waited for. */
+    // /* While a part of a response is not sent yet, wait until the socket can be written. */
     // event.events = EPOLLIN;
     /* --- end */
     epoll_ctl(loop, operation, client->connection, &event);
@@ -85,7 +85,7 @@ static void accept_one(void)
     int connection = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (connection < 0) {
         if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-            watch_listener(false); /* no descriptor is left: epoll_pwait() would return at once, again and again */
+            watch_listener(false); /* no descriptor is free: epoll_pwait() would return at once, again and again */
         return;
     }
     struct client *client = calloc(1, sizeof *client);
@@ -110,7 +110,7 @@ static void accept_one(void)
     /* --- end */
 }
 
-/* Prepare the response to the client's next request, if its head is whole. */
+/* Prepare the response to the client's next request if its head is complete. */
 static void answer(struct client *client)
 {
     /* --- solution */
@@ -130,7 +130,7 @@ static void answer(struct client *client)
     /* --- end */
 }
 
-/* Read from a client, or write to it, as much as there is; never wait. */
+/* Read from a client, or write to it, as much as possible without blocking. */
 static void serve(struct client *client)
 {
     /* --- solution */
@@ -163,24 +163,24 @@ static void serve(struct client *client)
     }
     answer(client);
     /* --- starter */
-    // /* recv() and send() return at once now, with what is possible. What is left must be remembered in the
-    //    client, until epoll says that more is possible. */
+    // /* recv() and send() return immediately, and do as much as is possible. Store the rest in the client
+    //    until epoll reports that more is possible. */
     // drop(client);
     /* --- end */
 }
 
-/* Drop clients that are silent; once the server is to end, all for whom no response is in progress. */
+/* Drop silent clients; after SIGTERM, drop all clients without a response in progress. */
 static void look(void)
 {
     /* --- solution */
     time_t now = time(NULL);
     for (struct client *client = clients, *next; client; client = next) {
         next = client->next;
-        if (now - client->last > SILENCE || (stopping && !client->response.data))
+        if (now - client->last > SILENCE_S || (stopping && !client->response.data))
             drop(client);
     }
     /* --- starter */
-    // /* No timeout of a socket ends the wait for a silent client here. Who does? */
+    // /* No timeout of a socket ends the wait for a silent client here. Find and drop the silent clients. */
     /* --- end */
 }
 
@@ -204,17 +204,18 @@ int main(int argc, char **argv)
     time_t deadline = 0, next_look = time(NULL) + 1;
     while (!stopping || (clients && time(NULL) < deadline)) {
         struct epoll_event events[EVENTS];
-        int patience = !listening && !stopping ? PAUSE_US / 1000 : clients ? 1000 : -1;
-        int count = epoll_pwait(loop, events, EVENTS, patience, &none);
+        int timeout_ms = !listening && !stopping ? PAUSE_US / 1000 : clients ? 1000 : -1;
+        int count = epoll_pwait(loop, events, EVENTS, timeout_ms, &none);
         bool was_listening = listening;
         for (int number = 0; number < count; number++) {
             if (events[number].data.ptr)
-                serve(events[number].data.ptr); /* each client stands in the list once, so none is dropped before */
+                /* each client is in the list only once, so no earlier event has dropped it */
+                serve(events[number].data.ptr);
             else
                 accept_one();
         }
         if (stopping && deadline == 0) {
-            deadline = time(NULL) + GRACE;
+            deadline = time(NULL) + GRACE_S;
             watch_listener(false);
             close(listener);
             look();

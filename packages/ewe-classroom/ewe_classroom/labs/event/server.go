@@ -1,8 +1,8 @@
-// The event loop: all clients, one goroutine. Build it with go build, run it with: ./server PORT DIRECTORY
+// The event loop: one goroutine for all clients. Build it with go build, run it with: ./server PORT DIRECTORY
 //
 //	epoll_wait() -> the listening socket is ready: accept, and watch the connection
-//	     ^     +--> a connection can be read:      receive what is there; a whole head? then its response is to be sent
-//	     |     +--> a connection can be written:   send what the kernel takes, and keep the rest for the next time
+//	     ^     +--> a connection can be read:      receive its bytes; if the head is complete, prepare the response
+//	     |     +--> a connection can be written:   send as many bytes as the kernel takes, and keep the rest
 //	     +------------- no call in between may block: while one client is served, all others wait
 //
 // Go's runtime has such a loop inside: a goroutine that waits in Read is parked with epoll. Here you write it yourself,
@@ -159,8 +159,8 @@ func (loop *Loop) lookAround() {
 	// --- end
 }
 
-// patience returns how many milliseconds epoll_wait() may wait; -1: until something happens.
-func (loop *Loop) patience() int {
+// timeout returns how many milliseconds epoll_wait() may wait; -1: until something happens.
+func (loop *Loop) timeout() int {
 	if !loop.listening && !loop.stopping {
 		return int(pause.Milliseconds())
 	}
@@ -181,7 +181,7 @@ func (loop *Loop) run() {
 	var deadline time.Time
 	nextLook := time.Now().Add(look)
 	for !loop.stopping || (len(loop.clients) > 0 && time.Now().Before(deadline)) {
-		count, _ := syscall.EpollWait(loop.epoll, found, loop.patience()) // EINTR: count is -1, and the loop goes on
+		count, _ := syscall.EpollWait(loop.epoll, found, loop.timeout()) // EINTR: count is -1, and the loop goes on
 		paused := !loop.listening
 		for number := 0; number < count; number++ {
 			descriptor := int(found[number].Fd)

@@ -1,8 +1,8 @@
-"""The event loop: all clients, one thread. Run it with: python3 server.py PORT DIRECTORY
+"""The event loop: one thread for all clients. Run it with: python3 server.py PORT DIRECTORY
 
 select() ─▶ the listening socket is ready: accept, and watch the connection
-   ▲   └──▶ a connection can be read:      receive what is there; a whole head? then its response is to be sent
-   │   └──▶ a connection can be written:   send what the kernel takes, and keep the rest for the next time
+   ▲   └──▶ a connection can be read:      receive its bytes; if the head is complete, prepare the response
+   │   └──▶ a connection can be written:   send as many bytes as the kernel takes, and keep the rest
    └──────────── no call in between may block: while one client is served, all others wait
 """
 
@@ -13,15 +13,15 @@ import signal
 import socket
 import time
 
-from conversation import SILENCE, BadRequest, main, refusal, response_to, split_head
+from conversation import SILENCE_S, BadRequest, main, refusal, response_to, split_head
 
-PAUSE = 0.05  # seconds without accepting when no descriptor is left
-GRACE = 10.0  # seconds that responses in progress have once the server is to end
-LOOK = 1.0  # seconds between two looks for silent clients
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor is free
+GRACE_S = 10.0  # seconds for the responses in progress after SIGTERM
+SILENCE_CHECK_S = 1.0  # seconds between two searches for silent clients
 
 
 class Client:
-    """One connection: what has come, what is to be sent, and when the client was last heard."""
+    """One connection: the received bytes, the bytes to send, and the time of the last activity."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -31,11 +31,11 @@ class Client:
         self.last = time.monotonic()
 
     def wanted(self) -> int:
-        """Return what to wait for."""
+        """Return the event to wait for."""
         # --- solution
         return selectors.EVENT_WRITE if self.outgoing else selectors.EVENT_READ
         # --- starter
-        # # While a response is not sent yet, it is the writing that must be waited for.
+        # # While a part of a response is not sent yet, wait until the socket can be written.
         # return selectors.EVENT_READ
         # --- end
 
@@ -48,39 +48,39 @@ class Loop:
         self.root = root
         self.selector = selectors.DefaultSelector()
         self.clients: set[Client] = set()
-        self.accept_from = 0.0  # on time.monotonic(): not before, since no descriptor was left
+        self.accept_from = 0.0  # time.monotonic() at the end of a pause in accepting; 0.0: no pause
         self.stopping = False
         listener.setblocking(False)
         self.selector.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serve until stop() and until the responses in progress are sent."""
+        """Serve clients until stop() is called and the responses in progress are sent."""
         deadline = float("inf")
-        next_look = time.monotonic() + LOOK
+        next_look = time.monotonic() + SILENCE_CHECK_S
         while not self.stopping or (self.clients and time.monotonic() < deadline):
-            for key, events in self.selector.select(self.patience()):
+            for key, events in self.selector.select(self.wait_limit()):
                 if key.fileobj is self.listener:
                     self.accept()
                 elif key.data is None:
-                    key.fileobj.recv(64)  # a signal has come, and its handler has run
+                    key.fileobj.recv(64)  # a signal has arrived, and its handler has run
                 elif key.data in self.clients:
                     self.serve(key.data, events)
             now = time.monotonic()
             if self.stopping and deadline == float("inf"):
-                deadline = now + GRACE
+                deadline = now + GRACE_S
                 self.refuse_new()
             if now >= next_look or self.accept_from:
-                next_look = now + LOOK
+                next_look = now + SILENCE_CHECK_S
                 self.look(now)
 
-    def patience(self) -> float | None:
-        """Return how long select() may wait, in seconds; None: until something happens."""
+    def wait_limit(self) -> float | None:
+        """Return the timeout of select() in seconds; None: wait for an event without a limit."""
         # --- solution
         if self.accept_from:
-            return PAUSE
-        return LOOK if self.clients else None
+            return ACCEPT_PAUSE_S
+        return SILENCE_CHECK_S if self.clients else None
         # --- starter
-        # # A loop without clients must not wake up at all. When must it?
+        # # A loop without clients must not wake up at all. When must a loop with clients wake up?
         # return None
         # --- end
 
@@ -90,9 +90,9 @@ class Loop:
         try:
             connection, _ = self.listener.accept()
         except BlockingIOError:
-            return  # the client has left meanwhile
-        except OSError:  # no descriptor is left: stop listening for a while, or select() would return at once
-            self.accept_from = time.monotonic() + PAUSE
+            return  # the client has disconnected meanwhile
+        except OSError:  # no descriptor is free: pause, because select() would return again immediately
+            self.accept_from = time.monotonic() + ACCEPT_PAUSE_S
             self.selector.unregister(self.listener)
             return
         connection.setblocking(False)
@@ -108,7 +108,7 @@ class Loop:
         # --- end
 
     def serve(self, client: Client, events: int) -> None:
-        """Read from a client, or write to it, as much as there is; never wait."""
+        """Read from a client, or write to it, as much as possible without blocking."""
         # --- solution
         try:
             if events & selectors.EVENT_WRITE:
@@ -127,13 +127,13 @@ class Loop:
         if not client.outgoing:
             self.answer(client)
         # --- starter
-        # # recv() and send() return at once now, and do as much as is possible. What is left must be remembered in
-        # # the client, until select() says that more is possible.
+        # # recv() and send() return immediately, and do as much as is possible. Store the rest in the client until
+        # # select() reports that more is possible.
         # raise NotImplementedError("read from the client, or write to it")
         # --- end
 
     def answer(self, client: Client) -> None:
-        """Prepare the response to the client's next request, if its head is whole; end what has ended."""
+        """Prepare the response to the client's next request if its head is complete; close finished connections."""
         # --- solution
         if not client.keeps_open or self.stopping:
             return self.drop(client)
@@ -158,15 +158,15 @@ class Loop:
         client.connection.close()
 
     def look(self, now: float) -> None:
-        """Drop clients that are silent, and listen again after a pause."""
+        """Drop silent clients, and accept again after a pause."""
         # --- solution
-        for client in [each for each in self.clients if now - each.last > SILENCE]:
+        for client in [each for each in self.clients if now - each.last > SILENCE_S]:
             self.drop(client)
         if self.accept_from and now >= self.accept_from and not self.stopping:
             self.accept_from = 0.0
             self.selector.register(self.listener, selectors.EVENT_READ)
         # --- starter
-        # # No settimeout() ends the wait for a silent client here. Who does?
+        # # settimeout() does not work with non-blocking sockets. Find and drop the silent clients here.
         # pass
         # --- end
 
@@ -186,7 +186,7 @@ class Loop:
 def serve(listener: socket.socket, root: str, workers: int) -> None:
     """Run the loop until SIGTERM."""
     loop = Loop(listener, root)
-    # A signal does not end select() by itself: the byte that Python writes into this pipe for it does.
+    # A signal alone does not end select(). Python also writes a byte to this socket, and the byte ends it.
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno())

@@ -18,7 +18,7 @@
 static volatile sig_atomic_t children; /* that have not been reaped */
 static volatile sig_atomic_t stopping;
 
-/* Read the status of every child that has ended: until then the kernel keeps each as a zombie. */
+/* Read the status of every ended child. Until then each of them stays a zombie. */
 static void reap(int number)
 {
     (void)number;
@@ -28,7 +28,7 @@ static void reap(int number)
         children--;
     errno = saved;
     /* --- starter */
-    // /* One SIGCHLD may stand for several children. What if none has ended yet? */
+    // /* One SIGCHLD may stand for several children. waitpid() must not block if no child has ended. */
     /* --- end */
 }
 
@@ -38,7 +38,7 @@ static void stop(int number)
     stopping = 1;
 }
 
-/* Fork a child that holds the conversation. The parent lets the connection go. */
+/* Fork a child that runs the conversation. The parent closes its copy of the connection. */
 static void start_child(int listener, int connection, const char *root)
 {
     /* --- solution */
@@ -57,17 +57,17 @@ static void start_child(int listener, int connection, const char *root)
         close(listener);
         converse(connection, root);
         close(connection);
-        _exit(0); /* never back into the loop of the parent */
+        _exit(0); /* the child must not continue the loop of the parent */
     }
     if (pid > 0)
         children++;
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (pid < 0)
-        usleep(PAUSE_US); /* no process is left */
-    close(connection);    /* the client sees the end when the child closes its copy */
+        usleep(PAUSE_US); /* the limit of processes is reached */
+    close(connection);    /* the connection ends when the child closes its copy */
     /* --- starter */
-    // /* The child has a copy of every descriptor of its parent, and the parent keeps its own. Who closes what?
-    //    And where does the child end? */
+    // /* Parent and child now both have every descriptor. Which process closes the connection, which one the
+    //    listening socket? Where does the child end? */
     // (void)listener;
     // if (fork() == 0)
     //     converse(connection, root);
@@ -102,15 +102,15 @@ int main(int argc, char **argv)
     }
     close(listener);
     /* --- solution */
-    time_t deadline = time(NULL) + GRACE;
+    time_t deadline = time(NULL) + GRACE_S;
     while (children > 0 && time(NULL) < deadline)
         usleep(PAUSE_US); /* reap() runs in between */
     if (children > 0) {
         signal(SIGTERM, SIG_IGN);
-        kill(0, SIGTERM); /* what is left of this process group */
+        kill(0, SIGTERM); /* the remaining processes of this process group */
     }
     /* --- starter */
-    // /* Children that are still there when their parent has ended belong to nobody. */
+    // /* Children that still run when their parent ends become orphans. */
     /* --- end */
     return 0;
 }

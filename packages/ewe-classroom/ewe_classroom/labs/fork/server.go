@@ -6,8 +6,8 @@
 //
 // Go has no fork(). A child of fork() has only the thread that called it, and Go's runtime needs its other threads: the
 // collector, the poller. syscall.ForkExec does both steps in one: it forks, and the child at once becomes a new program.
-// This server starts itself again. The child inherits what it is given by name, and nothing else, because Go opens every
-// descriptor with close-on-exec. In C and Python a child begins with a copy of everything; here it begins with nothing.
+// This server starts itself again. The child inherits only the descriptors that the parent names, because Go opens every
+// descriptor with close-on-exec. In C and Python a child begins with a copy of the parent's memory; here it does not.
 package main
 
 import (
@@ -26,7 +26,7 @@ const (
 	self  = "/proc/self/exe" // this program
 )
 
-// Children are the processes that hold a conversation.
+// Children are the processes that run a conversation.
 type Children struct {
 	lock sync.Mutex
 	pids map[int]bool
@@ -40,10 +40,10 @@ func NewChildren() *Children {
 	return children
 }
 
-// Start starts this program again for a connection, and keeps the child's number.
+// Start starts this program again for a connection, and stores the child's process id.
 func (children *Children) Start(connection *os.File) error {
 	// --- solution
-	// The lock is held around the start: a child may end, and be reaped, before ForkExec has returned.
+	// Hold the lock during the start: the child may end, and be reaped, before ForkExec has returned.
 	children.lock.Lock()
 	defer children.lock.Unlock()
 	pid, err := syscall.ForkExec(self, os.Args, &syscall.ProcAttr{
@@ -61,7 +61,7 @@ func (children *Children) Start(connection *os.File) error {
 	// --- end
 }
 
-// Reap reads the status of each child that has ended.
+// Reap reads the status of each ended child.
 func (children *Children) Reap() {
 	// --- solution
 	children.lock.Lock()
@@ -80,11 +80,11 @@ func (children *Children) Reap() {
 		children.none.Broadcast()
 	}
 	// --- starter
-	// // A child that has ended stays a zombie until its status is read: syscall.Wait4. Do equal signals count?
+	// // An ended child stays a zombie until syscall.Wait4 has read its status. One SIGCHLD may stand for several.
 	// --- end
 }
 
-// Drain waits until no child is left; those that are left after the time of grace are killed.
+// Drain waits until no child is left, and kills the children that still run after the time of grace.
 func (children *Children) Drain() {
 	// --- solution
 	late := time.AfterFunc(grace, func() {
@@ -101,11 +101,11 @@ func (children *Children) Drain() {
 		children.none.Wait()
 	}
 	// --- starter
-	// // No process may be left when the server has ended.
+	// // No process may remain when the server has ended.
 	// --- end
 }
 
-// beChild holds the conversation of descriptor 3.
+// beChild runs the conversation of descriptor 3.
 func beChild(root string) {
 	file := os.NewFile(given, "connection")
 	connection, err := net.FileConn(file)
@@ -136,7 +136,7 @@ func main() {
 			if errors.Is(err, net.ErrClosed) {
 				break
 			}
-			if err != nil { // no descriptor is left, or the client has left already
+			if err != nil { // no descriptor is free, or the client has disconnected already
 				time.Sleep(pause)
 				continue
 			}
@@ -146,12 +146,12 @@ func main() {
 				err = children.Start(copied)
 				copied.Close()
 			}
-			connection.Close() // a copy that the parent keeps would keep the client waiting for the end
+			connection.Close() // the connection would not end while the parent has a copy
 			if err != nil {
-				time.Sleep(pause) // no descriptor or no process is left
+				time.Sleep(pause) // no descriptor or process is free
 			}
 			// --- starter
-			// // This starter serves everyone itself. Give the connection to a child, and let go of it here.
+			// // This starter serves all clients itself. Give the connection to a child, and close the copy here.
 			// Converse(connection, root)
 			// connection.Close()
 			// --- end

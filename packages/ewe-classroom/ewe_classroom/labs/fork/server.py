@@ -13,14 +13,14 @@ import time
 
 from conversation import converse, main
 
-PAUSE = 0.05  # seconds without accepting when no descriptor or no process is left
-GRACE = 10.0  # seconds that conversations in progress have once the server is to end
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor or process is free
+GRACE_S = 10.0  # seconds for the conversations in progress after SIGTERM
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
 children: set[int] = set()
 
 
 def reap(number: int, frame: object) -> None:
-    """Read the status of every child that has ended: until then the kernel keeps each as a zombie (SIGCHLD)."""
+    """Handle SIGCHLD: read the status of every ended child. Until then each of them stays a zombie."""
     # --- solution
     while True:
         try:
@@ -28,20 +28,21 @@ def reap(number: int, frame: object) -> None:
         except ChildProcessError:
             return  # there are no children
         if pid == 0:
-            return  # the others still run
+            return  # the remaining children still run
         children.discard(pid)
     # --- starter
-    # # One SIGCHLD may stand for several children, since equal signals are not counted. What if none has ended yet?
+    # # One SIGCHLD may stand for several children, because the kernel does not count equal signals. waitpid() must
+    # # not block if no child has ended.
     # pass
     # --- end
 
 
 class Stop(Exception):
-    """The server is to end (SIGTERM)."""
+    """SIGTERM has arrived: the server has to end."""
 
 
 def stop(number: int, frame: object) -> None:
-    """End the loop that accepts, wherever it is."""
+    """Interrupt the loop that accepts connections."""
     raise Stop
 
 
@@ -54,7 +55,7 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                time.sleep(PAUSE)
+                time.sleep(ACCEPT_PAUSE_S)
                 continue
             start_child(listener, connection, root)
     except Stop:
@@ -63,14 +64,14 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
 
 
 def start_child(listener: socket.socket, connection: socket.socket, root: str) -> None:
-    """Fork a child that holds the conversation. The parent lets the connection go."""
+    """Fork a child that runs the conversation. The parent closes its copy of the connection."""
     # --- solution
-    with connection:  # the parent's copy is closed: the client sees the end when the child closes its own
+    with connection:  # close the parent's copy, so that the connection ends when the child closes its copy
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             pid = os.fork()
-        except OSError:  # no process is left
-            time.sleep(PAUSE)
+        except OSError:  # the limit of processes is reached
+            time.sleep(ACCEPT_PAUSE_S)
             pid = -1
         if pid == 0:
             be_child(listener, connection, root)
@@ -78,8 +79,8 @@ def start_child(listener: socket.socket, connection: socket.socket, root: str) -
             children.add(pid)  # SIGCHLD is blocked, so the child has not been reaped yet
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     # --- starter
-    # # The child has a copy of every descriptor of its parent, and the parent keeps its own. Who closes what?
-    # # And where does the child end?
+    # # Parent and child now both have every descriptor. Which process closes the connection, which one the
+    # # listening socket? Where does the child end?
     # pid = os.fork()
     # if pid == 0:
     #     converse(connection, root)
@@ -87,25 +88,25 @@ def start_child(listener: socket.socket, connection: socket.socket, root: str) -
 
 
 def end_children() -> None:
-    """Wait for the children, and end those that are still there after GRACE seconds."""
+    """Wait for the children; kill the children that still run after GRACE_S seconds."""
     # --- solution
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + GRACE_S
     while children and time.monotonic() < deadline:
-        time.sleep(PAUSE)  # reap() runs in between
+        time.sleep(ACCEPT_PAUSE_S)  # reap() runs in between
     for pid in list(children):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
     # --- starter
-    # # Children that are still there when their parent has ended belong to nobody.
+    # # Children that still run when their parent ends become orphans.
     # pass
     # --- end
 
 
 # --- solution
 def be_child(listener: socket.socket, connection: socket.socket, root: str) -> None:
-    """Hold one conversation in a new process; never return."""
+    """Run one conversation in a new process; never return."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -116,7 +117,7 @@ def be_child(listener: socket.socket, connection: socket.socket, root: str) -> N
         connection.close()
         status = 0
     finally:
-        os._exit(status)  # never back into the loop of the parent
+        os._exit(status)  # the child must not continue the loop of the parent
 
 
 # --- end

@@ -1,9 +1,10 @@
-"""Measure a server: closed loops with more and more clients, then open loops. Run it with: python3 measure.py
+"""Measure a server with closed loops of more and more clients, then with open loops. Run: python3 measure.py
 
     closed loop    N clients: each sends, waits for its response, and sends again     the load waits for the server
     open loop      requests are due by the clock, also while the server is slow       the load does not wait
 
-It starts queue_server.py, and writes runs.json beside the server's log. Then: ewe-grade --lab measure runs.json
+This program starts queue_server.py, and writes runs.json beside the server's log. Then grade the data:
+ewe-grade --lab measure runs.json
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from pathlib import Path
 
 # --- solution
 CLIENTS = (1, 2, 4, 8, 16)
-RATES = (0.4, 0.75)  # of the best rate of the closed loops
+RATES = (0.4, 0.75)  # shares of the best rate of the closed loops
 REPETITIONS = 3
 SECONDS = 2.0  # of each run
 # --- starter
-# # What is too little here? `ewe-grade` says it.
+# # These values are too small. `ewe-grade` tells you which.
 # CLIENTS = (1, 2)
-# RATES = (0.4,)  # of the best rate of the closed loops
+# RATES = (0.4,)  # shares of the best rate of the closed loops
 # REPETITIONS = 1
 # SECONDS = 1.0  # of each run
 # --- end
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-PATIENCE = 30.0  # seconds that one response may take
+RESPONSE_TIMEOUT_S = 30.0  # timeout of one response, in seconds
 
-Requests = list[tuple[float, float, float]]  # when each was due, sent and done
+Requests = list[tuple[float, float, float]]  # the times due, sent and done of each request
 
 
 def exchange(port: int) -> None:
     """Send one request, and read its response to the end."""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+    with socket.create_connection(("127.0.0.1", port), RESPONSE_TIMEOUT_S) as client:
         client.sendall(REQUEST)
         while client.recv(65536):
             pass
 
 
 def closed_loop(port: int, clients: int, seconds: float) -> tuple[float, Requests]:
-    """Have clients ask again and again for some seconds; return when that began, and all requests."""
+    """Let clients send requests for some seconds; return the time of the start, and all requests."""
     began = time.monotonic()
     requests: Requests = []
 
@@ -54,11 +55,11 @@ def closed_loop(port: int, clients: int, seconds: float) -> tuple[float, Request
             exchange(port)
             requests.append((sent, sent, time.monotonic()))
         # --- starter
-        # # A client that thinks between two requests is not always there: N = X (R + Z).
+        # # A client that thinks between two requests is not always busy: N = X (R + Z).
         # while (sent := time.monotonic()) < began + seconds:
         #     exchange(port)
         #     done = time.monotonic()
-        #     if done < began + seconds:  # and what of the requests that are under way at the end?
+        #     if done < began + seconds:  # this omits the requests in progress at the end
         #         requests.append((sent, sent, done))
         #     time.sleep(0.01)
         # --- end
@@ -72,7 +73,7 @@ def closed_loop(port: int, clients: int, seconds: float) -> tuple[float, Request
 
 
 def open_loop(port: int, rate: float, seconds: float) -> tuple[float, Requests]:
-    """Send requests when they are due: `rate` in each second. Return when that began, and all requests."""
+    """Send requests when they are due, `rate` a second; return the time of the start, and all requests."""
     began = time.monotonic()
     requests: Requests = []
     # --- solution
@@ -91,7 +92,7 @@ def open_loop(port: int, rate: float, seconds: float) -> tuple[float, Requests]:
     for thread in threads:
         thread.join()
     # --- starter
-    # # Is this an open loop? Ask: what does it send while the server stands still?
+    # # Is this an open loop? How many requests does it send while the server stalls?
     # while (sent := time.monotonic()) < began + seconds:
     #     exchange(port)
     #     done = time.monotonic()
@@ -102,12 +103,12 @@ def open_loop(port: int, rate: float, seconds: float) -> tuple[float, Requests]:
 
 
 def summary(requests: Requests, began: float, seconds: float) -> dict[str, float]:
-    """Return rate, mean and 99th percentile of a run. Times count from when a request was due."""
+    """Return rate, mean and 99th percentile of a run. Times count from the due time of a request."""
     # --- solution
     times = sorted(done - due for due, _, done in requests)
     completed = sum(done <= began + seconds for _, _, done in requests)
     # --- starter
-    # # done - sent, or done - due? And which responses make the rate?
+    # # Is the response time done - sent, or done - due? Which responses count for the rate?
     # times = sorted(done - sent for _, sent, done in requests)
     # completed = len(requests)
     # --- end
@@ -148,14 +149,14 @@ def note(
     figures: dict[str, float],
 ) -> None:
     """Add a run to the list, and print its figures."""
-    of = {"kind": kind, **load, "repetition": repetition}
-    runs.append({**of, "began": began, "seconds": seconds, **figures, "requests": requests})
+    identity = {"kind": kind, **load, "repetition": repetition}
+    runs.append({**identity, "began": began, "seconds": seconds, **figures, "requests": requests})
     shown = ", ".join(f"{name} {value:.1f}" for name, value in figures.items())
     print(f"{kind:7} {next(iter(load.values())):4}  {shown}", flush=True)
 
 
 def main() -> None:
-    """Start the server, measure it, end it, and write what was measured."""
+    """Start the server, measure it, end it, and write the results."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -165,7 +166,7 @@ def main() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            server.stdout.readline()  # it is ready
+            server.stdout.readline()  # wait until the server is ready
             runs = measure(port, seconds)
         finally:
             server.terminate()

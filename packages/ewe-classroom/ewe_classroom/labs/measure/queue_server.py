@@ -1,10 +1,10 @@
-"""A server to measure: one clerk, a queue before him, and now and then he stands still.
+"""A server to measure: it has one clerk and a queue, and stalls periodically.
 
     python3 queue_server.py PORT LOG [SERVICE_MS [STALL_MS EVERY_MS]]
 
-Each request takes the clerk SERVICE_MS. Once in EVERY_MS he does nothing for STALL_MS, as a program does while it
-collects garbage or waits for a disk. LOG gets a line for each request: arrival, start and end, in seconds of
-time.monotonic().
+The clerk needs SERVICE_MS for each request. At the end of every EVERY_MS the clerk stalls for STALL_MS, like a
+program that collects garbage or waits for a disk. LOG gets a line for each request: arrival, start and end, in
+seconds of time.monotonic().
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ndo
 
 
 class Clerk:
-    """The one who serves. Who comes first is served first."""
+    """The clerk serves one request at a time, in the order of arrival."""
 
     def __init__(self, service: float, stall: float, every: float, log: str) -> None:
         self.service, self.stall, self.every = service, stall, every
@@ -30,7 +30,7 @@ class Clerk:
         self.log = open(log, "w", buffering=1)
 
     def serve(self, connection: socket.socket, arrival: float, number: int) -> None:
-        """Wait for one's turn, be served, answer."""
+        """Wait until this request is next, serve it, and send the response."""
         with self.free:
             while number != self.serving:
                 self.free.wait()
@@ -48,7 +48,7 @@ class Clerk:
                 return
 
     def rest_of_stall(self, now: float) -> float:
-        """Return how long the clerk still stands still: each period ends with a stall."""
+        """Return the rest of a stall in seconds, 0.0 outside a stall. Each period ends with a stall."""
         if not self.stall:
             return 0.0
         within = (now - self.began) % self.every
@@ -56,7 +56,7 @@ class Clerk:
 
 
 def main() -> None:
-    """Accept, read a head, and queue up."""
+    """Accept connections, read their heads, and give each request to a thread that waits for the clerk."""
     if len(sys.argv) not in (3, 4, 6):
         sys.exit(f"usage: {sys.argv[0]} PORT LOG [SERVICE_MS [STALL_MS EVERY_MS]]")
     given = [float(word) / 1000 for word in sys.argv[3:]]

@@ -11,14 +11,14 @@ ROOM = 64  # connections that may wait in the queue
 
 
 class Mine(Processor):
-    """A fixed number of threads holds the conversations; self.config.poolthreads says how many."""
+    """A fixed number of threads runs the conversations: self.config.poolthreads."""
 
     name = "mine"
     many_threads = True
-    ceiling = 1000
+    connection_limit = 1000
 
     def serve(self, listener):
-        """Accept until the server is to stop; return once every conversation has ended."""
+        """Accept connections until the server stops; return when every conversation has ended."""
         # --- solution
         self.waiting = deque()
         self.changed = threading.Condition()
@@ -27,13 +27,13 @@ class Mine(Processor):
         while not listener.closed:
             accepted = self.next(listener)
             if accepted is not None:
-                self.put(self.meet(accepted))
+                self.put(self.stream_of(accepted))
         self.drain()
         # --- starter
-        # # hold() runs a whole conversation, here in the only thread. Start self.config.poolthreads threads, and
-        # # give them the streams that meet() makes, in the order of their coming.
+        # # run() runs a whole conversation, here in the only thread. Start self.config.poolthreads threads, and
+        # # give them the streams of stream_of() in the order of their arrival.
         # for accepted in listener:
-        #     self.hold(self.meet(accepted))
+        #     self.run(self.stream_of(accepted))
         # --- end
 
     # --- solution
@@ -46,13 +46,13 @@ class Mine(Processor):
             self.changed.notify_all()
 
     def work(self):
-        """Take the first stream, hold its conversation, and so on."""
+        """Take one stream after the other, and run its conversation."""
         while True:
             with self.changed:
                 while not self.waiting:
                     self.changed.wait()
                 stream = self.waiting.popleft()
                 self.changed.notify_all()
-            self.hold(stream)
+            self.run(stream)
 
     # --- end

@@ -1,4 +1,4 @@
-/* The pool: n threads, a bounded queue before them. Run it with: ./server PORT DIRECTORY WORKERS
+/* The pool: n threads and a bounded queue. Run it with: ./server PORT DIRECTORY WORKERS
 
    main thread: accept -> put -> [ queue, bounded ] -> get -> worker 1 of n: conversation, and again
                  waits while the queue is full          +---> worker n of n  each waits while it is empty */
@@ -25,7 +25,7 @@ static volatile sig_atomic_t stopping;
 static struct {
     int items[ROOM];
     int first, count;
-    int busy; /* workers that hold a conversation */
+    int busy; /* workers in a conversation */
     bool closed;
     pthread_mutex_t lock;
     pthread_cond_t not_empty, not_full, idle;
@@ -53,7 +53,7 @@ static void put(int item)
     queue.count++;
     pthread_cond_signal(&queue.not_empty);
     /* --- starter */
-    // /* Wait without spinning while the queue is full; then wake one who waits for an item. */
+    // /* Wait without spinning while the queue is full; then wake one thread that waits for an item. */
     // queue.items[(queue.first + queue.count) % ROOM] = item;
     // queue.count++;
     /* --- end */
@@ -67,7 +67,7 @@ static int get(void)
     pthread_mutex_lock(&queue.lock);
     /* --- solution */
     while (queue.count == 0 && !queue.closed)
-        pthread_cond_wait(&queue.not_empty, &queue.lock); /* and test again: another worker may have been first */
+        pthread_cond_wait(&queue.not_empty, &queue.lock); /* and test again: another worker may have taken the item */
     if (queue.count > 0) {
         item = queue.items[queue.first];
         queue.first = (queue.first + 1) % ROOM;
@@ -76,7 +76,7 @@ static int get(void)
         pthread_cond_signal(&queue.not_full);
     }
     /* --- starter */
-    // /* This wait takes a whole core. And who may take the item between the unlock and the lock? */
+    // /* This wait uses a whole core. Between the unlock and the lock, another worker may take the item. */
     // while (queue.count == 0 && !queue.closed) {
     //     pthread_mutex_unlock(&queue.lock);
     //     pthread_mutex_lock(&queue.lock);
@@ -92,7 +92,7 @@ static int get(void)
     return item;
 }
 
-/* Be a worker: take a connection, hold its conversation, close it, and so on. */
+/* Take one connection after the other, run its conversation, and close it. */
 static void *work(void *argument)
 {
     (void)argument;
@@ -106,7 +106,7 @@ static void *work(void *argument)
         pthread_mutex_unlock(&queue.lock);
     }
     /* --- starter */
-    // /* One connection, and this worker ends. `busy` counts those who hold one. */
+    // /* This worker ends after one connection. `busy` counts the workers in a conversation. */
     // int connection = get();
     // converse(connection, root);
     // close(connection);
@@ -114,12 +114,12 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Let the workers finish what is in the queue, GRACE seconds at most. */
+/* Let the workers serve the rest of the queue, for at most GRACE_S seconds. */
 static void drain(void)
 {
     struct timespec deadline;
     clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += GRACE;
+    deadline.tv_sec += GRACE_S;
     pthread_mutex_lock(&queue.lock);
     queue.closed = true;
     pthread_cond_broadcast(&queue.not_empty);
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
             put(connection);
             /* --- solution */
             /* --- starter */
-            // /* Start `workers` threads before the first client comes. This starter serves everyone itself. */
+            // /* Start `workers` threads before the first client comes. This starter serves all clients itself. */
             // work(NULL);
             /* --- end */
         } else if (errno != EINTR) {

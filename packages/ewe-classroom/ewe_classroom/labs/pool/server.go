@@ -1,4 +1,4 @@
-// The pool: n goroutines, a bounded queue before them. Build it with go build, run it with:
+// The pool: n goroutines and a bounded queue. Build it with go build, run it with:
 // ./server PORT DIRECTORY WORKERS
 package main
 
@@ -39,7 +39,7 @@ func (queue *Queue) Put(item net.Conn) {
 	queue.items = append(queue.items, item)
 	queue.notEmpty.Signal()
 	// --- starter
-	// // Wait without spinning while the queue is full; then wake one who waits for an item.
+	// // Wait without spinning while the queue is full; then wake one thread that waits for an item.
 	// queue.items = append(queue.items, item)
 	// --- end
 }
@@ -50,7 +50,7 @@ func (queue *Queue) Get() net.Conn {
 	defer queue.lock.Unlock()
 	// --- solution
 	for len(queue.items) == 0 && !queue.closed {
-		queue.notEmpty.Wait() // and test again: another worker may have been first
+		queue.notEmpty.Wait() // and test again: another worker may have taken the item
 	}
 	if len(queue.items) == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (queue *Queue) Get() net.Conn {
 	queue.notFull.Signal()
 	return item
 	// --- starter
-	// // This wait takes a whole core.
+	// // This wait uses a whole core.
 	// for len(queue.items) == 0 && !queue.closed {
 	// 	queue.lock.Unlock()
 	// 	queue.lock.Lock()
@@ -74,7 +74,7 @@ func (queue *Queue) Get() net.Conn {
 	// --- end
 }
 
-// Close lets all who wait for a connection know that none will come.
+// Close closes the queue, and wakes all goroutines that wait for a connection.
 func (queue *Queue) Close() {
 	queue.lock.Lock()
 	defer queue.lock.Unlock()
@@ -110,7 +110,7 @@ func main() {
 			queue.Put(connection)
 			// --- solution
 			// --- starter
-			// // Start `workers` goroutines before the first client comes. This starter serves everyone itself.
+			// // Start `workers` goroutines before the first client comes. This starter serves all clients itself.
 			// if waiting := queue.Get(); waiting != nil {
 			// 	Converse(waiting, root)
 			// }

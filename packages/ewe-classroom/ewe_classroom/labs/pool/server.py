@@ -1,9 +1,9 @@
-"""The pool: n threads, a bounded queue before them. Run it with: python3 server.py PORT DIRECTORY WORKERS
+"""The pool: n threads and a bounded queue. Run it with: python3 server.py PORT DIRECTORY WORKERS
 
     main thread: accept ─▶ put ─▶ [ queue, bounded ] ─▶ get ─▶ worker 1 of n: conversation, and again
                   waits while the queue is full           └──▶ worker n of n   each waits while it is empty
 
-n conversations at a time and never more, no busy waiting, and connections are served in the order of their coming.
+The pool runs at most n conversations at a time, in the order of their arrival, and never waits busily.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections import deque
 
 from conversation import converse, main
 
-PAUSE = 0.05  # seconds without accepting when no descriptor is left
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor is free
 ROOM = 64  # connections that may wait in the queue
-GRACE = 10.0  # seconds that conversations in progress have once the server is to end
+GRACE_S = 10.0  # seconds for the conversations in progress after SIGTERM
 
 
 class Stop(Exception):
-    """The server is to end (SIGTERM)."""
+    """SIGTERM has arrived: the server has to end."""
 
 
 def stop(number: int, frame: object) -> None:
-    """End the loop that accepts, wherever it is."""
+    """Interrupt the loop that accepts connections."""
     raise Stop
 
 
 class Queue:
     """A bounded queue: put() waits while it is full, get() while it is empty. Any thread may call both.
 
-    close(): put nothing more; get() returns what is left, and then None to every caller.
+    After close(), no thread may call put(). get() returns the remaining items, and then None to every caller.
     """
 
     def __init__(self, room: int) -> None:
@@ -53,7 +53,7 @@ class Queue:
             self.items.append(item)
             self.not_empty.notify()
         # --- starter
-        # # Wait without spinning while the queue is full; then wake one who waits for an item.
+        # # Wait without spinning while the queue is full. Then wake one thread that waits for an item.
         # self.items.append(item)
         # --- end
 
@@ -69,20 +69,20 @@ class Queue:
             self.not_full.notify()
             return item
         # --- starter
-        # # This wait takes a whole core. And between the test and popleft(), another worker may take the last item.
+        # # This wait uses a whole core. Between the test and popleft(), another worker may take the last item.
         # while not self.items:
         #     pass
         # return self.items.popleft()
         # --- end
 
     def close(self) -> None:
-        """Let all who wait for an item know that none will come."""
+        """Close the queue, and wake all threads that wait for an item."""
         # --- solution
         with self.lock:
             self.closed = True
             self.not_empty.notify_all()
         # --- starter
-        # # Who is asleep in get(), and who wakes them?
+        # # Several threads may sleep in get(). Wake all of them.
         # self.closed = True
         # --- end
 
@@ -100,17 +100,17 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                time.sleep(PAUSE)
+                time.sleep(ACCEPT_PAUSE_S)
                 continue
             queue.put(connection)
     except Stop:
         listener.close()
     queue.close()
-    end = time.monotonic() + GRACE
+    end = time.monotonic() + GRACE_S
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
     # --- starter
-    # # Start `workers` threads before the first client comes. This starter serves everyone itself.
+    # # Start `workers` threads before the first client comes. This starter serves all clients in the main thread.
     # while True:
     #     connection, _ = listener.accept()
     #     queue.put(connection)
@@ -119,13 +119,13 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
 
 
 def work(queue: Queue, root: str) -> None:
-    """Be a worker: take a connection, hold its conversation, close it, and so on."""
+    """Take one connection after the other, run its conversation, and close it."""
     # --- solution
     while (connection := queue.get()) is not None:
         with connection:
             converse(connection, root)
     # --- starter
-    # # One connection, and this worker ends. What if the conversation raises?
+    # # This worker ends after one connection. What if the conversation raises an exception?
     # connection = queue.get()
     # converse(connection, root)
     # --- end

@@ -1,4 +1,4 @@
-"""The trace: one line for each event, in the file that the variable EWE_TRACE names. Given, and complete.
+"""The trace: one line for each event, in the file that EWE_TRACE names. This module is given, and complete.
 
     SECONDS EVENT CLIENT WORKER TARGET
     8123.551207 arrival 40112 - /sizes/a          the request is in the server, and waits
@@ -6,9 +6,10 @@
     8123.602544 completion 40112 2 /sizes/a       its response has been sent
     8123.602811 drop 40118 - /sizes/bb            it is refused (503), since the queue is full
 
-CLIENT is the client's port, which is all that tells two clients apart. SECONDS come from the monotonic clock. Each
-line is one write() to a file opened with O_APPEND, so that lines of several processes are not mixed. Write a line
-when its event happens: the grader compares the trace with what the clients see, step by step.
+CLIENT is the client's port, because only the port distinguishes clients of one machine. SECONDS come from the
+monotonic clock. Each line is one write() to a file opened with O_APPEND, so that lines of several processes do not
+mix. Write a line when its event happens: the grader compares the trace with its clients' observations, step by
+step.
 """
 
 from __future__ import annotations

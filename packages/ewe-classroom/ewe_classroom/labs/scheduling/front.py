@@ -1,9 +1,9 @@
-"""The front: one thread that accepts connections and reads the heads of requests. Given, and complete.
+"""The front: one thread that accepts connections and reads request heads. This file is given, and complete.
 
-    connection ─▶ its head comes in pieces; a selector watches all of them ─▶ whole: arrive(Request)
+    connection ─▶ its head comes in pieces; a selector watches all connections ─▶ head complete: arrive(Request)
 
-To schedule by the size of a file, a server has to know the request before it has a worker for it. A client that
-sends half a request must hold up nobody: the front never waits for a single client.
+To schedule by file size, a server has to read a request before it has a worker for it. A client that sends half a
+request must not delay other clients, so the front never waits for a single client.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import time
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from conversation import SILENCE, BadRequest, refusal, split_head
+from conversation import SILENCE_S, BadRequest, refusal, split_head
 from schedule import Request
 
-PAUSE = 0.05  # seconds without accepting when no descriptor is left
-SLOW = 60.0  # seconds that a client may take to read its response
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor is free
+READ_TIMEOUT_S = 60.0  # seconds that a client may take to read its response
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\nConnection: close\r\n\r\nbusy\n"
 
 
 class Stop(Exception):
-    """The server is to end (SIGTERM)."""
+    """SIGTERM has arrived: the server has to end."""
 
 
 def stop(number: int, frame: object) -> None:
-    """End the loop, wherever it is."""
+    """Interrupt the loop."""
     raise Stop
 
 
 class Arriving:
-    """A connection whose request has not come whole yet."""
+    """A connection with an incomplete request."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.buffer = b""
-        self.until = time.monotonic() + SILENCE
+        self.until = time.monotonic() + SILENCE_S
 
 
 def serve(listener: socket.socket, root: str, arrive: Callable[[Request, bytes], None]) -> None:
-    """Read requests until SIGTERM. arrive: told of each, with its head; it must not wait."""
+    """Read requests until SIGTERM. Call arrive(request, head) for each; arrive() must not block."""
     signal.signal(signal.SIGTERM, stop)
     listener.setblocking(False)
     with selectors.DefaultSelector() as selector:
@@ -71,7 +71,7 @@ def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     except BlockingIOError:
         return
     except OSError:
-        time.sleep(PAUSE)
+        time.sleep(ACCEPT_PAUSE_S)
         return
     connection.setblocking(False)
     selector.register(connection, selectors.EVENT_READ, Arriving(connection))
@@ -80,7 +80,7 @@ def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
 def read_on(
     arriving: Arriving, selector: selectors.BaseSelector, root: str, arrive: Callable[[Request, bytes], None]
 ) -> None:
-    """Read what has come of a request; pass it on when its head is whole."""
+    """Read the next bytes of a request. Pass the request on when its head is complete."""
     try:
         data = arriving.connection.recv(65536)
         head, _ = split_head(arriving.buffer + data)
@@ -97,7 +97,7 @@ def read_on(
     if head is not None:
         arriving.until = float("inf")
         selector.unregister(arriving.connection)
-        arriving.connection.settimeout(SLOW)
+        arriving.connection.settimeout(READ_TIMEOUT_S)
         client = arriving.connection.getpeername()[1]
         target = [*head.split(b" ", 2), b"", b""][1].decode("latin-1")
         arrive(Request(client, target, size_of(root, target), arriving.connection), head)
@@ -106,7 +106,7 @@ def read_on(
 
 
 def forget(arriving: Arriving, selector: selectors.BaseSelector) -> None:
-    """Close a connection whose request will not come."""
+    """Close a connection without a complete request."""
     selector.unregister(arriving.connection)
     arriving.connection.close()
 
@@ -116,11 +116,11 @@ def answer(connection: socket.socket, data: bytes) -> None:
     try:
         connection.send(data)
     except OSError:
-        pass  # the client has left
+        pass  # the client has disconnected
 
 
 def refuse(connection: socket.socket) -> None:
-    """Answer 503 to a request that was dropped, and close its connection."""
+    """Answer a dropped request with 503, and close its connection."""
     answer(connection, BUSY)
     connection.close()
 

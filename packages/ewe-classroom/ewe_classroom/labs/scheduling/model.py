@@ -1,8 +1,8 @@
-"""A model of ewe: a pool behind a schedule. Given, and complete. Run it with: ewe --model model:Mine 8080
+"""A model of ewe: a pool behind a schedule, given and complete. Run it with: ewe --model model:Mine 8080
 
-    main thread: accept, look at heads ─▶ schedule.put() ─▶ [ waiting ] ─▶ schedule.get() ─▶ worker: hold(stream)
+    main thread: accept, peek at heads ─▶ schedule.put() ─▶ [ waiting ] ─▶ schedule.get() ─▶ worker: run(stream)
 
-schedule.py is your work. A head is looked at with MSG_PEEK, which leaves the bytes for the conversation.
+schedule.py is your work. The main thread reads heads with MSG_PEEK, which leaves the bytes for the conversation.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from schedule import Request, Schedule
 
 from ewe.processors.base import Processor
 
-LOOK = 0.25  # seconds between two looks at clients that are too slow
-SILENCE = 10.0  # seconds until a connection without a whole head goes to a worker, which then refuses it
-MAX_HEAD = 16 * 1024  # bytes
+SILENCE_CHECK_S = 0.25  # seconds between two searches for slow clients
+# seconds after which a connection without a complete head goes to a worker, which refuses it
+SILENCE_S = 10.0
+MAX_HEAD_BYTES = 16 * 1024
 
 
 class Mine(Processor):
-    """A fixed number of threads holds conversations, in the order that the schedule says."""
+    """A fixed number of threads runs conversations, in the order of the schedule."""
 
     name = "mine"
     many_threads = True
-    ceiling = 1000
-    traces_itself = True  # schedule.py notes requests; ewe would note connections beside them
+    connection_limit = 1000
+    traces_itself = True  # schedule.py traces requests; without this, ewe would also trace connections
 
     def serve(self, listener):
-        """Accept until the server is to stop; return once every conversation has ended."""
+        """Accept connections until the server stops; return when every conversation has ended."""
         self.schedule = Schedule()
         self.arriving = {}
         threads = [
@@ -42,11 +43,11 @@ class Mine(Processor):
         for thread in threads:
             thread.start()
         while not listener.closed:
-            accepted, ready = listener.wait(LOOK, 16)
+            accepted, ready = listener.wait(SILENCE_CHECK_S, 16)
             for each in accepted:
                 number = each.socket.fileno()
-                self.arriving[number] = (each, time.monotonic() + SILENCE)
-                # Edge-triggered: epoll reports each part of a head once, though it is not read.
+                self.arriving[number] = (each, time.monotonic() + SILENCE_S)
+                # Edge-triggered: epoll reports each part of a head only once, although its bytes stay unread.
                 listener.watch(number, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
             late = [number for number, (_, until) in self.arriving.items() if until < time.monotonic()]
             for number in {*ready, *late} & self.arriving.keys():
@@ -59,10 +60,10 @@ class Mine(Processor):
         self.drain()
 
     def look(self, listener, number, late):
-        """Queue the request of a connection whose head is whole, or will not become whole."""
+        """Queue the request of a connection if its head is complete, or can no longer become complete."""
         accepted, _ = self.arriving[number]
         try:
-            head = accepted.socket.recv(MAX_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            head = accepted.socket.recv(MAX_HEAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             head = b"" if late else None
         except OSError:
@@ -70,7 +71,9 @@ class Mine(Processor):
         watch = select.poll()
         watch.register(number, select.POLLRDHUP)
         finished = bool(watch.poll(0))
-        if head is None or not (b"\r\n\r\n" in head or len(head) >= MAX_HEAD or finished or late or not head):
+        if head is None or not (
+            b"\r\n\r\n" in head or len(head) >= MAX_HEAD_BYTES or finished or late or not head
+        ):
             return
         listener.unwatch(number)
         del self.arriving[number]
@@ -87,7 +90,7 @@ class Mine(Processor):
             return 0
 
     def work(self, number):
-        """Be a worker: take the next request, hold its conversation, and so on."""
+        """Take one request after the other, and run its conversation."""
         while (request := self.schedule.get(number)) is not None:
-            self.hold(self.meet(request.connection))
+            self.run(self.stream_of(request.connection))
             self.schedule.done(request, number)

@@ -1,14 +1,14 @@
-"""The schedule: which request waits, which is next, and which has to go when the queue is full.
+"""The schedule: the waiting requests, the choice of the next one, and the choice of the one to drop.
 
-    put(request) ─▶ [ waiting: at most `room` ] ─▶ get(worker): the next one by the policy
-        └─▶ the request that has to go, if it was full      └─▶ done(request, worker)
+    put(request) ─▶ [ waiting: at most QUEUE ] ─▶ get(worker): the next request by the policy
+        └─▶ the dropped request, if the queue was full      └─▶ done(request, worker)
 
 The settings are variables of the server's environment:
 
-    POLICY    fifo: first come, first served. sff: the shortest file first; of equal ones, the first that came
-    QUEUE     how many requests may wait, beside those that workers have
-    DROP      who has to go when one more comes: newest, oldest, or largest (of equal ones, the last that came)
-    PATIENCE  sff: a request that so many later ones have overtaken is next, large or small
+    POLICY    fifo: first come, first served. sff: the shortest file first; of equal files, the first request
+    QUEUE     the number of requests that may wait, without those of the workers
+    DROP      the request to drop when the queue is full: newest, oldest, or largest (of equal ones, the last)
+    PATIENCE  sff: a request that so many later requests have overtaken is next, large or small
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ PATIENCE = int(os.environ.get("PATIENCE", "8"))
 
 @dataclass(eq=False)
 class Request:
-    """One request. client: its port. size: of the file, in bytes; 0 if there is none. connection: the server's."""
+    """One request. client: its port. size: the file size in bytes, 0 without a file."""
 
     client: int
     target: str
     size: int
     connection: Any
-    overtaken: int = 0  # by how many requests that came later
+    overtaken: int = 0  # the number of later requests that were served before this one
 
 
 class Schedule:
     """A bounded queue with a policy. Any thread may call any method."""
 
     def __init__(self) -> None:
-        self.waiting: list[Request] = []  # in the order of their coming
+        self.waiting: list[Request] = []  # in the order of arrival
         self.closed = False
         self.changed = threading.Condition()
         self.trace = Trace()
-        self.free = 0  # workers that wait in get(), and have not been given a request
+        self.free = 0  # workers that wait in get()
 
     def put(self, request: Request) -> Request | None:
-        """Let a request wait. Return the one that has to go, which may be this one: None if there is room."""
+        """Add a request to the queue. Return the request to drop, which may be this one; None if there was room."""
         # --- solution
         with self.changed:
             self.trace.note("arrival", request.client, request.target)
             self.waiting.append(request)
             dropped = None
-            # A free worker has not woken up yet, but it will take one of those that wait.
+            # A free worker has perhaps not woken up yet, but it will take one of the waiting requests.
             if len(self.waiting) > QUEUE + self.free:
                 dropped = self.victim()
                 self.waiting.remove(dropped)
@@ -62,7 +62,7 @@ class Schedule:
             self.changed.notify()
             return dropped
         # --- starter
-        # # How many may wait? And which events belong into the trace, here and below?
+        # # How many requests may wait? Which events belong into the trace, here and below?
         # with self.changed:
         #     self.waiting.append(request)
         #     self.changed.notify()
@@ -88,7 +88,7 @@ class Schedule:
             return request
 
     def next(self) -> Request:
-        """Return the request that is to be served next. The lock is held, and at least one request waits."""
+        """Return the request to serve next. The caller has the lock, and at least one request waits."""
         # --- solution
         if POLICY == "fifo":
             return self.waiting[0]
@@ -97,12 +97,12 @@ class Schedule:
                 return request
         return min(self.waiting, key=lambda request: request.size)  # min() takes the first of equal ones
         # --- starter
-        # # By which policy? And who waits without an end under this one?
+        # # Which policy is this? Which requests may starve under it?
         # return self.waiting[-1]
         # --- end
 
     def victim(self) -> Request:
-        """Return the request that has to go, since one too many waits. The lock is held."""
+        """Return the request to drop, because one request too many waits. The caller has the lock."""
         # --- solution
         if DROP == "oldest":
             return self.waiting[0]
@@ -110,7 +110,7 @@ class Schedule:
             return max(reversed(self.waiting), key=lambda request: request.size)
         return self.waiting[-1]
         # --- starter
-        # # The one that has just come is the last of those that wait. What does DROP say?
+        # # The newest request is the last one of the list. Use DROP.
         # return self.waiting[-1]
         # --- end
 
@@ -119,11 +119,11 @@ class Schedule:
         # --- solution
         self.trace.note("completion", request.client, request.target, worker)
         # --- starter
-        # # An event, too.
+        # # This is an event, too.
         # --- end
 
     def close(self) -> None:
-        """Let the workers end once no request waits."""
+        """Let the workers end when no request waits."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()

@@ -1,7 +1,7 @@
-"""A pool of workers behind a schedule. Run it with: python3 server.py PORT DIRECTORY WORKERS. Given, and complete.
+"""A pool of workers behind a schedule, given and complete. Run it with: python3 server.py PORT DIRECTORY WORKERS
 
     front: accept, read heads ─▶ schedule.put() ─▶ [ waiting ] ─▶ schedule.get() ─▶ worker 1 of n: response, close
-                                     └─▶ 503: has to go
+                                     └─▶ 503: dropped
 
 schedule.py is your work. Each connection has one request.
 """
@@ -16,11 +16,11 @@ import front
 from conversation import main, response_to
 from schedule import Request, Schedule
 
-GRACE = 10.0  # seconds that responses in progress have once the server is to end
+GRACE_S = 10.0  # seconds for the responses in progress after SIGTERM
 
 
 def serve(listener: socket.socket, root: str, workers: int) -> None:
-    """Start the workers, and let requests come in; at SIGTERM, let what waits be served."""
+    """Start the workers, and schedule requests; at SIGTERM, serve the waiting requests, then end."""
     schedule = Schedule()
     heads: dict[Request, bytes] = {}
     threads = [
@@ -39,21 +39,21 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
 
     front.serve(listener, root, arrive)
     schedule.close()
-    end = time.monotonic() + GRACE
+    end = time.monotonic() + GRACE_S
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
 
 
 def work(schedule: Schedule, heads: dict[Request, bytes], root: str, number: int) -> None:
-    """Be a worker: take the next request, send its response, close the connection, and so on."""
+    """Take one request after the other, send its response, and close the connection."""
     while (request := schedule.get(number)) is not None:
         with request.connection as connection:
             response, _ = response_to(heads.pop(request), root)
             try:
-                # HTTP/1.1 keeps a connection open unless the response says otherwise.
+                # HTTP/1.1 keeps a connection open unless the response has Connection: close.
                 connection.sendall(response.replace(b"Connection: keep-alive", b"Connection: close", 1))
             except OSError:
-                pass  # the client has left, or does not read
+                pass  # the client has disconnected, or does not read
             schedule.done(request, number)
 
 

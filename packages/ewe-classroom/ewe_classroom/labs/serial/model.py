@@ -6,18 +6,18 @@ from ewe.processors.base import Processor
 
 
 class Mine(Processor):
-    """Holds one conversation at a time."""
+    """Runs one conversation at a time."""
 
     name = "mine"
 
     def serve(self, listener):
-        """Accept until the server is to stop."""
+        """Accept connections until the server stops."""
         # --- solution
         for accepted in listener:
-            self.hold(self.meet(accepted))
+            self.run(self.stream_of(accepted))
         # --- starter
-        # # accept() returns the next connection, or None if a signal has ended the wait. meet() makes a stream of
-        # # it, and hold() runs the conversation. This starter serves one client.
+        # # accept() returns the next connection, or None if a signal has ended the wait. stream_of() makes a stream
+        # # from the connection, and run() runs the conversation. This starter serves one client.
         # accepted = listener.accept()
-        # self.hold(self.meet(accepted))
+        # self.run(self.stream_of(accepted))
         # --- end

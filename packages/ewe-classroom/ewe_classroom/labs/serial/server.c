@@ -16,7 +16,7 @@ int main(int argc, char **argv)
     /* --- solution */
     for (;;) {
         int connection = accept(listener, NULL, NULL);
-        if (connection < 0) { /* EMFILE: no descriptor is left. ECONNABORTED: the client has left already */
+        if (connection < 0) { /* EMFILE: no descriptor is free. ECONNABORTED: the client has disconnected already */
             usleep(PAUSE_US);
             continue;
         }
@@ -24,7 +24,7 @@ int main(int argc, char **argv)
         close(connection);
     }
     /* --- starter */
-    // /* One client, and then the program ends. A server goes on, also when accept() fails. */
+    // /* The program ends after one client. A server goes on, also when accept() fails. */
     // int connection = accept(listener, NULL, NULL);
     // converse(connection, argv[2]);
     // close(connection);

@@ -15,7 +15,7 @@ func main() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // no descriptor is left, or the client has left already
+			if err != nil { // no descriptor is free, or the client has disconnected already
 				time.Sleep(pause)
 				continue
 			}
@@ -23,7 +23,7 @@ func main() {
 			connection.Close()
 		}
 		// --- starter
-		// // One client, and then the program ends. A server goes on, also when Accept fails.
+		// // The program ends after one client. A server goes on, also when Accept fails.
 		// connection, err := listener.Accept()
 		// if errors.Is(err, net.ErrClosed) {
 		// 	time.Sleep(pause)

@@ -1,6 +1,6 @@
 """The serial server: one conversation after the other. Run it with: python3 server.py PORT DIRECTORY
 
-While a client holds the conversation, all others wait in the kernel's backlog.
+During a conversation with one client, all other clients wait in the kernel's backlog.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import time
 
 from conversation import converse, main
 
-PAUSE = 0.05  # seconds without accepting when no descriptor is left
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor is free
 
 
 def serve(listener: socket.socket, root: str, workers: int) -> None:
-    """Accept one connection after the other, hold its conversation, close it."""
+    """Accept one connection after the other, run its conversation, and close it."""
     # --- solution
     while True:
         try:
             connection, _ = listener.accept()
-        except OSError:  # EMFILE: no descriptor is left. ECONNABORTED: the client has left already
-            time.sleep(PAUSE)
+        except OSError:  # EMFILE: no descriptor is free. ECONNABORTED: the client has disconnected already
+            time.sleep(ACCEPT_PAUSE_S)
             continue
         with connection:
             converse(connection, root)
     # --- starter
-    # # One client, and then the program ends. A server goes on, also when accept() fails.
+    # # The program ends after one client. A server goes on, also when accept() fails.
     # connection, _ = listener.accept()
     # converse(connection, root)
     # --- end

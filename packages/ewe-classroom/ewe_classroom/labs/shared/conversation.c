@@ -16,7 +16,7 @@
 
 struct request {
     char method[8];
-    char path[MAX_HEAD];
+    char path[MAX_HEAD_BYTES];
     bool is_1_1;
     bool close;
 };
@@ -27,8 +27,8 @@ size_t head_length(const char *data, size_t size)
     const char *end = memmem(data, size, "\r\n\r\n", 4);
     return end ? (size_t)(end - data) + 4 : 0;
     /* --- starter */
-    // /* The head ends with an empty line. A client may send it in any number of pieces, and the next request at once.
-    //    This starter believes that it has exactly one request. */
+    // /* The head ends with an empty line. A client may send it in any number of pieces, and the next request with
+    //    it. This starter assumes that it has exactly one request. */
     // (void)data;
     // return size;
     /* --- end */
@@ -40,8 +40,8 @@ static int parse(const char *head, size_t size, struct request *request)
     /* --- solution */
     if (memchr(head, '\0', size))
         return 400;
-    char text[MAX_HEAD + 1];
-    if (size > MAX_HEAD)
+    char text[MAX_HEAD_BYTES + 1];
+    if (size > MAX_HEAD_BYTES)
         return 431;
     memcpy(text, head, size);
     text[size] = '\0';
@@ -67,7 +67,8 @@ static int parse(const char *head, size_t size, struct request *request)
     request->path[strcspn(request->path, "?")] = '\0';
     return 0;
     /* --- starter */
-    // /* The first line has a method, a target and a version; each further line is "Name: value". Which bytes are no request? */
+    // /* The first line has a method, a target and a version; each further line is "Name: value".
+    //    Which inputs are not a request? */
     // (void)size;
     // strcpy(request->method, "GET");
     // sscanf(head, "%*s %16383s", request->path);
@@ -77,7 +78,7 @@ static int parse(const char *head, size_t size, struct request *request)
     /* --- end */
 }
 
-/* Percent-decode a path in place; return false if it holds a NUL. */
+/* Percent-decode a path in place; return false if it contains a NUL. */
 static bool decode(char *path)
 {
     char *to = path;
@@ -101,7 +102,7 @@ static bool decode(char *path)
 static int open_below(const char *root, char *path)
 {
     /* --- solution */
-    char base[PATH_MAX], name[PATH_MAX + MAX_HEAD + 16], real[PATH_MAX];
+    char base[PATH_MAX], name[PATH_MAX + MAX_HEAD_BYTES + 16], real[PATH_MAX];
     if (!decode(path) || !realpath(root, base))
         return -1;
     snprintf(name, sizeof name, "%s%s", base, path);
@@ -115,8 +116,8 @@ static int open_below(const char *root, char *path)
         return -1;
     return open(real, O_RDONLY | O_CLOEXEC);
     /* --- starter */
-    // /* What does this do for the path "/../secret.txt"? */
-    // char name[PATH_MAX + MAX_HEAD];
+    // /* Which file does this read for the path "/../secret.txt"? */
+    // char name[PATH_MAX + MAX_HEAD_BYTES];
     // decode(path);
     // snprintf(name, sizeof name, "%s%s", root, path);
     // return open(name, O_RDONLY | O_CLOEXEC);
@@ -189,7 +190,7 @@ struct response response_to(const char *head, size_t size, const char *root)
     return made;
 }
 
-/* Send all bytes; return false if the client takes them no more. */
+/* Send all bytes; return false if the client does not receive them any more. */
 static bool send_all(int connection, const char *data, size_t size)
 {
     while (size > 0) {
@@ -206,10 +207,10 @@ static bool send_all(int connection, const char *data, size_t size)
 
 void converse(int connection, const char *root)
 {
-    struct timeval silence = {SILENCE, 0};
+    struct timeval silence = {SILENCE_S, 0};
     setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence);
-    char buffer[MAX_HEAD + 1];
+    char buffer[MAX_HEAD_BYTES + 1];
     size_t used = 0;
     /* --- solution */
     for (;;) {
@@ -225,7 +226,7 @@ void converse(int connection, const char *root)
             if (count < 0 && errno == EINTR)
                 continue;
             if (count <= 0)
-                return; /* the client has left, or is silent */
+                return; /* the client has disconnected, or is silent */
             used += (size_t)count;
             length = head_length(buffer, used);
         }
@@ -234,11 +235,11 @@ void converse(int connection, const char *root)
         free(response.data);
         if (!sent || !response.keeps_open)
             return;
-        used -= length; /* what follows the empty line belongs to the next request */
+        used -= length; /* the bytes after the empty line belong to the next request */
         memmove(buffer, buffer + length, used);
     }
     /* --- starter */
-    // /* One recv() is not one request, a client may leave at any byte, and it may ask more than once. */
+    // /* One recv() is not one request. A client may disconnect after any byte, and may send several requests. */
     // used = (size_t)recv(connection, buffer, sizeof buffer, 0);
     // struct response response = response_to(buffer, head_length(buffer, used), root);
     // send_all(connection, response.data, response.size);

@@ -1,6 +1,7 @@
-// One conversation: read a request, answer it, until the client has had enough.
+// One conversation: read a request, send a response, and repeat this until the connection ends.
 //
-// ResponseTo knows no socket. Converse is the loop around it. HTTP/1.1: RFC 9110 (meaning) and RFC 9112 (bytes).
+// ResponseTo uses no socket. Converse is the loop around it. RFC 9110 defines the meaning of HTTP/1.1, and RFC 9112
+// its bytes.
 package main
 
 import (
@@ -19,10 +20,10 @@ import (
 )
 
 const (
-	maxHead = 16 * 1024             // bytes of a request's head; a longer one is refused
-	silence = 10 * time.Second      // that a client may send nothing, or take nothing
-	pause   = 50 * time.Millisecond // without accepting when no descriptor is left
-	grace   = 10 * time.Second      // that conversations in progress have once the server is to end
+	maxHead = 16 * 1024             // bytes of a request's head; the server refuses a longer head
+	silence = 10 * time.Second      // after which a client that sends or receives nothing is disconnected
+	pause   = 50 * time.Millisecond // pause when no descriptor is free
+	grace   = 10 * time.Second      // for the conversations in progress after SIGTERM
 )
 
 var emptyLine = []byte("\r\n\r\n")
@@ -30,7 +31,8 @@ var emptyLine = []byte("\r\n\r\n")
 var reasons = map[int]string{200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
 	431: "Head Too Large"}
 
-// SplitHead returns the first head in the buffer without its empty line, and the bytes after it; nil: not whole yet.
+// SplitHead returns the first head in the buffer without its empty line, and the bytes after it. The head is nil if it
+// is incomplete.
 func SplitHead(buffer []byte) (head, rest []byte) {
 	// --- solution
 	end := bytes.Index(buffer, emptyLine)
@@ -39,13 +41,14 @@ func SplitHead(buffer []byte) (head, rest []byte) {
 	}
 	return buffer[:end], buffer[end+len(emptyLine):]
 	// --- starter
-	// // The head ends with an empty line. A client may send it in any number of pieces, and the next request at once.
-	// // This starter believes that the buffer holds exactly one request.
+	// // The head ends with an empty line. A client may send it in any number of pieces, and the next request with it.
+	// // This starter assumes that the buffer contains exactly one request.
 	// return bytes.TrimSuffix(buffer, emptyLine), nil
 	// --- end
 }
 
-// Parse returns the method, the path, and the header fields by names in lower case; a status if it is no request.
+// Parse returns the method, the path, and the header fields by names in lower case. refused: the status of the response
+// if the head is not a request.
 func Parse(head []byte) (method, path string, fields map[string]string, refused int) {
 	fields = map[string]string{}
 	// --- solution
@@ -66,7 +69,7 @@ func Parse(head []byte) (method, path string, fields map[string]string, refused 
 	return words[0], path, fields, 0
 	// --- starter
 	// // The first line has a method, a target and a version; each further line is "Name: value".
-	// // Which bytes are no request?
+	// // Which inputs are not a request?
 	// fields["version"] = "HTTP/1.0"
 	// return "GET", strings.Split(string(head), " ")[1], fields, 0
 	// --- end
@@ -95,7 +98,7 @@ func Find(root, path string) ([]byte, error) {
 	}
 	return os.ReadFile(file)
 	// --- starter
-	// // What does this do for the path "/../secret.txt"?
+	// // Which file does this read for the path "/../secret.txt"?
 	// decoded, err := url.PathUnescape(path)
 	// if err != nil {
 	// 	return nil, err
@@ -154,7 +157,7 @@ func Converse(connection net.Conn, root string) {
 			connection.SetDeadline(time.Now().Add(silence))
 			count, err := connection.Read(received)
 			if err != nil {
-				return // the client has left, or is silent
+				return // the client has disconnected, or is silent
 			}
 			buffer = append(buffer, received[:count]...)
 			head, rest = SplitHead(buffer)
@@ -178,7 +181,7 @@ func Converse(connection net.Conn, root string) {
 		buffer = append([]byte(nil), rest...)
 	}
 	// --- starter
-	// // One Read is not one request, a client may leave at any byte, and it may ask more than once.
+	// // One Read is not one request. A client may disconnect after any byte, and may send several requests.
 	// count, _ := connection.Read(received)
 	// buffer = received[:count]
 	// head, _ := SplitHead(buffer)
@@ -211,7 +214,7 @@ func Run(serve func(listener net.Listener, root string, workers int)) {
 	serve(listener, os.Args[2], workers)
 }
 
-// Drain waits until all who hold a conversation have ended, for the time of grace at most.
+// Drain waits until all conversations have ended, for at most the time of grace.
 func Drain(held *sync.WaitGroup) {
 	ended := make(chan struct{})
 	go func() {

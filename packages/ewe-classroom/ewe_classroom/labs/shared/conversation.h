@@ -1,7 +1,7 @@
-/* One conversation: read a request, answer it, until the client has had enough.
+/* One conversation: read a request, send a response, and repeat this until the connection ends.
 
-   response_to() knows no socket, so every server of the course uses it as it is. converse() is the loop around it for
-   a server whose recv() blocks. HTTP/1.1: RFC 9110 (meaning) and RFC 9112 (bytes). */
+   response_to() uses no socket, so every server of the course can use it. converse() is the loop around it for
+   servers with blocking sockets. RFC 9110 defines the meaning of HTTP/1.1, and RFC 9112 its bytes. */
 
 #ifndef CONVERSATION_H
 #define CONVERSATION_H
@@ -9,10 +9,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define MAX_HEAD (16 * 1024) /* bytes of a request's head; a longer one is refused */
-#define SILENCE 10           /* seconds that a client may send nothing, or take nothing */
-#define PAUSE_US 50000       /* microseconds without accepting when no descriptor is left */
-#define GRACE 10             /* seconds that conversations in progress have once the server is to end */
+#define MAX_HEAD_BYTES (16 * 1024) /* bytes of a request's head; the server refuses a longer head */
+#define SILENCE_S 10               /* a client that sends or receives nothing for so many seconds is disconnected */
+#define PAUSE_US 50000             /* microseconds of pause when no descriptor is free */
+#define GRACE_S 10                 /* seconds for the conversations in progress after SIGTERM */
 
 /* Bytes that belong to the response: free() them. */
 struct response {
@@ -21,7 +21,7 @@ struct response {
     bool keeps_open;
 };
 
-/* Return the length of the first head in `size` bytes, with its empty line; 0 if it is not whole yet. */
+/* Return the length of the first head in `size` bytes, with its empty line; 0 if the head is incomplete. */
 size_t head_length(const char *data, size_t size);
 
 /* Return the response to a head of head_length() bytes. root: the directory whose files are served. */

@@ -1,9 +1,9 @@
-"""One conversation: read a request, answer it, until the client has had enough.
+"""One conversation: read a request, send a response, and repeat this until the connection ends.
 
     bytes of the client ─▶ split_head() ─▶ head ─▶ response_to() ─▶ bytes of the response, and whether to go on
 
-split_head() and response_to() know no socket, so every server of the course uses them as they are. converse() is
-the loop around them for a server whose recv() blocks. HTTP/1.1: RFC 9110 (meaning) and RFC 9112 (bytes).
+split_head() and response_to() use no socket, so every server of the course can use them. converse() is the loop
+around them for servers with blocking sockets. RFC 9110 defines the meaning of HTTP/1.1, and RFC 9112 its bytes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable
 from urllib.parse import unquote
 
-MAX_HEAD = 16 * 1024  # bytes of a request's head; a longer one is refused
-SILENCE = 10.0  # seconds that a client may send nothing, or take nothing
+MAX_HEAD_BYTES = 16 * 1024  # bytes of a request's head; the server refuses a longer head
+SILENCE_S = 10.0  # a client that sends or receives nothing for so many seconds is disconnected
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 431: "Head Too Large"}
 
 
 class BadRequest(Exception):
-    """The request cannot be answered with a file. status: of the response."""
+    """The response to the request is an error. status: the status of the response."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -30,16 +30,16 @@ class BadRequest(Exception):
 def split_head(buffer: bytes) -> tuple[bytes | None, bytes]:
     """Return the first head in the buffer without its empty line, and the bytes after it.
 
-    The head is None if it is not whole yet. Raises BadRequest(431) for a head that is too long.
+    The head is None if it is still incomplete. Raises BadRequest(431) for a head that is too long.
     """
     # --- solution
     head, found, rest = buffer.partition(b"\r\n\r\n")
-    if len(head) > MAX_HEAD:
+    if len(head) > MAX_HEAD_BYTES:
         raise BadRequest(431)
     return (head, rest) if found else (None, buffer)
     # --- starter
-    # # The head ends with an empty line: b"\r\n\r\n". A client may send it in any number of pieces, and it may send
-    # # the next request at once. This starter believes that the buffer holds exactly one request.
+    # # The head ends with an empty line: b"\r\n\r\n". A client may send the head in any number of pieces, and may
+    # # send the next request with it. This starter assumes that the buffer contains exactly one request.
     # return buffer, b""
     # --- end
 
@@ -79,7 +79,7 @@ def find(root: str, path: str) -> bytes:
     except (OSError, ValueError):
         raise BadRequest(404) from None
     # --- starter
-    # # What does this do for the path "/../secret.txt"? And for a file that is not there?
+    # # Which file does this read for the path "/../secret.txt"? How does it handle a missing file?
     # with open(root + unquote(path), "rb") as found:
     #     return found.read()
     # --- end
@@ -97,14 +97,14 @@ def response_to(head: bytes, root: str) -> tuple[bytes, bool]:
     except BadRequest as refused:
         return refusal(refused.status), False
     # --- starter
-    # # Answer what parse() and find() cannot: BadRequest has the status. And does this keep the connection open?
+    # # Catch BadRequest, which has the status of the response. Does this code ever keep the connection open?
     # method, path, fields = parse(head)
     # return encode(200, find(root, path), False, False), False
     # --- end
 
 
 def encode(status: int, body: bytes, keeps_open: bool, is_head: bool) -> bytes:
-    """Return a response as bytes. is_head: the request was HEAD, so the body is not sent."""
+    """Return a response as bytes. is_head: leave out the body, because the method was HEAD."""
     head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Length: {len(body)}\r\n"
     head += f"Connection: {'keep-alive' if keeps_open else 'close'}\r\n\r\n"
     return head.encode() + (b"" if is_head else body)
@@ -117,7 +117,7 @@ def refusal(status: int) -> bytes:
 
 def converse(connection: socket.socket, root: str) -> None:
     """Answer the requests of one connection until it ends. The caller closes it."""
-    connection.settimeout(SILENCE)
+    connection.settimeout(SILENCE_S)
     buffer = b""
     # --- solution
     try:
@@ -135,9 +135,9 @@ def converse(connection: socket.socket, root: str) -> None:
     except BadRequest as refused:
         connection.sendall(refusal(refused.status))
     except OSError:
-        return  # the client has left, or is silent
+        return  # the client has disconnected, or is silent
     # --- starter
-    # # One recv() is not one request, a client may leave at any byte, and it may ask more than once.
+    # # One recv() is not one request. A client may disconnect after any byte, and may send several requests.
     # buffer = connection.recv(65536)
     # head, buffer = split_head(buffer)
     # response, keeps_open = response_to(head, root)

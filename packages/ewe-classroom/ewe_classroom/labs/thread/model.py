@@ -12,24 +12,24 @@ class Mine(Processor):
 
     name = "mine"
     many_threads = True
-    ceiling = 1000
+    connection_limit = 1000
 
     def serve(self, listener):
-        """Accept until the server is to stop; return once every conversation has ended."""
+        """Accept connections until the server stops; return when every conversation has ended."""
         # --- solution
         while not listener.closed:
             accepted = self.next(listener)
             if accepted is None:
                 continue
-            stream = self.meet(accepted)
+            stream = self.stream_of(accepted)
             try:
-                threading.Thread(target=self.hold, args=(stream,), daemon=True).start()
-            except RuntimeError as reason:  # no thread is left
+                threading.Thread(target=self.run, args=(stream,), daemon=True).start()
+            except RuntimeError as reason:  # the limit of threads is reached
                 self.forget(stream)
                 self.refuse(accepted, str(reason))
         self.drain()
         # --- starter
-        # # hold() runs a whole conversation, here in the only thread: nobody else is served meanwhile.
+        # # run() runs a whole conversation, here in the only thread: all other clients wait meanwhile.
         # for accepted in listener:
-        #     self.hold(self.meet(accepted))
+        #     self.run(self.stream_of(accepted))
         # --- end

@@ -19,7 +19,7 @@ static const char *root;
 static volatile sig_atomic_t stopping;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int threads; /* that hold a conversation */
+static int threads; /* threads in a conversation */
 
 static void stop(int number)
 {
@@ -27,7 +27,7 @@ static void stop(int number)
     stopping = 1;
 }
 
-/* Hold one conversation, in a thread. argument: the connection. */
+/* Run one conversation, in a thread. argument: the connection. */
 static void *hold(void *argument)
 {
     int connection = (int)(intptr_t)argument;
@@ -49,16 +49,16 @@ static void start_thread(int connection)
     threads++;
     pthread_mutex_unlock(&lock);
     if (pthread_create(&thread, NULL, hold, (void *)(intptr_t)connection) == 0) {
-        pthread_detach(thread); /* nobody joins it, and what it leaves behind is freed */
+        pthread_detach(thread); /* no thread joins it; its resources are freed at its end */
         return;
     }
-    close(connection); /* no thread is left */
+    close(connection); /* the limit of threads is reached */
     pthread_mutex_lock(&lock);
     threads--;
     pthread_mutex_unlock(&lock);
     usleep(PAUSE_US);
     /* --- starter */
-    // /* This holds the conversation in the only thread. `threads` must count what is started. */
+    // /* This runs the conversation in the only thread. `threads` must count the started threads. */
     // pthread_mutex_lock(&lock);
     // threads++;
     // pthread_mutex_unlock(&lock);
@@ -66,13 +66,13 @@ static void start_thread(int connection)
     /* --- end */
 }
 
-/* Wait until every conversation has ended, GRACE seconds at most. */
+/* Wait until every conversation has ended, for at most GRACE_S seconds. */
 static void drain(void)
 {
     /* --- solution */
     struct timespec deadline;
     clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += GRACE;
+    deadline.tv_sec += GRACE_S;
     pthread_mutex_lock(&lock);
     while (threads > 0 && pthread_cond_timedwait(&changed, &lock, &deadline) != ETIMEDOUT)
         ;

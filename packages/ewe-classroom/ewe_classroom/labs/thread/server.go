@@ -4,8 +4,8 @@
 //	                  |
 //	                  +-> conversation -> close the connection -> the goroutine ends
 //
-// A goroutine is Go's thread. The runtime puts thousands of them on a few threads of the kernel: one that waits for its
-// client holds a few KB of stack, and no thread.
+// A goroutine is Go's thread. The runtime runs thousands of them on a few threads of the kernel: a goroutine that waits
+// for its client needs a few KB of stack, and no thread.
 package main
 
 import (
@@ -24,19 +24,19 @@ func main() {
 				break
 			}
 			// --- solution
-			if err != nil { // no descriptor is left: one of those who have one must end first
+			if err != nil { // no descriptor is free: another conversation must end first
 				time.Sleep(pause)
 				continue
 			}
-			held.Add(1) // before the goroutine begins: Drain may look first
+			held.Add(1) // before the goroutine begins, because Drain may run first
 			go func() {
 				defer held.Done()
 				defer connection.Close() // also when the conversation panics
 				Converse(connection, root)
 			}()
 			// --- starter
-			// // One client after the other, as the serial server. Who serves the next one meanwhile?
-			// // And what is `connection` when err is not nil?
+			// // This serves one client after the other, as the serial server does. Start a goroutine for each connection.
+			// // Which value has `connection` if err is not nil?
 			// if err != nil {
 			// 	time.Sleep(pause)
 			// 	break

@@ -13,16 +13,16 @@ import time
 
 from conversation import converse, main
 
-PAUSE = 0.05  # seconds without accepting when no descriptor or no thread is left
-GRACE = 10.0  # seconds that conversations in progress have once the server is to end
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor or thread is free
+GRACE_S = 10.0  # seconds for the conversations in progress after SIGTERM
 
 
 class Stop(Exception):
-    """The server is to end (SIGTERM)."""
+    """SIGTERM has arrived: the server has to end."""
 
 
 def stop(number: int, frame: object) -> None:
-    """End the loop that accepts, wherever it is."""
+    """Interrupt the loop that accepts connections."""
     raise Stop
 
 
@@ -36,23 +36,24 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                time.sleep(PAUSE)
+                time.sleep(ACCEPT_PAUSE_S)
                 continue
             thread = threading.Thread(target=hold, args=(connection, root, threads), daemon=True)
             threads.add(thread)
             try:
                 thread.start()
-            except RuntimeError:  # no thread is left
+            except RuntimeError:  # the limit of threads is reached
                 threads.discard(thread)
                 connection.close()
-                time.sleep(PAUSE)
+                time.sleep(ACCEPT_PAUSE_S)
     except Stop:
         listener.close()
-    end = time.monotonic() + GRACE
+    end = time.monotonic() + GRACE_S
     for thread in list(threads):
         thread.join(max(0.0, end - time.monotonic()))
     # --- starter
-    # # What happens to a thread whose conversation raises? What if no thread can be started? And at SIGTERM?
+    # # This serves all clients in the main thread. Start a thread for each connection. Handle an exception of a
+    # # conversation, a thread that cannot be started, and SIGTERM.
     # while True:
     #     connection, _ = listener.accept()
     #     converse(connection, root)
@@ -61,7 +62,7 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
 
 # --- solution
 def hold(connection: socket.socket, root: str, threads: set[threading.Thread]) -> None:
-    """Hold one conversation, in a thread."""
+    """Run one conversation, in a thread."""
     try:
         with connection:
             converse(connection, root)

@@ -1,0 +1,148 @@
+"""The page of a class: each student's mark and checks, the checks that most students failed, and the marks' spread.
+
+templates/class.html.j2 writes the page, RESULTS/index.html. It links to each student's own page (report.html) in
+RESULTS/students/. The pairs of similar submissions are on a separate page, similar.html, so that the
+lecturer may show the first one.
+
+Read next: marks.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from ewe_classroom.course.labs import Lab
+from ewe_classroom.course.marks import Mark, page_of, remark, shown_number
+from ewe_classroom.course.similarity import SimilarPair
+from ewe_explore.pages import render
+
+BIN_COUNT = 10
+SIGNS = {"passed": "✓", "failed": "✗", "error": "!", "not run": "–", "not judged": "?"}
+
+
+class ClassCell(NamedTuple):
+    """One check of one student. status: of the verdict. text: what a pointer over the cell shows."""
+
+    status: str
+    sign: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One check, over the class. did: the most frequent cause of a failure."""
+
+    name: str
+    proves: str
+    points: int
+    failed: int
+    judged: int
+    did: str
+
+
+@dataclass(frozen=True)
+class StudentRow:
+    """One student. late: the days that count."""
+
+    name: str
+    page: str
+    mark: Mark
+    total: str
+    late: int
+    remark: str
+    cells: list[ClassCell]
+
+
+def to_html(lab: Lab, marks: list[Mark], when: datetime, seconds: float) -> str:
+    """Return the page of the class. seconds: the time of all gradings together."""
+    reports = [mark.graded.report for mark in marks if mark.graded.report]
+    checks = check_rows(reports)
+    rows = [student_row(mark, [check.name for check in checks]) for mark in marks]
+    max_points = max((mark.most for mark in marks), default=0.0)
+    totals = [mark.total for mark in marks if mark.total is not None]
+    return render(
+        "ewe_classroom",
+        "class.html.j2",
+        title=f"{lab.title}: the class",
+        when=when.strftime("%Y-%m-%d %H:%M %Z"),
+        rows=rows,
+        checks=checks,
+        worst=sorted((check for check in checks if check.failed), key=lambda check: -check.failed),
+        bins=distribution(totals, max_points),
+        most=shown_number(max_points),
+        median=shown_number(median(totals)),
+        problems=sum(not mark.graded.report or bool(mark.graded.report.get("refused")) for mark in marks),
+        open=sum(mark.is_open for mark in marks),
+        seconds=seconds,
+    )
+
+
+def similar_to_html(lab: Lab, pairs: list[SimilarPair], names: dict[str, str]) -> str:
+    """Return the page of similar submissions. names: key of a submission -> student."""
+    return render(
+        "ewe_classroom",
+        "similar.html.j2",
+        title=f"{lab.title}: similar submissions",
+        pairs=pairs,
+        names=names,
+    )
+
+
+def check_rows(reports: list[dict[str, Any]]) -> list[CheckRow]:
+    """Return the checks in the order of the lab, with the most frequent cause of each check's failures."""
+    names = list(dict.fromkeys(each["name"] for report in reports for each in report["verdicts"]))
+    rows = []
+    for name in names:
+        verdicts = [each for report in reports for each in report["verdicts"] if each["name"] == name]
+        failed = [each for each in verdicts if each["status"] == "failed"]
+        did = [str(each["because"] or each["did"]) for each in failed]
+        rows.append(
+            CheckRow(
+                name,
+                str(verdicts[0]["proves"]),
+                int(verdicts[0]["points"]),
+                len(failed),
+                sum(each["status"] in ("passed", "failed") for each in verdicts),
+                max(dict.fromkeys(did), key=did.count) if did else "",
+            )
+        )
+    return rows
+
+
+def student_row(mark: Mark, checks: list[str]) -> StudentRow:
+    graded = mark.graded
+    by_name = {each["name"]: each for each in graded.report["verdicts"]} if graded.report else {}
+    cells = []
+    for name in checks:
+        verdict = by_name.get(name)
+        status = str(verdict["status"]) if verdict else "not run"
+        text = f"{name}: {status}" + (f". {verdict['did']}" if verdict and verdict["did"] else "")
+        cells.append(ClassCell(status, SIGNS.get(status, "?"), text))
+    return StudentRow(
+        graded.hand_in.name,
+        page_of(graded),
+        mark,
+        shown_number(mark.total),
+        mark.late_days,
+        remark(mark),
+        cells,
+    )
+
+
+def distribution(totals: list[float], maximum: float) -> list[tuple[str, int]]:
+    """Return the number of marks in each tenth of the points: (its lower and upper limit, count)."""
+    counts = [0] * BIN_COUNT
+    for total in totals:
+        counts[min(BIN_COUNT - 1, int(BIN_COUNT * total / maximum)) if maximum else 0] += 1
+    limits = [shown_number(maximum * number / BIN_COUNT) for number in range(BIN_COUNT + 1)]
+    return [(f"{low} to {high}", count) for low, high, count in zip(limits, limits[1:], counts, strict=False)]
+
+
+def median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if not ordered:
+        return 0.0
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,363 @@
+"""Grade a class: one process of ewe-grade for each submission, several at a time.
+
+    folder, zip ─▶ submissions.read() ─▶ take_files() ─▶ RESULTS/students/ada/files/    the submission of ada
+                                                            │ ewe-grade --json --html, as its own process
+                                                       ▼
+                             RESULTS/students/ada/report.json, report.html, output.txt, graded.json
+
+Each ewe-grade moves into a private network and starts the server as its own account, so simultaneous runs do not
+meet. A submission that spins or hangs costs the limit of one run and nobody else's time.
+
+graded.json identifies the graded work: the SHA-256 of the files, the lab, its language and numbers, the student's
+name, which the report shows, and ewe's version. If they are the same, the result is kept, and the next run of the
+command grades only the new work: after Ctrl-C, after late submissions, or after a change of one student's files.
+
+Possible failures: ewe-grade itself fails or is killed. The submission then has no report, the table says so, and
+the next run of the command tries again.
+
+Read next: marks.py, which turns the reports into marks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ewe import __version__
+from ewe.config.messages import ConfigError, one_line
+from ewe_classroom.course.labs import Lab, LabVariant
+from ewe_classroom.course.submissions import BadHandIn, HandIn, directory_of, take_files, walk
+from ewe_classroom.grader import apart
+from ewe_classroom.seeds import Seed
+
+# Beyond the limit of a run, until ewe-grade is killed: it stops the server, and writes its report.
+GRACE_S = 30.0
+BUILD_AND_GRACE_S = 120.0 + GRACE_S  # ewe-grade's limit of a build, and its own end
+STUDENTS = "students"
+MAX_REPORT_BYTES = 4 << 20
+MAX_PROBLEM_CHARS = 300
+WRONG_USAGE = 2  # exit status of ewe-grade
+
+
+@dataclass
+class GradedHandIn:
+    """The result of one submission. report: the table of ewe-grade --json, or None.
+
+    problem: why there is no report, or no whole one. grader_failed: the problem is not the student's.
+    """
+
+    hand_in: HandIn
+    report: dict[str, Any] | None = None
+    problem: str = ""
+    grader_failed: bool = False
+    new: bool = False  # graded by this run of the command
+
+    @property
+    def score(self) -> int:
+        return int(self.report["score"]) if self.report else 0
+
+
+@dataclass(frozen=True)
+class ClassPlan:
+    """How to grade. limit_s: the time of one run. seeded: each student has the numbers of a seed (seeds.py).
+
+    hidden: paths that no graded program may read: the folder of the submissions, and the results.
+    """
+
+    lab: Lab
+    variant: LabVariant
+    results: Path
+    jobs: int
+    limit_s: float
+    seeded: bool = False
+    user: str = ""
+    hidden: tuple[Path, ...] = ()
+
+    def directory(self, hand_in: HandIn) -> Path:
+        return self.results / STUDENTS / hand_in.key
+
+    def command(self, hand_in: HandIn, given: Path | None) -> list[str]:
+        """Return the command that grades the submission in the current directory."""
+        directory = self.directory(hand_in)
+        names = (*self.variant.work, *self.variant.data)
+        words = [*apart.COMMAND, "--lab", self.lab.name]
+        words += ["--limit", f"{self.limit_s:g}"]
+        words += [word for name in names for word in ("--work", name)]
+        words += ["--json", str(directory / "report.json"), "--html", str(directory / "report.html")]
+        words += ["--given", str(given)] if given is not None else []
+        words += ["--build", self.variant.build] if self.variant.build else []
+        words += [f"--seed={hand_in.name}" if self.seeded else f"--student={hand_in.name}"]
+        words += ["--user", self.user] if self.user else []
+        words += [word for path in self.hidden for word in ("--hide", str(path))]
+        return [*words, *shlex.split(self.variant.grade)]
+
+
+@dataclass
+class RunningGrader:
+    """One ewe-grade at work. end: when it is killed (time.monotonic())."""
+
+    hand_in: HandIn
+    process: subprocess.Popen[bytes]
+    graded_work: dict[str, Any]
+    end: float
+    killed: bool = False
+
+
+def grade_class(
+    plan: ClassPlan, hand_ins: list[HandIn], on_result: Callable[[GradedHandIn, int, float | None], None]
+) -> list[GradedHandIn]:
+    """Grade all submissions; return the results in the order of the submissions.
+
+    Calls on_result with each result, the number of those that are left, and the estimated seconds until the end
+    (None if nothing was graded yet). Raises ConfigError if the results' directory cannot be written.
+    """
+    with locked(plan.results):
+        return grade_alone(plan, hand_ins, on_result)
+
+
+@contextlib.contextmanager
+def locked(results: Path) -> Iterator[None]:
+    """Keep another run from the results' directory for the time of this one. Raises ConfigError."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(results, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as reason:
+        raise ConfigError(f"{results}: {reason.strerror}; choose another directory with --output") from None
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(f"{results}: another run of ewe-course grade is at work here") from None
+        yield
+    except OSError as reason:  # as when the disk is full
+        where = reason.filename or results
+        raise ConfigError(f"{where}: {reason.strerror}; the same command continues the run") from None
+    finally:
+        os.close(descriptor)
+
+
+def grade_alone(
+    plan: ClassPlan, hand_ins: list[HandIn], on_result: Callable[[GradedHandIn, int, float | None], None]
+) -> list[GradedHandIn]:
+    """Grade all submissions in a directory that no other run uses."""
+    if plan.results == plan.results.parent or plan.results.stat().st_mode & stat.S_ISVTX:
+        raise ConfigError(
+            f"{plan.results}: other accounts use this directory, and the results are closed to them; choose"
+            " another one with --output"
+        )
+    try:
+        (plan.results / STUDENTS).mkdir(exist_ok=True)
+        plan.results.chmod(0o700)  # no graded program may read the others, if it runs as a separate account
+        given = given_files(plan)
+    except OSError as reason:
+        raise ConfigError(
+            f"{reason.filename or plan.results}: {reason.strerror}; choose another directory with --output"
+        ) from None
+    found: dict[str, GradedHandIn] = {}
+    waiting: list[tuple[HandIn, Path, dict[str, Any]]] = []
+    for each in hand_ins:
+        ready = prepare(plan, each)
+        if isinstance(ready, GradedHandIn):
+            found[each.key] = ready
+        else:
+            waiting.append((each, *ready))
+    for number, result in enumerate(list(found.values())):
+        on_result(result, len(hand_ins) - number - 1, None)
+    began, done = time.monotonic(), 0
+    left = len(waiting)
+    for result in in_parallel(plan, waiting, given):
+        found[result.hand_in.key] = result
+        done, left = done + 1, left - 1
+        on_result(result, left, (time.monotonic() - began) / done * left)
+    return [found[each.key] for each in hand_ins]
+
+
+def given_files(plan: ClassPlan) -> Path | None:
+    """Write the lab's own files, which replace the student's; return their directory."""
+    if not plan.variant.given:
+        return None
+    directory = plan.results / "given"
+    directory.mkdir(exist_ok=True)
+    texts = plan.lab.files(plan.variant, solved=True)
+    for name in plan.variant.given:
+        (directory / name).write_text(texts[name], encoding="utf-8")
+    return directory
+
+
+def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict[str, Any]]:
+    """Copy a student's files. Return the earlier result if it is of these files, or the directory to be graded."""
+    directory = plan.directory(hand_in)
+    new_files = directory / "files.new"
+    try:
+        directory.mkdir(exist_ok=True)
+        shutil.rmtree(new_files, ignore_errors=True)
+        new_files.mkdir()
+        if plan.seeded:
+            Seed.read(hand_in.name)
+        if hand_in.problem:
+            raise BadHandIn(hand_in.problem)
+        take_files(hand_in, new_files)
+        work = directory_of(new_files, (*plan.variant.work, *plan.variant.data))
+        graded_work = identify_work(plan, hand_in, new_files)
+        if (earlier_report := kept_result(directory, graded_work)) is not None:
+            shutil.rmtree(new_files)
+            return GradedHandIn(hand_in, earlier_report)
+    except (BadHandIn, ConfigError) as reason:
+        keep_files(directory, new_files)
+        return GradedHandIn(hand_in, problem=one_line(str(reason))[:MAX_PROBLEM_CHARS])
+    except OSError as reason:
+        return GradedHandIn(hand_in, problem=f"{reason.filename}: {reason.strerror}", grader_failed=True)
+    return keep_files(directory, new_files) / work.relative_to(new_files), graded_work
+
+
+def keep_files(directory: Path, new_files: Path) -> Path:
+    """Replace the files and the result of an earlier submission by the new files; return their directory."""
+    forget_result(directory)
+    files = directory / "files"
+    shutil.rmtree(files, ignore_errors=True)
+    new_files.rename(files)
+    return files
+
+
+def forget_result(directory: Path) -> None:
+    """Remove the result of an earlier submission."""
+    for name in ("graded.json", "report.json", "report.html", "output.txt"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def identify_work(plan: ClassPlan, hand_in: HandIn, directory: Path) -> dict[str, Any]:
+    """Return the facts that decide a report: the same files, lab, version and student's name give the same one."""
+    digest = hashlib.sha256()
+    for path in sorted(walk(directory)):
+        if path.is_file():
+            digest.update(
+                f"{path.relative_to(directory)}\0{path.stat().st_size}\0".encode(errors="surrogateescape")
+            )
+            digest.update(path.read_bytes())
+    return {
+        "format": "ewe-class/1", "version": __version__, "lab": plan.lab.name, "language": plan.variant.name,
+        "student": hand_in.name, "seeded": plan.seeded, "limit_s": plan.limit_s, "files": digest.hexdigest(),
+    }  # fmt: skip
+
+
+def kept_result(directory: Path, graded_work: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the report of an earlier run if it was about the same."""
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads((directory / "graded.json").read_text()) == graded_work:
+            return read_report(directory / "report.json")
+    return None
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Return a report of ewe-grade. Raises OSError, ValueError."""
+    with path.open("rb") as file:
+        table = json.loads(file.read(MAX_REPORT_BYTES))
+    if table.get("format") != "ewe-grade/1":
+        raise ValueError("another format")
+    return dict(table)
+
+
+def in_parallel(
+    plan: ClassPlan, waiting: list[tuple[HandIn, Path, dict[str, Any]]], given: Path | None
+) -> Iterator[GradedHandIn]:
+    """Grade submissions, `jobs` at a time; yield each result when its process has ended."""
+    running: dict[int, RunningGrader] = {}  # pidfd -> grader
+    rest = list(reversed(waiting))
+    with selectors.DefaultSelector() as selector:
+        try:
+            while rest or running:
+                while rest and len(running) < plan.jobs:
+                    hand_in, work, graded_work = rest.pop()
+                    grader = start(plan, hand_in, work, graded_work, given)
+                    descriptor = os.pidfd_open(grader.process.pid)
+                    running[descriptor] = grader
+                    selector.register(descriptor, selectors.EVENT_READ)
+                nearest = min(each.end for each in running.values())
+                ended = selector.select(max(0.0, nearest - time.monotonic()))
+                for key, _ in ended:
+                    grader = running.pop(key.fd)
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    yield result_of(plan, grader)
+                for each in running.values():
+                    if time.monotonic() >= each.end:
+                        end(each)
+        finally:
+            for each in running.values():
+                each.process.terminate()  # ewe-grade then stops the server, and ends
+            for descriptor, each in running.items():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    each.process.wait(GRACE_S)
+                each.process.kill()
+                each.process.wait()
+                os.close(descriptor)
+
+
+def start(
+    plan: ClassPlan, hand_in: HandIn, work: Path, graded_work: dict[str, Any], given: Path | None
+) -> RunningGrader:
+    """Start ewe-grade in the directory of a submission."""
+    with (plan.directory(hand_in) / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            plan.command(hand_in, given), cwd=work, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True, env=environment(),
+        )  # fmt: skip
+    return RunningGrader(hand_in, process, graded_work, time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S)
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of ewe-grade. A relative PYTHONPATH would name the student's directory there."""
+    path = os.environ.get("PYTHONPATH", "")
+    absolute = os.pathsep.join(os.path.abspath(each) for each in path.split(os.pathsep)) if path else ""
+    return {**os.environ, "PYTHONPATH": absolute}
+
+
+def end(grader: RunningGrader) -> None:
+    """Ask a grader that is too late to end; kill it at the second time."""
+    grader.process.send_signal(signal.SIGKILL if grader.killed else signal.SIGTERM)
+    grader.killed = True
+    grader.end = time.monotonic() + GRACE_S
+
+
+def result_of(plan: ClassPlan, grader: RunningGrader) -> GradedHandIn:
+    """Return the result of a grader that has ended; write graded.json."""
+    status = grader.process.wait()
+    directory = plan.directory(grader.hand_in)
+    try:
+        report = read_report(directory / "report.json")
+    except (OSError, ValueError):
+        why = why_no_report(directory, status)
+        # A fault of the submission has a report. Wrong usage has none, and concerns all submissions.
+        if status == WRONG_USAGE:
+            raise ConfigError(why) from None
+        return GradedHandIn(grader.hand_in, problem=why, grader_failed=True, new=True)
+    whole = status in (0, 1) or bool(report.get("refused"))
+    if whole:  # otherwise the next run of the command tries again
+        (directory / "graded.json").write_text(json.dumps(grader.graded_work) + "\n")
+    problem = "" if whole else f"the grader ended with status {status} before it had finished: see output.txt"
+    return GradedHandIn(grader.hand_in, report, problem, grader_failed=not whole, new=True)
+
+
+def why_no_report(directory: Path, status: int) -> str:
+    """Return the last line that ewe-grade has written, as the reason for a missing report."""
+    text = (directory / "output.txt").read_text(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    message = (
+        one_line(lines[-1].removeprefix("ewe-grade: ")) if lines else f"the grader ended with status {status}"
+    )
+    return message[:MAX_PROBLEM_CHARS]

@@ -1,0 +1,362 @@
+"""Marks: from the reports of a class to the table that the lecturer gives to the platform.
+
+    rules.toml                          (all of it may be absent)
+
+    points = 20                         # what the whole lab is worth; else the points of the lab's checks
+    due = 2026-11-30T23:59:00+01:00
+    round = 0.5                         # a mark is rounded to the nearest half
+
+    [late]
+    free_days = 1                       # a day that has begun counts as a day
+    percent_per_day = 10                # of the mark
+    most_days = 5                       # after these days there are no points
+
+    [extensions]                        # days for one student, by the name in the table
+    "Ada Lovelace" = 3
+
+    [manual]                            # columns that a person fills in (RESULTS/manual.csv), with their points
+    structure = 2
+
+    mark = (automatic + manual) x (1 - late), rounded; automatic = points x score / points of the checks
+
+Read next: class_page.py.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ewe.config.messages import ConfigError, nearest
+from ewe_classroom.course.class_run import GradedHandIn
+from ewe_classroom.course.leaderboard import as_csv, no_formula
+
+DAY_S = 86400.0
+MANUAL_FILE = "manual.csv"
+KEYS = ("points", "due", "round", "late", "extensions", "manual")
+LATE_KEYS = ("free_days", "percent_per_day", "most_days")
+MAX_POINTS = 10_000.0
+MIN_ROUNDING = 0.01  # marks have two decimals
+NO_TABLE = "name the platform's own file, as it was downloaded"
+# The columns by which a platform's table knows a student, and the name of the same fact in HandIn.identity.
+IDENTITY_COLUMNS = {
+    "Identifier": "Identifier", "ID": "ID", "SID": "SID", "Email": "Email", "Email address": "Email",
+    "github_username": "GitHub", "Full name": "Full name", "Name": "Name",
+}  # fmt: skip
+MOODLE_COMMENTS_COLUMN = "Feedback comments"  # Moodle's column for a text
+
+
+@dataclass(frozen=True)
+class MarkRules:
+    """The rules of a course. points: None means the points of the checks."""
+
+    points: float | None = None
+    due: datetime | None = None
+    round_to: float = 0.0
+    free_days: int = 0
+    percent_per_day: float = 0.0
+    most_days: int | None = None
+    extensions: dict[str, int] = field(default_factory=dict)
+    manual: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The mark of one student. manual: None in place of a number that nobody has entered yet."""
+
+    graded: GradedHandIn
+    automatic: float
+    manual: dict[str, float | None]
+    late_days: int
+    penalty: float  # 0 to 1
+    total: float | None  # None: the grader has failed, and the student may deserve points
+    most: float
+
+    @property
+    def is_open(self) -> bool:
+        return None in self.manual.values()
+
+
+def read_rules(path: Path | None) -> MarkRules:
+    """Read a file of rules. Raises ConfigError."""
+    if path is None:
+        return MarkRules()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as reason:
+        raise ConfigError(f"--rules: {path}: {reason.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise ConfigError(f"--rules: {path}: {reason}") from None
+    late = part_of(path, table, "late")
+    for where, keys, known in (("", table, KEYS), ("[late] ", late, LATE_KEYS)):
+        for key in keys:
+            if key not in known:
+                raise ConfigError(f"--rules: {path}: {where}{key} is not a rule{nearest(key, known)}")
+    due = table.get("due")
+    if due is not None and (not isinstance(due, datetime) or due.tzinfo is None):
+        raise ConfigError(f"--rules: {path}: due is a time with its zone: 2026-11-30T23:59:00+01:00")
+    extensions = part_of(path, table, "extensions")
+    manual = part_of(path, table, "manual")
+    return MarkRules(
+        points=rule_number(path, "points", table["points"]) if "points" in table else None,
+        due=due,
+        round_to=rule_number(path, "round", table.get("round", 0)),
+        free_days=int(rule_number(path, "free_days", late.get("free_days", 0))),
+        percent_per_day=rule_number(path, "percent_per_day", late.get("percent_per_day", 0), 100),
+        most_days=int(rule_number(path, "most_days", late["most_days"])) if "most_days" in late else None,
+        extensions={name: int(rule_number(path, name, days)) for name, days in extensions.items()},
+        manual={name: rule_number(path, name, points) for name, points in manual.items()},
+    )
+
+
+def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of the rules; an absent one is empty. Raises ConfigError."""
+    part = table.get(name, {})
+    if not isinstance(part, dict):
+        raise ConfigError(f"--rules: {path}: {name} is a table: write [{name}], and its rules below")
+    return part
+
+
+def rule_number(path: Path, name: str, value: object, maximum: float = MAX_POINTS) -> float:
+    """Return a number of the rules. Raises ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= maximum:
+        raise ConfigError(f"--rules: {path}: {name} is a number from 0 to {maximum:g}, not {value!r}")
+    return float(value)
+
+
+def normalized(name: str) -> str:
+    return " ".join(name.split()).casefold()
+
+
+def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[str]:
+    """Return the names with an extension that no student of the class has."""
+    known = {normalized(each.hand_in.name) for each in results}
+    return [name for name in rules.extensions if normalized(name) not in known]
+
+
+def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[str, float | None]) -> Mark:
+    """Return the mark of one student. points: those of the lab's checks."""
+    whole = rules.points if rules.points is not None else points
+    highest = float(graded.report["max_score"]) if graded.report else points
+    automatic = whole * graded.score / highest if highest else 0.0
+    days = late_days(graded, rules)
+    penalty = min(1.0, days * rules.percent_per_day / 100)
+    if rules.most_days is not None and days > rules.most_days:
+        penalty = 1.0
+    total = (automatic + sum(value or 0.0 for value in manual.values())) * (1 - penalty)
+    if rules.round_to >= MIN_ROUNDING:
+        total = math.floor(total / rules.round_to + 0.5) * rules.round_to
+    max_points = whole + sum(rules.manual.values())
+    return Mark(
+        graded,
+        automatic,
+        manual,
+        days,
+        penalty,
+        None if graded.grader_failed else round(total, 2),
+        max_points,
+    )
+
+
+def late_days(graded: GradedHandIn, rules: MarkRules) -> int:
+    """Return the days that count as late: a day that has begun is a day; free days and extensions do not count."""
+    hand_in = graded.hand_in
+    days = 0
+    if rules.due is not None and hand_in.sent is not None:
+        days = max(0, math.ceil((hand_in.sent - rules.due).total_seconds() / DAY_S))
+    elif hand_in.late:  # Canvas says that it is late, and not how much
+        days = 1
+    extended = {normalized(name): days for name, days in rules.extensions.items()}
+    return max(0, days - rules.free_days - extended.get(normalized(hand_in.name), 0))
+
+
+def read_manual(
+    directory: Path, rules: MarkRules, results: list[GradedHandIn]
+) -> dict[str, dict[str, float | None]]:
+    """Return key -> the marks that a person has entered in RESULTS/manual.csv, with None for an empty cell.
+
+    Writes the file if it is missing, and adds the students and columns that it lacks; a number that was entered
+    stays. Raises ConfigError.
+    """
+    if not rules.manual:
+        return {}
+    path = directory / MANUAL_FILE
+    heads = {f"{name} (of {most:g})": name for name, most in rules.manual.items()}
+    there = table_of(path) if path.exists() else []
+    if there and "key" not in there[0]:
+        raise ConfigError(f"{path} has no column 'key': give it this head again, or delete the file")
+    rows = {row["key"]: row for row in there if row["key"]}
+    found: dict[str, dict[str, float | None]] = {}
+    for each in results:
+        row = rows.setdefault(each.hand_in.key, {"key": each.hand_in.key, "name": each.hand_in.name})
+        found[each.hand_in.key] = {
+            name: entered_mark(path, each.hand_in.name, name, row.setdefault(head, ""), rules.manual[name])
+            for head, name in heads.items()
+        }
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    write_if_new(
+        path, as_csv(columns, ([row.get(column, "") for column in columns] for row in rows.values()))
+    )
+    return found
+
+
+def entered_mark(path: Path, student: str, name: str, text: str, maximum: float) -> float | None:
+    """Return a mark that a person has entered. Raises ConfigError."""
+    # A spreadsheet may put an apostrophe before a number, or write a decimal comma.
+    text = text.strip().lstrip("'").replace(",", ".")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= maximum:
+        raise ConfigError(f"{path}: {student}, {name}: {text!r} is no number from 0 to {maximum:g}")
+    return value
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    """Read a table with one line of heads, as platforms and spreadsheets write it. Raises ConfigError."""
+    try:
+        text = decoded(path.read_bytes())
+        first = text.partition("\n")[0]
+        delimiter = max(",;\t", key=first.count)
+        rows = list(
+            csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restkey="", restval="")
+        )
+    except OSError as reason:
+        raise ConfigError(f"{path}: {reason.strerror}; {NO_TABLE}") from None
+    except (csv.Error, UnicodeDecodeError) as reason:
+        raise ConfigError(f"{path}: {reason}; {NO_TABLE}") from None
+    return [{str(key): value if isinstance(value, str) else "" for key, value in row.items()} for row in rows]
+
+
+def decoded(data: bytes) -> str:
+    """Return the text of a table: UTF-8, or as Excel saves "CSV" (Windows-1252) and "Unicode text" (UTF-16)."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252")
+
+
+def write_if_new(path: Path, text: str) -> None:
+    """Write a file if its contents change. Raises ConfigError."""
+    try:
+        data = text.encode("utf-8")
+        if not path.exists() or path.read_bytes() != data:
+            path.write_bytes(data)
+    except OSError as reason:
+        raise ConfigError(f"{path}: {reason.strerror}") from None
+
+
+def shown_number(value: float | None) -> str:
+    """Return a mark as text, without zeros that say nothing."""
+    return "" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def to_csv(marks: list[Mark], rules: MarkRules) -> str:
+    """Return the table of the class: one line for each student, in the order of the submissions."""
+    identity = list(
+        dict.fromkeys(key for mark in marks for key in mark.graded.hand_in.identity if key != "name")
+    )
+    head = ["name", *identity, "mark", "of", "automatic", *rules.manual, "sent", "late days", "penalty %"]
+    head += ["failed checks", "remark", "page"]
+    rows = []
+    for mark in marks:
+        hand_in = mark.graded.hand_in
+        sent = hand_in.sent.isoformat(timespec="seconds") if hand_in.sent else ""
+        failed = " ".join(failed_checks(mark.graded))
+        rows.append([
+            hand_in.name, *(hand_in.identity.get(key, "") for key in identity), shown_number(mark.total),
+            shown_number(mark.most), shown_number(mark.automatic),
+            *(shown_number(mark.manual.get(name)) for name in rules.manual), sent, mark.late_days,
+            shown_number(100 * mark.penalty), failed, remark(mark), page_of(mark.graded),
+        ])  # fmt: skip
+    return as_csv(head, rows)
+
+
+def failed_checks(graded: GradedHandIn) -> list[str]:
+    """Return the names of the checks that did not pass."""
+    verdicts = graded.report["verdicts"] if graded.report else []
+    return [str(each["name"]) for each in verdicts if each["status"] != "passed"]
+
+
+def page_of(graded: GradedHandIn) -> str:
+    """Return the path of a student's page below the results' directory."""
+    return f"students/{graded.hand_in.key}/report.html" if graded.report else ""
+
+
+def remark(mark: Mark) -> str:
+    """Return what a lecturer must know about a mark."""
+    graded = mark.graded
+    refused = str(graded.report.get("refused") or "") if graded.report else ""
+    parts = [graded.problem or refused, "manual marks are missing" if mark.is_open else ""]
+    verdicts = graded.report["verdicts"] if graded.report and not refused else []
+    if not_run := sum(each["status"] == "not run" for each in verdicts):
+        parts.append(f"{not_run} checks were not run: see the limit of a run, --limit, and --jobs")
+    if graded.hand_in.late and graded.hand_in.sent is None:
+        parts.append("late, as the platform says; one day is counted")
+    return "; ".join(part for part in parts if part)
+
+
+def filled(path: Path, column: str | None, marks: list[Mark]) -> tuple[str, list[str]]:
+    """Fill the marks into a platform's own table (Moodle's worksheet, Canvas's gradebook, a roster).
+
+    column: the head of the column for the marks; None: Moodle's "Grade". Returns the table, and the names of the
+    students who are not in it. Raises ConfigError.
+    """
+    rows = table_of(path)
+    heads = list(rows[0]) if rows else []
+    who = next((head for head in IDENTITY_COLUMNS if head in heads), None)
+    if who is None:
+        raise ConfigError(
+            f"--table: {path} has none of the columns {', '.join(IDENTITY_COLUMNS)}; {NO_TABLE}"
+        )
+    if column is None:
+        column = next((head for head in ("Grade", "grade") if head in heads), None)
+    if column is None or column not in heads:
+        raise ConfigError(
+            f"--table: {path} has no column {column or 'Grade'!r}{nearest(column or 'Grade', heads)}; name one with"
+            f" --column: {', '.join(heads)}"
+        )
+    by_identity = {
+        normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[who], "")): mark for mark in marks
+    }
+    by_identity.pop("", None)
+    found = set()
+    for row in rows:
+        if (mark := by_identity.get(normalized(row[who]))) is not None:
+            found.add(id(mark))
+            row[column] = shown_number(mark.total)  # empty if the grader has failed
+            if MOODLE_COMMENTS_COLUMN in row:
+                row[MOODLE_COMMENTS_COLUMN] = no_formula(comment(mark))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, heads, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue(), [mark.graded.hand_in.name for mark in marks if id(mark) not in found]
+
+
+def comment(mark: Mark) -> str:
+    """Return a student's feedback in a few lines: the failed checks with their causes."""
+    if mark.graded.problem or not mark.graded.report:
+        return mark.graded.problem
+    lines = [f"{shown_number(mark.automatic)} points for the checks."]
+    for each in mark.graded.report["verdicts"]:
+        if each["status"] != "passed":
+            lines.append(
+                f"{each['name']} ({each['score']}/{each['points']}): {each['did'] or each['proves']}"
+            )
+    if mark.late_days:
+        lines.append(f"{mark.late_days} days late: {100 * mark.penalty:g} % less.")
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""Which submissions of a class are alike? copydetect compares their sources; this module asks it and sorts.
+
+copydetect replaces names by their kind, cuts the text into overlapping parts of WINDOW_CHARS characters, and
+compares fingerprints of these parts (winnowing: Schleimer, Wilkerson and Aiken, 2003). Names, comments and the
+order of functions therefore make no difference. The parts that the starter has are left out.
+
+A high number is a reason to read two files side by side, and never a proof: a short lab has few ways to be right.
+The page of the class therefore shows the pairs to the lecturer alone.
+
+copydetect is the extra `similarity` of ewe-classroom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from ewe.config.messages import ConfigError
+
+WINDOW_CHARS = 20  # the shortest part that counts
+MIN_SHARE = 0.5  # part of the shorter file: pairs below are not listed
+MAX_PAIRS = 50
+MAX_SOURCE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class SimilarPair:
+    """Two submissions. share: the part of the shorter source that the other has, too; 0 to 1."""
+
+    first: str
+    second: str
+    share: float
+
+
+def needs_copydetect() -> None:
+    """Raise ConfigError if copydetect is missing."""
+    try:
+        import copydetect  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "--similar needs copydetect: python3 -m pip install 'ewe-classroom[similarity]'"
+        ) from None
+
+
+def similar(sources: dict[str, Path], starter: str, suffix: str) -> list[SimilarPair]:
+    """Compare the sources of students; return the pairs that share at least MIN_SHARE, the most similar first.
+
+    sources: student -> file. starter: the text that each student got. suffix: ".py", which names the language.
+    Raises ConfigError if copydetect is missing.
+    """
+    needs_copydetect()
+    import io
+
+    from copydetect import CodeFingerprint, compare_files
+
+    given = list(CodeFingerprint(f"starter{suffix}", WINDOW_CHARS, 1, fp=io.StringIO(starter)).hashes)
+    marks = {}
+    for name, path in sources.items():
+        text = path.read_bytes()[:MAX_SOURCE_BYTES].decode(errors="replace")
+        # One copy for each student: a name of a file tells copydetect the language
+        marks[name] = CodeFingerprint(
+            f"{name}{suffix}", WINDOW_CHARS, 1, boilerplate=given, fp=io.StringIO(text)
+        )
+    pairs = []
+    for first, second in combinations(sorted(marks), 2):
+        _, shares, _ = compare_files(marks[first], marks[second])
+        if (share := max(shares)) >= MIN_SHARE:
+            pairs.append(SimilarPair(first, second, round(float(share), 2)))
+    return sorted(pairs, key=lambda pair: (-pair.share, pair.first, pair.second))[:MAX_PAIRS]

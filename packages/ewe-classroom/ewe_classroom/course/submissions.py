@@ -1,0 +1,495 @@
+"""The submissions of a class, as the platforms of courses lay them out in a folder or in a zip file.
+
+    Moodle       Ada Lovelace_1234567_assignsubmission_file_/FILES   (or all files in one folder, with this prefix)
+    Canvas       lovelaceada_LATE_4711_88001_FILE                    (all in one folder; -1, -2: sent again)
+    Gradescope   submission_88001/FILES, submission_metadata.yml     (who, and when)
+    GitHub       pool-submissions/pool-ada/.git, FILES               (GitHub Classroom's download)
+    folders      Ada Lovelace/FILES, or ada.zip, or one file         (anything else)
+
+read() finds out which layout it is, copies each student's files into a separate directory, and unpacks archives.
+A student's files may lie in a folder within the archive: directory_of() looks for them, down to MAX_DEPTH folders.
+
+An archive comes from a student, so nothing in it is believed: names that leave the directory, links, devices, and
+more than MAX_FILES files or MAX_BYTES bytes are a problem of this submission, which the class's table then shows.
+
+Read next: class_run.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ewe.config.messages import ConfigError, one_line
+
+MAX_FILES = 5000  # of one submission
+MAX_BYTES = 256 << 20  # of one submission
+MAX_STUDENTS = 5000
+MAX_DEPTH = 3  # folders within a submission
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
+MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)", re.DOTALL)
+CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<id>\d+)_(?P<number>\d+)_(?P<file>.+)", re.DOTALL)
+SENT_AGAIN = re.compile(r"(?P<stem>.+?)-(?P<number>\d{1,3})(?P<suffix>\.[a-z.]+)?$")
+GRADESCOPE = re.compile(r"^(submission_\d+):")
+
+
+class BadHandIn(Exception):
+    """A student's files cannot be used. The message says why, in one line."""
+
+
+@dataclass
+class HandIn:
+    """What one student has handed in.
+
+    name: as the platform shows it. key: the name of the directory of the student's results. source: the files or
+    directories of the platform's folder, each with its name in the submission. identity: columns by which the
+    platform's table of marks knows the student. sent: when it was handed in, if the platform says so. late: the
+    platform says "late", without a time. problem: the reason for which there is nothing to grade.
+    """
+
+    name: str
+    key: str
+    source: list[tuple[Path, str]] = field(
+        default_factory=list
+    )  # file or directory, its name in the submission
+    identity: dict[str, str] = field(default_factory=dict)
+    sent: datetime | None = None
+    late: bool = False
+    problem: str = ""
+
+
+@dataclass
+class Layout:
+    """The submissions of one folder. platform: "moodle", "canvas", "gradescope", "github" or "folders"."""
+
+    platform: str
+    hand_ins: list[HandIn]
+
+
+def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
+    """Find the submissions in a folder. Raises ConfigError.
+
+    work: the first file of the lab's work. A folder that is alone and has this file is a submission.
+    results: the results' directory, which is no submission if it lies in the folder.
+    """
+    try:
+        entries = sorted(
+            each
+            for each in folder.iterdir()
+            if each.name not in IGNORED_FOLDERS and (results is None or os.path.abspath(each) != str(results))
+        )
+    except OSError as reason:
+        raise ConfigError(f"{folder}: {reason.strerror}; name the folder with the submissions") from None
+    while (
+        len(entries) == 1
+        and entries[0].is_dir()
+        and not entries[0].is_symlink()
+        and not (work and (entries[0] / work).is_file())
+        and holds_students(entries[0])
+    ):
+        folder = entries[0]
+        entries = sorted(each for each in folder.iterdir() if each.name not in IGNORED_FOLDERS)
+    entries = [each for each in entries if not each.name.startswith(".")]
+    layout = layout_of(folder, entries)
+    if not layout.hand_ins:
+        raise ConfigError(f"{folder}: no submissions; a folder of each student, or a file, is expected here")
+    if len(layout.hand_ins) > MAX_STUDENTS:
+        raise ConfigError(f"{folder}: {len(layout.hand_ins)} submissions; the limit is {MAX_STUDENTS}")
+    for each in layout.hand_ins:
+        each.name, each.key = encodable(each.name), encodable(each.key)
+        each.identity = {column: encodable(value) for column, value in each.identity.items()}
+    unique_keys(layout.hand_ins)
+    return layout
+
+
+def holds_students(directory: Path) -> bool:
+    """Return whether a folder that is alone holds folders, archives, or files with a platform's names."""
+    found = [each for each in directory.iterdir() if each.name not in IGNORED_FOLDERS]
+    return (
+        any(
+            each.is_dir()
+            or each.name.endswith(ARCHIVES)
+            or MOODLE.fullmatch(each.name)
+            or CANVAS.fullmatch(each.name)
+            for each in found
+        )
+        and not (directory / ".git").exists()
+    )
+
+
+def layout_of(folder: Path, entries: list[Path]) -> Layout:
+    """Return the submissions of a folder by the layout that most of its names show.
+
+    An entry of another kind, such as a table that the lecturer has put there, becomes a row of the class.
+    """
+    if (folder / "submission_metadata.yml").is_file():
+        return Layout("gradescope", gradescope(folder))
+    own, others = partition_entries(entries, lambda each: MOODLE.fullmatch(each.name) is not None)
+    if len(own) > len(others):
+        return Layout("moodle", moodle(own) + folders(others))
+    own, others = partition_entries(
+        entries, lambda each: each.is_file() and CANVAS.fullmatch(each.name) is not None
+    )
+    if len(own) > len(others):
+        return Layout("canvas", canvas(own) + folders(others))
+    directories = [each for each in entries if each.is_dir()]
+    own, others = partition_entries(directories, lambda each: (each / ".git").exists())
+    if len(own) > len(others):
+        return Layout("github", github(folder, own) + folders(others))
+    return Layout("folders", folders(entries))
+
+
+def partition_entries(entries: list[Path], fits: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
+    """Return the entries that fit, and the others."""
+    own = [each for each in entries if fits(each)]
+    return own, [each for each in entries if each not in own]
+
+
+def moodle(entries: list[Path]) -> list[HandIn]:
+    """Return Moodle's submissions. The number is that of the participant in Moodle's grading worksheet."""
+    found: dict[str, HandIn] = {}
+    for path in entries:
+        match = MOODLE.fullmatch(path.name)
+        assert match is not None  # layout_of() has looked
+        number = match["id"]
+        identity = {"Identifier": f"Participant {number}", "Full name": match["name"]}
+        each = found.setdefault(number, HandIn(match["name"], f"{match['name']} {number}", identity=identity))
+        each.source.append((path, match["file"] if path.is_file() else ""))
+    return list(found.values())
+
+
+def canvas(entries: list[Path]) -> list[HandIn]:
+    """Return Canvas's submissions; of a file that was sent again, the last one counts."""
+    found: dict[str, HandIn] = {}
+    newest: dict[tuple[str, str], int] = {}
+    for path in entries:
+        match = CANVAS.fullmatch(path.name)
+        assert match is not None  # layout_of() has looked
+        again = SENT_AGAIN.fullmatch(match["file"])
+        name = again["stem"] + (again["suffix"] or "") if again else match["file"]
+        number = int(again["number"]) if again else 0
+        student = match["id"]
+        identity = {"Student": match["name"], "ID": student}
+        each = found.setdefault(
+            student, HandIn(match["name"], f"{match['name']} {student}", identity=identity)
+        )
+        each.late = each.late or match["late"] is not None
+        if number >= newest.get((student, name), -1):
+            newest[student, name] = number
+            each.source = [(file, called) for file, called in each.source if called != name] + [(path, name)]
+    return list(found.values())
+
+
+def gradescope(folder: Path) -> list[HandIn]:
+    """Return Gradescope's submissions. submission_metadata.yml has the names, the addresses and the times.
+
+    Only these lines of the file are read, and each submission has its own directory.
+    """
+    found = []
+    text = (folder / "submission_metadata.yml").read_text(encoding="utf-8", errors="replace")
+    for part in re.split(r"^(?=submission_\d+:)", text, flags=re.MULTILINE):
+        if not (match := GRADESCOPE.match(part)):
+            continue
+        people = [yaml_value(part, key) for key in ("name", "sid", "email")]
+        name, number, address = people
+        sent = time_of(yaml_value(part, "created_at"))
+        identity = {"Name": name, "SID": number, "Email": address}
+        directory = folder / match[1]
+        each = HandIn(name or match[1], name or match[1], [(directory, "")], identity, sent)
+        if not directory.is_dir():
+            each.problem = f"{match[1]}: this folder is missing"
+        found.append(each)
+    return found
+
+
+def yaml_value(text: str, key: str) -> str:
+    """Return the first value of a key, as Gradescope writes it: `:key: value`, quoted or not."""
+    match = re.search(rf"^[ -]*:{key}:[ \t]*(.*?)[ \t]*$", text, re.MULTILINE)
+    value = match[1] if match else ""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def time_of(text: str) -> datetime | None:
+    """Return a time of ISO 8601, or as Ruby and git write it; None if there is none."""
+    match = re.match(
+        r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)?", text.strip()
+    )
+    if not match:
+        return None
+    zone = (match[3] or "Z").replace("UTC", "Z")
+    try:
+        return datetime.fromisoformat(f"{match[1]}T{match[2]}{zone}")
+    except ValueError:  # a commit may claim a zone of 99 hours
+        return None
+
+
+def github(folder: Path, directories: list[Path]) -> list[HandIn]:
+    """Return the repositories of GitHub Classroom: ASSIGNMENT-ACCOUNT in ASSIGNMENT-submissions.
+
+    The time is that of the last commit.
+    """
+    prefix = folder.name.removesuffix("-submissions") + "-"
+    found = []
+    for path in directories:
+        account = path.name.removeprefix(prefix) or path.name
+        found.append(HandIn(account, account, [(path, "")], {"GitHub": account}, last_commit(path)))
+    return found
+
+
+def last_commit(repository: Path) -> datetime | None:
+    """Return the time of the last commit; None without git, or without a commit.
+
+    The repository is a student's: git runs no program that its configuration names, also not to fetch objects that
+    are missing (a partial clone with the address ext::COMMAND).
+    """
+    quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
+    command = ["git", *quiet, "-C", str(repository), "log", "-1", "--format=%cI", "--no-show-signature"]
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_ALLOW_PROTOCOL": "none",
+    }
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return time_of(done.stdout)
+
+
+def folders(entries: list[Path]) -> list[HandIn]:
+    """Return one submission for each folder, archive or file. Its time is that of the newest file."""
+    found = []
+    for path in entries:
+        if path.is_symlink():
+            continue
+        name = path.name
+        if path.is_file():
+            name = name[: -len(suffix)] if (suffix := archive_suffix(name)) else path.stem
+        found.append(
+            HandIn(
+                name, name, [(path, "" if path.is_dir() else path.name)], {"name": name}, newest_change(path)
+            )
+        )
+    return found
+
+
+def newest_change(path: Path) -> datetime | None:
+    """Return the time of the last change of a file, or of the newest file of a directory."""
+    files = (
+        [path]
+        if path.is_file()
+        else [each for each in walk(path) if each.is_file() and not each.is_symlink()]
+    )
+    times = [each.lstat().st_mtime for each in files]
+    try:
+        return datetime.fromtimestamp(max(times), UTC) if times else None
+    except (ValueError, OverflowError):  # a year above 9999
+        return None
+
+
+def walk(directory: Path) -> Iterator[Path]:
+    """Yield at most MAX_FILES + 1 files and directories below a directory; follow no link."""
+    count = 0
+    for top, names, files in os.walk(directory):
+        names[:] = sorted(name for name in names if name not in IGNORED_FOLDERS)
+        for name in (*names, *sorted(files)):
+            count += 1
+            if count > MAX_FILES + 1:
+                return
+            yield Path(top) / name
+
+
+def archive_suffix(name: str) -> str:
+    """Return the suffix of an archive, or ""."""
+    return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
+
+
+def encodable(text: str) -> str:
+    """Return a name as UTF-8 can write it, in one line. A name from an old archive may have bytes of Latin-1."""
+    return one_line(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+
+
+def unique_keys(hand_ins: list[HandIn]) -> None:
+    """Give each submission a key that is the name of a directory everywhere, and of no other submission.
+
+    Of equal keys, each gets a part of the hash of the student's identity: a number would change as soon as another
+    student of this name hands in, and manual.csv would give the marks to the wrong one.
+    """
+    plains = [re.sub(r"[^\w.-]+", "-", each.key).strip("-.")[:60] or "student" for each in hand_ins]
+    count = Counter(plain.casefold() for plain in plains)
+    taken: set[str] = set()
+    for each, plain in zip(hand_ins, plains, strict=True):
+        if count[plain.casefold()] > 1:
+            who = "\0".join([each.name, *each.identity.values()])
+            plain += "-" + hashlib.sha256(who.encode()).hexdigest()[:6]
+        key, number = plain, 1
+        while key.casefold() in taken:
+            number += 1
+            key = f"{plain}-{number}"
+        taken.add(key.casefold())
+        each.key = key
+
+
+def take_files(hand_in: HandIn, target: Path) -> None:
+    """Copy a student's files into an empty directory; unpack archives. Raises BadHandIn.
+
+    Links and devices are left out. An archive within a folder is unpacked beside it only if the folder has no other
+    file, as when a student zips what the platform zips again.
+    """
+    counter = SubmissionCounter()
+    for source, name in hand_in.source:
+        if source.is_dir():
+            copy_directory(source, target, counter)
+        elif archive_suffix(name):
+            unpack(source, name, target, counter)
+        else:
+            copy_file(source, target / os.path.basename(name), counter)
+    found = [each for each in target.iterdir() if each.name not in IGNORED_FOLDERS]
+    if len(found) == 1 and archive_suffix(found[0].name):
+        unpack(found[0], found[0].name, target, counter)
+        found[0].unlink()
+
+
+class SubmissionCounter:
+    """Counts the files and bytes of a submission, or of a class."""
+
+    def __init__(self, most_files: int = MAX_FILES, most_bytes: int = MAX_BYTES) -> None:
+        self.most_files, self.most_bytes = most_files, most_bytes
+        self.files = self.bytes = 0
+
+    def take(self, size: int) -> None:
+        """Count a file of this size. Raises BadHandIn above a limit."""
+        self.files += 1
+        self.bytes += size
+        if self.files > self.most_files:
+            raise BadHandIn(f"more than {self.most_files} files")
+        if self.bytes > self.most_bytes:
+            raise BadHandIn(f"more than {self.most_bytes >> 20} MB")
+
+
+def copy_directory(source: Path, target: Path, counter: SubmissionCounter) -> None:
+    """Copy the regular files below a directory."""
+    for number, path in enumerate(walk(source)):
+        if number == MAX_FILES:
+            raise BadHandIn(f"more than {MAX_FILES} files and folders")
+        if path.is_symlink() or not path.is_file():
+            continue
+        copy_file(path, target / path.relative_to(source), counter)
+
+
+def copy_file(source: Path, target: Path, counter: SubmissionCounter) -> None:
+    """Copy one regular file, with its execute bit."""
+    about = source.lstat()
+    if not stat.S_ISREG(about.st_mode):
+        raise BadHandIn(f"{source.name}: not a file")
+    counter.take(about.st_size)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target, follow_symlinks=False)
+    target.chmod(0o755 if about.st_mode & 0o100 else 0o644)
+
+
+def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -> None:
+    """Unpack the regular files of a zip or tar file. Raises BadHandIn."""
+    try:
+        if name.lower().endswith(".zip"):
+            unpack_zip(archive, target, counter)
+        else:
+            unpack_tar(archive, target, counter)
+    except OSError as reason:
+        raise BadHandIn(f"{name} cannot be unpacked: {reason.strerror or reason}") from None
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, RuntimeError, NotImplementedError) as reason:
+        raise BadHandIn(f"{name} cannot be unpacked: {reason}") from None
+    except ValueError:
+        raise BadHandIn(f"{name} cannot be unpacked: a name in it is not valid") from None
+
+
+def inside(target: Path, name: str) -> Path:
+    """Return the path of an archive's member below a directory. Raises BadHandIn for a name that leaves it."""
+    path = target / name.replace("\\", "/")
+    if name.startswith(("/", "\\")) or ".." in path.relative_to(target).parts:
+        raise BadHandIn(f"the archive has a name outside of its folder: {name[:80]!r}")
+    return path
+
+
+def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        for member in opened.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if member.is_dir() or kind not in (0, stat.S_IFREG):
+                continue
+            path = inside(target, member.filename)
+            counter.take(member.file_size)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with opened.open(member) as source:
+                write_at_most(source.read, path, member.file_size)
+            path.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+
+
+def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if not member.isreg():
+                continue
+            path = inside(target, member.name)
+            counter.take(member.size)
+            source = opened.extractfile(member)
+            assert source is not None  # a regular file has contents
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_at_most(source.read, path, member.size)
+            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+
+
+def write_at_most(read, path: Path, size: int) -> None:  # type: ignore[no-untyped-def]
+    """Write the bytes of a member; an archive with more bytes than it declares is a bomb."""
+    written = 0
+    with path.open("wb") as out:
+        while block := read(1 << 20):
+            written += len(block)
+            if written > size:
+                raise BadHandIn(f"{path.name} is larger than its archive says")
+            out.write(block)
+
+
+def directory_of(top: Path, names: Sequence[str]) -> Path:
+    """Return the directory of a submission that has the files of the work, at most MAX_DEPTH folders down.
+
+    Raises BadHandIn if there is none, or if two are equally near.
+    """
+    level = [top]
+    for _ in range(MAX_DEPTH + 1):
+        found = [each for each in level if (each / names[0]).is_file()]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            shown = ", ".join(sorted(str(each.relative_to(top)) for each in found[:3]))
+            raise BadHandIn(f"there are several {names[0]}: in {shown}; hand in one")
+        level = [
+            each
+            for directory in level
+            for each in sorted(directory.iterdir())
+            if each.is_dir() and not each.is_symlink() and each.name not in IGNORED_FOLDERS
+        ]
+    there = sorted(path.relative_to(top).as_posix() for path in walk(top) if path.is_file())
+    shown = ", ".join(there[:4]) + (f" and {len(there) - 4} more" if len(there) > 4 else "")
+    raise BadHandIn(f"no {names[0]} in it" + (f"; it has {shown}" if there else ": it is empty"))

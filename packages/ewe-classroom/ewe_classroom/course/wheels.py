@@ -1,0 +1,196 @@
+"""The wheels of a pack: ewe itself, and the libraries that it needs, so that a platform installs them offline.
+
+    --wheel FILE ... ─────────────────────────┐
+    a clone of ewe ── pip wheel ──────────────┼─▶ {"ewe_server-0.1.0-py3-none-any.whl": bytes, ...}
+    the index ── pip download ── per Python ──┘
+
+No version of ewe is on an index yet. A pack that named one could not be installed, and platforms such as
+PrairieLearn grade without a network. A pack therefore contains every wheel. A compiled library has one wheel for
+each version of Python and each processor; the pack has those of PYTHONS and PROCESSORS, about 100 KB together.
+
+The versions of the libraries are those that are installed beside ewe-course, so a pack of next month is the same.
+
+The solutions of the labs are left out (without_sources): students can read the packs of some platforms, and a
+graded program can read the installed package.
+
+Possible failures: no clone and no index, no pip, no network. The message is one line, and --wheel always helps.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import ewe
+from ewe import __version__
+from ewe.config.messages import ConfigError, one_line
+from ewe_classroom.course.archives import zip_of
+
+# The distributions of this project that a pack needs, and their directories in a clone.
+OWN_PROJECTS = {
+    "ewe-server": ".",
+    "ewe-explore": "packages/ewe-explore",
+    "ewe-classroom": "packages/ewe-classroom",
+}
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PROCESSORS = ("x86_64", "aarch64")
+SYSTEMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")  # Linux with glibc 2.28 (2018) or newer
+WHEEL = re.compile(
+    r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl"
+)
+REQUIREMENT = re.compile(r"^[A-Za-z0-9._-]+")
+PIP_TIMEOUT_S = 300.0
+# The labs' files but their texts and schemes, and but the scenarios of the check queue-races.
+SOURCES = re.compile(r"ewe_classroom/labs/(?!shared/test_queue\.py)[^/]+/[^/]+(?<!\.toml)(?<!\.md)")
+HELP = "name the files with --wheel, or run ewe-course in a clone of ewe with a network"
+
+Wheels = dict[str, bytes]  # name of the file -> content
+
+
+def collect(given: Sequence[Path] = ()) -> Wheels:
+    """Return all wheels of a pack; those in `given` take the place of others. Raises ConfigError."""
+    found = dict(read(path) for path in given)
+    there = {project(name) for name in found}
+    lacking = [name for name in OWN_PROJECTS if name not in there]
+    libraries = [each for each in requirements() if each.partition("==")[0] not in there]
+    with tempfile.TemporaryDirectory(prefix="ewe-course-") as directory:
+        if lacking:
+            take_ours(lacking, directory)
+        if libraries:
+            download(libraries, directory)
+        for path in sorted(Path(directory).glob("*.whl")):
+            found[path.name] = path.read_bytes()
+    return {name: without_sources(name, content) for name, content in sorted(found.items())}
+
+
+def project(file: str) -> str:
+    """Return the name of a wheel's project, as an index writes it: ewe_server-0.1.0-… is ewe-server."""
+    return file.partition("-")[0].lower().replace("_", "-").replace(".", "-")
+
+
+def read(path: Path) -> tuple[str, bytes]:
+    """Return the name and the content of a wheel. Raises ConfigError."""
+    match = WHEEL.fullmatch(path.name)
+    if match is None:
+        raise ConfigError(
+            f"--wheel {path}: not the name of a wheel, as pip writes them (NAME-VERSION-...whl)"
+        )
+    if project(path.name) in OWN_PROJECTS and match["version"] != __version__:
+        raise ConfigError(
+            f"--wheel {path}: version {match['version']}; this ewe-course writes packs of {__version__}"
+        )
+    try:
+        content = path.read_bytes()
+    except OSError as reason:
+        raise ConfigError(f"--wheel {path}: {reason.strerror}; name a file") from None
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        raise ConfigError(f"--wheel {path}: not a zip file, so it is no whole wheel; write it again")
+    return path.name, content
+
+
+def requirements() -> list[str]:
+    """Return the libraries that ewe-classroom needs, with the installed versions: `jinja2==3.1.6`."""
+    found: dict[str, str] = {}
+    waiting = ["ewe-classroom"]
+    while waiting:
+        name = waiting.pop()
+        for line in metadata.requires(name) or ():
+            match = REQUIREMENT.match(line)
+            needed = match[0].lower().replace("_", "-") if match else ""
+            if "extra ==" in line or not needed or needed in found or needed in OWN_PROJECTS:
+                continue
+            found[needed] = metadata.version(needed)
+            waiting.append(needed)
+    return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def clone() -> Path | None:
+    """Return the clone of ewe from which this program runs; None if it is installed."""
+    root = Path(ewe.__file__).resolve().parents[1]
+    there = all((root / each / "pyproject.toml").is_file() for each in OWN_PROJECTS.values())
+    return root if there else None
+
+
+def take_ours(names: Iterable[str], directory: str) -> None:
+    """Build wheels of this project from the clone, or else download them. Raises ConfigError."""
+    root = clone()
+    if root is None:
+        pip(["download", "--no-deps", "--dest", directory, *(f"{name}=={__version__}" for name in names)])
+        return
+    # Without isolation pip needs no network, if the builder of these packages is installed.
+    alone = ["--no-build-isolation"] if find_spec("hatchling") else []
+    pip(
+        [
+            "wheel",
+            "--no-deps",
+            *alone,
+            "--wheel-dir",
+            directory,
+            *(str(root / OWN_PROJECTS[name]) for name in names),
+        ]
+    )
+
+
+def download(libraries: Sequence[str], directory: str) -> None:
+    """Download the wheels of libraries, for each version of Python and each processor. Raises ConfigError."""
+    commands = []
+    for python in PYTHONS:
+        for processor in PROCESSORS:
+            systems = [word for system in SYSTEMS for word in ("--platform", f"{system}_{processor}")]
+            version = ["--python-version", python, "--only-binary", ":all:"]
+            commands.append(["download", "--no-deps", "--dest", directory, *version, *systems, *libraries])
+    pip(*commands)
+
+
+def pip(*commands: Sequence[str]) -> None:
+    """Run pip, all commands at a time. Raises ConfigError with the last line that pip wrote."""
+    quiet = ["--disable-pip-version-check", "--quiet"]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "pip", *words, *quiet],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        for words in commands
+    ]  # fmt: skip
+    try:
+        for process in running:
+            output, _ = process.communicate(timeout=PIP_TIMEOUT_S)
+            if process.returncode:
+                raise ConfigError(f"the wheels of the pack: {last_line(output)}; {HELP}")
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"the wheels of the pack: pip did not end within {PIP_TIMEOUT_S:.0f} s; {HELP}"
+        ) from None
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line that pip wrote."""
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    return one_line(lines[-1].removeprefix("ERROR: "))[:300] if lines else "pip failed"
+
+
+def without_sources(name: str, wheel: bytes) -> bytes:
+    """Return a wheel without the sources of the labs, which contain the solutions.
+
+    The list of files in the wheel (RECORD) must not name what is not there, or pip would refuse the wheel.
+    """
+    if project(name) != "ewe-classroom":
+        return wheel
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        files = {each: archive.read(each) for each in archive.namelist() if not SOURCES.fullmatch(each)}
+    (record,) = (each for each in files if each.endswith(".dist-info/RECORD"))
+    lines = files[record].decode().splitlines(keepends=True)
+    files[record] = "".join(line for line in lines if not SOURCES.fullmatch(line.partition(",")[0])).encode()
+    return zip_of(files)

@@ -1,0 +1,116 @@
+"""Which checks rest on which: one fault costs the points of one check, and the others name it.
+
+A check sees more than its own subject. A client that reads 8 MB sees a short send(), whether the check is about
+large files or about the end of the server. The check that is meant for the fault says so in its own words. Each
+other check that fails with it would send a student to the wrong place. Its verdict is therefore "not judged: it
+rests on answers", as soon as both have run:
+
+    drain ─▶ stop ─▶ queue-races      all three have failed: the report begins with queue-races
+
+RESTS has these pairs, each with the reason. A pair belongs here if the failure of the second check explains a
+failure of the first for each kind of server. A check that passes is never touched. What one fault of the zoo costs
+beside its check and those that rest on it is in docs/kill-matrix.md (tests/matrix.py), with the reasons.
+"""
+
+from __future__ import annotations
+
+SLOW = "its clients read large files, which a server must send to the end"
+ONE = "it needs a server that goes on beside stalled clients"
+MIXED = "its clients get files at the same time"
+HALVES = "its clients send half a request first"
+ORDER = "it takes the order of the lower layers for granted"
+SCRIPTS = "X-Switch gives such requests to the engine"
+
+RESTS: dict[str, dict[str, str]] = {
+    "half-close": {
+        "answers": "its client compares a file, too",
+        "content-length": "its client reads to that length",
+    },
+    "pipelined": {
+        "byte-by-byte": "the second request arrives in another piece than the first",
+        "keep-alive": "the second response needs a connection that stays open",
+    },
+    "keep-alive": {"parent-lets-go": "a connection ends when the last process has closed it"},
+    "slow-readers": {
+        "answers": SLOW,
+        "progress": ONE,
+        "own-answers": MIXED,
+        "no-deadlock": "threads that block each other serve nobody",
+    },
+    "idle-clients": {"progress": ONE},
+    "bursts": {"second-client": ONE, "queue-races": "a burst is one of the orders in which the queue runs"},
+    "exactly-n": {"queue-races": "a worker that a race in the queue ends or leaves asleep is missing here"},
+    "bound": {"queue-races": "the queue must wake put() when there is room"},
+    "pause": {"idle-cpu": "a loop that never sleeps does not pause"},
+    "silence": {"second-client": "a loop that waits for one client does not look at the time of the others"},
+    "own-answers": {"answers": SLOW, "byte-by-byte": HALVES},
+    "no-deadlock": {
+        "answers": SLOW,
+        "own-answers": MIXED,
+        "backlog": "some of its clients wait in the backlog",
+    },
+    "fifo": {
+        "progress": "it fills all workers first",
+        "backlog": "its clients wait in the backlog",
+    },
+    "who-works": {"progress": ONE, "byte-by-byte": HALVES},
+    "descriptors": {"parent-lets-go": "a connection that the parent keeps is an open descriptor"},
+    "memory": {"who-works": "a thread that stays keeps its memory"},
+    "shared-data": {"progress": ONE},
+    "child-killed": {
+        "progress": ONE,
+        "parent-lets-go": "a connection ends when the last process has closed it",
+    },
+    "stop": {
+        "queue-races": "the stop wakes the workers that wait in the queue",
+        "zombies": "a server that does not know its children cannot wait for them",
+    },
+    "drain": {
+        "stop": "it needs a server that ends",
+        "answers": SLOW,
+        "progress": ONE,
+        "who-works": "the end waits for the threads of connections",
+    },
+    "cgi-timeout": {
+        "cgi-deadlock": "its program writes more than a pipe holds",
+        "cgi-leaks": "the program's end is known only to a server that waits for it and closes its pipes",
+    },
+    "cgi-leaks": {"cgi-body": "a program that waits for its body does not end"},
+    "cgi-inherits": {"cgi-progress": "it looks at two programs that run at the same time"},
+    "order-sff": {"order-fifo": ORDER},
+    "order-patience": {"order-fifo": ORDER, "order-sff": ORDER},
+    "queue-bound": {"order-fifo": ORDER},
+    "drop-oldest": {"order-fifo": ORDER, "queue-bound": "only a full queue drops"},
+    "drop-largest": {
+        "order-sff": ORDER,
+        "queue-bound": "only a full queue drops",
+        "drop-oldest": "both need a request that is dropped",
+    },
+    "trace": {
+        "order-fifo": "the trace tells this order",
+        "order-sff": "the trace tells this order",
+        "queue-bound": "the trace tells who was refused",
+    },
+    "tag-lists": {"not-modified": "its answers are 304, too"},
+    "modified-since": {"not-modified": "its answers are 304, too"},
+    "precedence": {"not-modified": "its answers are 304, too"},
+    "preconditions": {
+        "not-modified": "its answers are 304, too",
+        "tag-lists": "its fields hold lists of tags",
+    },
+    "engine-xswitch": {
+        "engine-answers": SCRIPTS,
+        "engine-persistent": SCRIPTS,
+        "engine-environment": SCRIPTS,
+        "engine-output": SCRIPTS,
+        "engine-input": SCRIPTS,
+    },
+    "runs-little": {"runs-server-log": "it counts the requests of the data"},
+    "runs-latency": {"runs-complete": "it compares times of the data"},
+    "runs-open-loop": {"runs-server-log": "it compares the requests of the data with the plan"},
+}
+
+
+def rests_on(check: str) -> dict[str, str]:
+    """Return the checks on which a check rests, each with the reason."""
+    return RESTS.get(check, {})

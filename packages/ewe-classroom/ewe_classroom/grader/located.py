@@ -1,0 +1,57 @@
+"""Find the submission in a directory: a platform may unpack it into a folder within the folder that it names.
+
+    ewe-grade --lab pool ada        the submission may be server.py in a folder of the directory ada
+
+A directory stands for the one file in it, or in its folders, that has the usual name of a submission. If a file of
+such a name is missing, it is looked for in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ewe_classroom.grader.kinds import DATA, ENGINE, SERVER
+from ewe_classroom.grader.subject import BadSubject
+
+USUAL_NAMES = {SERVER: ("server.py", "model.py", "server"), ENGINE: ("engine.py",), DATA: ("runs.json",)}
+MAX_DEPTH = 4  # folders within folders
+MAX_FOLDERS = 1000  # a wrong directory, such as /, is not searched to its end
+SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site"}  # and each name with a dot at its beginning
+
+
+def located(text: str, subject: str) -> str:
+    """Return the path of the submission that a path stands for. Raises BadSubject.
+
+    subject: the kind of the submission (kinds.py).
+    """
+    path = Path(text)
+    is_usual = path.name in USUAL_NAMES[subject] and path.parent.is_dir()
+    if path.is_file() or not (path.is_dir() or is_usual):
+        return text
+    top, names = (path, USUAL_NAMES[subject]) if path.is_dir() else (path.parent, (path.name,))
+    for name in names:
+        found = list(files(top, name))
+        if len(found) == 1:
+            return str(found[0])
+        if found:
+            shown = ", ".join(map(str, found[:3]))
+            raise BadSubject(f"{text}: there are {len(found)} files {name}; name one of them: {shown}")
+    if not path.is_dir():
+        raise BadSubject(f"{text}: not a file, and no folder beside it has a {path.name}")
+    raise BadSubject(f"{text}: a directory without {' or '.join(names)}; name the file, or use --command")
+
+
+def files(top: Path, name: str) -> Iterator[Path]:
+    """Yield the files of a name in a directory and its folders."""
+    for count, (directory, folders, _) in enumerate(os.walk(top), 1):
+        path = Path(directory, name)
+        if path.is_file():
+            yield path
+        deep = len(Path(directory).relative_to(top).parts) >= MAX_DEPTH or count > MAX_FOLDERS
+        folders[:] = (
+            []
+            if deep
+            else sorted(set(folders) - SKIPPED_FOLDERS - {each for each in folders if each[0] == "."})
+        )

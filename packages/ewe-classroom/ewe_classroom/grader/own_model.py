@@ -1,0 +1,73 @@
+"""Is a submission in Python the student's own work? It may not be one of ewe's models, renamed or wrapped.
+
+    class Mine(Pool): pass            a subclass, or a subclass of a subclass
+    Mine = Pool                       another name
+    self.inner = Pool(...)            a delegate
+
+Each of them has to import a model of ewe. A submission may therefore import one name from ewe's models: Processor,
+the base class without a model. The same holds for the modules beside the submission that it imports.
+
+This reads the source and runs nothing. A program that computes the name of a module can deceive it. The server of a
+lab that is no model gets an empty directory in place of ewe where the system allows this (sandbox.py), so it cannot
+run ewe either.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from ewe_classroom.grader.subject import BadSubject
+
+BASE, ALLOWED = "ewe.processors.base", "Processor"
+MODELS = "ewe.processors"
+# Modules that start ewe, or load a model by its name.
+STARTERS = ("ewe.cli", "ewe.__main__", "ewe.registry", "ewe_classroom", "ewe_explore")
+
+
+def expect(path: Path) -> None:
+    """Raise BadSubject if a submission, or a module beside it that it imports, takes a model from ewe."""
+    pending, seen = [path], {path}
+    while pending:
+        file = pending.pop()
+        for line, module, name in imports(parsed(file)):
+            if is_foreign(module, name):
+                raise BadSubject(
+                    f"{file.name}, line {line}: this takes {name or module} from ewe; a model of a lab derives "
+                    f"from Processor alone (from {BASE} import {ALLOWED}), and any other server does without ewe"
+                )
+            beside = path.parent / f"{module.partition('.')[0]}.py"
+            if beside not in seen and beside.is_file():
+                seen.add(beside)
+                pending.append(beside)
+
+
+def parsed(file: Path) -> ast.Module:
+    """Return the syntax tree of a file. Raises BadSubject."""
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BadSubject(f"{file.name}: not Python: {str(error) or 'nested too deeply'}") from None
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield the line, the module and the name ("" for the module itself) of each import.
+
+    A text that is the name of a module of ewe counts, because importlib may import it.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Constant) and str(node.value).startswith((f"{MODELS}.", *STARTERS)):
+            yield node.lineno, str(node.value), ""
+
+
+def is_foreign(module: str, name: str) -> bool:
+    """Return whether an import gives more than the base class of a model."""
+    if (module, name) == (BASE, ALLOWED):
+        return False
+    full = f"{module}.{name}" if name else module
+    return any(full == each or full.startswith(f"{each}.") for each in (MODELS, *STARTERS))

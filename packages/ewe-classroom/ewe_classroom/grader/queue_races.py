@@ -1,0 +1,221 @@
+"""The check queue-races: run the student's queue in many orders of its threads.
+
+A queue in C or Go is part of a server: race_bursts.py builds it again, and sends bursts. In Python it is a class:
+
+    the student's *.py ─┐                      the account of the server
+    test_queue.py ──────┴─▶ a directory ─▶ python -m ewe_explore test_queue.py --runs N ─▶ its report
+
+The queue of a model of ewe is a part of its class, so the explorer runs the class, with clients in memory. They
+keep their connections until all have their answers; then the same with room for one connection, if the file has a
+line `ROOM = N`; then the server is stopped while it serves them.
+
+A client sees a lost wake-up once in a million runs. The explorer (ewe_explore) decides at each lock and each
+condition which thread goes on, so it finds one within some hundred schedules, and shows the smallest. The number of
+schedules and the seed are fixed: the mark does not depend on the speed of the machine.
+
+The grader copies test_queue.py from the lab, so an easier copy in the submission has no effect. The queue runs
+within the explorer, so a program that is written to deceive this check could imitate the explorer's report. The
+other checks watch the server from outside, and cannot be deceived like this.
+
+Possible failures: the file has no class Queue; it does not end; it imports a module that is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import ewe
+import ewe_explore
+from ewe_classroom.grader import processes, race_bursts
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.library_queues import library_queue
+from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.sources import find_sources
+from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.submission import copy, end_all
+
+SCENARIOS = Path(__file__).resolve().parents[1] / "labs" / "shared" / "test_queue.py"
+SCHEDULES_PER_SCENARIO = 600  # schedules of each scenario; `if` for `while` needs 355
+SCHEDULES_PER_MODEL_SCENARIO = 400  # schedules of each of the MODEL_SCENARIOS
+EXPLORER_CPU_S = 60.0  # time on a processor: a busy machine costs no points
+EXPLORER_ASLEEP_S = 30.0  # nothing wakes an explorer that has slept for so long
+MAX_EXPLORER_BYTES = 1 << 30  # memory of the explorer, with the student's queue
+MAX_REPORT_BYTES = 1 << 20
+SCENARIO_COUNT = SCENARIOS.read_text(encoding="utf-8").count("\ndef scenario_")
+PASSED_LINE = re.compile(r"^\w+\.py: (\w+): no failure in ([\d,]+) runs?", re.MULTILINE)
+ROOM_LINE = re.compile(rb"^ROOM = \d+", re.MULTILINE)
+SMALLEST_ROOM = b"ROOM = 1"
+# What the clients of a model do: the words for it, the explorer's options, whether there is room for one connection
+MODEL_SCENARIOS = (
+    ("three clients keep their connections until all have their answers", "--together", False),
+    ("the same, with ROOM = 1", "--together", True),
+    ("the server is stopped while it serves three clients, with ROOM = 1", "--stop-early", True),
+)
+AGAIN_LINE = re.compile(r"^again: (.*)$", re.MULTILINE)
+
+
+@check(
+    "queue-races",
+    proves="the queue loses no connection and no wake-up, in every order of its threads that was tried",
+    sends=f"Python: no request; the explorer runs the class Queue in {SCHEDULES_PER_SCENARIO:,} orders of each "
+    "of four scenarios,"
+    f" and a model of ewe in {SCHEDULES_PER_MODEL_SCENARIO:,} orders of each of three."
+    " C and Go: bursts of clients, to the server built with -fsanitize=thread or `go build -race`",
+    expects="each item is taken once; put() waits while the queue is full; close() wakes every worker;"
+    " and the queue is not a library's",
+    why="A lost wake-up shows once in a million runs: on the day when the server has the most clients.",
+    hint="Python: run `ewe-explore test_queue.py`; it shows the order of the threads, step by step. The explorer"
+    ' imports server.py, so signals and the command line belong below `if __name__ == "__main__"`. A model: run'
+    " `ewe-explore model.py --model Mine --clients 3 --together`. C and Go: build"
+    " with -fsanitize=thread or `go build -race`, and start many clients at once.",
+    languages=("python", "c", "go", "model"),
+)
+def queue_races(scene: Scene) -> None:
+    recipe = scene.subject.recipe
+    if recipe.language == "python":
+        source = Path(recipe.command[1])
+        expect_own_queue(scene, sorted(source.parent.glob("*.py")))
+        explore_queue(scene, source)
+    elif recipe.language == "model":
+        expect_own_queue(scene, sorted(recipe.directory.glob("*.py")))
+        explore_model(scene, *recipe.command[recipe.command.index("--model") + 1].split(":"))
+    else:
+        sources = find_sources(recipe.command, recipe.directory)
+        assert sources is not None  # the check is for programs with sources alone
+        expect_own_queue(scene, [sources.program.parent / name for name in sources.names])
+        race_bursts.judge(scene)
+
+
+def expect_own_queue(scene: Scene, files: list[Path]) -> None:
+    """Fail if a file uses the queue of a library."""
+    found = library_queue(scene.subject.recipe.language, files)
+    if found:
+        scene.fail(found, "write the queue with one lock and two conditions: no library's queue")
+
+
+def explore_queue(scene: Scene, source: Path) -> None:
+    """Run the class Queue of a file under the explorer; fail if a scenario fails."""
+    directory = copied(scene, source.parent)
+    if source.name != "server.py" and (directory / source.name).is_file():
+        (directory / source.name).rename(directory / "server.py")
+    copy(SCENARIOS, directory / SCENARIOS.name)
+    status, report = explore(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
+    passed = PASSED_LINE.findall(report)
+    if status == 0 and len({name for name, _ in passed}) == SCENARIO_COUNT:
+        schedules = sum(int(count.replace(",", "")) for _, count in passed)
+        scene.confirm(f"{len(passed)} scenarios passed in {schedules:,} orders of their threads")
+        return
+    fail(scene, report)
+
+
+def explore_model(scene: Scene, module: str, name: str) -> None:
+    """Run a class of a model under the explorer; fail if it fails in one of MODEL_SCENARIOS."""
+    directory = copied(scene, scene.subject.recipe.directory)
+    file = directory / f"{module}.py"
+    schedules = 0
+    for scenario, option, is_narrow in MODEL_SCENARIOS:
+        if is_narrow and file.is_file():
+            file.write_bytes(ROOM_LINE.sub(SMALLEST_ROOM, file.read_bytes()))
+        arguments = [
+            file.name,
+            "--model",
+            name,
+            "--clients",
+            "3",
+            option,
+            "--runs",
+            str(SCHEDULES_PER_MODEL_SCENARIO),
+        ]
+        status, report = explore(scene, directory, arguments)
+        passed = PASSED_LINE.findall(report)
+        if status != 0 or not passed:
+            fail(scene, report, f"the explorer ran {name} of {file.name}: {scenario}")
+        schedules += sum(int(count.replace(",", "")) for _, count in passed)
+    scene.confirm(f"{len(MODEL_SCENARIOS)} scenarios passed in {schedules:,} orders of their threads")
+
+
+def fail(scene: Scene, report: str, sent: str = "") -> None:
+    """End the check with the failure that a report of the explorer shows."""
+    report_lines = [line for line in report.splitlines() if line.strip()]
+    headline = part_of(report, "✗ ")
+    again = AGAIN_LINE.search(report)
+    scenario = re.search(r"--scenario (\w+)", again[1]) if again else None
+    scene.fail(
+        headline or (report_lines[-1] if report_lines else "the explorer has written nothing"),
+        "keep every item and every wake-up in each order of the threads",
+        part_of(report, "Why: ") + (f" Run `{again[1]}` in your directory." if again else ""),
+        sent=f"the explorer ran {scenario[1]} of test_queue.py" if scenario else sent,
+    )
+
+
+def part_of(report: str, begin: str) -> str:
+    """Return the paragraph of a report that begins with a word, without that word; "" if there is none."""
+    start = report.find(begin) if report.startswith(begin) else report.find("\n" + begin) + 1
+    if start == 0 and not report.startswith(begin):
+        return ""
+    lines = []
+    for line in report[start + len(begin) :].splitlines():
+        if not line.strip() or line.startswith("Why: "):
+            break
+        lines.append(line.strip())
+    return " ".join(lines)
+
+
+def copied(scene: Scene, source: Path) -> Path:
+    """Return a new directory with the Python files of a submission's directory."""
+    directory = scene.subject.output.parent / "queue"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    directory.chmod(0o755)
+    for file in sorted(source.glob("*.py")):
+        try:
+            copy(file, directory / file.name)
+        except BadSubject:
+            continue  # a link, or a file that is too large
+    return directory
+
+
+def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, str]:
+    """Run the explorer in a directory as the server's account; return its exit status and its report."""
+    # The explorer is a part of ewe.
+    limits = replace(scene.subject.limits, also_hidden=(), data_bytes=MAX_EXPLORER_BYTES)
+    homes = {str(Path(package.__file__ or "").resolve().parents[1]) for package in (ewe, ewe_explore)}
+    command = [sys.executable, "-P", "-m", "ewe_explore", *arguments]
+    environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sorted(homes)), "COLUMNS": "100"}
+    before = set(processes.children_of_grader())
+    written = scene.subject.output.parent / "queue-report"
+    with written.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=directory, env={**environment, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=limits,
+        )  # fmt: skip
+        try:
+            wait(scene, process)
+        finally:
+            end_all(process, before, None)
+    with written.open("rb") as report:
+        return process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace")
+
+
+def wait(scene: Scene, process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of the explorer. Fails the check after EXPLORER_CPU_S, or if all its threads sleep."""
+    used_s, awake_at = 0.0, time.monotonic()
+    while process.poll() is None:
+        scene.pump(0.05)
+        now_s = sum(map(processes.cpu_s, processes.family([process.pid])))
+        if now_s != used_s:
+            used_s, awake_at = now_s, time.monotonic()
+        asleep = all(task.asleep for task in processes.tasks([process.pid]).values())
+        if used_s > EXPLORER_CPU_S or (asleep and time.monotonic() - awake_at > EXPLORER_ASLEEP_S):
+            scene.fail(
+                f"the queue's scenarios did not end within {used_s:.0f} s of processor time",
+                "end: each scenario starts two or three threads for three items",
+                "a loop outside of the queue, or work when server.py is imported: keep it in main()",
+            )

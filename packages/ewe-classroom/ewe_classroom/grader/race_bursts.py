@@ -1,0 +1,394 @@
+"""Bursts of clients on a server in C or Go with a race detector: the checks queue-races and shared-data.
+
+    burst                 the server is stopped (SIGSTOP)   it goes on: each client must get its own file
+    one each              n-1 half requests, one whole      n workers serve n clients
+    all at once           4 n whole requests                each connection is taken once
+    handed over           the rests of n half requests,     a worker that becomes free and one that is woken
+                          and n whole ones                  want the same connection
+    more than the room    n half requests, 80 whole ones    put() waits while the queue is full
+    the stop              2 n whole requests, SIGTERM       the server ends; a second time, while it is idle
+
+A stopped server finds a whole burst waiting when it goes on, so the burst does not depend on the speed of the
+machine. Conditions have bad luck (unlucky/): a woken thread gets its lock back late, which turns a lost wake-up and
+an `if` for `while` into a certainty. The last bursts are played once for each place at which a thread waits: there
+the wait also returns without a reason, as POSIX allows.
+
+A hang is a fact, and not a time: all threads have slept for MIN_HANG_S (or 50 times the slowest normal answer),
+used no processor time, and no byte has moved, while a client waits for its response. On a busy machine a thread
+that could run is not asleep.
+
+Read next: sanitizers.py, which builds the server and reads the reports of the detector.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from ewe_classroom.grader.check import check
+from ewe_classroom.grader.sanitizers import (
+    ENVIRONMENT,
+    MAX_REPORT_BYTES,
+    RaceReport,
+    Sanitized,
+    detector_named,
+    sanitized,
+    source_line,
+)
+from ewe_classroom.grader.scene import Condition, Scene, SceneClient
+from ewe_classroom.grader.sources import find_sources
+from ewe_classroom.grader.subject import BadSubject, Subject
+
+MIN_HANG_S = 2.0
+ANSWERS_IN_HANG = 50  # normal answers in the time of a hang
+IDLE_SHARE = 0.02  # of a processor: ThreadSanitizer's own thread uses less
+MAX_BURST_S = 30.0  # of one burst
+ASLEEP_SHARE = 0.9  # of the looks at a server that hangs
+POLL_EVERY_S = 0.05
+SETTLED_S = 0.1
+SETTLED_RUN_S = 0.002  # of processor time in SETTLED_S
+FULL_QUEUE_CLIENTS = 80  # connections; a kernel's queue of 128 holds them, too
+CRASH = re.compile(r"^(panic: .*|fatal error: .*|ThreadSanitizer:DEADLYSIGNAL.*|.*SEGV on .*)$", re.MULTILINE)
+COMMENT = re.compile(r"//.*|/\*.*")
+POSITION = re.compile(r"(\w+\.(?:c|go)):(\d+)")
+MAX_POSITIONS = 8
+LINES_BEFORE = 4  # in which the test of a wait stands
+
+
+def judge(scene: Scene) -> None:
+    """Build the server with a race detector, and play all bursts. Fails, or returns. Raises MissingProgram."""
+    sources = find_sources(scene.subject.recipe.command, scene.subject.recipe.directory)
+    assert sources is not None  # the check is for programs with sources alone
+    if named := detector_named(sources):
+        scene.fail(
+            f"the source names the race detector: {named}",
+            "be the same program with and without the detector",
+            sent="nothing; the grader looked at the sources",
+        )
+    try:
+        with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
+            bursts = Bursts(scene, program)
+            bursts.play()
+    except BadSubject as problem:
+        scene.fail(
+            f"the server does not build with a race detector: {problem}",
+            "build with the lab's Makefile, or with `go build`",
+        )
+
+
+class Bursts:
+    """The bursts on one server. The scene's subject is the server that is built with a race detector."""
+
+    def __init__(self, scene: Scene, program: Sanitized) -> None:
+        self.scene = scene
+        self.program = program
+        self.hang_s = MIN_HANG_S
+        self.positions: list[str] = []  # at which threads have waited for a condition, in the first run
+        self.spurious = ""  # the place where waits return without a reason
+        self.requests = 0
+
+    def play(self) -> None:
+        """Play every burst; fail at the first fault."""
+        self.start()
+        self.serve_bursts()
+        self.stop(2 * self.scene.workers)
+        self.positions = self.traced_positions()
+        self.start()
+        self.stop(0)
+        for position in self.positions[:MAX_POSITIONS]:
+            self.start(position)
+            self.serve_bursts()
+            self.stop(0)
+        where = f"; the waits at {', '.join(self.positions)} test again" if self.positions else ""
+        self.scene.confirm(
+            f"{self.requests} requests in bursts, with a race detector: no race, no lost wake-up{where}"
+        )
+
+    def start(self, spurious: str = "") -> None:
+        """Start the server again, and measure its normal answers. Raises NotStarted."""
+        old, sources = self.scene.subject, self.program.sources
+        old.close()
+        self.scene.clients.clear()
+        self.spurious = spurious
+        words = list(old.recipe.command)
+        word = (
+            sources.word if str(self.program.program) not in words else words.index(str(self.program.program))
+        )
+        words[word] = str(self.program.program)
+        recipe = replace(old.recipe, command=tuple(words), directory=self.program.directory)
+        self.scene.note(do="note", text="the server starts, built with a race detector")
+        self.scene.subject = Subject(
+            recipe, old.site, old.workers, old.limits, old.port, old.output,
+            {**ENVIRONMENT, "EWE_SPURIOUS": spurious},
+        )  # fmt: skip
+        self.scene.subject.wait_until_ready()
+        slowest = 0.0
+        for number in range(3):
+            began = time.monotonic()
+            self.expect([self.ask(f"/{number}.txt")], "one client alone")
+            slowest = max(slowest, time.monotonic() - began)
+        self.hang_s = max(MIN_HANG_S, ANSWERS_IN_HANG * slowest)
+
+    def serve_bursts(self) -> None:
+        workers = self.scene.workers
+        for whole in range(workers):
+            self.one_each(whole)
+        for _ in range(3):
+            with self.stopped():
+                clients = [self.ask(f"/{number}.txt") for number in range(4 * workers)]
+            self.expect(clients, f"{len(clients)} clients at once")
+        for _ in range(3):
+            self.hand_over()
+        stalled = self.hold(workers)
+        with self.stopped():
+            clients = [self.ask(f"/{number % 40}.txt") for number in range(FULL_QUEUE_CLIENTS)]
+        self.settle()
+        self.release(stalled)
+        self.expect(stalled + clients, f"{FULL_QUEUE_CLIENTS} clients behind {workers} stalled ones")
+        self.one_each(0)
+
+    def one_each(self, whole: int) -> None:
+        """Send n requests at once, of which only number `whole` is a whole one."""
+        with self.stopped():
+            clients = [
+                self.ask(f"/{number}.txt") if number == whole else self.half(f"/{number}.txt")
+                for number in range(self.scene.workers)
+            ]
+        stalled = [client for client in clients if client is not clients[whole]]
+        self.expect(
+            [clients[whole]], f"{len(clients)} clients at once, of which {len(stalled)} send half a request"
+        )
+        self.release(stalled)
+        self.expect(stalled, "the clients sent the rest of their requests")
+
+    def hand_over(self) -> None:
+        """Make n-1 workers free at the moment when n connections come."""
+        workers = self.scene.workers
+        stalled = self.hold(workers - 1)
+        with self.stopped():
+            self.release(stalled)
+            clients = [self.ask(f"/{10 + number}.txt") for number in range(workers)]
+        self.expect(stalled + clients, f"{workers} clients came while workers became free")
+
+    def stop(self, clients: int) -> None:
+        """Send SIGTERM while so many clients wait; fail unless the server ends. Look at the detector's reports."""
+        with self.stopped():
+            for number in range(clients):
+                self.ask(f"/{number}.txt")
+            self.scene.signal(signal.SIGTERM)
+        self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM beside {clients} clients")
+        self.look_at_reports()
+        if self.scene.subject.alive():
+            self.fail(
+                f"SIGTERM was sent{f' beside {clients} requests' if clients else ' to the idle server'}, and the "
+                f"server did not end{self.sleepers()}",
+                "wake every thread at the stop: one signal wakes only one of them (broadcast wakes all)",
+                "a thread sleeps and is not woken by the stop",
+            )
+
+    # Clients
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the server while a burst is sent."""
+        pids = self.scene.subject.running()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+            self.scene.pump(0.01)
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def ask(self, path: str) -> SceneClient:
+        self.requests += 1
+        return self.scene.client(f"client {self.requests}").ask(path, Connection="close")
+
+    def half(self, path: str) -> SceneClient:
+        self.requests += 1
+        return self.scene.client(f"client {self.requests}").send_half(path, Connection="close")
+
+    def hold(self, count: int) -> list[SceneClient]:
+        """Occupy so many workers, and wait until the server has read the half requests."""
+        stalled = [self.half(f"/{number}.txt") for number in range(count)]
+        self.settle()
+        return stalled
+
+    def settle(self) -> None:
+        """Wait until the server has done what it can do for the clients so far."""
+        start = busy_at = time.monotonic()
+        ran_s = -1.0
+        while (now := time.monotonic()) - busy_at < SETTLED_S and now - start < self.hang_s:
+            self.scene.pump(0.01)
+            tasks = self.scene.subject.tasks().values()
+            total_s = sum(task.ran_s for task in tasks)
+            if total_s - ran_s > SETTLED_RUN_S or not all(task.asleep for task in tasks):
+                busy_at, ran_s = now, total_s
+
+    def release(self, clients: list[SceneClient]) -> None:
+        for client in clients:
+            client.send_rest()
+
+    # Verdicts
+
+    def wait(self, condition: Condition, what: str) -> bool:
+        """Wait until a condition is true; return False once the server has ended or hangs."""
+        start = moved_at = looked_at = time.monotonic()
+        looks: list[bool] = []
+        ran_s = self.ran_s()
+        while not condition():
+            moved = self.scene.pump(0.005)
+            now = time.monotonic()
+            if moved:
+                moved_at, looks, ran_s = now, [], self.ran_s()
+            if not self.scene.subject.running() and not self.scene.pump(0.05):
+                break
+            if now - looked_at >= POLL_EVERY_S:
+                looked_at = now
+                looks.append(all(task.asleep for task in self.scene.subject.tasks().values()))
+            if now - moved_at > self.hang_s:
+                idle = self.ran_s() - ran_s < IDLE_SHARE * (now - moved_at)
+                if idle and sum(looks) >= ASLEEP_SHARE * len(looks):
+                    break
+                if now - start > MAX_BURST_S:
+                    break
+        done = condition()
+        self.scene.note(do="wait", what=what, happened=done)
+        return done
+
+    def ran_s(self) -> float:
+        return sum(task.ran_s for task in self.scene.subject.tasks().values())
+
+    def expect(self, clients: list[SceneClient], what: str) -> None:
+        """Fail unless each client gets its own file."""
+        self.wait(lambda: all(client.answered_or_over() for client in clients), what)
+        if not all(client.answered() for client in clients):
+            if any(client.over() and not client.answered() for client in clients):
+                self.settle()  # a server that ends writes its last words
+            self.no_answer(clients, what)
+        for client in clients:
+            response = client.answers[-1]
+            expected = self.scene.site.files[client.path]
+            if response.status != 200 or response.body != expected:
+                self.fail(
+                    f"{what}: {client.name} asked for {client.path}, and {client.story()}, not its own file",
+                    "take each connection from the queue once",
+                    "two threads have one connection, or a worker has one that another worker has closed",
+                )
+            client.close()
+
+    def no_answer(self, clients: list[SceneClient], what: str) -> None:
+        """Fail with the reason for which clients have no response."""
+        self.look_at_reports()
+        if not self.scene.subject.alive():
+            output = self.output()
+            words = CRASH.search(output)
+            at = self.crash_position(output)
+            self.fail(
+                f"{what}: the server {self.scene.subject.ending()}{f': {words[1]}' if words else ''}{at}",
+                "go on serving",
+                "a worker takes an item from an empty queue" if words and "out of range" in words[1] else "",
+            )
+        missing = [client for client in clients if not client.answered()]
+        self.fail(
+            f"{what}: {len(missing)} of {len(clients)} without a response, and {missing[0].name} "
+            f"{missing[0].story()}{self.sleepers()}",
+            "wake a thread for each connection that is put into the queue",
+            "a wake-up is lost"
+            if self.waiting()
+            else "a worker has ended, or it waits for a lock without end",
+        )
+
+    def fail(self, did: str, should: str, because: str) -> None:
+        """Fail the check. A wait whose test is an `if` is the cause of all that follows."""
+        self.look_at_reports()
+        positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
+        words = {position: self.word_of(position) for position in positions if position}
+        position = next((position for position, word in words.items() if word == "if"), "")
+        if position:
+            because = (
+                f"at {position} a thread waits after an `if`: when it is woken, another thread may have changed "
+                "the queue, and it goes on although its condition is false"
+            )
+            should = f"test again after the wait: a loop in place of the `if` before {position}"
+        elif self.spurious and not words[self.spurious]:
+            because = f"a thread that woke at {self.spurious} went on although its condition was false"
+            should = f"test the condition of {self.spurious} in a loop (`while`; in Go `for`)"
+        self.scene.fail(
+            did, should, because, sent="a burst of clients, to the server built with a race detector"
+        )
+
+    def look_at_reports(self) -> None:
+        """Fail if the detector has reported a race in the student's files."""
+        found: list[RaceReport] = self.program.reports(self.output())
+        if found:
+            more = f" ({len(found) - 1} more reports)" if len(found) > 1 else ""
+            self.scene.fail(
+                found[0].did() + more, found[0].change(), found[0].cause(),
+                sent="bursts of clients, to the server built with a race detector",
+            )  # fmt: skip
+
+    def output(self) -> str:
+        with open(self.scene.subject.output, "rb") as file:
+            return file.read(MAX_REPORT_BYTES).decode(errors="replace")
+
+    def crash_position(self, output: str) -> str:
+        """Return " at server.go:50, `...`" for the first place in the student's files that a crash names."""
+        start = CRASH.search(output)
+        for name, number in POSITION.findall(output[start.start() :] if start else ""):
+            line = source_line(self.program.directory / name, int(number))
+            if line and not name.startswith("ewe_unlucky"):  # the condition with bad luck (sanitizers.py)
+                return f" at {name}:{number}, `{line}`"
+        return ""
+
+    # Where threads wait
+
+    def traced(self) -> list[str]:
+        lines = self.scene.subject.trace.read_text(errors="replace").splitlines()
+        return [line for line in lines if re.fullmatch(r"[+-]\w+\.(c|go):\d+", line)]
+
+    def traced_positions(self) -> list[str]:
+        return sorted({line[1:] for line in self.traced()})
+
+    def waiting(self) -> Counter[str]:
+        """Return how many threads sleep at each place."""
+        count: Counter[str] = Counter()
+        for line in self.traced():
+            count[line[1:]] += 1 if line[0] == "+" else -1
+        return +count
+
+    def sleepers(self) -> str:
+        """Describe where the threads of the server sleep."""
+        found = [f"{number} in the wait at {position}" for position, number in sorted(self.waiting().items())]
+        return f" (threads: {', '.join(found)})" if found else self.scene.blocked()
+
+    def word_of(self, position: str) -> str:
+        """Return the word that tests the condition of a wait: "while", "for", "if", or "" for none nearby."""
+        name, _, number = position.partition(":")
+        for back in range(LINES_BEFORE):
+            line = source_line(self.program.directory / name, int(number) - back)
+            if found := re.search(r"\b(while|for|if)\b", COMMENT.sub("", line)):
+                return found[1]
+        return ""
+
+
+@check(
+    "shared-data",
+    proves="threads share no data without a lock, as far as a race detector sees them in bursts of clients",
+    sends="bursts of clients and SIGTERM, to the server built with -fsanitize=thread or `go build -race`",
+    expects="no report of the detector; a response for each client; the end after SIGTERM",
+    why="A data race shows once in a million runs: on the day when the server has the most clients.",
+    hint="Build with -fsanitize=thread (C) or `go build -race`, and send many requests at once.",
+    languages=("c", "go"),
+)
+def shared_data(scene: Scene) -> None:
+    judge(scene)

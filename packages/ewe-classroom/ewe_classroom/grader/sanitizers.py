@@ -1,0 +1,387 @@
+"""Build a server in C or Go with a race detector, and read the reports of the detector.
+
+    server.c conversation.c Makefile ── make CFLAGS='... -fsanitize=thread' ─┐
+    server.go conversation.go go.mod ── go build -race ──────────────────────┴─▶ a second program, not graded
+
+ThreadSanitizer and Go's race detector keep, for each place in memory, the last accesses and what orders them:
+locks, thread creation, channels. Two accesses without an order, of which one writes, are a *data race*. The two
+accesses must happen in one run, and may be seconds apart. Therefore a few bursts of clients are enough, and no
+unlucky moment is needed. The detector sees neither a lost wake-up nor a wrong order of correct locking:
+race_bursts.py finds these.
+
+The build is a copy, so the student's files stay as they are, and runs as the server's account. In this copy, waits
+for a condition have bad luck (unlucky/). A report in which a signal handler has an access is not a race: a handler
+that sets a flag of type sig_atomic_t may run in any thread.
+
+A source that names the detector could switch it off, or be another program where the detector is on: its line is
+the failure (detector_named). A submission that is written to deceive may still find a way. The other checks watch
+the graded program.
+
+Possible failures: no compiler, or a compiler without the detector (MissingProgram); the program does not build.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.grader.scene import MissingProgram
+from ewe_classroom.grader.sources import SourceFiles
+from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.submission import BUILD_TIMEOUT_S, Submission, copy
+
+UNLUCKY = Path(__file__).with_name("unlucky")
+SHARED = Path(__file__).resolve().parents[1] / "labs" / "shared"
+CFLAGS = "-std=gnu11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=thread -include ewe_unlucky.h"
+# A detector sleeps before the program ends, by default for a second. On a busy machine a program that ends would
+# look like one that hangs (race_bursts.MIN_HANG_S).
+ENVIRONMENT = {
+    "TSAN_OPTIONS": "report_thread_leaks=0:report_signal_unsafe=0:second_deadlock_stack=1:history_size=5"
+    ":atexit_sleep_ms=200",
+    "GORACE": "history_size=3:atexit_sleep_ms=200",
+}
+# Words of a source that knows of the detector: macros, functions and attributes; build tags
+NAMES_DETECTOR = {
+    "c": re.compile(r"__SANITIZE_|__tsan_|\bno_sanitize|\bthread_sanitizer\b"),
+    "go": re.compile(
+        r"^//\s*(?:go:build|\+build)\b.*\brace\b|^//go:norace\b|\binternal/race\b", re.MULTILINE
+    ),
+}
+DETECTOR = {"c": b"__tsan_init", "go": b"runtime.racefini"}
+NEEDS = {
+    "c": "a C compiler with ThreadSanitizer (of gcc: the package libtsan)",
+    "go": "Go and a C compiler for `go build -race`",
+}
+MAX_REPORT_BYTES = 1 << 20
+GO_REPLACEMENTS = (
+    (re.compile(r"\bsync\.NewCond\b"), "eweNewCond"),
+    (re.compile(r"\bsync\.Cond\b"), "eweCond"),
+)
+ACCESS_C = re.compile(
+    r"^  (?:Previous )?(?:atomic )?(\w+) of size \d+ at 0x\w+ by (main thread|thread T\d+)[^(\n]*"
+    r"(?:\(mutexes: (.*)\))?:",
+    re.IGNORECASE,
+)
+ACCESS_GO = re.compile(
+    r"^(?:Previous )?(read|write) at 0x\w+ by (main goroutine|goroutine \d+):", re.IGNORECASE
+)
+FRAME_C = re.compile(r"^    #\d+ (\S+) (\S+?):(\d+)(?::\d+)? ")
+FUNCTION_GO = re.compile(r"^  (\S.*)\(.*\)$")
+POSITION_GO = re.compile(r"^      (\S+):(\d+) ")
+KIND_C = re.compile(r"^WARNING: ThreadSanitizer: (.+?) \(pid=", re.MULTILINE)
+LOCATION_C = re.compile(r"^  Location is global '(\w+)'", re.MULTILINE)
+SECTIONS = re.compile(r"\n\s*\n")
+IN_HANDLER = "CallUserSignalHandler"
+DATA_RACE = "data race"
+
+
+@dataclass(frozen=True)
+class Access:
+    """One side of a report. what: "read", "write" or "". position: "server.c:49".
+
+    line: the text of the source line. locks: the held mutexes, or "" for none; None: unknown.
+    """
+
+    what: str
+    thread: str
+    position: str  # "server.c:49"
+    function: str
+    line: str  # the source line
+    locks: str | None
+
+    def __str__(self) -> str:
+        what = {"write": "writes", "read": "reads"}.get(self.what.lower(), "is")
+        thread = f"the {self.thread}" if self.thread.startswith("main") else self.thread
+        return f"{thread} {what} at {self.position} in {self.function}: `{self.line}`"
+
+
+@dataclass(frozen=True)
+class RaceReport:
+    """One report of a detector with its places in the student's files."""
+
+    kind: str
+    accesses: tuple[Access, ...]
+    variable: str = ""
+
+    def did(self) -> str:
+        if self.kind != DATA_RACE or len(self.accesses) < 2:
+            return f"{self.kind}: {'; '.join(map(str, self.accesses))}"
+        what = f"`{self.variable}`" if self.variable else "the same memory"
+        first, second = self.accesses[:2]
+        return f"a data race on {what}: {first}; {second}; nothing orders the two"
+
+    def cause(self) -> str:
+        """Return the cause in one sentence."""
+        if "inversion" in self.kind:
+            return "the program takes two locks in two orders, so two threads can wait for each other forever"
+        if self.kind != DATA_RACE or len(self.accesses) < 2:
+            return "a lock is used in a way that its documentation forbids"
+        first, second = self.accesses[:2]
+        if first.locks is None:
+            return "no lock, channel or WaitGroup orders these two places"
+        if not first.locks and not second.locks:
+            return "neither of the two places holds a lock"
+        if first.locks and second.locks:
+            return "the two places hold different locks"
+        held, free = (first, second) if first.locks else (second, first)
+        holds = f"{held.position} holds a lock and {free.position} holds none"
+        return f"{holds}: a lock protects only if both places take it"
+
+    def change(self) -> str:
+        """Return what to change."""
+        if "inversion" in self.kind:
+            return "take the two locks in one order everywhere"
+        if self.kind != DATA_RACE or len(self.accesses) < 2:
+            return "correct the use of the lock at this place"
+        positions = " and ".join(dict.fromkeys(access.position for access in self.accesses[:2]))
+        return f"hold one and the same lock at {positions}"
+
+
+def detector_named(sources: SourceFiles) -> str:
+    """Return the first place where a source names the race detector, with its text; "" if there is none."""
+    for name in sources.names:
+        text = (sources.program.parent / name).read_text(errors="replace")
+        if found := NAMES_DETECTOR[sources.language].search(text):
+            line = text.count("\n", 0, found.start())
+            return f"{name}:{line + 1}, `{text.splitlines()[line].strip()}`"
+    return ""
+
+
+class Sanitized:
+    """A copy of a program's sources, built with a race detector."""
+
+    def __init__(self, sources: SourceFiles, limits: SandboxLimits, parent: str | None) -> None:
+        """Build. Raises BadSubject if the program does not build, and MissingProgram if the detector is missing."""
+        self.sources = sources
+        self.submission = Submission(sources.program.parent, limits, parent)
+        self.directory = self.submission.path.resolve()
+        self.program = self.directory / "sanitized"
+        try:
+            self.submission.take(sources.names)
+            (self.build_c if sources.language == "c" else self.build_go)()
+        except BaseException:
+            self.close()
+            raise
+
+    def build_c(self) -> None:
+        """Build with make and the flags of ThreadSanitizer; the lab's Makefile, if the student has none."""
+        copy(UNLUCKY / "ewe_unlucky.h", self.directory / "ewe_unlucky.h")
+        if not (self.directory / "Makefile").exists():
+            copy(SHARED / "Makefile", self.directory / "Makefile")
+        name = self.sources.program.name
+        (self.directory / name).unlink(missing_ok=True)
+        self.build(f"make -f Makefile CFLAGS={shlex.quote(CFLAGS)} {shlex.quote(name)}")
+        self.take_program(self.directory / name)
+
+    def build_go(self) -> None:
+        """Build with eweCond, a condition with bad luck, in place of sync.Cond.
+
+        If the program does not build with eweCond, build it as it is.
+        """
+        cache = shlex.quote(go_cache(self.submission))
+        command = f"env GOTOOLCHAIN=local GOPROXY=off GOCACHE={cache} go build -race -o sanitized ."
+        original_texts = {
+            file: file.read_text(errors="surrogateescape") for file in self.directory.glob("*.go")
+        }
+        for file, text in original_texts.items():
+            for pattern, replacement in GO_REPLACEMENTS:
+                text = pattern.sub(replacement, text)
+            file.write_text(text, errors="surrogateescape")
+        copy(UNLUCKY / "ewe_unlucky.go", self.directory / "ewe_unlucky.go")
+        try:
+            self.build(command)
+        except BadSubject:
+            (self.directory / "ewe_unlucky.go").unlink()
+            for file, text in original_texts.items():
+                file.write_text(text, errors="surrogateescape")
+            self.build(command)
+        self.take_program(self.program)
+
+    def build(self, command: str) -> None:
+        """Run a build command. A failure without a detector on this machine raises MissingProgram."""
+        try:
+            self.submission.build(command)
+        except (ConfigError, BadSubject) as problem:
+            if not has_detector(self.sources.language):
+                raise MissingProgram(f"needs {NEEDS[self.sources.language]}") from None
+            raise BadSubject(str(problem)) from None
+
+    def take_program(self, built: Path) -> None:
+        """Check that the built program contains the detector; rename it to `program`. Raises BadSubject."""
+        if DETECTOR[self.sources.language] not in built.read_bytes():
+            raise BadSubject(
+                "the Makefile does not use $(CFLAGS), so the race detector is not in the program"
+            )
+        if built != self.program:
+            built.rename(self.program)
+
+    def close(self) -> None:
+        self.submission.close()
+
+    def reports(self, text: str) -> list[RaceReport]:
+        """Return the reports of the detector in the output of the program, each only once."""
+        found = [parse(block, self.directory) for block in text.split("==================")]
+        return list(dict.fromkeys(report for report in found if report is not None))
+
+
+def go_cache(submission: Submission) -> str:
+    """Return the cache of Go for a build. Without a cache, Go's library takes 15 s.
+
+    A build as the grader's own account uses that account's cache. A build as another account must not write to a
+    cache that later builds use: it gets a copy, of which only the directories are its own.
+    """
+    account = submission.limits.account
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if account is None:
+        return os.environ.get("GOCACHE") or os.path.join(home, "go-build")
+    kept, own = Path(home, "ewe-classroom", "go-race"), submission.temporary / "go-build"
+    try:
+        warm_up(kept)
+        shutil.copytree(kept, own, copy_function=link_or_copy)
+        for directory in (own, *(path for path in own.rglob("*") if path.is_dir())):
+            os.chown(directory, account.uid, account.gid)
+    except (OSError, subprocess.SubprocessError):
+        pass  # the build makes a cache
+    return str(own)
+
+
+def warm_up(cache: Path) -> None:
+    """Build the lab's own conversation.go once, so that the cache has Go's library with the race detector."""
+    if cache.is_dir():
+        return
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as position:
+        for name in ("conversation.go", "go.mod"):
+            copy(SHARED / name, Path(position) / name)
+        (Path(position) / "main.go").write_text("package main\n\nfunc main() { Run(nil) }\n")
+        made = Path(position) / "cache"
+        variables = {**os.environ, "GOCACHE": str(made), "GOTOOLCHAIN": "local", "GOPROXY": "off"}
+        build = ["go", "build", "-race", "-o", "main", "."]
+        subprocess.run(
+            build, cwd=position, env=variables, check=True, capture_output=True, timeout=BUILD_TIMEOUT_S
+        )
+        with suppress(OSError):  # another grader was faster
+            made.rename(cache)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Make a hard link, which takes no time; a copy where the target is on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def has_detector(language: str) -> bool:
+    """Return whether this machine can build and run an empty program with a race detector."""
+    with tempfile.TemporaryDirectory() as position:
+        if language == "c":
+            (Path(position) / "empty.c").write_text("int main(void) { return 0; }\n")
+            build = ["cc", "-fsanitize=thread", "-o", "empty", "empty.c"]
+        else:
+            (Path(position) / "empty.go").write_text("package main\n\nfunc main() {}\n")
+            build = ["go", "build", "-race", "-o", "empty", "empty.go"]
+        if shutil.which(build[0]) is None or shutil.which("make" if language == "c" else "cc") is None:
+            return False
+        try:
+            for command in (build, ["./empty"]):
+                subprocess.run(command, cwd=position, capture_output=True, check=True, timeout=120)
+        except (OSError, subprocess.SubprocessError):
+            return False
+    return True
+
+
+def parse(block: str, directory: Path) -> RaceReport | None:
+    """Return the report of a block of output; None if there is none, or not about files of a directory."""
+    kind = KIND_C.search(block)
+    if IN_HANDLER in block or (kind is None and "WARNING: DATA RACE" not in block):
+        return None
+    found = tuple(accesses(block, directory))
+    if kind is None:
+        return RaceReport(DATA_RACE, found) if len(found) == 2 else None
+    if kind[1].startswith(DATA_RACE):
+        variable = LOCATION_C.search(block)
+        return RaceReport(DATA_RACE, found, variable[1] if variable else "") if len(found) == 2 else None
+    positions = [
+        next(positions_c(section, directory), None)
+        for section in SECTIONS.split(block)
+        if "created" not in section
+    ]
+    found = tuple(dict.fromkeys(position for position in positions if position is not None))
+    return RaceReport(kind[1], found[:2]) if found else None
+
+
+def accesses(block: str, directory: Path) -> Iterator[Access]:
+    """Yield the accesses of a data race, each with its first place in the directory."""
+    for section in SECTIONS.split(block):
+        lines = section.strip("\n").splitlines()
+        for number, line in enumerate(lines):
+            if head := ACCESS_C.match(line):
+                yield from first(positions_c("\n".join(lines[number + 1 :]), directory), head, head[3] or "")
+            elif head := ACCESS_GO.match(line):
+                yield from first(positions_go(lines[number + 1 :], directory), head, None)
+
+
+def first(positions: Iterator[Access], head: re.Match[str], locks: str | None) -> Iterator[Access]:
+    """Yield the first place as the access that a head describes."""
+    for position in islice(positions, 1):
+        yield replace(position, what=head[1].lower(), thread=head[2], locks=locks)
+
+
+def positions_c(text: str, directory: Path) -> Iterator[Access]:
+    """Yield the stack's places in the directory."""
+    for line in text.splitlines():
+        frame = FRAME_C.match(line)
+        if frame is not None and (
+            position := position_in(directory, frame[2], int(frame[3]), f"{frame[1]}()")
+        ):
+            yield position
+
+
+def positions_go(lines: list[str], directory: Path) -> Iterator[Access]:
+    function = ""
+    for line in lines:
+        if name := FUNCTION_GO.match(line):
+            function = f"{name[1].removeprefix('main.')}()"
+        elif (at := POSITION_GO.match(line)) and (
+            position := position_in(directory, at[1], int(at[2]), function)
+        ):
+            yield position
+
+
+def position_in(directory: Path, file: str, number: int, function: str) -> Access | None:
+    """Return a place in a source file of the directory, with its line; None for any other file."""
+    path = directory / file
+    if path.parent != directory or path.name.startswith("ewe_unlucky"):
+        return None
+    return Access("", "a thread", f"{path.name}:{number}", function, source_line(path, number), None)
+
+
+def source_line(path: Path, number: int) -> str:
+    """Return a line of a source file, without its indentation; "" if there is none."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[number - 1].strip()[:80] if 0 < number <= len(lines) else ""
+
+
+@contextmanager
+def sanitized(sources: SourceFiles, limits: SandboxLimits, parent: str) -> Iterator[Sanitized]:
+    """Yield a program that is built with a race detector; remove it at the end. Raises as Sanitized does."""
+    made = Sanitized(sources, limits, parent)
+    try:
+        yield made
+    finally:
+        made.close()

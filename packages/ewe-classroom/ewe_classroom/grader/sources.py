@@ -1,0 +1,81 @@
+"""The source files of a program under test, where they lie beside it: for checks that build the program again.
+
+    --command './server {port} {root} {workers}'      the program: the first word that is a file of machine code
+                 │
+                 └─ its directory has server.c    ─▶ language "c"
+                    Go has linked it, and *.go    ─▶ language "go"
+                    neither                       ─▶ "": the checks of one language do not apply
+
+Possible failures: none. A directory that cannot be read has no sources.
+"""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ELF_MAGIC = b"\x7fELF"
+BUILD_INFO = b"\xff Go buildinf:"  # a mark in each program that the Go tools have linked (debug/buildinfo)
+BUILD_FILE_PATTERNS = {"c": ("*.c", "*.h", "Makefile"), "go": ("*.go", "go.mod", "go.sum")}
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The sources of a program. word: the place of the program in its command."""
+
+    language: str
+    program: Path
+    word: int
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the files that a build needs."""
+        found = {
+            file.name
+            for name in BUILD_FILE_PATTERNS[self.language]
+            for file in self.program.parent.glob(name)
+        }
+        return sorted(found)
+
+
+def is_go_program(path: str | Path) -> bool:
+    """Return whether Go built a program."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
+            return program.find(BUILD_INFO) >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def find_sources(command: Sequence[str], directory: Path) -> SourceFiles | None:
+    """Return the sources beside the program of a command; None if there are none, or in another language.
+
+    directory: the current directory of the command.
+    """
+    for number, word in enumerate(command):
+        program = directory / (shutil.which(word) or word) if word else directory
+        if not is_machine_code(program):
+            continue
+        if is_go_program(program):
+            return SourceFiles("go", program, number) if any(program.parent.glob("*.go")) else None
+        return SourceFiles("c", program, number) if program.with_suffix(".c").is_file() else None
+    return None
+
+
+def is_machine_code(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(ELF_MAGIC)) == ELF_MAGIC
+    except OSError:
+        return False
+
+
+def language_of(names: Sequence[str]) -> str:
+    """Return the language of a submission by the names of its files: "python", "c", "go" or ""."""
+    for ending, language in ((".py", "python"), (".c", "c"), (".go", "go")):
+        if any(name.endswith(ending) for name in names):
+            return language
+    return ""

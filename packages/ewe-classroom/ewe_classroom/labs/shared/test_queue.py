@@ -1,0 +1,98 @@
+"""Run your queue in thousands of orders of its threads: ewe-explore test_queue.py
+
+Each scenario starts a few threads around a Queue of server.py. The explorer decides at each step which thread goes
+on, and shows the smallest order that fails. No scenario needs a client, a socket or luck.
+"""
+
+import threading
+
+from server import Queue
+
+
+def scenario_one_each():
+    """A client may keep its worker for an hour. Two items, two workers: each worker gets one."""
+    queue, taken = Queue(4), []
+    workers = [Worker(queue, taken, number, items=1) for number in (1, 2)]
+    start(workers)
+    queue.put("a")
+    queue.put("b")
+    end(workers)
+    assert sorted(taken) == ["a", "b"], taken
+
+
+def scenario_all_items():
+    """Two workers go on until close(). Each item is taken once, and no worker ends earlier."""
+    queue, taken = Queue(4), []
+    workers = [Worker(queue, taken, number) for number in (1, 2)]
+    start(workers)
+    for item in ("a", "b", "c"):
+        queue.put(item)
+    closed.append(True)
+    queue.close()
+    end(workers)
+    assert sorted(taken) == ["a", "b", "c"], taken
+
+
+def scenario_full():
+    """Room for one item, and three threads that put. put() waits while the queue is full, and never too long."""
+    queue, taken, put = Queue(1), [], []
+    workers = [Worker(queue, taken, 1, items=3)]
+    givers = [Giver(queue, workers, put, item) for item in ("a", "b", "c")]
+    start([*givers, *workers])
+    end([*givers, *workers])
+    assert sorted(taken) == ["a", "b", "c"], taken
+
+
+def scenario_close():
+    """Two workers wait in an empty queue: close() wakes both."""
+    queue, taken = Queue(2), []
+    workers = [Worker(queue, taken, number) for number in (1, 2)]
+    start(workers)
+    closed.append(True)
+    queue.close()
+    end(workers)
+
+
+closed = []
+
+
+class Worker(threading.Thread):
+    """A thread that takes items: so many, or all until close()."""
+
+    def __init__(self, queue, taken, number, items=None):
+        super().__init__(name=f"worker {number}")
+        self.queue, self.taken, self.items = queue, taken, items
+        self.asked = []
+
+    def run(self):
+        while self.items is None or len(self.asked) < self.items:
+            self.asked.append("get")
+            item = self.queue.get()
+            if item is None:
+                assert closed, "get() returned None, and nobody has called close()"
+                return
+            self.taken.append(item)
+
+
+class Giver(threading.Thread):
+    """A thread that puts one item."""
+
+    def __init__(self, queue, workers, put, item):
+        super().__init__(name=f"giver {item}")
+        self.queue, self.workers, self.put, self.item = queue, workers, put, item
+
+    def run(self):
+        self.queue.put(self.item)
+        self.put.append(self.item)
+        inside = len(self.put) - sum(len(worker.asked) for worker in self.workers)
+        assert inside <= 1, f"room for 1, and {inside} items that no get() has asked for: put() did not wait"
+
+
+def start(threads):
+    for thread in threads:
+        thread.start()
+
+
+def end(threads):
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,862 @@
+"""`ewe-course grade`: the folders of the platforms, hostile archives, rules and tables of marks, and whole runs."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from classroom_server import ZOO
+from support import needs
+from support.server import wait_until
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.course import class_command, class_run, cli, marks, submissions
+from ewe_classroom.course.class_run import ClassPlan, GradedHandIn
+from ewe_classroom.course.labs import lab
+from ewe_classroom.course.submissions import BadHandIn, HandIn
+
+PROGRAM = "print('server')\n"
+
+
+def put(path: Path, text: str = PROGRAM) -> Path:
+    """Write a file, and the directories above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def zipped(path: Path, members: dict[str, str]) -> Path:
+    """Write a zip file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return path
+
+
+def files_of(each: HandIn, target: Path) -> dict[str, str]:
+    """Return the files of a submission, as take_files() copies them: name -> text."""
+    target.mkdir(parents=True)
+    submissions.take_files(each, target)
+    return {
+        path.relative_to(target).as_posix(): path.read_text()
+        for path in submissions.walk(target)
+        if path.is_file()
+    }
+
+
+# The folders of the platforms
+
+
+def moodle(top: Path) -> None:
+    put(top / "Ada Lovelace_1001_assignsubmission_file_" / "server.py")
+    put(top / "Bo_Di_1002_assignsubmission_file_" / "lib" / "server.py")
+
+
+def moodle_flat(top: Path) -> None:
+    put(top / "Ada Lovelace_1001_assignsubmission_file_server.py")
+    put(top / "Bo_Di_1002_assignsubmission_file_server.py")
+
+
+def canvas(top: Path) -> None:
+    put(top / "lovelaceada_1001_77_server.py", "old")
+    put(top / "lovelaceada_1001_78_server-1.py", "newer")
+    put(top / "lovelaceada_1001_79_server-2.py")
+    put(top / "dibo_LATE_1002_80_server.py")
+
+
+def gradescope(top: Path) -> None:
+    put(top / "submission_7" / "server.py")
+    put(
+        top / "submission_metadata.yml",
+        "---\nsubmission_7:\n  :submitters:\n  - :name: Ada Lovelace\n    :sid: '1001'\n"
+        "    :email: ada@example.org\n"
+        "  :created_at: 2026-03-01 10:00:00.123 Z\n  :status: processed\n"
+        "submission_8:\n  :submitters:\n  - :name: Bo Di\n    :sid: ''\n    :email: bo@example.org\n"
+        "  :created_at: 2026-03-03 10:00:00 +0100\n",
+    )
+
+
+def github(top: Path) -> None:
+    for name in ("ada", "bo"):
+        repository = top / "pool-submissions" / f"pool-{name}"
+        put(repository / "server.py")
+        made = {
+            **os.environ, "GIT_COMMITTER_DATE": "2026-03-01T10:00:00+00:00", "GIT_AUTHOR_NAME": name,
+            "GIT_COMMITTER_NAME": name, "EMAIL": f"{name}@example.org", "HOME": str(top),
+        }  # fmt: skip
+        for words in (["init", "-q"], ["add", "server.py"], ["commit", "-q", "-m", "done"]):
+            subprocess.run(["git", *words], cwd=repository, env=made, check=True, stdout=subprocess.DEVNULL)
+
+
+def folders(top: Path) -> None:
+    put(top / "Ada Lovelace" / "server.py")
+    zipped(top / "Bo Di.zip", {"Bo Di/server.py": PROGRAM, "__MACOSX/._server.py": "x"})
+    put(top / "Cy.py")
+
+
+@pytest.mark.parametrize(
+    ("layout", "names", "identity"),
+    [
+        (moodle, ["Ada Lovelace", "Bo_Di"], {"Identifier": "Participant 1001", "Full name": "Ada Lovelace"}),
+        (
+            moodle_flat,
+            ["Ada Lovelace", "Bo_Di"],
+            {"Identifier": "Participant 1001", "Full name": "Ada Lovelace"},
+        ),
+        (canvas, ["dibo", "lovelaceada"], {"Student": "dibo", "ID": "1002"}),
+        (
+            gradescope,
+            ["Ada Lovelace", "Bo Di"],
+            {"Name": "Ada Lovelace", "SID": "1001", "Email": "ada@example.org"},
+        ),
+        pytest.param(
+            github,
+            ["ada", "bo"],
+            {"GitHub": "ada"},
+            marks=[pytest.mark.needs("git"), pytest.mark.starts_processes],
+        ),
+        (folders, ["Ada Lovelace", "Bo Di", "Cy"], {"name": "Ada Lovelace"}),
+    ],
+)
+def test_the_folders_of_platforms(
+    tmp_path: Path, layout: Callable[[Path], None], names: list[str], identity: dict[str, str]
+) -> None:
+    layout(tmp_path / "class")
+    found = submissions.read(tmp_path / "class")
+    assert found.platform == layout.__name__.partition("_")[0]
+    assert [each.name for each in found.hand_ins] == names
+    assert found.hand_ins[0].identity == identity
+    for number, each in enumerate(found.hand_ins):
+        if each.problem:
+            continue
+        assert "/" not in each.key and " " not in each.key
+        target = tmp_path / f"to{number}"
+        files = files_of(each, target)
+        if each.name != "Cy":
+            assert files[
+                (submissions.directory_of(target, ["server.py"]) / "server.py").relative_to(target).as_posix()
+            ]
+            assert PROGRAM in files.values() and "old" not in files.values()
+
+
+def test_when_a_platform_says_so_a_submission_has_a_time(tmp_path: Path) -> None:
+    gradescope(tmp_path / "g")
+    first, second = submissions.read(tmp_path / "g").hand_ins
+    assert first.sent == datetime(2026, 3, 1, 10, tzinfo=UTC)
+    assert second.sent == datetime(2026, 3, 3, 9, tzinfo=UTC)
+    assert "submission_8: this folder is missing" in second.problem
+    canvas(tmp_path / "c")
+    late, on_time = submissions.read(tmp_path / "c").hand_ins
+    assert late.late and not on_time.late and late.sent is None
+
+
+@pytest.mark.needs("git")
+@pytest.mark.starts_processes
+def test_a_repository_has_the_time_of_its_last_commit_and_runs_no_program_of_its_own(tmp_path: Path) -> None:
+    github(tmp_path)
+    repository = tmp_path / "pool-submissions" / "pool-ada"
+    trap = put(tmp_path / "trap", f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
+    trap.chmod(0o755)
+    for key in ("core.fsmonitor", "core.pager", "gpg.program", "core.hooksPath"):
+        subprocess.run(["git", "config", key, str(trap)], cwd=repository, check=True)
+    subprocess.run(["git", "config", "log.showSignature", "true"], cwd=repository, check=True)
+    assert submissions.last_commit(repository) == datetime(2026, 3, 1, 10, tzinfo=UTC)
+    # A partial clone fetches a missing commit with the program that its address names
+    head = (repository / ".git" / "HEAD").read_text().split()[-1]
+    commit = (repository / ".git" / head).read_text().strip()
+    (repository / ".git" / "objects" / commit[:2] / commit[2:]).unlink()
+    for key, value in (
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", f"ext::{trap}"),
+        ("protocol.ext.allow", "always"),
+    ):
+        subprocess.run(["git", "config", key, value], cwd=repository, check=True)
+    assert submissions.last_commit(repository) is None
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda top: None, "no submissions"),
+        (lambda top: put(top / ".hidden"), "no submissions"),
+        (lambda top: top.rmdir(), "No such file"),
+    ],
+)
+def test_a_folder_without_submissions_is_said(
+    tmp_path: Path, make: Callable[[Path], object], says: str
+) -> None:
+    top = tmp_path / "class"
+    top.mkdir()
+    make(top)
+    with pytest.raises(ConfigError, match=says):
+        submissions.read(top)
+
+
+@pytest.mark.parametrize(("make", "platform"), [(moodle, "moodle"), (canvas, "canvas")])
+def test_a_table_beside_the_submissions_does_not_hide_the_platform(
+    tmp_path: Path, make: Callable[[Path], None], platform: str
+) -> None:
+    make(tmp_path)
+    put(tmp_path / "worksheet.csv", "Identifier,Grade\n")
+    found = submissions.read(tmp_path)
+    assert found.platform == platform and [each.name for each in found.hand_ins][-1] == "worksheet"
+    assert len(found.hand_ins) == 3
+
+
+def test_a_class_of_one_student_with_a_folder_has_one_submission(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "server.py")
+    put(tmp_path / "ada" / "tests" / "test.py")
+    assert [each.name for each in submissions.read(tmp_path, "server.py").hand_ins] == ["ada"]
+
+
+def test_two_students_of_one_name_have_directories_of_their_own() -> None:
+    found = [
+        HandIn("Ann", "Ann"),
+        HandIn("ann", "ann"),
+        HandIn("../..", "../.."),
+        HandIn("-rf", "-rf"),
+        HandIn("", ""),
+    ]
+    submissions.unique_keys(found)
+    keys = [each.key for each in found]
+    assert keys[3] == "rf" and keys[2][:8] == keys[4][:8] == "student-"
+    assert len({key.casefold() for key in keys}) == 5
+
+
+def test_a_student_keeps_the_key_when_another_of_this_name_hands_in() -> None:
+    """manual.csv knows the students by their keys."""
+
+    def keys(*numbers: str) -> dict[str, str]:
+        found = [HandIn("Kim Lee", "Kim Lee", identity={"SID": number}) for number in numbers]
+        submissions.unique_keys(found)
+        return {each.identity["SID"]: each.key for each in found}
+
+    two, three = keys("2", "3"), keys("1", "2", "3")
+    assert all(three[number] == key for number, key in two.items())
+    assert keys("3")["3"] not in three.values()
+
+
+def test_a_name_that_is_not_utf_8_can_be_written(tmp_path: Path) -> None:
+    put(tmp_path / os.fsdecode(b"M\xfcller\n") / "server.py")
+    put(tmp_path / "ada" / "server.py")
+    found = submissions.read(tmp_path).hand_ins[0]
+    assert found.name == "M\N{REPLACEMENT CHARACTER}ller\\n" and found.key == "M-ller-n"
+    assert str(found.identity).encode()
+
+
+def test_the_results_in_the_folder_of_the_class_are_no_submission(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "server.py")
+    put(tmp_path / "class-marks" / "marks.csv")
+    found = submissions.read(tmp_path / "ada" / "..", results=tmp_path / "class-marks").hand_ins
+    assert [each.name for each in found] == ["ada"]
+
+
+@pytest.mark.parametrize("text", ["2026-02-01T10:00:00+99:99", "2026-99-01T10:00:00Z", "soon"])
+def test_a_time_that_cannot_be_is_none(text: str) -> None:
+    assert submissions.time_of(text) is None
+
+
+def test_a_folder_with_too_many_files_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "MAX_FILES", 3)
+    for name in ("a", "b", "c", "server.py"):
+        put(tmp_path / "ada" / name)
+    with pytest.raises(BadHandIn, match="more than 3 files"):
+        files_of(HandIn("ada", "ada", [(tmp_path / "ada", "")]), tmp_path / "to")
+
+
+# Archives that nobody should believe
+
+
+def tarred(path: Path, kind: bytes, name: str = "x") -> Path:
+    """Write a tar file with one member of a kind, and a server."""
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        archive.addfile(member)
+        data = PROGRAM.encode()
+        good = tarfile.TarInfo("server.py")
+        good.size = len(data)
+        archive.addfile(good, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: bytes) -> None:
+    path = tarred(tmp_path / "a.tar", kind)
+    assert files_of(HandIn("a", "a", [(path, "a.tar")]), tmp_path / "to") == {"server.py": PROGRAM}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda top: zipped(top / "a.zip", {"../../evil.py": "x"}), "outside of its folder"),
+        (lambda top: zipped(top / "a.zip", {"/etc/evil.py": "x"}), "outside of its folder"),
+        (lambda top: zipped(top / "a.zip", {"..\\evil.py": "x"}), "outside of its folder"),
+        (lambda top: tarred(top / "a.tar", tarfile.REGTYPE, "../evil"), "outside of its folder"),
+        (lambda top: put(top / "a.zip", "no zip"), "cannot be unpacked"),
+        (lambda top: put(top / "a.tar.gz", "no tar"), "cannot be unpacked"),
+        (lambda top: zipped(top / "a.zip", {f"{n}.py": "" for n in range(30)}), "more than 20 files"),
+        (lambda top: zipped(top / "a.zip", {"big": "x" * 5000}), "more than"),
+    ],
+)
+def test_a_bad_archive_is_a_problem_of_its_student_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Path], says: str
+) -> None:
+    monkeypatch.setattr(submissions.SubmissionCounter.__init__, "__defaults__", (20, 4096))
+    path = make(tmp_path)
+    target = tmp_path / "to"
+    target.mkdir()
+    with pytest.raises(BadHandIn, match=says):
+        submissions.take_files(HandIn("a", "a", [(path, path.name)]), target)
+    assert not (tmp_path / "evil.py").exists() and not (tmp_path / "evil").exists()
+
+
+def test_an_archive_that_lies_about_its_size_is_a_bomb(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip", {"server.py": "x" * 1000})
+    data = bytearray(path.read_bytes())
+    for start in (data.find(b"PK\3\4") + 22, data.find(b"PK\1\2") + 24):  # the size in both heads
+        data[start : start + 4] = (10).to_bytes(4, "little")
+    path.write_bytes(data)
+    target = tmp_path / "to"
+    target.mkdir()
+    with pytest.raises(BadHandIn, match=r"larger than its archive says|cannot be unpacked"):
+        submissions.take_files(HandIn("a", "a", [(path, "a.zip")]), target)
+
+
+def test_links_of_a_folder_are_left_out(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "server.py")
+    (tmp_path / "ada" / "secret").symlink_to("/etc/passwd")
+    (tmp_path / "ada" / "all").symlink_to("/etc")
+    os.mkfifo(tmp_path / "ada" / "pipe")
+    assert files_of(HandIn("a", "a", [(tmp_path / "ada", "")]), tmp_path / "to") == {"server.py": PROGRAM}
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["server.py"], ""),
+        (["lab/server.py", "lab/other.py"], "lab"),
+        (["a/b/c/server.py"], "a/b/c"),
+        (["server.py", "old/server.py"], ""),
+        (["new/server.py", "old/server.py"], None),
+        (["a/b/c/d/server.py"], None),
+        (["sever.py"], None),
+        ([], None),
+    ],
+)
+def test_the_files_of_the_work_are_found_in_a_folder(
+    tmp_path: Path, names: list[str], found: str | None
+) -> None:
+    for name in names:
+        put(tmp_path / name)
+    if found is not None:
+        assert submissions.directory_of(tmp_path, ["server.py"]) == tmp_path / found
+        return
+    with pytest.raises(BadHandIn, match=r"no server\.py in it|several server\.py"):
+        submissions.directory_of(tmp_path, ["server.py"])
+
+
+# Rules and tables
+
+
+def report(score: int = 100, *, failed: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a report of ewe-grade: the parts that the tables read."""
+    verdicts = [
+        {
+            "name": name, "status": "failed" if name in failed else "passed", "proves": "p", "points": 10,
+            "score": 0, "did": f"=cmd({name})", "because": "",
+        }
+        for name in ("answers", "fifo")
+    ]  # fmt: skip
+    return {
+        "format": "ewe-grade/1",
+        "score": score,
+        "max_score": 100,
+        "seconds": 9.0,
+        "refused": "",
+        "verdicts": verdicts,
+    }
+
+
+def graded(name: str, score: int = 100, **more: Any) -> GradedHandIn:
+    """Return a result."""
+    each = HandIn(name, name, identity=more.pop("identity", {"name": name}))
+    for key in ("sent", "late"):
+        if key in more:
+            setattr(each, key, more.pop(key))
+    return GradedHandIn(each, report(score), **more)
+
+
+DUE = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("rules", "after", "total"),
+    [
+        ({}, 0.0, 50),
+        ({"points": 20.0}, 0.0, 10),
+        ({"points": 20.0, "percent_per_day": 10.0}, 0.0, 10),
+        ({"points": 20.0, "percent_per_day": 10.0}, 0.1, 9),
+        ({"points": 20.0, "percent_per_day": 10.0}, 1.0, 9),
+        ({"points": 20.0, "percent_per_day": 10.0}, 1.1, 8),
+        ({"points": 20.0, "percent_per_day": 10.0, "free_days": 1}, 1.1, 9),
+        ({"points": 20.0, "percent_per_day": 10.0, "extensions": {" ada  LOVELACE": 5}}, 3.0, 10),
+        ({"points": 20.0, "percent_per_day": 10.0, "most_days": 2}, 2.5, 0),
+        ({"points": 20.0, "percent_per_day": 50.0}, 9.0, 0),
+        ({"points": 7.0, "round_to": 0.5}, 0.0, 3.5),
+        ({"points": 7.5, "round_to": 1.0}, 0.0, 4),
+    ],
+)
+def test_a_mark_follows_the_rules(rules: dict[str, Any], after: float, total: float) -> None:
+    result = graded("Ada Lovelace", 50, sent=DUE + timedelta(days=after))
+    mark = marks.mark_of(result, marks.MarkRules(due=DUE, **rules), 100, {})
+    assert mark.total == pytest.approx(total)
+
+
+def test_a_mark_that_the_grader_could_not_give_is_empty() -> None:
+    mark = marks.mark_of(graded("Ada", grader_failed=True, problem="killed"), marks.MarkRules(), 100, {})
+    assert mark.total is None
+    row = next(csv.DictReader(marks.to_csv([mark], marks.MarkRules()).splitlines()))
+    assert row["mark"] == "" and row["remark"] == "killed"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("points = 'x'", "points is a number"),
+        ("points = true", "points is a number"),
+        ("points = -1", "points is a number"),
+        ("poins = 1", 'did you mean "points"'),
+        ("due = 2026-01-01", "time with its zone"),
+        ("due = 2026-01-01T00:00:00", "time with its zone"),
+        ("late = 3", "late is a table"),
+        ("[late]\nfree = 1", "[late] free is not a rule"),
+        ("[late]\npercent_per_day = 101", "percent_per_day is a number from 0 to 100"),
+        ("[manual]\nstyle = 'x'", "style is a number"),
+        ("[extensions]\nAda = 'x'", "Ada is a number"),
+        ("x", "rules.toml"),
+    ],
+)
+def test_a_wrong_rule_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        marks.read_rules(put(tmp_path / "rules.toml", text))
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_manual_marks_are_kept_and_added(tmp_path: Path) -> None:
+    rules = marks.MarkRules(points=10.0, manual={"style": 2.0, "text": 3.0})
+    ada, bo = graded("Ada"), graded("Bo")
+    assert marks.read_manual(tmp_path, rules, [ada])["Ada"] == {"style": None, "text": None}
+    file = tmp_path / "manual.csv"
+    file.write_text(file.read_text().replace("Ada,Ada,,", 'Ada,Ada,1.5,"2,5"'))
+    found = marks.read_manual(tmp_path, rules, [ada, bo])
+    assert found == {"Ada": {"style": 1.5, "text": 2.5}, "Bo": {"style": None, "text": None}}
+    mark = marks.mark_of(ada, rules, 100, found["Ada"])
+    assert (mark.total, mark.most, mark.is_open) == (14, 15, False)
+    file.write_text(file.read_text().replace("1.5", "2.5"))
+    with pytest.raises(ConfigError, match=r"Ada, style: '2\.5' is no number from 0 to 2"):
+        marks.read_manual(tmp_path, rules, [ada, bo])
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "identity", "filled"),
+    [
+        (
+            "Identifier,Full name,Grade,Feedback comments\nParticipant 7,A,,\n",
+            None,
+            {"Identifier": "Participant 7"},
+            "Grade",
+        ),
+        (
+            "\ufeffIdentifier;Full name;Grade\nParticipant 7;A;\n",
+            None,
+            {"Identifier": "Participant 7"},
+            "Grade",
+        ),
+        ("Student,ID,SIS User ID,Pool (12)\nA,7,,\n", "Pool (12)", {"ID": "7"}, "Pool (12)"),
+        ("assignment,github_username,grade\npool,ADA,\n", None, {"GitHub": "ada"}, "grade"),
+    ],
+)
+def test_a_platforms_table_is_filled(
+    tmp_path: Path, text: str, column: str | None, identity: dict[str, str], filled: str
+) -> None:
+    path = put(tmp_path / "table.csv", text)
+    result = graded("A", 80, identity=identity)
+    result.report = report(80, failed=("fifo",))
+    found = [
+        marks.mark_of(each, marks.MarkRules(), 100, {})
+        for each in (result, graded("Bo", identity={"ID": "9"}))
+    ]
+    made, missing = marks.filled(path, column, found)
+    (row,) = csv.DictReader(made.splitlines(True))
+    assert row[filled] == "80" and missing == ["Bo"]
+    if "Feedback comments" in row:
+        assert "fifo (0/10)" in row["Feedback comments"] and not row["Feedback comments"].startswith("=")
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "says"),
+    [
+        ("a,b\n1,2\n", None, "none of the columns"),
+        ("ID,Pool\n7,\n", None, "no column 'Grade'"),
+        ("ID,Pool\n7,\n", "Pol", 'did you mean "Pool"'),
+        ("", None, "none of the columns"),
+    ],
+)
+def test_a_table_of_another_kind_is_refused(tmp_path: Path, text: str, column: str | None, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        marks.filled(put(tmp_path / "table.csv", text), column, [])
+
+
+# Runs, with a grader that these tests play
+
+FAKE = """
+import json, os, signal, sys, time
+do = open("server.py").read().strip()
+arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+open({log!r}, "a").write(do + "\\n")
+table = {report}
+if do == "spin":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+if do == "usage":
+    print("ewe-grade: --user: there is no account", file=sys.stderr)
+    sys.exit(2)
+if do == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+if do == "slow":
+    time.sleep(0.3)
+table["score"] = 100 if do != "bad" else 20
+open(arguments["--json"], "w").write(json.dumps(table))
+open(arguments["--html"], "w").write("<p>report")
+sys.exit(0 if do == "good" else 1)
+"""
+
+
+@pytest.fixture
+def run_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a function that grades a class: name -> what the played grader does for this student."""
+    log = tmp_path / "log"
+    log.touch()
+    fake = put(tmp_path / "grader.py", FAKE.format(log=str(log), report=report()))
+
+    def command(plan: ClassPlan, hand_in: HandIn, given: Path | None) -> list[str]:
+        directory = plan.directory(hand_in)
+        return [
+            sys.executable,
+            "-S",
+            str(fake),
+            "--json",
+            f"{directory}/report.json",
+            "--html",
+            f"{directory}/report.html",
+        ]
+
+    monkeypatch.setattr(ClassPlan, "command", command)
+    monkeypatch.setattr(class_run, "BUILD_AND_GRACE_S", 0.5)
+    monkeypatch.setattr(class_run, "GRACE_S", 0.5)
+
+    def run(students: dict[str, str], *options: str) -> int:
+        for name, do in students.items():
+            put(tmp_path / "class" / name / "server.py", do)
+        return cli.main(
+            ["grade", str(tmp_path / "class"), "--lab", "pool", "--output", str(tmp_path / "out"), *options]
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"name;key;x (of 2)\r\nAda;Ada;1,5\r\n",
+        "\ufeffx (of 2);name;key\r\n1,5;Müller;Ada\r\n".encode(),
+        "key\tname\tx (of 2)\r\nAda\tMüller\t1,5\r\n".encode("utf-16"),
+        "key;name;x (of 2)\r\nAda;Müller;1,5\r\n;;\r\n".encode("cp1252"),
+    ],
+)
+def test_manual_marks_that_a_spreadsheet_has_saved_are_read(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "manual.csv").write_bytes(data)
+    graded = [GradedHandIn(HandIn("Müller", "Ada"))]
+    found = marks.read_manual(tmp_path, marks.MarkRules(manual={"x": 2.0}), graded)
+    assert found == {"Ada": {"x": 1.5}}
+
+
+def test_manual_marks_without_keys_are_refused(tmp_path: Path) -> None:
+    put(tmp_path / "manual.csv", "Name,x (of 2)\nAda,1\n")
+    with pytest.raises(ConfigError, match="no column 'key'"):
+        marks.read_manual(tmp_path, marks.MarkRules(manual={"x": 2.0}), [])
+
+
+def test_checks_that_were_not_run_are_a_remark() -> None:
+    """The limit of a run is reached when a machine is busy, too, which is no fault of the student."""
+    found = json.loads(json.dumps(report()))
+    found["verdicts"][0]["status"] = "not run"
+    mark = marks.mark_of(GradedHandIn(HandIn("ada", "ada"), found), marks.MarkRules(round_to=5e-324), 100, {})
+    assert "1 checks were not run" in marks.remark(mark)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--table", "{top}/manual.csv"), "rename the platform's table"),
+        (("--table", "{top}/worksheet.csv", "--column", "Nix"), "no column 'Nix'"),
+    ],
+)
+def test_a_wrong_table_is_said_before_the_class_is_graded(
+    tmp_path: Path,
+    run_class: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    says: str,
+) -> None:
+    for name in ("manual.csv", "worksheet.csv"):
+        put(tmp_path / name, "Identifier,Grade\nParticipant 1,\n")
+    assert run_class({"Ada": "good"}, *(word.format(top=tmp_path) for word in options)) == 2
+    assert says in capsys.readouterr().err and (tmp_path / "log").read_text() == ""
+
+
+def test_a_feedback_is_no_formula(tmp_path: Path) -> None:
+    file = put(tmp_path / "worksheet.csv", "Identifier,Grade,Feedback comments\nParticipant 1,,\n")
+    hand_in = HandIn("Ada", "Ada", identity={"Identifier": "Participant 1"})
+    graded = GradedHandIn(hand_in, problem="=cmd|x.zip cannot be unpacked")
+    mark = marks.mark_of(graded, marks.MarkRules(), 100, {})
+    assert "'=cmd" in marks.filled(file, None, [mark])[0]
+
+
+def test_a_directory_of_all_accounts_is_not_closed(
+    tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out").chmod(0o1777)  # as /tmp
+    assert run_class({"Ada": "good"}) == 2
+    assert (
+        "other accounts" in capsys.readouterr().err and (tmp_path / "out").stat().st_mode & 0o7777 == 0o1777
+    )
+
+
+@pytest.mark.starts_processes
+def test_two_runs_in_one_directory_do_not_meet(
+    tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with class_run.locked(tmp_path / "out"):
+        assert run_class({"Ada": "good"}) == 2
+    assert "another run" in capsys.readouterr().err
+    assert run_class({"Ada": "good"}) == 0
+
+
+def table(directory: Path) -> dict[str, dict[str, str]]:
+    """Return marks.csv: student -> row."""
+    return {row["name"]: row for row in csv.DictReader((directory / "marks.csv").read_text().splitlines())}
+
+
+@pytest.mark.parametrize(("seeded", "word"), [(False, "--student=-x Ada"), (True, "--seed=-x Ada")])
+def test_each_report_has_the_name_of_its_student(tmp_path: Path, seeded: bool, word: str) -> None:
+    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 120.0, seeded)
+    words = plan.command(HandIn("-x Ada", "x-ada"), None)
+    named = [each for each in words if each.startswith(("--student", "--seed"))]
+    assert named == [word]
+
+
+@pytest.mark.starts_processes
+def test_a_report_with_another_name_is_not_kept(tmp_path: Path, run_class: Callable[..., int]) -> None:
+    """Both names give the same directory of results, and the kept report would show the earlier one."""
+    assert run_class({"Ada L": "good"}) == 0
+    (tmp_path / "class" / "Ada L").rename(tmp_path / "class" / "Ada-L")
+    for _ in range(2):  # the second run keeps the new report
+        assert run_class({}) == 0
+        assert (tmp_path / "log").read_text().split() == ["good", "good"]
+    assert [path.name for path in (tmp_path / "out" / "students").iterdir()] == ["Ada-L"]
+
+
+@pytest.mark.starts_processes
+def test_a_class_is_graded_and_goes_on_where_it_stopped(
+    tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    students = {"Ada": "good", "Bo": "bad", "Cy": "slow", "Di": "die"}
+    assert run_class(students, "--jobs", "3") == 1
+    said = capsys.readouterr().out
+    assert "4 submissions (folders)" in said and "Bo" in said and "4 submissions, 1 not graded" in said
+    rows = table(tmp_path / "out")
+    assert {name: row["mark"] for name, row in rows.items()} == {
+        "Ada": "156",
+        "Bo": "31.2",
+        "Cy": "156",
+        "Di": "",
+    }
+    assert "status -9" in rows["Di"]["remark"] and rows["Ada"]["page"] == "students/Ada/report.html"
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert 'href="students/Ada/report.html"' in page and "1 submission was not graded" in page
+    # Two students are graded: Di (no result yet) and Bo (a new submission)
+    (tmp_path / "log").write_text("")
+    assert run_class({"Bo": "good", "Di": "good"}) == 0
+    assert sorted((tmp_path / "log").read_text().split()) == ["good", "good"]
+    assert {row["mark"] for row in table(tmp_path / "out").values()} == {"156"}
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+    assert "Traceback" not in said
+
+
+@pytest.mark.starts_processes
+def test_a_grader_that_hangs_is_ended_and_costs_one_row(
+    tmp_path: Path, run_class: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ewe_classroom.course.class_command.MIN_LIMIT_S", 0.0)
+    assert run_class({"Ada": "good", "Bo": "spin"}, "--jobs", "2", "--limit", "0.5") == 1
+    rows = table(tmp_path / "out")
+    assert (rows["Ada"]["mark"], rows["Bo"]["mark"]) == ("156", "")
+
+
+@pytest.mark.starts_processes
+def test_wrong_usage_of_the_grader_ends_the_run_at_once(
+    run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_class({"Ada": "usage", "Bo": "good"}, "--jobs", "1") == 2
+    assert "there is no account" in capsys.readouterr().err
+
+
+@pytest.mark.starts_processes
+def test_a_students_module_does_not_replace_one_of_the_grader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", *sys.path[1:]]))
+    trap = f"open({str(tmp_path / 'sprung')!r}, 'w')\nraise SystemExit(0)\n"
+    for name in ("argparse.py", "ewe/__init__.py", "ewe_classroom/__init__.py"):
+        put(tmp_path / "class" / "ada" / name, trap)
+    put(tmp_path / "class" / "ada" / "measure.py")
+    for name in lab("measure").variant("python").data:
+        put(tmp_path / "class" / "ada" / name, "{}")
+    cli.main(["grade", str(tmp_path / "class"), "--lab", "measure", "--output", str(tmp_path / "out")])
+    assert not (tmp_path / "sprung").exists()
+    assert (tmp_path / "out" / "students" / "ada" / "output.txt").stat().st_size > 0
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_no_grader_and_is_continued(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    for name in ("ada", "bo"):
+        put(tmp_path / "class" / name / "server.py", "import time\ntime.sleep(60)\n")
+    command = [
+        sys.executable,
+        "-m",
+        "ewe_classroom.course.cli",
+        "grade",
+        "class",
+        "--lab",
+        "pool",
+        "--jobs",
+        "2",
+    ]
+    command += ["--user", "root"] if os.geteuid() == 0 else []
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_interrupts
+    ) as process:
+        try:
+            output = tmp_path / "class-marks" / "students" / "bo" / "output.txt"
+            wait_until(lambda: output.exists() and output.stat().st_size > 0, 30, "ewe-grade has started")
+            process.send_signal(number)
+            error = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == status and "Traceback" not in error
+    wait_until(lambda: not graders_of(tmp_path), 30, "a grader lives on")
+
+
+def heed_interrupts() -> None:
+    """Let SIGINT end this process: a shell without job control has its background commands ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def graders_of(directory: Path) -> list[str]:
+    """Return the processes whose working directory lies in a directory."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if str(link.readlink()).startswith(str(directory)):
+                found.append(link.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(180)
+def test_a_class_with_the_grader_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The lab measure hands in data, so the grader needs no server, and a second."""
+    spec = importlib.util.spec_from_file_location("data_mutants", ZOO / "data_mutants.py")
+    assert spec is not None and spec.loader is not None
+    data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(data)
+    for student, kind in (("ada", "honest"), ("bo", "once")):
+        directory = tmp_path / "class" / student
+        directory.mkdir(parents=True)
+        runs = data.write(kind, directory)
+        (directory / "lab" / "results.json").rename(directory / "results.json")
+        runs.write_text(json.dumps({**json.loads(runs.read_text()), "report": "results.json"}))
+        put(directory / "measure.py")
+    put(tmp_path / "class" / "cy" / "notes.txt")
+    zipped_class = tmp_path / "class.zip"
+    with zipfile.ZipFile(zipped_class, "w") as archive:
+        for path in sorted((tmp_path / "class").rglob("*")):
+            archive.write(path, path.relative_to(tmp_path))
+    assert cli.main(["grade", str(zipped_class), "--lab", "measure", "--output", str(tmp_path / "out")]) == 1
+    rows = table(tmp_path / "out")
+    assert rows["ada"]["mark"] == rows["ada"]["of"] and "runs-repetitions" in rows["bo"]["failed checks"], (
+        rows
+    )
+    assert rows["cy"]["mark"] == "0" and "no measure.py in it" in rows["cy"]["remark"]
+    assert "ewe-grade" not in capsys.readouterr().err
+
+
+def test_the_submissions_and_the_results_are_hidden_from_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, folder, results = tmp_path / "class.zip", tmp_path / "unpacked", tmp_path / "out"
+    hidden = class_command.hidden_paths(given, folder, results)
+    assert hidden == (given, folder, results)
+    variant = lab("pool").variant("c")
+    words = ClassPlan(lab("pool"), variant, results, 1, 9.0, hidden=hidden).command(
+        HandIn("ada", "ada"), None
+    )
+    assert [words[number + 1] for number, word in enumerate(words) if word == "--hide"] == [*map(str, hidden)]
+    # A server and its build need Python and the temporary directory.
+    assert class_command.hidden_paths(Path("/"), folder, results) == (folder, results)
+    assert "/ contains" in capsys.readouterr().err
+
+
+@pytest.mark.starts_processes  # matplotlib, which copydetect imports, asks for the fonts of the system
+def test_similar_submissions_are_found_in_spite_of_names_and_order(tmp_path: Path) -> None:
+    needs.module("copydetect")
+    from ewe_classroom.course.similarity import similar
+
+    text = lab("pool").files(lab("pool").variant("python"), solved=True)["server.py"]
+    starter = lab("pool").files(lab("pool").variant("python"), solved=False)["server.py"]
+    renamed = text.replace("items", "dinge").replace("queue", "schlange").replace("worker", "arbeiter")
+    other = "import queue\nclass Box:\n    def __init__(self):\n        self.q = queue.Queue(64)\n" + "".join(
+        f"def step_{n}(x):\n    return [x * {n}, x - {n}] if x else None\n" for n in range(9)
+    )
+    sources = {
+        name: put(tmp_path / f"{name}.py", source)
+        for name, source in (("ada", text), ("bo", renamed), ("cy", other), ("di", starter))
+    }
+    (pair,) = similar(sources, starter, ".py")
+    assert (pair.first, pair.second) == ("ada", "bo") and pair.share > 0.9

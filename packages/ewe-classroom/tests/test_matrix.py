@@ -1,0 +1,152 @@
+"""The page kill-matrix.md is in step with the zoo and with the schemes: points, checks, stages."""
+
+from __future__ import annotations
+
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import matrix
+import stages
+from matrix import Loss
+from matrix_reasons import EVERYTHING, PAIRS, SINGLE
+from test_zoo import load
+
+from ewe_classroom.grader.check import all_checks
+from ewe_classroom.grader.dependencies import RESTS
+from ewe_classroom.grader.grading import Grading
+from ewe_classroom.grader.scene import Findings
+from ewe_classroom.grader.scheme import load as scheme
+from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
+
+TEXT = matrix.PAGE.read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in TEXT.partition("| mutant |")[2].partition("| correct server |")[0].splitlines()
+    if line.startswith("| `")
+]
+
+
+def test_each_fault_loses_its_check_and_nothing_without_a_reason() -> None:
+    """Each other lost check rests on a lost one, or has a reason in matrix_reasons.py."""
+    assert not matrix.faults(matrix.on_page())
+
+
+def test_each_row_was_graded() -> None:
+    assert matrix.on_page().keys() == matrix.mutants().keys()
+
+
+def test_a_loss_without_a_reason_is_found() -> None:
+    """A check that rests on an unexplained one is unexplained, too."""
+    row = {"progress": Loss(), "bursts": Loss("second-client"), "second-client": Loss(), "stop": Loss()}
+    assert matrix.unexplained("Joins", row) == ["stop"]
+    assert matrix.unexplained("Joins", row | {"drain": Loss("stop")}) == ["stop", "drain"]
+    assert matrix.faults({"Joins": {"progress": Loss("second-client"), "second-client": Loss()}}) == [
+        "Joins: not caught by progress: it rests on second-client"
+    ]
+
+
+def test_each_reason_is_used() -> None:
+    """A reason that no row needs any more is out of date."""
+    beside = {
+        (name, check)
+        for name, found in matrix.on_page().items()
+        for check, loss in found.items()
+        if check != matrix.mutants()[name][1] and not loss.rests
+    }
+    assert SINGLE.keys() <= beside
+    assert EVERYTHING.keys() <= {name for name, _ in beside}
+    assert PAIRS.keys() <= {(matrix.mutants()[name][1], check) for name, check in beside}
+
+
+def test_the_page_is_what_the_tool_writes() -> None:
+    """The tables of the page, made again from its own rows, are the same."""
+    again = matrix.tables(matrix.on_page())
+    before = TEXT.partition("| mutant |")
+    assert (before[1] + before[2]).startswith(again)
+
+
+def test_the_points_are_those_of_the_schemes() -> None:
+    found = matrix.on_page()
+    for row in ROWS:
+        name, lab = row[0].strip("`"), row[2]
+        if name in found:
+            assert row[4] == str(matrix.cost(lab, found[name])), f"{name}: run matrix.py --refresh"
+
+
+def test_the_checks_of_the_page_are_in_the_labs() -> None:
+    for name, checks in matrix.on_page().items():
+        lab = matrix.mutants()[name][2]
+        known = {item.check.name for item in scheme(lab).items}
+        assert checks.keys() <= known, f"{name}: {sorted(checks.keys() - known)}"
+
+
+def test_the_page_has_each_stage_with_an_advice_that_leads_to_its_fault() -> None:
+    zoo = load("stages")
+    rows = TEXT.partition(stages.HEADING)[2].partition(stages.NEXT)[0].splitlines()
+    for stage in zoo.STAGES.values():
+        (row,) = [line for line in rows if line.startswith(f"| {stage.lab} | {stage.what} |")]
+        assert any(f"| `{check}`: " in row for check in stage.advice), row
+
+
+def test_the_tools_ask_for_their_file_of_results() -> None:
+    for tool in (matrix, stages):
+        before, sys.argv = sys.argv, [str(Path(tool.__file__ or "").name)]
+        try:
+            tool.main()
+        except SystemExit as ended:
+            assert ended.code == 2
+        else:
+            raise AssertionError
+        finally:
+            sys.argv = before
+
+
+def handed_over(*statuses: tuple[str, int, str]) -> Report:
+    """Return the report of verdicts that are handed over in this order: (check, points, status)."""
+    verdicts = [Verdict(name, "", points, NOT_RUN) for name, points, _ in statuses]
+    report, seen = Report("fork", "", "", verdicts), []
+    grading = Grading.__new__(Grading)
+    grading.findings = Findings()
+    grading.on_verdict = lambda report, verdict: seen.append(verdict.name)
+    items = {item.check.name: item for item in scheme("fork").items}
+    held: list[Verdict] = []
+    for verdict, (_, _, status) in zip(verdicts, statuses, strict=True):
+        verdict.status = status
+        held = [each for each in [*held, verdict] if not grading.hand_over(report, items[each.name], each)]
+    assert not held and sorted(seen) == sorted(name for name, *_ in statuses)
+    return report
+
+
+def test_the_advice_is_the_cause_and_not_its_effect() -> None:
+    """A parent that keeps a connection also leaves a descriptor, which costs more points."""
+    report = handed_over(("descriptors", 7, FAILED), ("parent-lets-go", 6, FAILED))
+    first = report.first_advice()
+    assert first is not None and first.name == "parent-lets-go"
+    assert report.verdicts[0].status == NOT_JUDGED and report.score == 0
+    assert "it rests on parent-lets-go: a connection that" in report.verdicts[0].text()
+    alone = handed_over(("descriptors", 7, FAILED), ("parent-lets-go", 6, PASSED)).first_advice()
+    assert alone is not None and alone.name == "descriptors"
+
+
+def test_a_check_that_passes_rests_on_nothing() -> None:
+    report = handed_over(("answers", 3, FAILED), ("drain", 3, PASSED), ("stop", 4, FAILED))
+    assert [each.status for each in report.verdicts] == [FAILED, PASSED, FAILED]
+
+
+def test_a_check_that_passes_without_points_explains_no_failure() -> None:
+    """The server passes keep-alive, which gives points only together with who-works."""
+    lost = [("who-works", 12, FAILED), ("keep-alive", 4, PASSED), ("pipelined", 1, FAILED)]
+    for order in (lost, [lost[0], lost[2], lost[1]]):
+        report = handed_over(*order)
+        assert {each.name: each.status for each in report.verdicts} == {
+            "who-works": FAILED, "keep-alive": NOT_JUDGED, "pipelined": FAILED,
+        }  # fmt: skip
+
+
+def test_the_checks_rest_on_checks_in_no_circle() -> None:
+    """A circle would leave two failed checks that each blame the other one."""
+    known = all_checks().keys()
+    assert RESTS.keys() <= known
+    assert all(causes.keys() <= known for causes in RESTS.values())
+    TopologicalSorter({check: set(causes) for check, causes in RESTS.items()}).prepare()

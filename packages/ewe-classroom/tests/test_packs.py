@@ -1,0 +1,302 @@
+"""Packs: each platform grades a good submission and three bad ones; the scripts; the wheels; the command."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from installed_wheels import library_wheels
+from pack_platforms import PLATFORMS, Played, unpacked
+from pack_submissions import broken, forges, good, spins
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.course import cli, labs, packs, wheels
+from ewe_classroom.course.archives import tar_of, zip_of
+from ewe_classroom.course.pack_plan import PackPlan
+from ewe_classroom.course.pack_scripts import root_script
+
+SUBMISSIONS = {
+    # the submission: the checks, the points that the platform shows, of how many, and its words
+    good: (("own-answers",), 5, 5, "own-answers"),
+    broken: (("own-answers",), 0, 5, "syntax|build ended"),
+    spins: (("idle-cpu",), 0, 6, "idle"),
+    forges: (("own-answers",), 0, 5, "before it listened"),
+}
+CLUSTER = Path(__file__).parents[1] / "docs" / "cluster"
+WAYS = [*((name, "python") for name in PLATFORMS), ("gradescope", "c"), ("autolab", "c")]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return library_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def all_wheels(libraries: list[Path]) -> wheels.Wheels:
+    return wheels.collect(libraries)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory in which packs install ewe: the first test installs, and the others use it."""
+    directory = tmp_path_factory.mktemp("installed")
+    directory.chmod(0o755)
+    return directory / "ewe"
+
+
+def plan(wheels: wheels.Wheels, way: str = "python", lab: str = "thread", **more: object) -> PackPlan:
+    found = labs.lab(lab)
+    return PackPlan(found, found.variants[way], wheels, **more)  # type: ignore[arg-type]
+
+
+# The platforms
+
+
+@pytest.mark.needs("root", "gcc")
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("sent", SUBMISSIONS, ids=lambda sent: sent.__name__)
+@pytest.mark.parametrize(("platform", "way"), WAYS)
+def test_a_platform_grades(
+    tmp_path: Path, all_wheels: wheels.Wheels, installed: Path, platform: str, way: str,
+    sent: Callable[[str, Path], None],
+) -> None:  # fmt: skip
+    """The good submission also installs the pack, without a network."""
+    checks, score, points, says = SUBMISSIONS[sent]
+    (tmp_path / "of-the-test").touch()
+    ewe = tmp_path / "ewe" if sent is good else installed
+    played = Played(tmp_path, ewe, packs.pack(plan(all_wheels, way), platform), checks)
+    table = PLATFORMS[platform](played, lambda folder: sent(way, folder))
+    assert (table.score, table.points) == (score, points), played.output
+    assert re.search(says, table.text) and "FORGED" not in table.text
+    if sent is forges:
+        assert (tmp_path / "precious").read_text() == "kept\n" and not (tmp_path / "forged").exists()
+
+
+# A grader that is killed after it has written points; with --zero it writes what a real one would.
+KILLED = """#!/bin/sh
+for word; do
+    case "$before" in --gradescope | --prairielearn | --classroom | --classroom50) file=$word ;; esac
+    case "$word" in --zero) zero=1 ;; esac
+    before=$word
+done
+[ -z "$file" ] || touch "${file%/*}/report.html"
+if [ "$zero" ]; then
+    [ -z "$file" ] || echo '{"score": 0, "max-score": 5, "max_score": 5, "status": "fail", "tests": [], "zero": 1,
+        "classroom": "os", "assignment": "pool", "submission": "submit/1"}' > "$file"
+    echo '{"scores": {"own-answers": 0}}'
+    exit 2
+fi
+[ -z "$file" ] || echo '{"score": 149, "tests": [], "FORGED": 1}' > "$file"
+echo '{"scores": {"own-answers": 5}}'
+kill -9 $$
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_killed_grader_is_a_zero(tmp_path: Path, all_wheels: wheels.Wheels, platform: str) -> None:
+    (tmp_path / "ewe" / "bin").mkdir(parents=True)
+    grader = tmp_path / "ewe" / "bin" / "ewe-grade"
+    grader.write_text(KILLED)
+    grader.chmod(0o755)
+    played = Played(tmp_path, tmp_path / "ewe", packs.pack(plan(all_wheels), platform), ("own-answers",))
+    table = PLATFORMS[platform](played, lambda folder: None)
+    assert table.score == 0 and "FORGED" not in table.text
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_script_that_is_not_root_grades_nothing(tmp_path: Path) -> None:
+    script = root_script("echo graded", source=".", result=str(tmp_path / "result"))
+    done = subprocess.run(
+        ["setpriv", "--reuid", "65534", "sh", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "as root" in done.stderr and "graded" not in done.stdout
+
+
+@pytest.mark.parametrize("platform", packs.PLATFORMS)
+@pytest.mark.parametrize("way", ["python", "c", "go", "model"])
+@pytest.mark.starts_processes
+def test_each_pack_is_well_formed(platform: str, way: str) -> None:
+    made = plan({"a.whl": b"PK"}, way)
+    if platform == "prairielearn" and way == "go":
+        with pytest.raises(ConfigError, match="python or c"):
+            packs.pack(made, platform)
+        return
+    files = packs.pack(made, platform)
+    assert [name for name in files if name.endswith("/a.whl")]
+    for name, content in files.items():
+        if content.startswith(b"#!"):
+            subprocess.run(["bash", "-n"], input=content, check=True)
+        if name.endswith(".json"):
+            json.loads(content)
+        if name.endswith(".py"):
+            compile(content, name, "exec")
+    if platform not in ("autolab", "devcontainer"):
+        given = {name.rpartition("/")[2] for name in files if "/given/" in f"/{name}"}
+        assert given == set(made.variant.given)
+
+
+@pytest.mark.parametrize("way", ["python", "c", "model"])
+def test_the_question_of_prairielearn_has_the_words_of_its_language(way: str) -> None:
+    """Its HTML is a template of PrairieLearn: an unfilled word of the text would be a hole in the page."""
+    files = packs.pack(plan({"a.whl": b"PK"}, way, "pool"), "prairielearn")
+    page = files["question.html"].decode()
+    assert re.findall(r"\{\{(.*?)\}\}", page) == ["options.client_files_question_url"]
+    assert "<!--" not in page and b"<svg" in files["clientFilesQuestion/test-again.svg"]
+
+
+@pytest.mark.starts_processes
+def test_an_assessment_of_autolab_has_a_problem_for_each_check(all_wheels: wheels.Wheels) -> None:
+    made = plan(all_wheels, lab="pool")
+    files = unpacked(packs.pack(made, "autolab")["pool.tar"])
+    settings = json.loads(files["pool/pool.yml"].decode().removeprefix("---\n"))
+    assert "module Pool" in files["pool/pool.rb"].decode()
+    points = {problem["name"]: problem["max_score"] for problem in settings["problems"]}
+    assert points == {item.check.name: item.points for item in made.checks} and "queue-races" in points
+    assert len(json.loads(settings["scoreboard"]["colspec"])["scoreboard"]) == 2
+    assert 10 <= settings["autograder"]["autograde_timeout"] <= 900
+
+
+# Wheels and archives
+
+
+@pytest.mark.starts_processes
+def test_the_same_inputs_make_the_same_pack(libraries: list[Path], all_wheels: wheels.Wheels) -> None:
+    again = wheels.collect(libraries)
+    assert again == all_wheels
+    for platform in packs.PLATFORMS:
+        first, second = (packs.pack(plan(each), platform) for each in (all_wheels, again))
+        assert first == second and zip_of(first) == zip_of(dict(reversed(second.items())))
+        assert tar_of(first) == tar_of(dict(reversed(second.items())))
+
+
+@pytest.mark.starts_processes
+def test_a_zip_file_keeps_the_execute_bits(tmp_path: Path, all_wheels: wheels.Wheels) -> None:
+    packs.write(packs.pack(plan(all_wheels), "gradescope"), tmp_path / "pack.zip")
+    with zipfile.ZipFile(tmp_path / "pack.zip") as archive:
+        modes = {each.filename: each.external_attr >> 16 & 0o777 for each in archive.infolist()}
+    assert modes["run_autograder"] == modes["setup.sh"] == 0o755 and modes["given/conversation.py"] == 0o644
+    with pytest.raises(ConfigError, match="exists already"):
+        packs.write({}, tmp_path / "pack.zip")
+
+
+@pytest.mark.starts_processes
+def test_no_solution_is_in_a_pack(all_wheels: wheels.Wheels) -> None:
+    (content,) = (each for name, each in all_wheels.items() if name.startswith("ewe_classroom"))
+    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
+        names = [name for name in wheel.namelist() if "/labs/" in name]
+        record = wheel.read(next(name for name in wheel.namelist() if name.endswith("/RECORD"))).decode()
+    kept = [name for name in names if not name.endswith((".toml", ".md"))]
+    assert kept == ["ewe_classroom/labs/shared/test_queue.py"]
+    assert "labs/pool/grading.toml" in record and "labs/pool/server.py" not in record
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("pool.zip", b"", "not the name of a wheel"),
+        ("ewe_server-9.9.9-py3-none-any.whl", b"", "version 9.9.9"),
+        ("jinja2-3.1.6-py3-none-any.whl", b"PK", "no whole wheel"),
+        ("jinja2-3.1.6-py3-none-any.whl", None, "No such file"),
+    ],
+)
+def test_a_wrong_wheel_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, says: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    words = ["pack", "pool", str(tmp_path / "p"), "--for", "gradescope", "--wheel", str(tmp_path / name)]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1 and not (tmp_path / "p").exists()
+
+
+@pytest.mark.starts_processes
+def test_a_pack_without_an_index_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert cli.main(["pack", "pool", str(tmp_path / "p"), "--for", "gradescope"]) == 2
+    said = capsys.readouterr().err
+    assert "--wheel" in said and said.count("\n") == 1 and not (tmp_path / "p").exists()
+
+
+@pytest.mark.starts_processes
+def test_the_command_writes_a_pack(
+    tmp_path: Path, libraries: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pack", "pool", "--for", "github", "--own", "conversation.py", str(tmp_path / "p")]
+    assert cli.main([*words, "--wheel", *map(str, libraries)]) == 0
+    assert str(tmp_path / "p" / ".github" / "ewe" / "grade.sh") in capsys.readouterr().out
+    assert "--own conversation.py" in (tmp_path / "p" / ".github" / "ewe" / "grade.sh").read_text()
+    assert len(list((tmp_path / "p").rglob("*.whl"))) == 3 + len(libraries)
+
+
+# The choices of a lecturer
+
+
+@pytest.mark.parametrize(
+    ("way", "own", "platform", "seeded", "says"),
+    [
+        ("c", "Makefile", "gradescope", False, "choose conversation.c or conversation.h"),
+        ("python", "server.py", "gradescope", False, "choose conversation.py"),
+        ("model", "conversation.py", "gradescope", False, "gives none"),
+        ("python", "", "autolab", True, "no student's name"),
+    ],
+)
+def test_a_choice_that_a_platform_does_not_have(
+    way: str, own: str, platform: str, seeded: bool, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        packs.pack(plan({}, way, own=(own,) if own else (), seeded=seeded), platform)
+
+
+@pytest.mark.starts_processes
+def test_a_group_has_the_seed_of_the_first_address(tmp_path: Path) -> None:
+    """It makes no difference which member hands in."""
+    script = packs.pack(plan({}, seeded=True), "gradescope")["run_autograder"].decode()
+    (seed,) = set(re.findall(r'--seed=("\$\(.*?\)")', script))
+    found = set()
+    users = [{"email": "Zoe@example.org", "name": "Zoe"}, {"email": "ada@example.org", "name": "Ada"}]
+    for order in (users, users[::-1]):
+        (tmp_path / "submission_metadata.json").write_text(json.dumps({"users": order}))
+        text = seed.replace("/autograder", str(tmp_path)).replace("/var/lib/ewe/bin/python", "python3")
+        found.add(subprocess.check_output(["sh", "-c", f"echo {text}"], text=True))
+    assert found == {"ada@example.org\n"}
+
+
+# Clusters
+
+
+@pytest.mark.starts_processes
+def test_the_tasks_of_a_job_array_grade_each_submission_once(tmp_path: Path) -> None:
+    """The command of the pods in class.yaml takes the same shares."""
+    names = [f"student {number}" for number in range(7)]
+    for name in names:
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "ewe-course").write_text('#!/bin/sh\nls "$2"; echo "$@" >&2\n')
+    (bin_ / "ewe-course").chmod(0o755)
+    found: list[str] = []
+    for task in range(8):
+        environ = {
+            "PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": "8",
+            "SUBMISSIONS": str(tmp_path / "submissions"), "RESULTS": str(tmp_path / "results"), "LAB": "pool",
+        }  # fmt: skip
+        done = subprocess.run(
+            ["bash", CLUSTER / "class.slurm"], env=environ, capture_output=True, text=True, check=True
+        )
+        found += done.stdout.splitlines()
+        assert not done.stderr or f"--lab pool --jobs 1 --output {tmp_path}/results/{task}" in done.stderr
+    assert sorted(found) == names
+    assert "$((number % SHARES)) -eq" in (CLUSTER / "class.yaml").read_text()

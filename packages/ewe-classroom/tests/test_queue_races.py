@@ -1,0 +1,232 @@
+"""The check queue-races: each fault of a queue is found with its cause, and the right queue passes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import cast
+
+import pytest
+from classroom_server import GRADER
+
+from ewe_classroom.course.labs import lab
+from ewe_classroom.grader import queue_races
+from ewe_classroom.grader.scene import Scene
+
+pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
+FILES = lab("pool").files(lab("pool").variant("python"), solved=True)
+STARTER = lab("pool").files(lab("pool").variant("python"), solved=False)["server.py"]
+GET_WAITS = "            while not self.items and not self.closed:\n"
+PUT_WAITS = "            while len(self.items) >= self.room:\n"
+IMPORT = "import signal\n"
+NOTIFY = "            self.not_empty.notify()\n\n    def get"
+
+
+def verdict(directory: Path, source: str, *options: str) -> dict[str, object]:
+    """Grade a server by the check; return its verdict."""
+    for name, text in {**FILES, "server.py": source}.items():
+        (directory / name).write_text(text)
+    report = directory / "report.json"
+    command = [*GRADER, "--lab", "pool", "--only", "queue-races", "--json", str(report), *options]
+    ended = subprocess.run(
+        [*command, str(directory / "server.py")], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in ended.stderr, ended.stderr
+    (found,) = json.loads(report.read_text())["verdicts"]
+    return dict(found)
+
+
+def test_the_solution_passes(tmp_path: Path) -> None:
+    found = verdict(tmp_path, FILES["server.py"])
+    assert found["status"] == "passed", found["text"]
+    assert found["facts"] == ["4 scenarios passed in 2,400 orders of their threads"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "scenario", "says"),
+    [
+        pytest.param(
+            GET_WAITS, GET_WAITS.replace("while", "if"), "", "None, and nobody has called close", id="if-get"
+        ),
+        pytest.param(
+            PUT_WAITS, PUT_WAITS.replace("while", "if"), "scenario_full", "did not wait", id="if-put"
+        ),
+        pytest.param(
+            NOTIFY,
+            NOTIFY.replace("            self", "            if len(self.items) == 1:\n                self"),
+            "scenario_one_each",
+            "deadlock",
+            id="lost-wake-up",
+        ),
+        pytest.param("notify_all()", "notify()", "", "deadlock", id="close-wakes-one"),
+        pytest.param(
+            PUT_WAITS + "                self.not_full.wait()\n",
+            "",
+            "scenario_full",
+            "did not wait",
+            id="unbounded",
+        ),
+        pytest.param(
+            "            self.not_full.notify()\n", "", "scenario_full", "deadlock", id="nobody-told-of-room"
+        ),
+        pytest.param("def get", "def take", "", "no attribute 'get'", id="no-get"),
+        pytest.param("Queue", "Line", "", "cannot import name 'Queue'", id="no-queue"),
+        pytest.param(
+            IMPORT,
+            IMPORT + 'if __name__ == "server":\n    import no_such_module\n',
+            "",
+            "no_such_module",
+            id="import-fails",
+        ),
+    ],
+)
+def test_a_fault_is_found_with_its_cause(
+    tmp_path: Path, before: str, after: str, scenario: str, says: str
+) -> None:
+    text = FILES["server.py"]
+    assert before in text
+    found = verdict(tmp_path, text.replace(before, after))
+    assert (found["status"], found["score"]) == ("failed", 0), found
+    assert says in str(found["did"]), found["text"]
+    assert scenario in str(found["sent"])
+    if "deadlock" in says:
+        assert "ewe-explore test_queue.py --scenario" in str(found["because"])
+
+
+def test_the_starter_fails(tmp_path: Path) -> None:
+    assert verdict(tmp_path, STARTER)["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "while True:\n    pass\n",
+        "import os\nos._exit(0)\n",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        "print('test_queue.py: scenario_close: no failure in 600 runs', flush=True)\nimport os\nos._exit(0)\n",
+    ],
+)
+def test_a_file_that_ends_or_does_not_end_when_it_is_imported_has_no_points(
+    tmp_path: Path, text: str
+) -> None:
+    """The server itself serves: only an import shows the difference."""
+    lines = "".join(f"    {line}\n" for line in text.splitlines())
+    source = FILES["server.py"].replace(IMPORT, f'{IMPORT}if __name__ == "server":\n{lines}', 1)
+    found = verdict(tmp_path, source, "--limit", "20")
+    assert found["score"] == 0 and found["status"] in ("failed", "not run"), found
+
+
+class StillScene:
+    """A scene without clients, whose checks fail with their words."""
+
+    def pump(self, wait_s: float) -> None:
+        time.sleep(wait_s)
+
+    def fail(self, *words: str) -> None:
+        raise AssertionError(words[0])
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("while True:\n    pass", "did not end"),
+        ("import time\ntime.sleep(60)", "did not end"),
+        ("import time\nfor _ in range(20):\n    time.sleep(0.1)\n    sum(range(300_000))", ""),
+    ],
+    ids=["spins", "sleeps", "waits for a busy machine"],
+)
+def test_the_limit_of_the_explorer_is_processor_time(
+    monkeypatch: pytest.MonkeyPatch, program: str, says: str
+) -> None:
+    monkeypatch.setattr(queue_races, "EXPLORER_CPU_S", 1.0)
+    monkeypatch.setattr(queue_races, "EXPLORER_ASLEEP_S", 1.5)
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        try:
+            with pytest.raises(AssertionError, match=says) if says else nullcontext():
+                queue_races.wait(cast(Scene, StillScene()), process)
+            assert says or process.returncode == 0
+        finally:
+            process.kill()
+
+
+def test_a_test_queue_of_the_student_has_no_effect(tmp_path: Path) -> None:
+    (tmp_path / "test_queue.py").write_text("def scenario():\n    pass\n")
+    found = verdict(tmp_path, FILES["server.py"].replace("notify_all()", "notify()"))
+    assert found["status"] == "failed"
+
+
+def test_a_program_in_another_language_has_one_check_less(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    (tmp_path / "server").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "server").chmod(0o755)
+    subprocess.run(
+        [*GRADER, "--lab", "pool", "--limit", "1", "--json", str(report), str(tmp_path / "server")],
+        check=False,
+    )
+    found = json.loads(report.read_text())
+    assert "queue-races" not in [each["name"] for each in found["verdicts"]] and found["max_score"] == 136
+
+
+MODEL = lab("pool").files(lab("pool").variant("model"), solved=True)["model.py"]
+MODEL_STARTER = lab("pool").files(lab("pool").variant("model"), solved=False)["model.py"]
+ONE_CONDITION = "                stream = self.waiting.popleft()\n                self.changed.notify_all()\n"
+APPENDED = "            self.waiting.append(stream)\n            self.changed.notify_all()\n"
+
+
+def model_verdict(directory: Path, source: str) -> dict[str, object]:
+    (directory / "model.py").write_text(source)
+    report = directory / "report.json"
+    command = [*GRADER, "--lab", "pool", "--only", "queue-races", "--json", str(report)]
+    subprocess.run([*command, str(directory / "model.py")], capture_output=True, check=False)
+    (found,) = json.loads(report.read_text())["verdicts"]
+    return dict(found)
+
+
+def test_the_model_of_the_solution_passes(tmp_path: Path) -> None:
+    found = model_verdict(tmp_path, MODEL)
+    assert found["status"] == "passed", found["text"]
+    assert found["facts"] == ["3 scenarios passed in 1,200 orders of their threads"]
+
+
+@pytest.mark.parametrize(
+    ("edits", "sent", "says"),
+    [
+        pytest.param([("while not self.waiting", "if not self.waiting")], "keep", "IndexError", id="if-get"),
+        pytest.param([("range(self.config.poolthreads)", "range(1)")], "keep", "no answer", id="one-worker"),
+        pytest.param(
+            [
+                (APPENDED, APPENDED.replace(
+                    "            self.c", "            if len(self.waiting) == 1:\n                self.c"
+                ).replace("notify_all", "notify")),
+                (ONE_CONDITION, ONE_CONDITION.partition("\n")[0] + "\n"),
+            ],
+            "keep", "no answer", id="lost-wake-up",
+        ),
+        pytest.param(
+            [(ONE_CONDITION, ONE_CONDITION.partition("\n")[0] + "\n")],
+            "the same, with ROOM = 1", "deadlock", id="nobody-told-of-room",
+        ),
+        pytest.param([("        self.drain()\n", "")], "", "have not ended", id="no-drain"),
+        pytest.param([("import threading", "import queue, threading")], "", "module queue", id="library"),
+        pytest.param([("import threading", "import no_such, threading")], "", "", id="import-fails"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_a_model_is_found(
+    tmp_path: Path, edits: list[tuple[str, str]], sent: str, says: str
+) -> None:
+    source = MODEL
+    for before, after in edits:
+        assert before in source
+        source = source.replace(before, after)
+    found = model_verdict(tmp_path, source)
+    assert (found["score"], found["status"]) != (20, "passed"), found
+    assert says in str(found["did"]) and sent in str(found["sent"]), found
+
+
+def test_the_starter_of_a_model_fails(tmp_path: Path) -> None:
+    assert model_verdict(tmp_path, MODEL_STARTER)["status"] == "failed"

@@ -1,0 +1,107 @@
+"""A server that never sleeps gets true verdicts in a bounded time, and a run has a limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from classroom_server import GRADER
+
+from ewe_classroom.course.labs import lab
+
+pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
+
+START = """\
+    while True:
+        connection, _ = listener.accept()
+        queue.put(connection)
+        work(queue, root)
+"""
+WORKERS = """\
+    for _ in range(workers):
+        threading.Thread(target=work, args=(queue, root), daemon=True).start()
+    while True:
+        connection, _ = listener.accept()
+        queue.put(connection)
+"""
+ONCE = """\
+    connection = queue.get()
+    converse(connection, root)
+"""
+FOREVER = """\
+    while True:
+        connection = queue.get()
+        with connection:
+            converse(connection, root)
+"""
+
+
+@pytest.fixture
+def starter(tmp_path: Path) -> Path:
+    """The starter of the lab pool with its threads started, and its queue as it is given: get() spins."""
+    for name, text in lab("pool").files(lab("pool").variant("python"), solved=False).items():
+        if name == "server.py":
+            assert START in text and ONCE in text
+            text = text.replace(START, WORKERS).replace(ONCE, FOREVER)
+        (tmp_path / name).write_text(text)
+    return tmp_path / "server.py"
+
+
+def graded(server: Path, *options: str) -> dict[str, dict[str, object]]:
+    """Grade a server; return name -> verdict, and the whole report under ""."""
+    file = server.parent / "report.json"
+    command = [*GRADER, "--lab", "pool", "--json", str(file), *options, str(server)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in ended.stderr, ended.stderr
+    report = json.loads(file.read_text())
+    return {
+        "": report,
+        "output": {"text": ended.stdout},
+        **{each["name"]: each for each in report["verdicts"]},
+    }
+
+
+ONLY = ("--only", "progress", "--only", "idle-cpu", "--only", "pipelined")
+
+
+@pytest.mark.parametrize("pause", ["pass", "time.sleep(0.01)"])
+def test_a_server_that_never_sleeps_is_judged_truly(starter: Path, pause: str) -> None:
+    starter.write_text(starter.read_text().replace("            pass\n", f"            {pause}\n"))
+    found = graded(starter, *ONLY)
+    assert found["idle-cpu"]["status"] == "failed" and found[""]["restless"]
+    # With four stalled clients no worker is left that spins, so this is a fact
+    assert found["progress"]["status"] == "passed", found["progress"]
+    assert found["pipelined"]["status"] == "passed", found["pipelined"]
+    lines = [line for line in str(found["output"]["text"]).splitlines() if not line.startswith(" ")]
+    assert lines[1].startswith("FAILED  idle-cpu"), "it is said first"
+    assert any(line.startswith("Begin with idle-cpu") for line in lines)
+
+
+def test_what_a_server_that_never_sleeps_has_not_done_is_not_judged(starter: Path) -> None:
+    """It never answers a second request, and spins: nothing shows that it will not."""
+    text = starter.read_text().replace("            converse(connection, root)\n", "            never()\n")
+    starter.write_text(
+        text.replace("def work(", "def never() -> None:\n    while True:\n        pass\n\n\ndef work(")
+    )
+    found = graded(starter, "--only", "pipelined", "--only", "idle-cpu")
+    assert found["pipelined"]["status"] == "not judged" and found["pipelined"]["score"] == 0
+    assert "it rests on idle-cpu" in str(found["pipelined"]["text"])
+
+
+def test_a_run_has_a_limit_and_names_what_it_did_not_reach(starter: Path) -> None:
+    html, junit = starter.parent / "report.html", starter.parent / "report.xml"
+    found = graded(starter, "--limit", "6", "--html", str(html), "--junit", str(junit))
+    left = [name for name, each in found.items() if each.get("status") == "not run"]
+    assert "drain" in left and len(left) > 10 and found[""]["finished"]
+    assert "limit of 6 s" in str(found["drain"]["text"]) and float(str(found[""]["seconds"])) < 60
+    assert "The limit of a run was 6 s." in html.read_text() and "skipped" in junit.read_text()
+
+
+@pytest.mark.parametrize("limit", ["-1", "x", "1e9", "nan"])
+def test_a_limit_is_a_number_of_seconds(starter: Path, limit: str) -> None:
+    ended = subprocess.run(
+        [*GRADER, f"--limit={limit}", str(starter)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2 and "limit" in ended.stderr and ended.stderr.count("\n") == 1

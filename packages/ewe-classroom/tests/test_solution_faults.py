@@ -1,0 +1,155 @@
+"""Faults of the labs' solutions in Python, C and Go: each is caught by its own check, with the words for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_zoo import catches, grade, solution_faults
+
+from ewe_classroom.course.labs import lab
+from ewe_classroom.grader.library_queues import library_queue
+from ewe_classroom.grader.sanitizers import parse
+
+faults = solution_faults
+pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(300)]
+RACES = ("queue-races", "shared-data")
+# One of each kind that the check tells apart; with EWE_TEST_ZOO (`make zoo`) all.
+QUICKLY = (
+    "PutUnlocked, pool in C", "IfInGet, pool in C", "SignalsTheFirst, pool in C", "CloseWakesOne, pool in C",
+    "OtherLock, pool in C", "MessageQueue, pool in C", "LockOrder, thread in C",
+    "PutUnlocked, pool in Go", "IfInPut, pool in Go", "SignalsTheFirst, pool in Go", "ChannelAsQueue, pool in Go",
+    "LibraryQueue, pool in Python",
+)  # fmt: skip
+NAMES = tuple(faults.FAULTS) if os.environ.get("EWE_TEST_ZOO") else QUICKLY
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_check_meant_for_a_fault_catches_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    found = faults.FAULTS[name]
+    catches(found.check, found.lab, found.says, tmp_path, *faults.write(name, tmp_path / "work"))
+
+
+def solution(name: str, language: str, directory: Path) -> list[str]:
+    """Write and build the solution of a lab; return the arguments of ewe-grade."""
+    directory.mkdir()
+    for file, text in lab(name).files(lab(name).variant(language), solved=True).items():
+        (directory / file).write_text(text)
+    arguments: list[str] = faults.build(language, directory)
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [pytest.param("pool", "queue-races"), pytest.param("thread", "shared-data")]
+)
+@pytest.mark.parametrize("language", ["c", "go"])
+def test_the_solution_has_no_race(name: str, check: str, language: str, tmp_path: Path) -> None:
+    arguments = solution(name, language, tmp_path / "work")
+    report, done = grade(tmp_path, "--lab", name, "--only", check, *arguments)
+    (found,) = report["verdicts"]
+    assert found["status"] == "passed" and done.returncode == 0, found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_without_a_race_detector_no_points_are_lost(tmp_path: Path) -> None:
+    arguments = solution("pool", "c", tmp_path / "work")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "cc").write_text("#!/bin/sh\necho 'cannot find -ltsan: an error' >&2\nexit 1\n")
+    (programs / "cc").chmod(0o755)
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{programs}:{before}"
+    try:
+        report, done = grade(tmp_path, "--lab", "pool", "--only", "queue-races", *arguments)
+    finally:
+        os.environ["PATH"] = before
+    (found,) = report["verdicts"]
+    assert (found["status"], found["points"], done.returncode) == ("not judged", 0, 0), found["text"]
+    assert "needs a C compiler with ThreadSanitizer" in found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_a_makefile_that_ignores_the_flags_is_told(tmp_path: Path) -> None:
+    arguments = solution("pool", "c", tmp_path / "work")
+    makefile = tmp_path / "work" / "Makefile"
+    makefile.write_text(makefile.read_text().replace("$(CFLAGS)", "-D_GNU_SOURCE"))
+    report, _ = grade(tmp_path, "--lab", "pool", "--only", "queue-races", *arguments)
+    (found,) = report["verdicts"]
+    assert found["status"] == "failed" and "does not use $(CFLAGS)" in found["text"], found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_a_program_without_its_sources_has_one_check_less(tmp_path: Path) -> None:
+    solution("pool", "c", tmp_path / "work")
+    program = tmp_path / "server"
+    program.write_bytes((tmp_path / "work" / "server").read_bytes())
+    program.chmod(0o755)
+    report, _ = grade(tmp_path, "--lab", "pool", "--limit", "0.1", str(program))
+    assert "queue-races" not in [each["name"] for each in report["verdicts"]]
+    report, _ = grade(tmp_path, "--lab", "pool", "--limit", "0.1", str(tmp_path / "work" / "server"))
+    assert "queue-races" in [each["name"] for each in report["verdicts"]]
+
+
+HANDLER = """
+WARNING: ThreadSanitizer: data race (pid=7)
+  Write of size 4 at 0x01 by thread T1:
+    #0 stop {directory}/server.c:2 (server+0x1)
+    #1 __tsan::CallUserSignalHandler(int) <null> (libtsan.so.2+0x2)
+
+  Previous read of size 4 at 0x01 by main thread:
+    #0 main {directory}/server.c:1 (server+0x3)
+"""
+
+
+def test_a_flag_that_a_signal_handler_sets_is_no_race(tmp_path: Path) -> None:
+    (tmp_path / "server.c").write_text("while (!stopping)\nstopping = 1;\n")
+    text = HANDLER.replace("{directory}", str(tmp_path))
+    assert parse(text, tmp_path) is None
+    found = parse(text.replace("__tsan::CallUserSignalHandler(int)", "work"), tmp_path)
+    assert found is not None and "thread T1 writes at server.c:2 in stop(): `stopping = 1;`" in found.did()
+    assert found.cause() == "neither of the two places holds a lock"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "says"),
+    [
+        ("python", "import queue\n", "the module queue"),
+        ("python", "from queue import SimpleQueue\n", "queue.SimpleQueue"),
+        ("python", "from multiprocessing import Queue\n", "multiprocessing.Queue"),
+        ("python", "from concurrent.futures import ThreadPoolExecutor\n", "ThreadPoolExecutor"),
+        ("python", "from collections import deque\nimport os, threading\n", ""),
+        ("python", "from multiprocessing import cpu_count\n", ""),
+        ("go", "connections := make(chan net.Conn, 64)\n", "chan net.Conn"),
+        ("go", "items chan *Item\n", "chan *Item"),
+        ("go", "done := make(chan struct{})\n// a chan net.Conn\nstop := make(chan os.Signal, 1)\n", ""),
+        ("go", "ended <-chan bool\n", ""),
+        ("c", "mqd_t q = mq_open(name, 0);\n", "mq_open()"),
+        ("c", "/* mq_open() */\n", ""),
+    ],
+)
+def test_a_library_queue_is_found(language: str, text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "server"
+    file.write_text(text)
+    found = library_queue(language, [file])
+    assert says in found and bool(found) == bool(says), found
+    assert not says or found.startswith("server:1 uses ")
+
+
+def test_the_given_files_have_no_library_queue(tmp_path: Path) -> None:
+    for language in ("python", "c", "go"):
+        directory = tmp_path / language
+        directory.mkdir()
+        for file, text in lab("pool").files(lab("pool").variant(language), solved=True).items():
+            (directory / file).write_text(text)
+        assert library_queue(language, sorted(directory.iterdir())) == ""
+
+
+@pytest.mark.needs("gcc")
+def test_the_unlucky_conditions_compile_without_a_warning(tmp_path: Path) -> None:
+    header = Path(faults.__file__).parents[2] / "ewe_classroom/grader/unlucky/ewe_unlucky.h"
+    (tmp_path / "empty.c").write_text("int main(void) { return 0; }\n")
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-include", str(header)]
+    subprocess.run(["cc", *flags, "-o", "empty", "empty.c"], cwd=tmp_path, check=True)

@@ -1,0 +1,204 @@
+"""The points of the labs: an untouched starter gets at most a tenth; one fault costs one check; own work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ewe.config.messages import ConfigError
+from ewe_classroom.course import cli, labs
+from ewe_classroom.grader import own_model, scheme
+from ewe_classroom.grader.subject import BadSubject
+
+AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
+SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
+# Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
+# points count as passed, and all others fail in a run of the whole lab.
+PASSED = {
+    "serial": ("answers", "pipelined", "who-works", "idle-cpu", "memory", "restart", "byte-by-byte"),
+    "fork": (
+        "who-works",
+        "second-client",
+        "progress",
+        "parent-lets-go",
+        "zombies",
+        "child-killed",
+        "idle-cpu",
+    ),
+    "thread": ("second-client", "early-close", "descriptors", "idle-cpu", "stop", "memory"),
+    "pool": (
+        "second-client",
+        "who-works",
+        "early-close",
+        "descriptors",
+        "idle-cpu",
+        "stop",
+        "backlog",
+        "fifo",
+    ),
+    "event": (
+        "second-client",
+        "who-works",
+        "early-close",
+        "descriptors",
+        "idle-cpu",
+        "byte-by-byte",
+        "keep-alive",
+    ),
+    "cgi": ("cgi-environment", "cgi-inherits", "cgi-outside"),
+    "scheduling": ("order-fifo", "progress", "slow-readers"),
+    "engine": ("engine-answers", "engine-persistent", "engine-ends"),
+    "caching": ("modified-since", "fresh-file", "validators", "conditional-missing", "file-cache"),
+}
+
+
+def grade(lab: str, directory: Path, *arguments: str) -> dict[str, Any]:
+    """Grade by ewe-grade; return its report."""
+    report = directory / "report.json"
+    command = [
+        sys.executable,
+        "-m",
+        "ewe_classroom.grader.cli",
+        *AS_ROOT,
+        "--lab",
+        lab,
+        "--json",
+        str(report),
+    ]
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=280, check=False, cwd=directory
+    )
+    assert done.returncode in (0, 1, 2), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def points_without(lab: str, names: tuple[str, ...]) -> int:
+    """Return the points of the checks of one or two points that need no other check: they count as passed."""
+    return sum(
+        item.points
+        for item in scheme.load(lab).items
+        if item.check.name not in names and item.points <= 2 and not item.needs
+    )
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "way"), [each for each in SERVERS if each[1] in ("python", "model")])
+def test_an_untouched_starter_has_at_most_a_tenth(tmp_path: Path, name: str, way: str) -> None:
+    assert cli.main(["new", name, str(tmp_path / "begun"), "--language", way]) == 0
+    only = [word for check in PASSED[name] for word in ("--only", check)]
+    report = grade(name, tmp_path, *only, str(tmp_path / "begun" / labs.lab(name).variants[way].grade))
+    whole = sum(item.points for item in scheme.load(name).suited(way).items)
+    earned = report["score"] + points_without(name, PASSED[name])
+    assert earned <= whole / 10, [(each["name"], each["score"]) for each in report["verdicts"]]
+    assert {"failed"} <= {each["status"] for each in report["verdicts"]}
+
+
+def edited(directory: Path, before: str, after: str) -> str:
+    """Write the solution of the lab pool with one fault; return its path."""
+    assert cli.main(["solution", "pool", str(directory)]) == 0
+    source = (directory / "server.py").read_text()
+    assert before in source
+    (directory / "server.py").write_text(source.replace(before, after))
+    return str(directory / "server.py")
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("before", "after", "checks", "failed"),
+    [
+        pytest.param(
+            "with connection:", "if ROOMS.append(connection) is None:",
+            ("keep-alive", "half-close", "nonsense", "descriptors"), "keep-alive", id="not-closed",
+        ),
+        pytest.param(
+            "range(workers)", "range(workers + 1)",
+            ("progress", "slow-readers", "fifo", "exactly-n", "bursts"), "progress", id="a-fifth-worker",
+        ),
+    ],
+)  # fmt: skip
+def test_one_fault_costs_one_check(
+    tmp_path: Path, before: str, after: str, checks: tuple[str, ...], failed: str
+) -> None:
+    path = edited(tmp_path / "s", before, after)
+    source = Path(path).read_text()
+    Path(path).write_text(source.replace("ROOM = 64", "ROOMS: list = []\nROOM = 64"))
+    only = [word for check in checks for word in ("--only", check)]
+    report = grade("pool", tmp_path, *only, path)
+    assert [each["name"] for each in report["verdicts"] if each["status"] != "passed"] == [failed], report
+
+
+@pytest.mark.starts_processes
+def test_a_check_needs_another_one(tmp_path: Path) -> None:
+    path = edited(tmp_path / "s", "with connection:", "with connection, queue.lock:")
+    report = grade("pool", tmp_path, "--only", "second-client", "--only", "memory", path)
+    second, memory = report["verdicts"]
+    assert (second["status"], memory["status"], memory["score"]) == ("failed", "not judged", 0)
+    assert "rests on second-client" in memory["text"]
+    assert grade("pool", tmp_path, "--only", "memory", path)["score"] == 2
+
+
+@pytest.mark.parametrize(
+    ("needs", "says"),
+    [
+        ('["progres"]', "the lab lacks"),
+        ('["stop"]', "needs stop"),
+        ('"stop"', "names of checks"),
+        ("[1]", "names"),
+    ],
+)
+def test_needs_that_make_no_sense(tmp_path: Path, needs: str, says: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(f'[[check]]\nname = "stop"\npoints = 1\nneeds = {needs}\n')
+    with pytest.raises(ConfigError, match=says):
+        scheme.load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("from ewe.processors.pool import Pool\nclass Mine(Pool): pass\n", "line 1: this takes Pool"),
+        ("from ewe.processors.pool import Pool as P\nMine = P\n", "takes Pool"),
+        ("import ewe.processors.thread\n", "takes ewe.processors.thread"),
+        ("from ewe.processors.base import find_class\n", "takes find_class"),
+        ("from ewe import cli\n", "takes cli"),
+        ("import importlib\nimportlib.import_module('ewe.processors.pool')\n", "line 2"),
+        ("import helper\n", "helper.py, line 1"),
+    ],
+)
+def test_a_model_derives_from_processor_alone(tmp_path: Path, source: str, says: str) -> None:
+    (tmp_path / "helper.py").write_text("from ewe.processors.serial import Serial\n")
+    (tmp_path / "model.py").write_text(source)
+    with pytest.raises(BadSubject, match=says):
+        own_model.expect(tmp_path / "model.py")
+
+
+@pytest.mark.parametrize(("name", "way"), [each for each in SERVERS if each[1] in ("python", "model")])
+def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, way: str) -> None:
+    if name == "engine":
+        return
+    assert cli.main(["solution", name, str(tmp_path), "--language", way]) == 0
+    own_model.expect(tmp_path / labs.lab(name).variants[way].grade)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("a mount namespace")
+def test_a_server_finds_no_solution(tmp_path: Path) -> None:
+    """The server lists the labs' directory, and runs ewe."""
+    (tmp_path / "server.py").write_text(
+        "import os, subprocess, sys\n"
+        f"print(os.listdir({str(scheme.LABS)!r}))\n"
+        "subprocess.run([sys.executable, '-m', 'e' + 'we', '--version'])\n"
+    )
+    report = grade("pool", tmp_path, "--only", "answers", "server.py")
+    assert not report["notes"]
+    (answers,) = report["verdicts"]
+    assert "[]" in answers["output"] and "cannot be directly executed" in answers["output"], answers["output"]
