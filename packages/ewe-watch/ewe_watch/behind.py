@@ -1,0 +1,397 @@
+"""The processes behind the server: X-Switch's engines, and the database daemon's connections, from their events.
+
+    x-request ── x-queued ── x-runs ── x-answered          a request, and the engine that takes it
+    db-request ───────────── db-runs ── db-answered        a statement, and the connection that takes it
+
+Both are the same picture: requests wait in a queue until a lane takes one. A lane is an engine, which belongs to a
+user and a language, or a connection to a database. Each lane has a begin and an end, because engines and
+connections come and go. A request names the connection of the server that waits for it, if ewe is that server.
+
+An engine has one request at a time, except for a shared one (Java): its other requests lie in separate lanes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ewe_watch.events import NOBODY, TraceEvent
+
+ENGINE, DATABASE = "engine", "database"
+KINDS = (ENGINE, DATABASE)
+QUEUED, RUNS, LEFT = "queued", "runs", "left"  # the states of a request; left: its client has left
+MOST_ROWS = 24  # of one kind in the picture; with more lanes, those that live one after the other share a row
+MOST_OPEN = 6000  # requests that have not ended, of a story that never ends
+OK = ("ok", "left")  # outcomes that are no failure
+
+
+@dataclass
+class BehindLane:
+    """An engine, or a connection to a database. name: for people. ended: None while it lives. why: it has ended."""
+
+    kind: str
+    key: str
+    name: str
+    detail: str
+    user: str
+    began: float
+    ended: float | None = None
+    why: str = ""
+    process: str = ""
+    served: int = 0
+    busy: BehindRequest | None = None
+    outcome: str = ""  # of the last request that has ended here
+    of: str = ""  # the engine, for a lane of a second request at the same time
+
+
+@dataclass
+class BehindRequest:
+    """A request of X-Switch or of the daemon. text: the script, or the statement without its values.
+
+    server: the connection of ewe that waits for it, or "". request: the index of its request, or -1. worker: the
+    worker of ewe that asks, or "". outcome: "" until it has ended.
+    """
+
+    kind: str
+    name: str
+    user: str
+    what: str  # the language, or the database
+    text: str
+    began: float
+    server: str = ""
+    request: int = -1
+    worker: str = ""
+    lane: BehindLane | None = None
+    took: float | None = None  # when a lane took it
+    ended: float | None = None
+    outcome: str = ""
+    state: str = ""
+    since: float = 0.0
+    queued: bool = False
+
+
+class BehindSpan(NamedTuple):
+    """A time that a request spends in one state. lane: None in the queue."""
+
+    begin: float
+    end: float
+    state: str
+    request: BehindRequest
+    lane: BehindLane | None
+    goes_on: bool = False
+
+
+class BehindStep(NamedTuple):
+    """The number of requests in a queue from this time on."""
+
+    seconds: float
+    queued: int
+
+
+@dataclass
+class BehindStory:
+    """The story so far.
+
+    request_of: returns the index of the request that a connection of the server has now. worker_of: returns the
+    worker that has begun this request, or "".
+    """
+
+    request_of: Callable[[str], int] = lambda connection: -1
+    worker_of: Callable[[int], str] = lambda request: ""
+    lanes: list[BehindLane] = field(default_factory=list)
+    requests: list[BehindRequest] = field(default_factory=list)
+    spans: list[BehindSpan] = field(default_factory=list)
+    steps: dict[str, list[BehindStep]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    queued: Counter[str] = field(default_factory=Counter)
+    open_lanes: dict[str, BehindLane] = field(default_factory=dict)  # engine, or worker -> lane
+    second: dict[str, list[BehindLane]] = field(
+        default_factory=dict
+    )  # engine -> lanes of requests at the same time
+    open_requests: dict[str, BehindRequest] = field(default_factory=dict)
+    processes: set[str] = field(default_factory=set)  # X-Switch's main processes
+    ended: float = 0.0
+
+    def feed(self, event: TraceEvent) -> None:
+        """Add the next event. An event that the story does not know is ignored."""
+        self.ended = max(self.ended, event.seconds)
+        if (tell := EVENTS.get(event.kind)) is not None:
+            tell(self, event)
+
+    # X-Switch
+
+    def x_begins(self, event: TraceEvent) -> None:
+        self.processes.add(event.worker.partition("/")[0])
+
+    def x_stops(self, event: TraceEvent) -> None:
+        process = event.worker.partition("/")[0]
+        for key, lane in list(self.open_lanes.items()):
+            if lane.kind == ENGINE and key.partition(".")[0] == process:
+                self.close(key, event.seconds, "X-Switch stops")
+
+    def x_engine(self, event: TraceEvent) -> None:
+        engine, user, language = words(event.text, 3)
+        self.open(engine, BehindLane(ENGINE, engine, f"{user}: {language}", "", user, event.seconds))
+
+    def x_process(self, event: TraceEvent) -> None:
+        engine, process = words(event.text, 2)
+        if (lane := self.open_lanes.get(engine)) is not None:
+            lane.process, lane.detail = process, f"process {process}"
+
+    def x_ended(self, event: TraceEvent) -> None:
+        engine, _, why = event.text.partition(" ")
+        self.close(engine, event.seconds, why)
+
+    def x_request(self, event: TraceEvent) -> None:
+        server, user, language, script = words(event.text, 4)
+        self.begin(
+            event, BehindRequest(ENGINE, event.connection, user, language, script, event.seconds), server
+        )
+
+    def x_queued(self, event: TraceEvent) -> None:
+        if (request := self.open_requests.get(event.connection)) is not None:
+            self.enter(request, QUEUED, event.seconds)
+
+    def x_runs(self, event: TraceEvent) -> None:
+        if (request := self.open_requests.get(event.connection)) is None:
+            return
+        if (lane := self.open_lanes.get(event.text)) is None:  # the trace begins later than the engine
+            name = f"{request.user}: {request.what}"
+            lane = self.open(
+                event.text, BehindLane(ENGINE, event.text, name, "", request.user, event.seconds)
+            )
+        if lane.busy is not None:
+            lane = self.second_lane(lane, event.seconds)
+        self.take(request, lane, event.seconds)
+
+    def x_left(self, event: TraceEvent) -> None:
+        if (request := self.open_requests.get(event.connection)) is not None and request.lane is not None:
+            self.enter(request, LEFT, event.seconds)
+
+    def x_answered(self, event: TraceEvent) -> None:
+        self.answer(event.connection, event.seconds, event.text)
+
+    def second_lane(self, lane: BehindLane, seconds: float) -> BehindLane:
+        """Return a free lane of a shared engine whose first lane is busy."""
+        lanes = self.second.setdefault(lane.key, [])
+        for each in lanes:
+            if each.busy is None:
+                return each
+        more = BehindLane(ENGINE, lane.key, lane.name, lane.detail, lane.user, seconds, of=lane.key)
+        lanes.append(more)
+        self.lanes.append(more)
+        return more
+
+    # The database daemon
+
+    def db_opened(self, event: TraceEvent) -> None:
+        database, driver = words(event.text, 2)
+        running = next((each for each in self.running(event.worker)), None)
+        before = self.open_lanes.get(event.worker)
+        if before is not None and not before.process:  # made by db-runs: its connection is open now
+            before.name, before.detail = database, connection_text(driver, event.worker)
+            before.process, before.began = event.worker, event.seconds
+            return
+        lane = BehindLane(
+            DATABASE, event.worker, database, connection_text(driver, event.worker), "", event.seconds,
+            process=event.worker,
+        )  # fmt: skip
+        self.open(event.worker, lane)
+        if running is not None:
+            running.lane, lane.busy = lane, running
+
+    def running(self, worker: str) -> Iterable[BehindRequest]:
+        """Yield the request that runs in a worker of the daemon."""
+        for request in self.open_requests.values():
+            if request.kind == DATABASE and request.lane is not None and request.lane.key == worker:
+                yield request
+
+    def db_closed(self, event: TraceEvent) -> None:
+        lane = self.open_lanes.get(event.worker)
+        if lane is None:
+            return
+        busy, lane.busy = lane.busy, None
+        self.close(event.worker, event.seconds, "closed")
+        if busy is not None:  # another connection takes its place for the same statement
+            fresh = BehindLane(DATABASE, event.worker, busy.what, "no connection", "", event.seconds)
+            self.open(event.worker, fresh)
+            busy.lane, fresh.busy = fresh, busy
+
+    def db_request(self, event: TraceEvent) -> None:
+        server, account, database = words(event.text, 3)
+        request = BehindRequest(DATABASE, event.connection, account, database, "", event.seconds)
+        self.begin(event, request, server)
+        self.enter(request, QUEUED, event.seconds)
+
+    def db_runs(self, event: TraceEvent) -> None:
+        if (request := self.open_requests.get(event.connection)) is None:
+            return
+        request.text = event.text
+        if (lane := self.open_lanes.get(event.worker)) is None:
+            lane = BehindLane(DATABASE, event.worker, request.what, "no connection", "", event.seconds)
+            self.open(event.worker, lane)
+        self.take(request, lane, event.seconds)
+
+    def db_answered(self, event: TraceEvent) -> None:
+        self.answer(event.connection, event.seconds, event.text.partition(" ")[2])
+
+    def db_lost(self, event: TraceEvent) -> None:
+        for key, lane in list(self.open_lanes.items()):
+            if lane.kind == DATABASE and key.partition("/")[0] == event.text:
+                self.close(key, event.seconds, "its process has ended")
+
+    # Lanes and states
+
+    def open(self, key: str, lane: BehindLane) -> BehindLane:
+        """Add a lane."""
+        self.lanes.append(lane)
+        self.open_lanes[key] = lane
+        return lane
+
+    def close(self, key: str, seconds: float, why: str) -> None:
+        """End a lane."""
+        lane = self.open_lanes.pop(key, None)
+        for each in (lane, *self.second.pop(key, ())):
+            if each is not None:
+                each.ended, each.why = seconds, why
+
+    def begin(self, event: TraceEvent, request: BehindRequest, server: str) -> None:
+        """Add a request. server: the connection that waits for it, or "-"."""
+        if server != NOBODY:
+            request.server, request.request = server, self.request_of(server)
+            request.worker = self.worker_of(request.request)
+        self.requests.append(request)
+        self.open_requests[request.name] = request
+
+    def take(self, request: BehindRequest, lane: BehindLane, seconds: float) -> None:
+        """Give a request to a lane."""
+        self.enter(request, RUNS, seconds)
+        request.lane, lane.busy = lane, request
+        request.took = seconds
+        lane.served += 1
+
+    def enter(self, request: BehindRequest, state: str, seconds: float) -> None:
+        """Begin another state of a request."""
+        self.leave(request, seconds)
+        if state == QUEUED and request.lane is not None:  # it begins again, after its engine has crashed
+            request.lane.busy = None
+            request.lane = None
+        request.state, request.since = state, seconds
+        self.count(request.kind, seconds, state == QUEUED)
+
+    def leave(self, request: BehindRequest, seconds: float) -> None:
+        """End the state that a request is in."""
+        if not request.state:
+            return
+        if seconds > request.since:
+            lane = None if request.state == QUEUED else request.lane
+            self.spans.append(BehindSpan(request.since, seconds, request.state, request, lane))
+        self.count(request.kind, seconds, -(request.state == QUEUED))
+        request.state = ""
+
+    def answer(self, name: str, seconds: float, outcome: str) -> None:
+        """End a request. Only the first end counts."""
+        if (request := self.open_requests.pop(name, None)) is not None:
+            self.leave(request, seconds)
+            request.ended, request.outcome = seconds, outcome or "ok"
+            if request.lane is not None and request.lane.busy is request:
+                request.lane.busy, request.lane.outcome = None, request.outcome
+
+    def count(self, kind: str, seconds: float, change: int) -> None:
+        """Note the length of a queue, if it has changed."""
+        if change:
+            self.queued[kind] += change
+            steps = self.steps[kind]
+            if steps and steps[-1].seconds >= seconds:
+                steps.pop()
+            steps.append(BehindStep(seconds, self.queued[kind]))
+
+    # Results
+
+    def live_lanes(self, kind: str) -> list[BehindLane]:
+        """Return the engines, or the connections, that live now."""
+        return [lane for lane in self.open_lanes.values() if lane.kind == kind]
+
+    def count_lanes(self, kind: str, *, busy: bool = False) -> int:
+        """Return how many engines or connections live now, or are busy now."""
+        return sum(1 for lane in self.live_lanes(kind) if not busy or lane.busy is not None)
+
+    def forget(self) -> None:
+        """Forget everything that has ended, for a story that never ends."""
+        self.spans.clear()
+        self.lanes = [lane for lane in self.lanes if lane.ended is None]
+        self.requests = list(self.open_requests.values())
+        for steps in self.steps.values():
+            del steps[:-1]
+        while len(self.open_requests) > MOST_OPEN:  # a trace has lost their ends
+            del self.open_requests[next(iter(self.open_requests))]
+
+    def all_spans(self) -> list[BehindSpan]:
+        """Return all spans by their begin. Those that go on are cut at the last event."""
+        open_spans = [
+            BehindSpan(
+                each.since, self.ended, each.state, each, None if each.state == QUEUED else each.lane, True
+            )
+            for each in self.open_requests.values()
+            if each.state and self.ended > each.since
+        ]
+        return sorted([*self.spans, *open_spans], key=lambda span: (span.begin, span.end))
+
+    def sorted_lanes(self) -> list[BehindLane]:
+        """Return the lanes as the picture has them: engines by user and language, then connections by database."""
+        return sorted(self.lanes, key=lambda lane: (KINDS.index(lane.kind), lane.name, lane.began))
+
+    def rows(self) -> list[int]:
+        """Return the row of each of sorted_lanes(). With more than MOST_ROWS of a kind, lanes share rows."""
+        lanes = self.sorted_lanes()
+        found: list[int] = []
+        for kind in KINDS:
+            mine = [lane for lane in lanes if lane.kind == kind]
+            first = 1 + max(found, default=-1)
+            if len(mine) <= MOST_ROWS:
+                found += range(first, first + len(mine))
+            else:
+                found += [first + row for row in shared(mine, self.ended)]
+        return found
+
+
+def shared(lanes: list[BehindLane], ended: float) -> list[int]:
+    """Return a row for each lane. Two lanes share a row if one has ended before the other begins."""
+    rows = dict[int, int]()
+    free: list[int] = []
+    used: list[tuple[float, int]] = []
+    for number in sorted(range(len(lanes)), key=lambda number: lanes[number].began):
+        lane = lanes[number]
+        while used and used[0][0] <= lane.began:
+            heapq.heappush(free, heapq.heappop(used)[1])
+        row = heapq.heappop(free) if free else len(used)
+        rows[number] = row
+        heapq.heappush(used, (ended + 1 if lane.ended is None else lane.ended, row))
+    return [rows[number] for number in range(len(lanes))]
+
+
+def words(text: str, count: int) -> list[str]:
+    """Return the words of a text; the last one has the rest, and those that are missing are "-"."""
+    found = text.split(" ", count - 1)
+    return [*found, *[NOBODY] * (count - len(found))]
+
+
+def connection_text(driver: str, worker: str) -> str:
+    """Return the detail of a connection."""
+    return f"{driver}, process {worker.partition('/')[0]}"
+
+
+EVENTS: dict[str, Callable[[BehindStory, TraceEvent], None]] = {
+    name.replace("_", "-"): getattr(BehindStory, name)
+    for name in (
+        "x_begins", "x_stops", "x_engine", "x_process", "x_ended", "x_request", "x_queued", "x_runs", "x_left",
+        "x_answered", "db_opened", "db_closed", "db_request", "db_runs", "db_answered", "db_lost",
+    )
+}  # fmt: skip
+
+
+def is_behind(kind: str) -> bool:
+    """Return whether X-Switch or the daemon writes events of this kind."""
+    return kind.startswith(("x-", "db-"))

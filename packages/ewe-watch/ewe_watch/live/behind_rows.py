@@ -1,0 +1,111 @@
+"""The rows of X-Switch's engines and of the connections to databases on the live page.
+
+Engines and connections come and go while a server runs. Each gets a row when it begins. The row of one that has
+ended goes to the next one of its kind, so the picture stays small:
+
+    engine    alice: python     row 0    ended ──▶ the row of the next engine
+    engine    bob: perl         row 1
+    database  demo              row 0    the page draws these rows below those of the engines
+
+At most MOST_ROWS of a kind have rows. The page says how many others live.
+
+A script or a statement in a row also tells which worker asked for it, so that the page can draw a line from there:
+
+    worker of ewe     ──asked──┐
+    engine                     └──▶ begin ══════ end
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ewe_watch.behind import KINDS, LEFT, QUEUED, BehindLane, BehindRequest, BehindStory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_ROWS = 12  # of a kind
+
+
+class BehindRows:
+    """The rows so far, for one model.
+
+    name_of: returns the name of a connection of the server for people. at: returns a time of the trace as the page
+    counts it. row_of: returns the row of a worker of the server, or -1.
+    """
+
+    def __init__(
+        self, name_of: Callable[[str], str], at: Callable[[float], float], row_of: Callable[[str], int]
+    ) -> None:
+        self.name_of = name_of
+        self.at = at
+        self.row_of = row_of
+        self.rows: dict[str, list[BehindLane]] = {kind: [] for kind in KINDS}  # kind -> row -> its lane
+
+    def changes(self, behind: BehindStory) -> dict[str, Any]:
+        """Return the rows, and the spans since the last call, as an object for JSON. Call behind.forget() after it.
+
+        rows: [name, detail, kind, since, "", label, script or statement, asked, kind] of a lane that works, and
+        [name, detail, "", 0, "ended" or "", outcome of its last work, "", null, kind] of another one.
+        spans: [row of its kind, begin, end, kind, "", label, script or statement, asked, outcome].
+        asked: [row of the worker that asks, when], or null. outcome: "" if the work goes on in another span.
+        queued: how many requests of each kind are in the queue now. hidden: how many lanes have no row.
+        """
+        number = self.numbers()  # another lane may take the row of a lane that has ended
+        hidden = sum(1 for lane in behind.lanes if not self.give_row(lane) and lane.ended is None)
+        number |= self.numbers()
+        spans = [
+            [
+                number[id(span.lane)], self.at(span.begin), self.at(span.end), span.lane.kind, "",
+                self.label(span.request, span.state), span.request.text, self.asked(span.request, span.begin),
+                span.request.outcome if span.request.ended == span.end else "",
+            ]
+            for span in behind.spans
+            if span.lane is not None and span.state != QUEUED and id(span.lane) in number
+        ]  # fmt: skip
+        rows = [self.row_now(lane) for lanes in self.rows.values() for lane in lanes]
+        return {
+            "rows": rows,
+            "spans": spans,
+            "queued": {kind: behind.queued[kind] for kind in KINDS},
+            "hidden": hidden,
+        }
+
+    def numbers(self) -> dict[int, int]:
+        """Return the row of each lane, by the id() of the lane."""
+        return {id(lane): row for rows in self.rows.values() for row, lane in enumerate(rows)}
+
+    def asked(self, request: BehindRequest, begin: float) -> list[float] | None:
+        """Return the row of the asking worker and the time; None unless a lane took the request at `begin`."""
+        row = self.row_of(request.worker)
+        return [row, self.at(request.began)] if row >= 0 and request.took == begin else None
+
+    def give_row(self, lane: BehindLane) -> bool:
+        """Give a lane its row; return whether it has one."""
+        rows = self.rows[lane.kind]
+        if any(each is lane for each in rows):
+            return True
+        for row, other in enumerate(rows):
+            if other.ended is not None:
+                rows[row] = lane
+                return True
+        if len(rows) < MOST_ROWS:
+            rows.append(lane)
+            return True
+        return False
+
+    def row_now(self, lane: BehindLane) -> list[Any]:
+        """Return a lane and what it does now."""
+        request = lane.busy
+        if lane.ended is not None or request is None or not request.state:
+            want = "" if lane.ended is None else "ended"
+            return [lane.name, lane.detail, "", 0, want, lane.outcome, "", None, lane.kind]
+        return [
+            lane.name, lane.detail, lane.kind, self.at(request.since), "", self.label(request, request.state),
+            request.text, self.asked(request, request.since), lane.kind,
+        ]  # fmt: skip
+
+    def label(self, request: BehindRequest, state: str) -> str:
+        """Return the name of a request for people: that of the client that asks."""
+        name = self.name_of(request.server) if request.server else request.user
+        return f"{name} (its client has left)" if state == LEFT else name

@@ -1,0 +1,148 @@
+"""Which models are shown, and with which options: `ewe-watch "-p --parking never" -a`.
+
+A model is a word of the command line: a flag of the server such as -p, `--model NAME`, or a text in quotes that
+begins with one of them and goes on with options of the server.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import NamedTuple
+
+from ewe.config.command import UsageError
+from ewe.config.messages import ConfigError
+from ewe.config.setting import Setting
+from ewe.config.setting_types import BOOL
+from ewe.config.settings import SETTINGS, Config
+from ewe.processors.base import UnknownModel, find
+
+FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio", "-x": "xswitch"}
+MOST_MODELS = 4
+# The groups of settings that describe a model and its patience. Addresses, files and logs are the page's own.
+GROUPS = ("model", "http")
+ALSO = ("backlog", "program-timeout", "database")
+NEVER = ("concurrency", "reload")
+# What the page's form can change, with the names of the settings
+PARAMETERS = (
+    "poolthreads", "queue", "parking", "workers", "connections", "overload", "schedule", "backlog", "persistent",
+)  # fmt: skip
+
+
+class ModelChoice(NamedTuple):
+    """A model and its options. values: the text of each setting by its key, as in a settings file."""
+
+    model: str
+    values: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The model's name, such as "pool"."""
+        return find(self.model).name if ":" in self.model else self.model
+
+    @property
+    def label(self) -> str:
+        """The name and the options for people, such as "pool, parking: never"."""
+        shown = (f"{key}: {value}" for key, value in self.values.items() if key != "database")
+        return ", ".join([self.name, *shown])
+
+    def words(self) -> list[str]:
+        """Return the choice as words of the server's command line."""
+        found = ["--model", self.model]
+        for key, value in self.values.items():
+            if is_switch(key):
+                found.append(f"--{key}" if value == "true" else f"--no-{key}")
+            else:
+                found += [f"--{key}", value]
+        return found
+
+    def changed(self, values: dict[str, str]) -> ModelChoice:
+        """Return the choice with other values; "" stands for the default. Raises ConfigError."""
+        known = {key: value for key, value in (self.values | values).items() if value != ""}
+        return checked(self.model, known)
+
+
+def is_switch(key: str) -> bool:
+    """Return whether a setting is a flag without a value."""
+    return setting_of(key).kind is BOOL
+
+
+def setting_of(key: str) -> Setting[object]:
+    """Return the setting of a key or of a synonym. Raises UsageError."""
+    for each in SETTINGS.values():
+        if key in each.keys:
+            if (each.group in GROUPS or each.key in ALSO) and each.key not in NEVER:
+                return each
+            raise UsageError(
+                f"--{key} is not an option of a model here: ewe-watch chooses addresses, files and logs itself"
+            )
+    raise UsageError(f"--{key} is not an option of a model; see ewe --help model")
+
+
+def choices(arguments: list[str]) -> tuple[list[ModelChoice], list[str]]:
+    """Return the models that a command line names, and its other words. Raises UsageError, ConfigError."""
+    found, others = [], []
+    words = iter(arguments)
+    for word in words:
+        if word == "--model":
+            found.append(parse(f"--model {shlex.quote(next(words, ''))}"))
+        elif begins_model(word):
+            found.append(parse(word))
+        else:
+            others.append(word)
+    if len(found) > MOST_MODELS:
+        raise UsageError(f"a page shows {MOST_MODELS} models at most, and here are {len(found)}")
+    return found, others
+
+
+def begins_model(word: str) -> bool:
+    """Return whether a word of the command line is a model."""
+    first = word.split(maxsplit=1)[:1]
+    return bool(first) and (first[0] in FLAGS or first[0] == "--model" or first[0].startswith("--model="))
+
+
+def parse(text: str) -> ModelChoice:
+    """Return the choice of a text such as "-p --parking never". Raises UsageError, ConfigError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as reason:
+        raise UsageError(f"the model {text!r}: {reason}") from None
+    first = words.pop(0)
+    if first in FLAGS:
+        model = FLAGS[first]
+    elif first == "--model":
+        model = words.pop(0) if words else ""
+    else:
+        model = first.removeprefix("--model=")
+    if not model:
+        raise UsageError("--model needs a name: --model prefork, or --model module:Class of your own")
+    return checked(model, options(text, words))
+
+
+def options(text: str, words: list[str]) -> dict[str, str]:
+    """Return the values that the options of a model give. text: the model, for messages. Raises UsageError."""
+    values: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise UsageError(f"the model {text!r}: {word!r} is not an option such as --poolthreads 5")
+        key, equals, value = word[2:].partition("=")
+        negated = key.startswith("no-")
+        setting = setting_of(key.removeprefix("no-"))
+        if setting.kind is BOOL:
+            value = "false" if negated else value or "true"
+        elif not equals:
+            if not words:
+                raise UsageError(f"the model {text!r}: {word} needs a value")
+            value = words.pop(0)
+        values[setting.key] = value
+    return values
+
+
+def checked(model: str, values: dict[str, str]) -> ModelChoice:
+    """Return a choice of an existing model with valid values. Raises ConfigError."""
+    try:
+        name = find(model).name
+    except UnknownModel as reason:
+        raise ConfigError(str(reason)) from None
+    Config(**{key.replace("-", "_"): value for key, value in values.items()})
+    return ModelChoice(model if ":" in model else name, values)

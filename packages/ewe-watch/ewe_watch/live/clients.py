@@ -1,0 +1,394 @@
+"""The clients of the page's buttons: the same ones for every model, and what each of them saw.
+
+All clients live in one event loop in one thread, so a thousand of them cost little. They connect only to the ports
+of the models, on the loopback interface. Each kind has a limit for its number, and every client one for its time.
+
+A client binds its port before it connects. The page can then name the connection of the trace, "silent 2", from the
+address in its event `accepted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+LIMIT_S = 300.0  # the longest life of a client
+FLOOD_S = 5.0  # the longest flood
+FLOOD_REQUESTS = 2000  # of one flood, to each model
+FLOOD_CONNECTIONS = 50
+MOST_ALIVE = 600  # clients of one model at the same time
+MOST_LABELS = 4000
+TIMES_KEPT = 200
+RECENT = 8  # finished clients that the page lists
+CHUNK_BYTES = 64 * 1024
+USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
+ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
+UNFINISHED = "unfinished"  # when the time of a flood was over
+
+
+@dataclass
+class ClientKind:
+    """A kind of client. most: how many one press of a button may send. holds: it stays until it is let go.
+
+    button: whether the page has a button for it; scenes may send all kinds.
+    """
+
+    name: str
+    title: str
+    usual: int
+    most: int
+    holds: bool
+    talk: Callable[[LiveClient], Awaitable[str]]
+    button: bool = True
+
+
+@dataclass
+class Tally:
+    """What the clients of one kind saw at one model."""
+
+    sent: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    alive: dict[int, float] = field(default_factory=dict)  # number -> begin
+    times_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        """Return the tally as an object for JSON."""
+        return {
+            "sent": self.sent,
+            "waiting": len(self.alive),
+            "longest": round((now - min(self.alive.values())) * 1000) if self.alive else 0,
+            "median": round(median(self.times_ms), 1) if self.times_ms else None,
+            "worst": round(max(self.times_ms), 1) if self.times_ms else None,
+            **{end: self.ends[end] for end in (ANSWERED, REFUSED, LOST, LET_GO)},
+        }
+
+
+class LiveClient:
+    """One client: its connection, and the pace and the gate of its time."""
+
+    def __init__(self, group: ModelClients, kind: ClientKind, number: int, gate: int, factor: float) -> None:
+        self.group = group
+        self.kind = kind
+        self.label = f"{kind.name} {number}"
+        self.gate = gate
+        self.factor = factor
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def connect(self, receive_bytes: int = 0) -> asyncio.StreamReader:
+        """Connect to the model. receive_bytes: the size of the receive buffer; 0: the system's. Raises OSError."""
+        sock = socket.socket()
+        try:
+            sock.setblocking(False)
+            if receive_bytes:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            sock.bind(("127.0.0.1", 0))
+            self.group.name("{}:{}".format(*sock.getsockname()), self.label)
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.group.port))
+            reader, self.writer = await asyncio.open_connection(sock=sock, limit=CHUNK_BYTES)
+        except BaseException:
+            sock.close()
+            raise
+        return reader
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes."""
+        assert self.writer is not None
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def ask(self, target: str, *, close: bool = True, pause_s: float = 0.0) -> str:
+        """Make one request and read its response; return how it ended. pause_s: between two pieces of the body."""
+        reader = await self.connect()
+        await self.send(head(target, close=close))
+        return await self.read_response(reader, pause_s)
+
+    async def read_response(self, reader: asyncio.StreamReader, pause_s: float = 0.0) -> str:
+        """Read a response with a Content-Length, or to the end of the connection; return how it ended."""
+        try:
+            text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except asyncio.IncompleteReadError:
+            return LOST
+        if text[9:12] == "503":
+            return REFUSED
+        length = next(
+            (int(line[15:]) for line in text.split("\r\n") if line[:15].lower() == "content-length:"), -1
+        )
+        while length:
+            data = await reader.read(CHUNK_BYTES)
+            if not data:
+                return LOST if length > 0 else ANSWERED
+            length -= len(data) if length > 0 else 0
+            if pause_s:
+                await asyncio.sleep(pause_s)
+        return ANSWERED
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def head(target: str, *, close: bool = True) -> bytes:
+    """Return the head of a request."""
+    connection = "close" if close else "keep-alive"
+    return f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n".encode()
+
+
+async def visit(client: LiveClient) -> str:
+    """Ask for one page. In slow motion the page takes longer."""
+    milliseconds = 0 if client.factor <= 1 else round(5 * client.factor)
+    return await client.ask(f"/page?ms={milliseconds}&gate={client.gate}")
+
+
+async def be_silent(client: LiveClient) -> str:
+    """Connect and say nothing, until the server closes."""
+    reader = await client.connect()
+    return await client.read_response(reader)
+
+
+async def send_slowly(client: LiveClient) -> str:
+    """Send a request byte by byte."""
+    reader = await client.connect()
+    for byte in head("/page"):
+        await client.send(bytes((byte,)))
+        await asyncio.sleep(0.3 * client.factor)
+    return await client.read_response(reader)
+
+
+async def read_slowly(client: LiveClient) -> str:
+    """Ask for a large file, and read a little of it at a time."""
+    reader = await client.connect(receive_bytes=4096)
+    await client.send(head("/large.bin"))
+    while await reader.read(4096):
+        await asyncio.sleep(0.2 * client.factor)
+    return ANSWERED
+
+
+async def download(client: LiveClient) -> str:
+    """Ask for a large file."""
+    return await client.ask("/large.bin", pause_s=(client.factor - 1) / 1000)
+
+
+async def run_program(client: LiveClient) -> str:
+    """Ask for a program that runs for a second."""
+    return await client.ask(f"/cgi-bin/slow?ms={round(1000 * client.factor)}&gate={client.gate}")
+
+
+async def run_held_program(client: LiveClient) -> str:
+    """Ask for a program that runs until it is let go."""
+    return await client.ask(f"/cgi-bin/slow?ms=120000&gate={client.gate}")
+
+
+async def run_script(client: LiveClient) -> str:
+    """Ask for a program that X-Switch runs in an engine."""
+    return await client.ask(
+        f"/cgi-bin/slow.py?ms={0 if client.factor <= 1 else round(20 * client.factor)}&gate={client.gate}"
+    )
+
+
+async def ask_as(client: LiveClient, number: int) -> str:
+    """Ask for a script of a user's. Without such users, ask for one of the site."""
+    users = client.group.users
+    path = f"/~{users[number]}/cgi-bin/{USER_SCRIPT}" if number < len(users) else "/cgi-bin/slow.py"
+    return await client.ask(f"{path}?ms={round(20 * client.factor)}&gate={client.gate}")
+
+
+async def ask_first(client: LiveClient) -> str:
+    """Ask for a script of the first user."""
+    return await ask_as(client, 0)
+
+
+async def ask_second(client: LiveClient) -> str:
+    """Ask for a script of the second user."""
+    return await ask_as(client, 1)
+
+
+async def report(client: LiveClient) -> str:
+    """Ask for a page whose statement keeps the database busy for some seconds."""
+    return await client.ask(f"/count.sql.html?n={round(5_000_000 * client.factor)}")
+
+
+async def block(client: LiveClient) -> str:
+    """Ask for a page that blocks its thread for two seconds."""
+    return await client.ask(f"/blocking?ms={round(2000 * client.factor)}&gate={client.gate}")
+
+
+async def hold(client: LiveClient) -> str:
+    """Ask for a page that blocks its thread until it is let go."""
+    return await client.ask(f"/blocking?ms=120000&gate={client.gate}")
+
+
+async def keep(client: LiveClient) -> str:
+    """Ask for one page, and keep the connection."""
+    reader = await client.connect()
+    await client.send(head("/page", close=False))
+    if (end := await client.read_response(reader)) != ANSWERED:
+        return end
+    client.group.note(client, ANSWERED)
+    await reader.read(1)
+    return ANSWERED
+
+
+async def flood(client: LiveClient) -> str:
+    """Ask for pages as fast as they come, on many connections; at most FLOOD_REQUESTS, for FLOOD_S seconds."""
+    end = time.monotonic() + FLOOD_S
+    left = FLOOD_REQUESTS
+    ends: Counter[str] = Counter()
+
+    async def one() -> None:
+        nonlocal left
+        while left > 0 and time.monotonic() < end:
+            left -= 1
+            visitor = LiveClient(client.group, client.kind, 0, client.gate, client.factor)
+            try:
+                ends[await asyncio.wait_for(visit(visitor), max(end - time.monotonic(), 0.01))] += 1
+            except TimeoutError:
+                ends[UNFINISHED] += 1
+            except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                ends[LOST] += 1
+            finally:
+                visitor.close()
+
+    await asyncio.gather(*(one() for _ in range(FLOOD_CONNECTIONS)))
+    client.group.flooded = dict(ends)
+    return ANSWERED if ends[ANSWERED] else REFUSED if ends[REFUSED] else LOST
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        ClientKind("visitor", "one visitor", 1, 200, False, visit),
+        ClientKind("silent", "five silent clients", 5, 200, True, be_silent),
+        ClientKind("slow sender", "three slow senders", 3, 100, True, send_slowly),
+        ClientKind("slow reader", "three slow readers", 3, 100, True, read_slowly),
+        ClientKind("keep-alive", "five keep-alive clients", 5, 200, True, keep),
+        ClientKind("large file", "a large file", 1, 50, False, download),
+        ClientKind("program", "a slow program", 1, 50, False, run_program),
+        ClientKind("held program", "a held program", 1, 50, False, run_held_program, button=False),
+        ClientKind("script", "a short script", 1, 50, False, run_script, button=False),
+        ClientKind("first user", "a script of the first user", 1, 50, False, ask_first, button=False),
+        ClientKind("second user", "a script of the second user", 1, 50, False, ask_second, button=False),
+        ClientKind("report", "a page of a busy database", 1, 20, False, report, button=False),
+        ClientKind("blocking", "a page that blocks 2 s", 1, 20, False, block),
+        ClientKind("held page", "a page that blocks until let go", 1, 20, True, hold),
+        ClientKind("flood", "a flood", 1, 1, False, flood),
+    )
+}
+
+
+class ModelClients:
+    """The clients of one model. port: the model's. users: accounts whose scripts X-Switch runs."""
+
+    def __init__(self, port: int, users: Sequence[str] = ()) -> None:
+        self.port = port
+        self.users = users
+        self.tallies: dict[str, Tally] = {}
+        self.recent: deque[list[Any]] = deque(maxlen=RECENT)
+        self.labels: dict[str, str] = {}
+        self.flooded: dict[str, int] = {}
+        self.tasks: dict[asyncio.Task[None], LiveClient] = {}
+        self.began: dict[LiveClient, float] = {}
+
+    def name(self, address: str, label: str) -> None:
+        """Note the client of a connection. address: of its end."""
+        self.labels.pop(address, None)
+        self.labels[address] = label
+        while len(self.labels) > MOST_LABELS:
+            del self.labels[next(iter(self.labels))]
+
+    def label(self, address: str) -> str:
+        """Return the name of a client by its address."""
+        return self.labels.get(address, "guest " + address.rpartition(":")[2])
+
+    async def run(self, client: LiveClient) -> None:
+        """Let a client live, and note its end."""
+        self.began[client] = time.monotonic()
+        self.tally(client.kind.name).alive[id(client)] = self.began[client]
+        end = LOST
+        try:
+            end = await asyncio.wait_for(client.kind.talk(client), LIMIT_S)
+        except asyncio.CancelledError:
+            end = LET_GO
+        except ConnectionRefusedError:
+            end = REFUSED
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            end = LOST
+        finally:
+            client.close()
+            self.note(client, end)
+
+    def note(self, client: LiveClient, end: str) -> None:
+        """Note how a client ended. A second end of the same client does not count."""
+        began = self.began.pop(client, None)
+        if began is None:
+            return
+        tally = self.tally(client.kind.name)
+        tally.alive.pop(id(client), None)
+        tally.ends[end] += 1
+        took_ms = (time.monotonic() - began) * 1000
+        if end == ANSWERED:
+            tally.times_ms.append(took_ms)
+        self.recent.append([client.label, end, round(took_ms, 1)])
+
+    def tally(self, kind: str) -> Tally:
+        """Return the tally of a kind."""
+        return self.tallies.setdefault(kind, Tally())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the clients saw, as an object for JSON."""
+        now = time.monotonic()
+        kinds = {name: tally.as_json(now) for name, tally in list(self.tallies.items())}
+        return {"kinds": kinds, "recent": list(self.recent), "flood": self.flooded}
+
+
+class Clients:
+    """The loop of all clients, in a thread. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="clients", daemon=True)
+        self.thread.start()
+
+    def send(self, group: ModelClients, kind: ClientKind, count: int, gate: int, factor: float) -> None:
+        """Send clients to a model, as many as there is room for."""
+
+        def start() -> None:
+            for _ in range(min(count, MOST_ALIVE - len(group.tasks))):
+                tally = group.tally(kind.name)
+                tally.sent += 1
+                client = LiveClient(group, kind, tally.sent, gate, factor)
+                task = self.loop.create_task(group.run(client))
+                group.tasks[task] = client
+                task.add_done_callback(lambda done: group.tasks.pop(done, None))
+
+        self.loop.call_soon_threadsafe(start)
+
+    def let_go(self, group: ModelClients, *, all_kinds: bool = False) -> None:
+        """End the clients that hold on purpose; all clients if all_kinds."""
+        self.wait_for(self.cancel(group, all_kinds))
+
+    async def cancel(self, group: ModelClients, all_kinds: bool) -> None:
+        """Cancel clients, and wait for their ends."""
+        held = [task for task, client in group.tasks.items() if all_kinds or client.kind.holds]
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the loop, and wait for its end."""
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(work, self.loop).result(5.0)
+
+    def stop(self) -> None:
+        """End the loop and its thread. The clients must have ended."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5.0)
+        self.loop.close()

@@ -1,0 +1,64 @@
+"""What `ewe-watch` does with models, servers and scenes of its command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ewe.config.command import DONE, FAILED, UsageError
+from ewe.config.messages import one_line
+from ewe_watch.live.choice import MOST_MODELS, ModelChoice
+from ewe_watch.live.director import Choice, Director
+from ewe_watch.live.foreign import foreign
+from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, folder, lacks_users
+from ewe_watch.live.serve import directed, serve
+
+
+def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
+    """Execute the command; return its exit status. Raises UsageError, SceneError, Failure."""
+    if options.files or options.output or options.perfetto or options.json:
+        raise UsageError("a trace and a model are two commands: name either files or models")
+    users = [each for each in options.users.split(",") if each]
+    if options.check_scene:
+        return check(options.check_scene, users)
+    if options.scene == "list":
+        for name in folder():
+            print(f"{name:16} {find_scene(name).title}")
+        return DONE
+    if options.scene:
+        if models or options.command:
+            raise UsageError("a scene names its models itself")
+        scene = find_scene(options.scene)
+        with directed(users) as director:
+            tell_lack(scene, director)
+            return serve(director, scene, browser=options.open)
+    shown: list[Choice] = [*map(foreign, options.command), *models]
+    if len(shown) > MOST_MODELS:
+        raise UsageError(f"a page shows {MOST_MODELS} models at most, and here are {len(shown)}")
+    with directed(users) as director:
+        director.show(shown)
+        return serve(director, browser=options.open)
+
+
+def tell_lack(scene: WatchScene, director: Director) -> None:
+    """Say in one line what the scene needs, if the director has no users for it."""
+    if lacks := lacks_users(scene, director):
+        print(f"ewe-watch: {lacks}", file=sys.stderr)
+
+
+def check(name: str, users: Sequence[str]) -> int:
+    """Play a scene, or all of them, without a page; return the exit status. Raises SceneError."""
+    scenes = [find_scene(each) for each in (folder() if name == "all" else [name])]
+    status = DONE
+    for scene in scenes:
+        with directed(users) as director:
+            try:
+                tell_lack(scene, director)
+                stage = Stage(director, scene)
+                stage.play(all_steps=True)
+                print(f"{scene.name}: shows what it says, in {len(scene.steps)} steps")
+            except SceneFailure as reason:
+                print(f"ewe-watch: {one_line(str(reason))}", file=sys.stderr)
+                status = FAILED
+    return status

@@ -1,0 +1,475 @@
+"""The director: runs the models, sends the clients to all of them alike, and publishes what changes.
+
+Three threads beside those of the page's server:
+
+    picture   twenty times a second: reads the pipes, tells the stories, publishes one change
+    meters    once a second: CPU and memory of each model, which takes longer than a picture may
+    clients   the event loop of all clients
+
+Everything that grows has a limit: a story forgets the spans that it has handed over, a recording loses its oldest
+lines, and a reader of the changes that is too slow loses the oldest ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ewe.config.messages import Failure
+from ewe_watch.behind import DATABASE, ENGINE, BehindStory
+from ewe_watch.live.choice import PARAMETERS, ModelChoice, setting_of
+from ewe_watch.live.clients import KINDS, USER_SCRIPT, Clients, ModelClients
+from ewe_watch.live.demonstration import make_site, open_gate, write_user_script
+from ewe_watch.live.foreign import ForeignChoice, ForeignProcess
+from ewe_watch.live.guard import ModelGuard, UserScript
+from ewe_watch.live.live_story import SETTLE_S, LiveStory
+from ewe_watch.live.meters import CostMeter, backlogs
+from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
+
+Choice = ModelChoice | ForeignChoice
+
+PICTURE_S = 0.05
+METERS_S = 1.0
+BACKLOG_EVERY = 4  # pictures between two looks at the kernel's backlog
+RECORDING_BYTES = 16 * 1024 * 1024  # of each model
+CHANGES_KEPT = 200  # for a reader that is slow
+MOST_FACTOR = 1000.0
+
+BEHIND: dict[str, Callable[[BehindStory], int]] = {
+    "engines": lambda behind: behind.count_lanes(ENGINE),
+    "engine users": lambda behind: len({lane.user for lane in behind.live_lanes(ENGINE)}),
+    "database connections": lambda behind: behind.count_lanes(DATABASE),
+    "running scripts": lambda behind: behind.count_lanes(ENGINE, busy=True),
+    "running statements": lambda behind: behind.count_lanes(DATABASE, busy=True),
+}
+COSTS = ("threads", "processes", "zombies", "descriptors")
+MEASURES = (
+    *COSTS,
+    "backlog",
+    "queued",
+    "parked",
+    "lost",
+    "refused",
+    "accepted",
+    "programs",
+    "started programs",
+    "statements",
+    *BEHIND,
+)
+OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "refused", "lost")
+
+
+class ActionError(Failure):
+    """A button asks for something that is not possible. The text is one line."""
+
+
+class Recording:
+    """The last lines of a trace, up to RECORDING_BYTES. The first line, which names the model, is kept."""
+
+    def __init__(self) -> None:
+        self.first = b""
+        self.pieces: deque[bytes] = deque()
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        """Add whole lines."""
+        if not data:
+            return
+        if not self.first:
+            line, newline, data = data.partition(b"\n")
+            self.first = line + newline
+        self.pieces.append(data)
+        self.size += len(data)
+        while self.size > RECORDING_BYTES:
+            self.size -= len(self.pieces.popleft())
+
+    def text(self) -> bytes:
+        """Return the trace."""
+        return self.first + b"".join(list(self.pieces))
+
+
+class ShownModel:
+    """A model on the page: its process, its story, its clients and what it costs."""
+
+    def __init__(
+        self, choice: Choice, directory: Path, number: int, guard: ModelGuard, users: Sequence[str] = ()
+    ) -> None:
+        """Start the model. Raises StartFailure."""
+        self.choice = choice
+        self.process: ServerProcess = (
+            ForeignProcess(choice, directory, number, guard)
+            if isinstance(choice, ForeignChoice)
+            else ModelProcess(choice, directory, number, guard)
+        )
+        self.clients = ModelClients(self.process.port, users)
+        self.zero = time.monotonic()
+        self.story = LiveStory(self.clients.label, self.zero)
+        self.recording = Recording()
+        self.meter = CostMeter(self.process.pid)
+        self.cost: dict[str, Any] = {}
+        self.backlog: int | None = None
+
+    def read(self) -> None:
+        """Take the new events of the trace."""
+        data, events = self.process.read()
+        self.recording.add(data)
+        self.story.add(events)
+
+    def measure(self) -> None:
+        """Measure what the model costs, and which of its processes are zombies."""
+        self.cost = self.meter.measure()
+        self.story.zombies = self.meter.zombies
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts that stay the same while the model runs."""
+        parameters = [
+            {
+                "key": key,
+                "value": self.choice.values.get(key, ""),
+                "default": default_of(key),
+                "help": setting_of(key).help,
+            }
+            for key in (("workers",) if isinstance(self.choice, ForeignChoice) else PARAMETERS)
+        ]
+        return {
+            "label": self.choice.label,
+            "name": self.choice.name,
+            "options": self.choice.values,
+            "model": self.choice.model,
+            "description": self.process.description,
+            "port": self.process.port,
+            "parameters": parameters,
+        }
+
+    def changes(self) -> dict[str, Any]:
+        """Return the changes since the last call."""
+        return {
+            "now": round((time.monotonic() - self.zero) * 1000, 1),
+            "alive": self.process.alive(),
+            "backlog": self.backlog,
+            "cost": self.cost,
+            "clients": self.clients.as_json(),
+            **self.story.changes(),
+        }
+
+
+def default_of(key: str) -> str:
+    """Return the default of a setting as text."""
+    value = setting_of(key).default
+    return "auto" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class ChangeReader:
+    """A page that reads the changes."""
+
+    def __init__(self) -> None:
+        self.changes: deque[bytes] = deque(maxlen=CHANGES_KEPT)
+        self.condition = threading.Condition()
+        self.ended = False
+
+    def add(self, change: bytes) -> None:
+        """Add a change; the oldest one is lost if there are too many."""
+        with self.condition:
+            self.changes.append(change)
+            self.condition.notify()
+
+    def end(self) -> None:
+        """Let next() return b"". Called by a signal handler, too: it takes no lock."""
+        self.ended = True
+
+    def next(self) -> bytes:
+        """Return the changes that have come; a comment if none comes for a while; b"" at the end."""
+        with self.condition:
+            if not self.changes and not self.ended:
+                self.condition.wait(0.5)
+            if self.ended:
+                return b""
+            if not self.changes:
+                return b": still here\n\n"
+            data = b"".join(self.changes)
+            self.changes.clear()
+            return data
+
+
+class Director:
+    """Runs the models. All methods may be called from any thread."""
+
+    def __init__(self, directory: Path, users: Sequence[str] = ()) -> None:
+        """directory: private, for the pipes and the demonstration. Raises OSError, ActionError.
+
+        users: accounts whose scripts X-Switch runs, in a scene with several users. It needs root.
+        """
+        make_site(directory, sys.executable)
+        self.directory = directory
+        self.users = tuple(users)
+        self.scripts: list[UserScript] = []
+        try:
+            self.write_scripts()
+            self.guard = ModelGuard(directory, self.scripts)
+        except BaseException:
+            self.remove_scripts()
+            raise
+        self.lock = threading.RLock()
+        self.models: list[ShownModel] = []
+        self.clients = Clients()
+        self.readers: list[ChangeReader] = []
+        self.factor = 1.0
+        self.gate = 1
+        self.started = 0
+        self.scene: dict[str, Any] = {}
+        self.scenes: list[dict[str, str]] = []
+        self.stopping = threading.Event()
+        self.threads = [
+            threading.Thread(target=self.picture_loop, name="picture", daemon=True),
+            threading.Thread(target=self.meters_loop, name="meters", daemon=True),
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def remove_scripts(self) -> None:
+        """Remove the scripts of the users."""
+        for script in self.scripts:
+            script.remove()
+
+    def write_scripts(self) -> None:
+        """Write a script for each user. Raises ActionError."""
+        for user in self.users:
+            try:
+                if os.geteuid() != 0:
+                    raise ActionError("--users needs root: X-Switch runs each script as its owner")
+                script = write_user_script(self.directory, sys.executable, user, USER_SCRIPT)
+            except KeyError:
+                raise ActionError(f"there is no account {user!r} (--users)") from None
+            except OSError as reason:
+                raise ActionError(f"{reason.filename}: {reason.strerror} (--users)") from None
+            self.scripts.append(script)
+
+    # Models
+
+    def show(self, choices: Sequence[Choice]) -> None:
+        """Show these models instead of those that are shown. Raises StartFailure; then none is shown."""
+        with self.lock:
+            self.end_models()
+            try:
+                for choice in choices:
+                    self.models.append(self.start(choice))
+            except BaseException:
+                self.end_models()
+                raise
+            finally:
+                self.publish_all()
+
+    def start(self, choice: Choice) -> ShownModel:
+        """Start a model. Raises StartFailure."""
+        self.started += 1
+        return ShownModel(choice, self.directory, self.started, self.guard, self.users)
+
+    def change(self, number: int, values: dict[str, str]) -> None:
+        """Start a model again with other values of PARAMETERS. Raises ConfigError, ActionError, StartFailure."""
+        if wrong := values.keys() - set(PARAMETERS):
+            raise ActionError(f"{min(wrong)} cannot be changed here")
+        with self.lock:
+            old = self.model(number)
+            choice = old.choice.changed(values)
+            self.clients.let_go(old.clients, all_kinds=True)
+            old.process.stop()
+            try:
+                self.models[number] = self.start(choice)
+            except StartFailure:
+                self.models[number] = self.start(old.choice)
+                raise
+            finally:
+                self.publish_all()
+
+    def model(self, number: int) -> ShownModel:
+        """Return a model by its number on the page. Raises ActionError."""
+        if not 0 <= number < len(self.models):
+            raise ActionError(f"there is no model {number} on this page")
+        return self.models[number]
+
+    def end_models(self) -> None:
+        """End all models and their clients."""
+        for model in self.models:
+            self.clients.let_go(model.clients, all_kinds=True)
+            model.process.stop()
+        self.models.clear()
+
+    # Clients
+
+    def send(self, kind_name: str, count: int = 0) -> None:
+        """Send clients to all models alike. count: 0 for the usual number. Raises ActionError."""
+        kind = KINDS.get(kind_name)
+        if kind is None:
+            raise ActionError(f"there is no client {kind_name!r}; there are {', '.join(KINDS)}")
+        with self.lock:
+            for model in self.models:
+                wanted = min(count or kind.usual, kind.most)
+                self.clients.send(model.clients, kind, wanted, self.gate, self.factor)
+
+    def let_go(self) -> None:
+        """End the clients that are held, then open the gate for all pages and programs that wait.
+
+        In the other order the page of a held client might answer before the client is let go.
+        """
+        with self.lock:
+            for model in self.models:
+                self.clients.let_go(model.clients)
+            open_gate(self.directory, self.gate)
+            self.gate += 1
+
+    def slow_down(self, factor: float) -> None:
+        """Make clients and pages slower from now on. Raises ActionError."""
+        if not 1 <= factor <= MOST_FACTOR:
+            raise ActionError(f"slow motion is a factor from 1 to {MOST_FACTOR:.0f}")
+        self.factor = factor
+
+    # The picture
+
+    def picture_loop(self) -> None:
+        """Read the traces and publish the changes, until the end."""
+        number = 0
+        while not self.stopping.wait(PICTURE_S):
+            with self.lock:
+                for model in self.models:
+                    model.read()
+                if number % BACKLOG_EVERY == 0:
+                    self.look_at_backlogs()
+                self.publish({"models": [model.changes() for model in self.models]})
+            number += 1
+
+    def look_at_backlogs(self) -> None:
+        """Ask the kernel for the backlog of each model."""
+        found = backlogs(model.process.port for model in self.models)
+        for model in self.models:
+            model.backlog = None if found is None else found.get(model.process.port, 0)
+
+    def meters_loop(self) -> None:
+        """Measure the models, until the end."""
+        while not self.stopping.wait(METERS_S):
+            for model in list(self.models):
+                with suppress(OSError):
+                    model.measure()
+
+    def publish(self, change: dict[str, Any]) -> None:
+        """Give a change to all readers."""
+        if self.readers:
+            data = encoded(change)
+            for reader in self.readers:
+                reader.add(data)
+
+    def publish_all(self) -> None:
+        """Tell all readers that the models are others."""
+        self.publish(self.everything())
+
+    def everything(self) -> dict[str, Any]:
+        """Return the facts of all models, for a page that begins."""
+        return {
+            "all": [model.facts() for model in self.models],
+            "kinds": [{"name": kind.name, "title": kind.title} for kind in KINDS.values() if kind.button],
+            "factor": self.factor,
+            "scene": self.scene,
+            "scenes": self.scenes,
+        }
+
+    def tell_scene(self, scene: dict[str, Any]) -> None:
+        """Tell all pages about the scene that is shown."""
+        with self.lock:
+            self.scene = scene
+            self.publish({"scene": scene})
+
+    def reader(self) -> ChangeReader:
+        """Return another reader of the changes. Raises ActionError if there are too many."""
+        with self.lock:
+            if len(self.readers) >= 20:
+                raise ActionError("twenty pages are open already: close one")
+            reader = ChangeReader()
+            reader.add(encoded(self.everything()))
+            self.readers.append(reader)
+            return reader
+
+    def leave(self, reader: ChangeReader) -> None:
+        """Forget a reader."""
+        with self.lock:
+            if reader in self.readers:
+                self.readers.remove(reader)
+
+    def end_readers(self) -> None:
+        """End the streams of all pages. A signal handler may call it."""
+        for reader in list(self.readers):
+            reader.end()
+
+    # Measures for scenes and tests
+
+    def measure(self, number: int, name: str) -> float:
+        """Return a number of a model as it is now, such as "queued" or "held silent". Raises ActionError.
+
+        name: one of MEASURES, or one of OF_KIND followed by a kind of client.
+        """
+        with self.lock:
+            model = self.model(number)
+            story = model.story
+            if name == "backlog":
+                self.look_at_backlogs()
+                return float(model.backlog or 0)
+            if name in COSTS:
+                model.measure()
+                return float(model.cost.get(name, 0))
+            if name in ("queued", "parked", "lost"):
+                return float(getattr(story, name))
+            if name in ("refused", "accepted"):
+                return float(story.counts[name])
+            if name in BEHIND:
+                return float(BEHIND[name](story.behind))
+            if name == "statements":
+                return float(story.counts["db-answered"])
+            if name == "started programs":
+                return float(story.counts["program"])
+            if name == "programs":
+                return float(story.counts["program"] - story.counts["exited"])
+            if not can_be_measured(name):
+                raise ActionError(f"{name!r} cannot be measured")
+            what, _, kind = name.partition(" ")
+            if what in ("held", "parked", "queued"):
+                return float(story.of_kind(kind, what))
+            return float(model.clients.tally(kind).as_json(0.0)[what])
+
+    def catch_up(self) -> None:
+        """Tell all events that the models have written by now. It takes SETTLE_S."""
+        with self.lock:
+            for model in self.models:
+                model.read()
+        self.stopping.wait(2 * SETTLE_S)
+        with self.lock:
+            for model in self.models:
+                model.story.add(())
+
+    def close(self) -> None:
+        """End everything."""
+        self.stopping.set()
+        self.end_readers()
+        for thread in self.threads:
+            thread.join(5.0)
+        with self.lock:
+            self.end_models()
+        self.clients.stop()
+        self.remove_scripts()
+        self.guard.close()
+
+
+def encoded(change: dict[str, Any]) -> bytes:
+    """Return a change as an event of the stream (HTML standard, section 9.2)."""
+    return b"data: " + json.dumps(change, separators=(",", ":")).encode() + b"\n\n"
+
+
+def can_be_measured(name: str) -> bool:
+    """Return whether Director.measure() knows this name."""
+    what, _, kind = name.partition(" ")
+    return name in MEASURES or (what in OF_KIND and kind in KINDS)

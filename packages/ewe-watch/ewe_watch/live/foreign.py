@@ -1,0 +1,226 @@
+"""A server in any language as a source of events, as far as the system shows it from outside.
+
+Such a server writes no trace. But the kernel tells the system call in which each thread waits, with its arguments
+(/proc/PID/task/TID/syscall), the socket of each descriptor (/proc/PID/fd), and the client of each socket
+(/proc/net/tcp). From these, read twenty times a second, come the events of a trace:
+
+    a new connection of the port, with an inode: accept(2) has taken it        accepted
+    a thread is in a read of that socket                                       runs, waits bytes
+    a thread is in a write to it                                               runs, sends
+    the thread is in another call                                              parked
+    the connection is gone                                                     ended, closed
+
+Some facts stay unseen: requests and responses, the server's own queue, work that is shorter than a look, and the
+connection of a thread that computes. A connection that no thread reads or writes is shown as parked.
+
+Sources: proc(5); Documentation/networking/proc_net_tcp. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ewe.config.command import UsageError
+from ewe_watch.events import TraceEvent
+from ewe_watch.live.guard import ModelGuard
+from ewe_watch.live.meters import backlogs, descendants, tcp_lines
+from ewe_watch.live.model_process import START_S, ServerProcess, StartFailure
+
+DEFAULT_WORKERS = "5"
+HOLES = re.compile(r"\{(\w*)\}")
+ESTABLISHED, CLOSE_WAIT = "01", "08"
+MOST_THREADS = 200  # that are looked at
+# The numbers of system calls whose first argument is the socket: Linux, asm/unistd.h
+CALLS = {
+    "x86_64": ({0, 19, 45, 47}, {1, 20, 40, 44, 46}),
+    "aarch64": ({63, 65, 207, 212}, {64, 66, 71, 206, 211}),
+}
+UNSEEN = "seen from outside: no requests, no queue of the server's own, no work shorter than 50 ms"
+
+
+class ForeignChoice(NamedTuple):
+    """A server by its command line, with the holes {port}, {root} and {workers}."""
+
+    line: str
+    values: dict[str, str]
+
+    @property
+    def model(self) -> str:
+        """The name of the program."""
+        return Path(shlex.split(self.line)[0]).name
+
+    @property
+    def name(self) -> str:
+        """The name of the program."""
+        return self.model
+
+    @property
+    def label(self) -> str:
+        """The command line."""
+        return self.line
+
+    def changed(self, values: dict[str, str]) -> ForeignChoice:
+        """Return the choice with other values. Only the number of workers can change. Raises UsageError."""
+        known = {key: value for key, value in (self.values | values).items() if value}
+        if known.keys() - {"workers"}:
+            raise UsageError("only the number of workers of this server can change")
+        if "workers" in known and not known["workers"].isdecimal():
+            raise UsageError(f"workers = {known['workers']!r}: expected a number")
+        return ForeignChoice(self.line, known)
+
+
+def foreign(line: str) -> ForeignChoice:
+    """Return the choice of a command line. Raises UsageError."""
+    try:
+        words = shlex.split(line)
+    except ValueError as reason:
+        raise UsageError(f"--command {line!r}: {reason}") from None
+    if not words:
+        raise UsageError("--command needs a command line, such as './server {port} {root} {workers}'")
+    if wrong := set(HOLES.findall(line)) - {"port", "root", "workers"}:
+        raise UsageError(
+            f"--command: {{{min(wrong)}}} is unknown; there are {{port}}, {{root}} and {{workers}}"
+        )
+    if "{port}" not in line:
+        raise UsageError("--command: {port} is missing: the server must listen where ewe-watch says")
+    return ForeignChoice(line, {})
+
+
+class ForeignProcess(ServerProcess):
+    """A server that runs, and the looks at it."""
+
+    def __init__(self, choice: ForeignChoice, directory: Path, number: int, guard: ModelGuard) -> None:
+        """Start the server and wait until it listens. Raises StartFailure."""
+        if sys.platform != "linux" or platform.machine() not in CALLS:
+            raise StartFailure(f"--command works on Linux on {' and '.join(CALLS)}")
+        self.reads, self.writes = CALLS[platform.machine()]
+        self.log = directory / f"log-{number}"
+        self.port = free_port()
+        self.description = UNSEEN
+        values = {
+            "port": str(self.port),
+            "root": str(directory / "htdocs"),
+            "workers": DEFAULT_WORKERS,
+        } | choice.values
+        words = [HOLES.sub(lambda hole: values[hole[1]], word) for word in shlex.split(choice.line)]
+        try:
+            with self.log.open("wb") as log:
+                self.process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except OSError as reason:
+            self.log.unlink(missing_ok=True)
+            raise StartFailure(f"{words[0]} does not start: {reason.strerror}") from None
+        self.pid = self.process.pid
+        self.guard = guard
+        guard.add(self.pid)
+        self.names: dict[int, str] = {}  # inode -> connection
+        self.held: dict[str, tuple[str, bool]] = {}  # worker -> its connection, and whether it writes
+        self.numbers = 0
+        try:
+            self.wait_until_it_listens(choice)
+        except BaseException:
+            self.stop()
+            raise
+        self.pending = [self.event("model", "", self.main, f"{choice.model} {UNSEEN}")]
+
+    def wait_until_it_listens(self, choice: ForeignChoice) -> None:
+        """Wait until the port listens. Raises StartFailure."""
+        deadline = time.monotonic() + START_S
+        while not backlogs([self.port]):
+            if not self.alive() or time.monotonic() > deadline:
+                lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                reason = f": {lines[-1]}" if lines else ""
+                raise StartFailure(f"{choice.line}: does not listen on port {self.port}{reason}")
+            time.sleep(0.02)
+
+    @property
+    def main(self) -> str:
+        """The first thread of the first process."""
+        return f"{self.pid}/{self.pid}"
+
+    def event(self, kind: str, connection: str, worker: str, text: str = "") -> TraceEvent:
+        """Return an event of now."""
+        return TraceEvent(time.monotonic(), kind, connection, worker, text)
+
+    def read(self) -> tuple[bytes, list[TraceEvent]]:
+        """Look at the server; return the events as lines of a trace, and as events."""
+        events = [*self.pending, *self.look()]
+        self.pending = []
+        lines = (
+            f"{each.seconds:.6f} {each.kind} {each.connection or '-'} {each.worker} {each.text}\n"
+            for each in events
+        )
+        return "".join(lines).encode("utf-8", "replace"), events
+
+    def look(self) -> Iterator[TraceEvent]:
+        """Yield what has changed since the last look."""
+        peers = self.connections()
+        for inode, peer in peers.items():
+            if inode not in self.names:
+                self.numbers += 1
+                self.names[inode] = f"{self.pid}.{self.numbers}"
+                yield self.event("accepted", self.names[inode], self.main, peer)
+                yield self.event("parked", self.names[inode], self.main)
+        now = dict(self.holders(peers))
+        for worker, (name, _) in list(self.held.items()):
+            if now.get(worker, ("", False))[0] != name:
+                del self.held[worker]
+                yield self.event("parked", name, worker)
+        for worker, (name, writes) in now.items():
+            if self.held.get(worker) != (name, writes):
+                self.held[worker] = (name, writes)
+                yield self.event("runs", name, worker)
+                yield self.event("sends" if writes else "waits", name, worker, "" if writes else "bytes")
+        for inode in [inode for inode in self.names if inode not in peers]:
+            name = self.names.pop(inode)
+            self.held = {worker: each for worker, each in self.held.items() if each[0] != name}
+            yield self.event("ended", name, self.main, "the connection is gone")
+            yield self.event("closed", name, self.main)
+
+    def connections(self) -> dict[int, str]:
+        """Return the accepted connections: inode -> the client's address."""
+        local = f":{self.port:04X}"
+        found = {}
+        for fields in tcp_lines():
+            if fields[1].endswith(local) and fields[3] in (ESTABLISHED, CLOSE_WAIT) and fields[9] != "0":
+                found[int(fields[9])] = f"127.0.0.1:{int(fields[2].rpartition(':')[2], 16)}"
+        return found
+
+    def holders(self, peers: dict[int, str]) -> Iterator[tuple[str, tuple[str, bool]]]:
+        """Yield each thread that is in a read or a write: worker, (connection, whether it writes)."""
+        left = MOST_THREADS
+        for pid in [self.pid, *descendants(self.pid)]:
+            with suppress(OSError):
+                for thread in os.listdir(f"/proc/{pid}/task")[:left]:
+                    left -= 1
+                    with suppress(OSError, ValueError):
+                        call, *arguments = (
+                            Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
+                        )
+                        writes = call.isdecimal() and int(call) in self.writes
+                        if not writes and not (call.isdecimal() and int(call) in self.reads):
+                            continue
+                        link = os.readlink(f"/proc/{pid}/fd/{int(arguments[0], 16)}")
+                        inode = int(link.removeprefix("socket:[").removesuffix("]"))
+                        if inode in peers:
+                            yield f"{pid}/{thread}", (self.names[inode], writes)
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

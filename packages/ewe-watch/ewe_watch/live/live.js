@@ -1,0 +1,651 @@
+// The live page. It reads the changes (Server-Sent Events), keeps the last minute of them, and draws the lanes.
+// All text of the server is shown by textContent: a trace holds the words of strangers.
+
+const HISTORY_MS = 62000;   // of spans and samples
+const MOST_SPANS = 6000;    // of a model
+const MOST_BUFFERED = 2400; // changes that a paused picture keeps: two minutes
+const AREA = 76;            // height of the picture of queue and parked connections
+const STRIP = 44;           // height of the queue before the engines, or before the connections to databases
+const FREE = 26;            // height of the line of threads that had no connection yet
+const NARROW = 4;           // the least width of a span, if the row has room
+const MOST_ASKS = 200;      // lines from workers that ask, in one picture
+const CLIENT_WANTS = {request: "its request", bytes: "its bytes", close: "its close", room: "room to send"};
+const OTHER_WANTS = {program: "a program", server: "a server", call: "a call that blocks"};
+const FIGURES = [
+  ["backlog", "backlog", "queue"], ["queued", "in the queue", "queue"], ["held", "workers occupied", "occupied"],
+  ["parked", "parked", "parked"], ["answered", "responses", "busy"], ["refused", "refused", "client"],
+  ["zombies", "zombies", "zombie"],
+];
+const LEGEND = [
+  ["busy", "works, or a page blocks it"], ["sends", "sends"], ["client", "held: its client is silent or slow"],
+  ["other", "held: by a program or a call"], ["backlog", "in the kernel's backlog"], ["queue", "in the server's queue"],
+  ["parked", "parked"],
+];
+const ZOMBIE = ["zombie", "zombie: it has ended, and its parent has not called wait()"];
+const TITLES = {answered: "the median", waiting: "the longest wait", lost: "the connection ended without a response",
+  "let go": "ended by the button"};
+let models = [], paused = false, buffered = [], zombies = false, failures = false, behind = new Set(), seen = new Set(), scenes = [], lastDrawn = 0;
+
+// Places in a row of an engine or of a connection, and in a span of one (live/behind_rows.py)
+const ASKED = 7, KIND = 8, OUTCOME = 8;
+
+const kindOf = (state, want) =>
+  state === "waits" ? (want in CLIENT_WANTS ? "client" : "other") : state;
+
+// ---------------------------------------------------------------------------------------------------------------
+// Buttons
+
+async function press(action) {
+  const status = byId("status");
+  status.className = "";
+  try {
+    const answer = await fetch("do", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(action)});
+    if (!answer.ok) {
+      status.className = "wrong";
+      status.textContent = answer.status === 409 ? await answer.text() : `The button failed: ${answer.status}`;
+    } else {
+      status.textContent = "";
+    }
+    return answer.ok;
+  } catch {
+    status.className = "wrong";
+    status.textContent = "ewe-watch does not answer: has it ended?";
+    return false;
+  }
+}
+
+function addSenders(kinds) {
+  const buttons = [];
+  for (const kind of kinds) {
+    const button = make("button", kind.title);
+    button.type = "button";
+    button.dataset.send = kind.name;
+    button.addEventListener("click", () => press({do: "send", kind: kind.name}));
+    buttons.push(button);
+    if (kind.name === "visitor") {
+      const many = make("button", "fifty visitors");
+      many.type = "button";
+      many.dataset.send = "fifty";
+      many.addEventListener("click", () => press({do: "send", kind: "visitor", count: 50}));
+      buttons.push(many);
+    }
+  }
+  byId("senders").replaceChildren(...buttons);
+}
+
+byId("let-go").addEventListener("click", () => press({do: "let-go"}));
+byId("pace").addEventListener("change", () => press({do: "pace", factor: Number(byId("pace").value)}));
+byId("next").addEventListener("click", () => press({do: "next"}));
+byId("play").addEventListener("click", () => press({do: "play"}));
+byId("leave").addEventListener("click", () => press({do: "leave"}));
+byId("start").addEventListener("click", async () => {
+  const button = byId("start");
+  button.disabled = true;
+  if (await press({do: "scene", name: byId("scene-name").value})) {
+    byId("scenes").open = false;
+    byId("next").focus();
+  }
+  button.disabled = false;
+});
+byId("scene-name").addEventListener("change", tellScene);
+byId("pause").addEventListener("click", () => pause(!paused));
+byId("step").addEventListener("click", step);
+addEventListener("keydown", event => {
+  if (event.key === "Escape") {
+    const open = event.target.closest("details[open]");
+    if (open) {
+      open.open = false;
+      open.querySelector("summary").focus();
+    }
+    return;
+  }
+  if (event.target.matches("input, select, button, summary") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === " ") { event.preventDefault(); pause(!paused); }
+  if (event.key === "." && paused) step();
+});
+
+function pause(wanted) {
+  paused = wanted;
+  byId("pause").setAttribute("aria-pressed", String(paused));
+  byId("pause").textContent = paused ? "go on" : "pause the picture";
+  byId("step").disabled = !paused;
+  if (!paused) {
+    for (const change of buffered) take(change);
+    buffered = [];
+  }
+  byId("status").textContent = paused ? "The picture is paused; the servers are not. Space: go on; . : one step." : "";
+}
+
+function step() {
+  while (buffered.length) {
+    const change = buffered.shift();
+    const moves = change.models.some((each, index) => models[index] && each.events !== models[index].last?.events);
+    take(change);
+    if (moves) break;
+  }
+  draw();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Models
+
+function build(facts) {
+  behind = new Set();
+  failures = zombies = false;
+  seen = new Set(["busy"]);
+  legend();
+  const titles = titlesOf(facts);
+  models = facts.map((each, index) => buildModel(each, index, titles[index]));
+  byId("models").dataset.count = models.length;
+  byId("models").replaceChildren(...models.map(model => model.card));
+}
+
+// The titles of the models: the name, and of several that have one name the options that differ.
+function titlesOf(facts) {
+  return facts.map(each => {
+    const others = facts.filter(other => other !== each && other.model === each.model);
+    const keys = new Set([each, ...others].flatMap(one => Object.keys(one.options)));
+    const differing = [...keys].filter(key => others.some(other => other.options[key] !== each.options[key]));
+    if (!differing.length) return each.label;
+    const value = key => each.options[key] ?? each.parameters.find(parameter => parameter.key === key)?.default ?? "default";
+    return [each.name, ...differing.map(key => `${key}: ${value(key)}`)].join(", ");
+  });
+}
+
+function buildModel(facts, index, title) {
+  const card = make("article", "", "model");
+  card.dataset.model = index;
+  const figures = make("dl", "", "figures"), values = {};
+  for (const [name, title, tone] of FIGURES) {
+    const box = make("div");
+    box.dataset.tone = tone;
+    box.hidden = name === "zombies";
+    values[name] = make("dd", "0");
+    values[name].dataset.figure = name;
+    box.append(make("dt", title), values[name]);
+    figures.append(box);
+  }
+  const picture = make("div", "", "picture"), rows = make("ol"), canvas = make("canvas");
+  rows.setAttribute("aria-label", `${facts.label}: workers, and what runs behind them`);
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `${facts.label}: the last seconds of each worker, and the queue above`);
+  picture.append(rows, canvas);
+  const table = make("table"), body = table.createTBody();
+  const line = table.createTHead().insertRow();
+  for (const [title, kind] of [["clients", ""], ["sent", "n"], ["answered, in", "n"], ["waiting, for", "n"],
+    ["refused", "n"], ["lost", "n"], ["let go", "n"]]) {
+    const cell = make("th", title, kind);
+    cell.scope = "col";
+    cell.title = TITLES[title.split(",")[0]] ?? "";
+    line.append(cell);
+  }
+  const box = make("div", "", "table");
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", `${facts.label}: what the clients saw`);
+  box.append(table);
+  const about = make("p", `${facts.description}; ${facts.port ? `http://127.0.0.1:${facts.port}/` : ""}`, "about");
+  const cost = make("p", "", "cost"), recording = make("a", "the trace of this run");
+  recording.href = `trace/${index}`;
+  recording.download = "";
+  card.append(make("h2", title), about, figures, picture, cost, box);
+  if (facts.parameters.length) card.append(parameterForm(facts, index));
+  if (facts.recorded !== false) card.append(recording);
+  return {facts, card, values, rows, canvas, body, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
+}
+
+function parameterForm(facts, index) {
+  const details = make("details"), fields = make("div", "", "parameters"), inputs = [];
+  for (const each of facts.parameters) {
+    const label = make("label", each.key), input = make("input");
+    input.value = each.value;
+    input.placeholder = each.default;
+    input.title = each.help;
+    input.dataset.key = each.key;
+    input.autocomplete = "off";
+    inputs.push(input);
+    label.append(input);
+    fields.append(label);
+  }
+  const again = make("button", "start again with these");
+  again.type = "button";
+  again.dataset.change = index;
+  again.addEventListener("click", () => press({do: "change", model: index,
+    values: Object.fromEntries(inputs.map(input => [input.dataset.key, input.value.trim()]))}));
+  details.append(make("summary", "parameters"), fields, again);
+  return details;
+}
+
+function take(change) {
+  if (change.all) {
+    addSenders(change.kinds);
+    byId("pace").value = String(change.factor);
+    offer(change.scenes);
+    showScene(change.scene);
+    build(change.all);
+    return;
+  }
+  if (change.scene) { showScene(change.scene); return; }
+  change.models.forEach((each, index) => models[index] && takeModel(models[index], each));
+}
+
+function takeModel(model, change) {
+  model.now = change.now;
+  model.at = performance.now();
+  model.last = change;
+  model.rowsNow = [...change.rows, ...change.behind.rows];
+  // The first row of each kind: the spans count the rows of their own kind
+  model.first = {engine: change.rows.length, database: change.rows.length + change.behind.rows.filter(row => row[KIND] === "engine").length};
+  for (const span of change.spans) model.spans.push(span);
+  for (const span of change.behind.spans) model.spans.push(span);
+  layOut(model);
+  noteKinds(model, change);
+  const kinds = model.lines.filter(line => line.queue && !behind.has(line.queue)).map(line => line.queue);
+  const failed = change.behind.spans.some(span => FAILED(span[OUTCOME]));
+  if (kinds.length || (failed && !failures)) {
+    for (const kind of kinds) behind.add(kind);
+    failures ||= failed;
+    legend();
+  }
+  model.samples.push([change.now, change.backlog ?? 0, change.queued, change.parked, change.behind.queued]);
+  const limit = change.now - HISTORY_MS;
+  let old = Math.max(model.spans.length - MOST_SPANS, 0);
+  while (old < model.spans.length && model.spans[old][2] < limit) old++;
+  if (old > 200 || model.spans.length > MOST_SPANS) model.spans.splice(0, old);
+  while (model.samples.length && model.samples[0][0] < limit) model.samples.shift();
+  const numbers = {...change, held: change.rows.filter(row => row[2] && row[2] !== "zombie").length,
+    zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?"};
+  for (const [name] of FIGURES) {
+    model.values[name].textContent = numbers[name].toLocaleString("en");
+    model.values[name].parentElement.classList.toggle("some", numbers[name] > 0);
+  }
+  if (numbers.zombies && !zombies) {
+    zombies = true;
+    legend();
+    for (const each of models) each.values.zombies.parentElement.hidden = false;  // in all, to compare them
+  }
+  showRows(model);
+  showCost(model, change);
+  showClients(model, change.clients);
+  if (!change.alive && !model.gone) {
+    model.gone = true;
+    model.about.className = "ended";
+    model.about.textContent = "This server has ended. Its parameters start it again.";
+  }
+}
+
+// Note which kinds of spans the pictures have shown: the legend explains only those.
+function noteKinds(model, change) {
+  const before = seen.size;
+  for (const span of [...change.spans, ...change.rows.map(row => [, , , row[2], row[4]])]) {
+    if (span[3]) seen.add(kindOf(span[3], span[4]));
+  }
+  if (change.backlog) seen.add("backlog");
+  if (change.queued) seen.add("queue");
+  if (change.parked) seen.add("parked");
+  if (seen.size !== before) legend();
+}
+
+const heightOf = count => count <= 10 ? 30 : count <= 20 ? 22 : 15;
+
+// The lines of the picture from the top: the area of queue and parked connections, the workers, and for each kind of what
+// stands behind the server its queue and its rows.
+function layOut(model) {
+  const {rowsNow} = model, height = heightOf(rowsNow.length);
+  model.lines = [{height: AREA}];
+  rowsNow.forEach((row, number) => {
+    if (row[KIND] && number === model.first[row[KIND]]) model.lines.push({height: STRIP, queue: row[KIND]});
+    model.lines.push({height, row: number});
+  });
+  const free = freeThreads(model);
+  if (free > 0) model.lines.push({height: FREE, free});
+  model.tops = [];
+  model.whole = 0;
+  for (const line of model.lines) {
+    line.top = model.whole;
+    model.whole += line.height;
+    if (line.row !== undefined) model.tops[line.row] = line.top;
+  }
+}
+
+// How many threads of a pool had no connection yet, and so have no row. One is the thread that accepts.
+function freeThreads({facts, last}) {
+  const {threads, processes} = last.cost;
+  return facts.model === "pool" && processes === 1 ? threads - 1 - last.rows.filter(row => row[0].startsWith("thread")).length : 0;
+}
+
+function showRows(model) {
+  const {rows, lines} = model;
+  while (rows.children.length < lines.length) {
+    const item = make("li");
+    item.append(make("b"), make("span"), make("i"));
+    rows.append(item);
+  }
+  while (rows.children.length > lines.length) rows.lastChild.remove();
+  lines.forEach((line, number) => {
+    const item = rows.children[number];
+    item.style.height = `${line.height}px`;
+    if (line.row !== undefined) showRow(model, item, line);
+    else if (line.free) showFree(item, line.free);
+    else if (line.queue) showQueueBehind(item, BEHIND[line.queue], model.last.behind.queued[line.queue]);
+    else showQueue(model, item);
+  });
+}
+
+function showQueue(model, item) {
+  const {backlog, queued, parked} = model.last, texts = [];
+  if (backlog) texts.push(`${backlog} in the backlog`);
+  if (queued) texts.push(`${queued} in the queue`);
+  showWaiting(item, texts.join(", ") || "the queue is empty", parked ? `${parked} parked` : "none parked");
+}
+
+function showQueueBehind(item, {system, text, asks}, queued) {
+  showWaiting(item, system, `${queued || "no"} ${queued === 1 ? `${text} waits` : `${asks} wait`}`);
+}
+
+function showWaiting(item, first, second) {
+  item.className = "waiting";
+  item.style.fontSize = item.title = item.dataset.state = item.dataset.behind = item.dataset.holds = "";
+  item.children[0].textContent = first;
+  item.children[1].textContent = second;
+  item.children[2].textContent = "";
+}
+
+function showFree(item, count) {
+  showWaiting(item, "", `${count} more ${count === 1 ? "thread" : "threads"}: free`);
+  item.className = "more-free";
+}
+
+function showRow(model, item, {row: number, height}) {
+  const [name, detail, state, since, want, label, line, , behind = ""] = model.rowsNow[number];
+  const kind = kindOf(state, want);
+  item.className = "";
+  item.style.fontSize = height < 20 ? "11px" : "";
+  item.dataset.state = state;
+  item.dataset.behind = behind;
+  item.dataset.holds = ["client", "other", "zombie"].includes(kind) ? kind : "";
+  item.title = `${name} (${detail}) ${behind && state ? "runs" : state === "waits" ? `waits for ${CLIENT_WANTS[want] ?? OTHER_WANTS[want] ?? want}` : state} ${line}`;
+  item.children[0].textContent = name;
+  item.children[1].textContent = state ? label
+    : (want || "free") + (behind && FAILED(label) ? `; failed: ${label}` : "");  // the label is its last outcome
+  item.children[2].textContent = state ? shortDuration(Math.max(model.now - since, 0)) : "";
+}
+
+// The time of a row of now, which changes while one reads it
+const shortDuration = millis => millis < 1000 ? `${Math.round(millis)} ms` : `${(millis / 1000).toFixed(1)} s`;
+
+function showCost(model, change) {
+  const {cost} = change, parts = [];
+  if (cost.memory !== undefined) {
+    parts.push(`CPU ${cost.cpu.toFixed(0)} %`, `memory ${(cost.memory / 1048576).toFixed(1)} MB`,
+      `${cost.threads} ${cost.threads === 1 ? "thread" : "threads"}`,
+      `${cost.processes} ${cost.processes === 1 ? "process" : "processes"}${cost.zombies ? ` and ${cost.zombies} ${cost.zombies === 1 ? "zombie" : "zombies"}` : ""}`, `${cost.descriptors} descriptors`);
+  }
+  if (change.programs > 0) parts.push(`${change.programs} ${change.programs === 1 ? "program" : "programs"}`);
+  if (change.behind.hidden) parts.push(`${change.behind.hidden} engines or connections to databases without a row`);
+  model.cost.textContent = parts.join(" · ");
+  if (change.lost) model.cost.append(" · ", make("span", `${change.lost} events of the trace were lost`, "zombies"));
+}
+
+function showClients(model, clients) {
+  const names = Object.keys(clients.kinds);
+  while (model.body.rows.length < names.length) {
+    const line = model.body.insertRow();
+    for (let column = 0; column < 7; column++) line.insertCell().className = column ? "n" : "";
+  }
+  names.forEach((name, number) => {
+    const kind = clients.kinds[name], line = model.body.rows[number];
+    line.dataset.kind = name;
+    const some = count => count ? String(count) : "–";
+    const texts = [name, String(kind.sent), kind.answered ? `${kind.answered}, ${duration(1000 * kind.median)}` : "–",
+      kind.waiting ? `${kind.waiting}, ${duration(1000 * kind.longest)}` : "–", some(kind.refused), some(kind.lost), some(kind["let go"])];
+    if (name === "flood" && clients.flood.answered) {
+      texts[0] = `flood: ${Object.values(clients.flood).reduce((sum, one) => sum + one, 0)} requests`;
+      texts[2] = `${clients.flood.answered}, ${duration(1000 * (kind.median ?? 0))}`;
+      texts[4] = some(clients.flood.refused);
+      texts[5] = some(clients.flood.lost);
+    }
+    line.dataset.sent = kind.sent;
+    line.dataset.answered = kind.answered;
+    line.dataset.waiting = kind.waiting;
+    texts.forEach((text, column) => { line.cells[column].textContent = text; });
+  });
+}
+
+function offer(offered) {
+  byId("scenes").hidden = !offered.length;
+  if (scenes.length) return;
+  scenes = offered;
+  byId("scene-name").replaceChildren(...scenes.map(({name, title}) => {
+    const option = make("option", title);
+    option.value = name;
+    return option;
+  }));
+  tellScene();
+}
+
+function tellScene() {
+  const scene = scenes.find(each => each.name === byId("scene-name").value);
+  byId("scene-text").textContent = scene?.text ?? "";
+  byId("scene-lacks").textContent = scene?.lacks ?? "";
+}
+
+function showScene(scene) {
+  const box = byId("scene"), before = box.hidden;
+  box.hidden = !scene?.title;
+  if (box.hidden !== before) byId("by-hand").open = box.hidden;  // a scene sends its clients itself
+  document.body.classList.toggle("with-scene", !box.hidden);
+  if (box.hidden) {
+    if (box.contains(document.activeElement)) byId("scenes").querySelector("summary").focus();
+    return;
+  }
+  box.querySelector("h2").textContent = scene.title;
+  box.querySelector(".story").textContent = scene.text;
+  box.querySelector(".lacks").textContent = scene.lacks;
+  box.querySelector(".steps").replaceChildren(...scene.steps.map((text, number) => {
+    const item = make("li", text);
+    const shown = number === scene.at - 1 && !scene.running;  // what the picture shows now
+    item.className = scene.failed && number === scene.at ? "failed" : shown ? "done shown" : number < scene.at ? "done"
+      : number === scene.at ? scene.running ? "now shown" : "now" : "";
+    if (item.classList.contains("shown")) item.setAttribute("aria-current", "step");
+    return item;
+  }));
+  byId("next").disabled = byId("play").disabled = scene.at >= scene.steps.length || scene.running;
+  byId("leave").disabled = scene.running;
+  if (scene.failed) { byId("status").className = "wrong"; byId("status").textContent = scene.failed; }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The picture
+
+function draw() {
+  for (const model of models) drawModel(model);
+}
+
+function drawModel(model) {
+  const {canvas, rowsNow, samples, tops, whole} = model, height = heightOf(rowsNow.length), scale = devicePixelRatio || 1;
+  const width = canvas.clientWidth;
+  if (!width || !tops) return;
+  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(whole * scale)) {
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(whole * scale);
+    canvas.style.height = `${whole}px`;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, width, whole);
+  const span = Number(byId("window").value) * 1000;
+  const now = model.now + (paused || withoutMotion.matches ? 0 : Math.min(performance.now() - (model.at ?? 0), 100));
+  const x = time => width - (now - time) * width / span;
+  drawWaiting(context, samples, x, width);
+  context.font = "12px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  const asks = [];  // [the row of the worker that asks, when, the row of the work, its begin, kind]
+  const shown = [];  // the arguments of drawSpan()
+  const nextAt = [];  // of each row: where the span to the right begins
+  for (const {queue, top} of model.lines) {
+    if (queue) drawQueueBehind(context, samples, queue, {left: 0, right: width, top: top + 5, height: STRIP - 9, from: now - span, to: now, until: now});
+  }
+  rowsNow.forEach((row, number) => {
+    const y = tops[number];
+    context.fillStyle = paintOf(context, "free");
+    context.fillRect(0, y + 2, width, height - 4);
+    nextAt[number] = width;
+    if (row[2]) {
+      shown.push([kindOf(row[2], row[4]), x(row[3]), width, y, height, row[5], width, width]);
+      nextAt[number] = x(row[3]);
+    }
+    if (row[ASKED]) asks.push([...row[ASKED], number, row[3], row[KIND]]);
+  });
+  for (let index = model.spans.length - 1; index >= 0; index--) {
+    const [number, begin, end, state, want, label, , asked, outcome = ""] = model.spans[index];
+    const row = number + (model.first[state] ?? 0);
+    if (end < now - span - 2000) break;  // they come in the order of their ends, but for a second or so
+    if (end < now - span || row >= rowsNow.length) continue;
+    shown.push([kindOf(state, want), x(begin), x(end), tops[row], height, label, width, nextAt[row], FAILED(outcome)]);
+    nextAt[row] = x(begin);
+    if (asked) asks.push([...asked, row, begin, state]);
+  }
+  context.globalAlpha = 0.75;
+  for (const [worker, when, row, begin, kind] of asks.slice(0, MOST_ASKS)) {
+    drawAsks(context, x(when), tops[worker] + height - 2, x(begin), tops[row] + 1, colours[kind], 1.5);
+  }
+  context.globalAlpha = 1;
+  for (const span of shown) drawSpan(context, ...span);
+  drawTime(context, span, width, whole);
+}
+
+function drawQueueBehind(context, samples, kind, strip) {
+  const counts = {time: samples.map(sample => sample[0]), queued: samples.map(sample => sample[4][kind])};
+  drawCounts(context, strip, counts, Math.max(2, ...counts.queued), paintOf(context, "queue"), colours.queue, []);
+}
+
+// next: where the next span of the row begins. A span that is too narrow for its label has it behind it, if there is room.
+function drawSpan(context, kind, from, to, y, height, label, width, next, failed = false) {
+  const left = Math.max(from, 0), wide = Math.max(to - left, Math.min(NARROW, next - left), 1.5);
+  context.fillStyle = paintOf(context, kind, wide);
+  context.fillRect(left, y + 2, wide, height - 4);
+  if (failed) drawFailure(context, left, Math.max(wide, 3), y + height - 2);
+  if (height < 18) return;
+  const text = context.measureText(label).width;
+  if (text + 10 > wide) {
+    if (kind === "zombie" || left + wide + text + 10 > next) return;
+    context.fillStyle = colours.ink;
+    context.textAlign = "left";
+    context.fillText(label, left + wide + 4, y + height / 2 + 1);
+    return;
+  }
+  writeOn(context, kind, label, Math.min(left + 5, width - text - 6), y + height / 2, 12);
+}
+
+function drawWaiting(context, samples, x, width) {
+  const most = Math.max(4, ...samples.map(sample => Math.max(sample[1] + sample[2], sample[3])));
+  const half = AREA / 2;
+  const area = (value, base, sign, colour, border = "") => {
+    if (!samples.length) return;
+    context.fillStyle = colour;
+    context.beginPath();
+    context.moveTo(x(samples[0][0]), base);
+    let before = 0;
+    for (const sample of samples) {
+      context.lineTo(x(sample[0]), base - sign * before * (half - 6) / most);
+      before = value(sample);
+      context.lineTo(x(sample[0]), base - sign * before * (half - 6) / most);
+    }
+    context.lineTo(width, base - sign * before * (half - 6) / most);
+    context.lineTo(width, base);
+    context.fill();
+    if (!border) return;
+    context.beginPath();
+    before = 0;
+    for (const sample of samples) {  // the line of a number that is not 0
+      const at = x(sample[0]), count = value(sample);
+      const [from, to] = [before, count].map(each => base - sign * each * (half - 6) / most);
+      if (before) context.lineTo(at, from); else context.moveTo(at, from);
+      if (before || count) context.lineTo(at, to);
+      before = count;
+    }
+    if (before) context.lineTo(width, base - sign * before * (half - 6) / most);
+    context.strokeStyle = border;
+    context.lineWidth = 1.5;
+    context.setLineDash([4, 2]);
+    context.stroke();
+    context.setLineDash([]);
+  };
+  area(sample => sample[1] + sample[2], half, 1, paintOf(context, "backlog"));
+  area(sample => sample[2], half, 1, paintOf(context, "queue"));
+  area(sample => sample[3], half, -1, colours.card, colours.parked);
+  context.fillStyle = colours.line;
+  context.fillRect(0, half - 0.5, width, 1);
+}
+
+function drawTime(context, span, width, height) {
+  context.fillStyle = colours.dim;
+  context.textBaseline = "top";
+  context.font = "11px system-ui, sans-serif";
+  context.textAlign = "left";
+  // On a plate, since the area of a long queue reaches up to the text
+  const write = (text, at) => {
+    context.fillStyle = colours.paper;
+    context.fillRect(at - 2, 0, context.measureText(text).width + 4, 14);
+    context.fillStyle = colours.dim;
+    context.fillText(text, at, 2);
+  };
+  write("now", width - 3 - context.measureText("now").width);
+  const every = span > 30000 ? 10000 : span > 10000 ? 5000 : 1000;
+  for (let back = every; back < span; back += every) {
+    const at = width - back * width / span;
+    context.globalAlpha = 0.25;
+    context.fillRect(at, 0, 1, height);
+    context.globalAlpha = 1;
+    const text = `−${back / 1000} s`;
+    const half = context.measureText(text).width / 2;
+    if (span <= 10000 && back % 2000 || at + half > width - 32 || at < half) continue;
+    write(text, at - half);
+  }
+}
+
+function legend() {
+  const dashed = pen => {
+    pen.strokeStyle = colours.parked;
+    pen.lineWidth = 1.5;
+    pen.setLineDash([4, 2]);
+    pen.strokeRect(1, 3, 28, 20);
+  };
+  const kinds = [...behind], items = [...LEGEND.filter(([kind]) => seen.has(kind)), ...(zombies ? [ZOMBIE] : []), ...kinds.map(kind => [kind, BEHIND[kind].runs])];
+  if (kinds.length) items.push(asksSample(kinds[0]));
+  if (failures) items.push(failureSample(kinds[0]));
+  fillLegend(items.map(([name, text]) => [name === "parked" ? dashed : name, text]));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Start
+
+function frame(time) {
+  if (!paused && time - lastDrawn >= (withoutMotion.matches ? 1000 : 33)) {
+    lastDrawn = time;
+    draw();
+  }
+  requestAnimationFrame(frame);
+}
+
+const changes = new EventSource("changes");
+changes.addEventListener("message", event => {
+  const change = JSON.parse(event.data);
+  if (paused && change.models) {
+    buffered.push(change);
+    if (buffered.length > MOST_BUFFERED) take(buffered.shift());
+  } else {
+    take(change);
+  }
+});
+changes.addEventListener("open", () => { byId("status").className = ""; byId("status").textContent = ""; });
+changes.addEventListener("error", () => {
+  byId("status").className = "wrong";
+  byId("status").textContent = "ewe-watch does not answer: has it ended?";
+});
+whenColoursChange(() => { legend(); draw(); });
+byId("window").addEventListener("change", draw);
+readColours();
+legend();
+requestAnimationFrame(frame);

@@ -1,0 +1,239 @@
+"""The story of a running server in bounded memory: the changes since the last look, and the state of now.
+
+TraceStory keeps all spans, requests and connections, since a page of a finished trace shows them all. A server that
+runs for an hour would fill the memory. LiveStory hands its spans over (`changes`), and forgets connections that are
+closed.
+
+Lines of several threads may have changed places, so the youngest events wait for SETTLE_S before they are told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ewe_watch.events import TraceEvent
+from ewe_watch.live.behind_rows import BehindRows
+from ewe_watch.story import NO_REQUEST, OCCUPYING, TracedConnection, TraceStory, process_of
+
+SETTLE_S = 0.02
+MOST_SPANS = 300  # of one change; of more, the longest are shown
+MOST_ROWS = 40  # rows of the picture; workers beyond share the last one
+MOST_CONNECTIONS = 6000  # that are open: with more, a trace has lost their ends
+MOST_REQUESTS = 2000  # that are kept, except those of open connections
+GHOST_S = 10.0  # after which a connection that only a late event has named is forgotten
+MOST_WORKERS = 2000  # names of workers that are kept
+ZOMBIE = "zombie"  # the state of a process that has ended, and whose status its parent has not read
+LOOPS = ("asyncio", "xswitch")
+ACCEPTING_NAME = "main thread"
+ACCEPTING_THREAD = ("pool", "thread")  # models whose first thread accepts for the others
+ONE_CONNECTION_EACH = ("fork", "thread")  # models whose workers end with their connection
+
+
+class LiveStory(TraceStory):
+    """The story so far. label: names a connection for people, by its client's address."""
+
+    def __init__(self, label: Callable[[str], str], zero: float) -> None:
+        """zero: the time from which the page counts, by the trace's clock."""
+        super().__init__()
+        self.label_of = label
+        self.zero = zero
+        self.behind_rows = BehindRows(self.name_of, self.at, lambda worker: self.rows.get(worker, -1))
+        self.waiting: list[TraceEvent] = []
+        self.counts: Counter[str] = Counter()
+        self.rows: dict[str, int] = {}  # worker -> row
+        self.row_workers: list[str] = []  # row -> the worker that has it now
+        self.hidden = 0  # spans that were too many to show
+        self.labels: dict[str, str] = {}
+        self.zombies: frozenset[int] = frozenset()  # processes, by the last measurement
+        self.shown_zombies: dict[str, float] = {}  # worker -> since when
+        self.ended_at: dict[str, float] = {}  # worker -> its last event
+
+    def add(self, events: Iterable[TraceEvent]) -> None:
+        """Take events that were read, and tell those that are old enough to be in order."""
+        self.waiting += events
+        self.waiting.sort(key=lambda event: event.seconds)
+        limit = time.monotonic() - SETTLE_S
+        ready = 0
+        for event in self.waiting:
+            if event.seconds > limit:
+                break
+            ready += 1
+            self.feed(event)
+        del self.waiting[:ready]
+
+    def feed(self, event: TraceEvent) -> None:
+        """Tell one event."""
+        self.counts[event.kind] += 1
+        if event.kind == "answered":
+            self.counts[f"status {event.text[:1]}xx"] += 1
+        super().feed(event)
+        if event.kind == "accepted":
+            self.labels[event.connection] = self.label_of(event.text)
+        elif event.kind == "closed":
+            self.ended_at[event.worker] = event.seconds
+            self.forget(event.connection)
+
+    def enter(self, connection: TracedConnection, event: TraceEvent, state: str, want: str = "") -> None:
+        super().enter(connection, event, state, want)
+        if state in OCCUPYING and event.worker not in self.rows:
+            self.give_row(event.worker)
+
+    def give_row(self, worker: str) -> None:
+        """Choose the row of a new worker: of a worker that has ended, if there is one, else another."""
+        model = self.model_text().partition(" ")[0]
+        reuse = model in ONE_CONNECTION_EACH or len(self.row_workers) >= MOST_ROWS
+        for row, other in enumerate(self.row_workers):
+            if reuse and other not in self.occupied and other not in self.shown_zombies:
+                self.rows.pop(other, None)
+                self.row_workers[row] = worker
+                self.rows[worker] = row
+                return
+        if len(self.row_workers) < MOST_ROWS:
+            self.rows[worker] = len(self.row_workers)
+            self.row_workers.append(worker)
+
+    def forget(self, name: str) -> None:
+        """Forget a connection that is closed. Its spans were handed over, or will be with the next change."""
+        connection = self.connections.pop(name, None)
+        if connection is not None:
+            self.leave(connection, connection.closed or self.ended)
+
+    def changes(self) -> dict[str, Any]:
+        """Return the changes since the last call, and the state of now, as an object for JSON.
+
+        Times are milliseconds since `zero`. spans: [row, begin, end, state, what it waits for, label, request].
+        """
+        spans = [span for span in self.spans if span.worker and span.worker in self.rows]
+        if len(spans) > MOST_SPANS:
+            self.hidden += len(spans) - MOST_SPANS
+            spans = sorted(spans, key=lambda span: span.begin - span.end)[:MOST_SPANS]
+        shown = [
+            [
+                self.rows[span.worker], self.at(span.begin), self.at(span.end), span.state, span.want,
+                self.name_of(span.connection), self.line(span.request),
+            ]
+            for span in spans
+        ]  # fmt: skip
+        shown += self.zombie_spans()
+        behind = self.behind_rows.changes(self.behind)
+        self.tidy()
+        return {
+            "spans": shown,
+            "rows": [self.row_now(row, worker) for row, worker in enumerate(self.row_workers)],
+            "behind": behind,
+            "queued": self.queued,
+            "parked": self.parked,
+            "accepted": self.counts["accepted"],
+            "requests": self.counts["request"],
+            "answered": self.counts["answered"],
+            "failed": self.counts["status 4xx"] + self.counts["status 5xx"],
+            "refused": self.counts["refused"],
+            "programs": self.counts["program"] - self.counts["exited"],
+            "open": sum(each.state != "" for each in self.connections.values()),
+            "lost": self.lost,
+            "events": self.events,
+        }
+
+    def zombie_spans(self) -> list[list[Any]]:
+        """Note which workers are zombies now; return the spans of those that are none any more."""
+        now = {
+            worker
+            for worker in self.row_workers
+            if int(process_of(worker)) in self.zombies and worker not in self.occupied
+        }
+        for worker in now - self.shown_zombies.keys():
+            self.shown_zombies[worker] = self.ended_at.get(worker, self.ended)
+        gone = [worker for worker in self.shown_zombies if worker not in now]
+        end = self.at(time.monotonic())
+        return [
+            [self.rows[worker], self.at(since), end, ZOMBIE, "", ZOMBIE, ""]
+            for worker, since in ((worker, self.shown_zombies.pop(worker)) for worker in gone)
+            if worker in self.rows
+        ]
+
+    def row_now(self, row: int, worker: str) -> list[Any]:
+        """Return a worker and what it does now: [name, detail, state, since, what it waits for, label, request]."""
+        name = self.worker_name(row, worker)
+        connection = self.occupied.get(worker)
+        if connection is None and worker in self.shown_zombies:
+            return [name, worker, ZOMBIE, self.at(self.shown_zombies[worker]), "", ZOMBIE, ""]
+        if connection is None:
+            has_ended = worker in self.ended_at and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
+            state = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
+            return [name, worker, "", 0, state, "", ""]
+        return [
+            name, worker, connection.state, self.at(connection.since), connection.want,
+            self.name_of(connection.name), self.line(connection.request),
+        ]  # fmt: skip
+
+    def worker_name(self, row: int, worker: str) -> str:
+        """Return the name of a worker for people."""
+        process, _, thread = worker.partition("/")
+        model = self.model_text().partition(" ")[0]
+        if process != thread:
+            # The thread that accepts has a row only in a pool with parking, and is no thread of the pool
+            before = sum(each.partition("/")[0] == each.partition("/")[2] for each in self.row_workers[:row])
+            return f"thread {row + 1 - before}"
+        if model in LOOPS:
+            return "event loop" if row == 0 else f"event loop {row + 1}"
+        return ACCEPTING_NAME if model in ACCEPTING_THREAD else f"process {row + 1}"
+
+    def at(self, seconds: float) -> float:
+        """Return a time of the trace in milliseconds since `zero`."""
+        return round((seconds - self.zero) * 1000, 2)
+
+    def name_of(self, connection: str) -> str:
+        """Return a connection's name for people: that of its client."""
+        return self.labels.get(connection, f"connection {connection}")
+
+    def line(self, request: int) -> str:
+        """Return the request line of a request."""
+        return self.requests[request].line if 0 <= request < len(self.requests) else ""
+
+    def of_kind(self, kind: str, state: str) -> int:
+        """Return how many connections of this kind of client are in a state. state: "held": they have a worker."""
+        return sum(
+            1
+            for each in self.connections.values()
+            if self.name_of(each.name).rpartition(" ")[0] == kind
+            and (each.state in OCCUPYING if state == "held" else each.state == state)
+        )
+
+    def tidy(self) -> None:
+        """Forget what no later change needs."""
+        self.spans.clear()
+        self.behind.forget()
+        del self.steps[:-1]
+        self.refusals.clear()
+        limit = self.ended - GHOST_S
+        for each in [
+            each for each in self.connections.values() if not each.state and each.first_seen < limit
+        ]:
+            del self.connections[each.name]
+        while len(self.connections) > MOST_CONNECTIONS:
+            self.forget(next(iter(self.connections)))
+        if len(self.labels) > 2 * len(self.connections) + MOST_REQUESTS:
+            self.labels = {name: self.labels[name] for name in self.connections if name in self.labels}
+        if len(self.requests) > MOST_REQUESTS + 2 * len(self.connections):
+            self.keep_requests()
+        if len(self.ended_at) > MOST_WORKERS:
+            self.ended_at = {worker: self.ended_at[worker] for worker in self.rows if worker in self.ended_at}
+        if len(self.workers) > MOST_WORKERS:
+            self.workers = {worker: number for number, worker in enumerate(self.row_workers)}
+            self.accepting_workers &= self.workers.keys()
+            self.accepting &= {worker.partition("/")[0] for worker in self.workers}
+
+    def keep_requests(self) -> None:
+        """Keep only the current requests of open connections."""
+        kept = []
+        for each in self.connections.values():
+            if each.request != NO_REQUEST:
+                kept.append(self.requests[each.request])
+                each.request = len(kept) - 1
+                each.requests = [each.request]
+            else:
+                each.requests = []
+        self.requests = kept

@@ -1,0 +1,102 @@
+"""What a model costs, and how many connections wait for it in the kernel: read from /proc, by psutil where it can.
+
+The listen backlog is known to the kernel alone. In /proc/net/tcp, the receive queue of a listening socket is the
+number of connections that no accept(2) has taken (Linux, Documentation/networking/proc_net_tcp). Other systems than
+Linux do not show it; then `backlog` returns None.
+
+Memory is the proportional set size (PSS): a page that several processes share counts only once. Without it, the
+forked children of a model would seem to need far more memory than they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+LISTENING = "0A"
+MOST_WITH_PSS = (
+    24  # processes whose memory is read exactly: reading it takes the kernel about a millisecond each
+)
+TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+def tcp_lines() -> Iterator[list[str]]:
+    """Yield the fields of each TCP socket of this machine, the listening ones first. Raises OSError."""
+    for path in TCP:
+        with path.open(encoding="ascii") as file:
+            next(file, "")
+            yield from (line.split() for line in file)
+
+
+def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
+    """Return how many connections are in the backlog of each port that listens; None if it cannot be known."""
+    wanted = {f"{port:04X}": port for port in ports}
+    found: dict[int, int] = {}
+    try:
+        for fields in tcp_lines():
+            port = wanted.get(fields[1].rpartition(":")[2])
+            if port is not None and fields[3] == LISTENING:
+                found[port] = found.get(port, 0) + int(fields[4].partition(":")[2], 16)
+    except OSError:
+        return None
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have started."""
+    try:
+        return [each.pid for each in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+class CostMeter:
+    """Measures a process and all its descendants. CPU time is a difference, so the first measurement has none.
+
+    zombies: the processes that had ended at the last measurement, and whose status the parent had not read.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.known: dict[int, psutil.Process] = {}
+        self.zombies: frozenset[int] = frozenset()
+
+    def measure(self) -> dict[str, Any]:
+        """Return CPU (percent of one processor), memory (bytes) and numbers; {} if the process has ended."""
+        found = self.processes()
+        if not found:
+            return {}
+        self.known = {each.pid: self.known.get(each.pid, each) for each in found}
+        totals = {"cpu": 0.0, "memory": 0, "threads": 0, "processes": 0, "zombies": 0, "descriptors": 0}
+        zombies = set()
+        for number, process in enumerate(self.known.values()):
+            with suppress(psutil.Error):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    zombies.add(process.pid)
+                else:
+                    add(totals, process, exact=number < MOST_WITH_PSS)
+        self.zombies = frozenset(zombies)
+        return totals | {"zombies": len(zombies)}
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the process and its descendants; [] if it has ended."""
+        try:
+            first = psutil.Process(self.pid)
+            return [first, *first.children(recursive=True)]
+        except psutil.Error:
+            return []
+
+
+def add(totals: dict[str, Any], process: psutil.Process, *, exact: bool) -> None:
+    """Add one process. exact: read its proportional memory. Raises psutil.Error."""
+    with process.oneshot():
+        totals["processes"] += 1
+        totals["threads"] += process.num_threads()
+        totals["cpu"] += process.cpu_percent()
+        totals["descriptors"] += process.num_fds()
+        full = process.memory_full_info() if exact else process.memory_info()
+        totals["memory"] += getattr(full, "pss", full.rss)

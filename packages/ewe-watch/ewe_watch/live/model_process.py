@@ -1,0 +1,173 @@
+"""A model as a process: the command `ewe` on a free port of the loopback interface, with a pipe for its trace.
+
+The pipe (FIFO) is open for reading before the server starts, so the server finds a reader. It stays open for
+writing here, too: otherwise the end of a forked child would look like the end of the trace.
+
+Each server has its own session. A Ctrl-C in the terminal reaches only ewe-watch, which stops the servers in
+order. stop() ends the whole process group, so that no child of a server and no program remains. guard.py does so if
+ewe-watch is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ewe.config.messages import Failure
+from ewe_watch.events import TraceEvent, parse
+from ewe_watch.live.choice import ModelChoice
+from ewe_watch.live.guard import STOP_S, ModelGuard
+
+PIPE_BYTES = 1024 * 1024
+READ_BYTES = 256 * 1024
+START_S = 20.0  # the longest start, on a busy machine
+BANNER = re.compile(r"ewe: http://127\.0\.0\.1:(\d+)/ \((.*?); pid")
+# Clients that are held on purpose: the server must not end them before the lecturer does.
+PATIENT = {
+    "head-timeout": "300", "body-timeout": "300", "write-timeout": "300", "idle": "300", "program-timeout": "300",
+    "min-rate": "0", "grace": "1",
+}  # fmt: skip
+
+
+class StartFailure(Failure):
+    """A model does not start. The text is one line."""
+
+
+class ServerProcess:
+    """A server in its own session. port: where it listens. pid: of its first process, which leads the group."""
+
+    process: subprocess.Popen[bytes]
+    guard: ModelGuard
+    pid: int
+    port: int
+    description: str
+    log: Path
+
+    def read(self) -> tuple[bytes, list[TraceEvent]]:
+        """Return the lines of the trace that have come, and their events. It never waits."""
+        raise NotImplementedError
+
+    def alive(self) -> bool:
+        """Return whether the first process runs."""
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End the server with all its processes, and remove its files."""
+        if self.alive():
+            self.signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                pass
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        self.guard.remove(self.pid)
+        self.log.unlink(missing_ok=True)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the whole process group, if there still is one."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+class ModelProcess(ServerProcess):
+    """A model of ewe that runs, and its trace."""
+
+    def __init__(self, choice: ModelChoice, directory: Path, number: int, guard: ModelGuard) -> None:
+        """Start the server and wait until it listens. number: makes the names of its files. Raises StartFailure."""
+        self.choice = choice
+        self.guard = guard
+        self.pipe = directory / f"trace-{number}"
+        self.log = directory / f"log-{number}"
+        self.pipe.unlink(missing_ok=True)
+        os.mkfifo(self.pipe, 0o600)
+        self.reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.keeper = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with suppress(OSError):  # a small limit of the system's: lost events are counted
+                fcntl.fcntl(self.reader, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.rest = b""
+        self.process = self.start(directory)
+        self.pid = self.process.pid
+        guard.add(self.pid)
+        try:
+            self.port, self.description = self.wait_for_banner()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self, directory: Path) -> subprocess.Popen[bytes]:
+        """Start the command."""
+        patient = {key: value for key, value in PATIENT.items() if key not in self.choice.values}
+        words = self.choice._replace(values=self.choice.values | patient).words()
+        words = [word.replace("{site}", str(directory)) for word in words]
+        command = [
+            sys.executable, "-m", "ewe", *words, "--port", "0", "--trace", str(self.pipe),
+            "--documentroot", str(directory / "htdocs"), "--cgi-path", str(directory / "cgi-bin"),
+            "--mount", "/=ewe_watch.live.demonstration:Gates", "--access-log", "off",
+        ]  # fmt: skip
+        # A model of a student's is imported from the directory in which ewe-watch was called.
+        paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("EWE_")}
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=directory,
+                env=environment | {"PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,
+            )
+
+    def wait_for_banner(self) -> tuple[int, str]:
+        """Return the port and the description of the model. Raises StartFailure."""
+        deadline = time.monotonic() + START_S
+        while True:
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+            if found := BANNER.search(text):
+                return int(found[1]), found[2]
+            ended = self.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                lines = text.strip().splitlines()
+                reason = lines[-1].removeprefix("ewe: ") if lines else "the server did not say why"
+                raise StartFailure(
+                    f"{self.choice.label} {'does not start' if ended else 'is not ready'}: {reason}"
+                )
+            time.sleep(0.02)
+
+    def read(self) -> tuple[bytes, list[TraceEvent]]:
+        """Return the complete lines that have come, and their events. It never waits."""
+        pieces = [self.rest]
+        size = 0
+        while size < PIPE_BYTES and self.reader >= 0:
+            try:
+                data = os.read(self.reader, READ_BYTES)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            pieces.append(data)
+            size += len(data)
+        whole, newline, self.rest = b"".join(pieces).rpartition(b"\n")
+        events = []
+        for line in whole.decode("utf-8", "replace").splitlines():
+            with suppress(ValueError):
+                events.append(parse(line))
+        return whole + newline, events
+
+    def stop(self) -> None:
+        """End the server with all its processes, and remove its files and the pipe. It may be called twice."""
+        super().stop()
+        for descriptor in (self.reader, self.keeper):
+            with suppress(OSError):
+                os.close(descriptor)
+        self.reader = self.keeper = -1
+        self.pipe.unlink(missing_ok=True)

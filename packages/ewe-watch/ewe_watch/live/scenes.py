@@ -1,0 +1,316 @@
+"""Scenes: prepared demonstrations. Each is a TOML file, which a lecturer can write, too, and each is a test.
+
+    title = "The pool that starves"
+    text = "Three sentences."
+    models = ["-p --parking never", "-p"]
+
+    [[step]]
+    say = "Six silent clients come."
+    send = "silent"
+    count = 6
+    until = ["1: held silent = 5", "2: parked silent = 6"]
+    shows = ["1: queued silent = 1"]
+
+A step sends clients (`send`, `count`), or lets go those that are held (`let-go = true`), or only waits. It waits
+until all conditions of `until` hold at once, for at most LIMIT_S. Then those of `shows` must hold. A condition
+names a model by its number, a measure (Director.measure) and what it must be: = N, >= N or <= N. The word `users`
+stands for the number of accounts that own scripts: those of --users, and the site's.
+
+A scene never waits for a time, only for events. It therefore shows the same on a slow machine. A step whose clients
+must come while those of the step before are still at work (a statement of a database ends by itself) begins with
+that step: `at-once = true`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ewe.config.messages import ConfigError, Failure, nearest
+from ewe_watch.live.choice import MOST_MODELS, ModelChoice, begins_model, parse
+from ewe_watch.live.clients import KINDS
+from ewe_watch.live.director import ActionError, Choice, Director, can_be_measured
+
+LIMIT_S = 30.0  # the longest wait for `until`
+LOOK_S = 0.05
+USERS = "users"
+CONDITION = re.compile(r"([1-4]): ([a-z -]+?) (=|>=|<=) (\d+|users)")
+COMPARE: dict[str, Callable[[float, float], bool]] = {"=": operator.eq, ">=": operator.ge, "<=": operator.le}
+KEYS = {"say", "at-once", "send", "count", "let-go", "until", "shows"}
+
+
+class SceneError(ConfigError):
+    """A scene does not exist, or its file has a mistake. The text is one line."""
+
+
+class SceneFailure(Failure):
+    """A scene does not show what it says. The text is one line."""
+
+
+class SceneCondition(NamedTuple):
+    """What a measure of a model must be. model: its number from 0."""
+
+    text: str
+    model: int
+    measure: str
+    sign: str
+    value: str
+
+    def holds(self, director: Director) -> bool:
+        """Return whether it holds now."""
+        # The site's scripts have an owner, too.
+        value = len(director.users) + 1 if self.value == USERS else int(self.value)
+        return COMPARE[self.sign](director.measure(self.model, self.measure), value)
+
+
+@dataclass(frozen=True)
+class SceneStep:
+    """A step of a scene. at_once: it begins when the step before ends. send: the kind of client, or ""."""
+
+    say: str
+    at_once: bool
+    send: str
+    count: int
+    let_go: bool
+    until: tuple[SceneCondition, ...]
+    shows: tuple[SceneCondition, ...]
+
+
+@dataclass(frozen=True)
+class WatchScene:
+    """A scene. name: of its file. users: the accounts whose scripts it shows, if ewe-watch is given any."""
+
+    name: str
+    title: str
+    text: str
+    models: tuple[ModelChoice, ...]
+    steps: tuple[SceneStep, ...]
+    users: int = 0
+
+
+def folder() -> dict[str, Path]:
+    """Return the files of the scenes that come with ewe-watch, by name."""
+    with resources.as_file(resources.files("ewe_watch").joinpath("scenes")) as directory:
+        return {path.stem: path for path in sorted(directory.glob("*.toml"))}
+
+
+def find_scene(name: str) -> WatchScene:
+    """Return a scene by its name, or by the path of its file, which ends with .toml. Raises SceneError."""
+    known = folder()
+    path = Path(name) if name.endswith(".toml") else known.get(name)
+    if path is None:
+        raise SceneError(f"there is no scene {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as reason:
+        raise SceneError(f"cannot read the scene {path}: {getattr(reason, 'strerror', reason)}") from None
+    try:
+        return made(path.stem, tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError) as reason:
+        raise SceneError(f"{path}: {reason}") from None
+
+
+def made(name: str, table: dict[str, Any]) -> WatchScene:
+    """Return the scene of a table. Raises ValueError, ConfigError."""
+    if missing := {"title", "text", "models", "step"} - table.keys():
+        raise ValueError(f"{min(missing)} is missing")
+    models = tuple(model_of(text) for text in table["models"])
+    if not 0 < len(models) <= MOST_MODELS:
+        raise ValueError(f"models: a scene has 1 to {MOST_MODELS} models, and here are {len(models)}")
+    steps = tuple(step_of(number, each, len(models)) for number, each in enumerate(table["step"], 1))
+    text = " ".join(str(table["text"]).split())
+    return WatchScene(name, str(table["title"]), text, models, steps, int(table.get("users", 0)))
+
+
+def model_of(text: str) -> ModelChoice:
+    """Return a model of a scene. Raises ValueError, ConfigError."""
+    if not begins_model(text):
+        raise ValueError(f"models: {text!r} does not begin with a model such as -p")
+    return parse(text)
+
+
+def step_of(number: int, table: dict[str, Any], models: int) -> SceneStep:
+    """Return the step of a table. number: from 1. models: how many the scene has. Raises ValueError."""
+    if unknown := table.keys() - KEYS:
+        raise ValueError(f"step {number}: {min(unknown)} is unknown; there are {', '.join(sorted(KEYS))}")
+    if not table.get("say"):
+        raise ValueError(f"step {number}: say is missing: one sentence about what happens")
+    kind = str(table.get("send", ""))
+    if kind and kind not in KINDS:
+        raise ValueError(f"step {number}: there is no client {kind!r}; there are {', '.join(KINDS)}")
+    until, shows = (
+        tuple(condition(number, str(text), models) for text in table.get(key, ()))
+        for key in ("until", "shows")
+    )
+    return SceneStep(
+        say=str(table["say"]),
+        at_once=bool(table.get("at-once")),
+        send=kind,
+        count=int(table.get("count", 0)),
+        let_go=bool(table.get("let-go")),
+        until=until,
+        shows=shows,
+    )
+
+
+def condition(number: int, text: str, models: int) -> SceneCondition:
+    """Return the condition of a text. number: of its step. Raises ValueError."""
+    found = CONDITION.fullmatch(text)
+    if found is None or int(found[1]) > models:
+        raise ValueError(f'step {number}: {text!r} is not a condition such as "1: held silent = 5"')
+    if not can_be_measured(found[2]):
+        raise ValueError(f"step {number}: {found[2]!r} cannot be measured")
+    return SceneCondition(text, int(found[1]) - 1, found[2], found[3], found[4])
+
+
+def lacks_users(scene: WatchScene, director: Director) -> str:
+    """Return in one line what a scene with several users needs; "" if it has that."""
+    if len(director.users) >= scene.users:
+        return ""
+    return (
+        f"scene {scene.name}: to show {scene.users} users it needs root and {scene.users} accounts "
+        "(--users NAME,NAME); without them it shows one"
+    )
+
+
+class Stage:
+    """A scene in play. at: the next step."""
+
+    def __init__(self, director: Director, scene: WatchScene) -> None:
+        """Start the scene's models; until ready() the page offers no step. Raises StartFailure."""
+        self.director = director
+        self.scene = scene
+        self.lacks = lacks_users(scene, director)
+        self.at = 0
+        self.failed = ""
+        self.lock = threading.Lock()
+        self.tell(running=True)
+        director.show(list(scene.models))
+
+    def ready(self) -> None:
+        """Offer the first step."""
+        self.tell(running=False)
+
+    def tell(self, *, running: bool) -> None:
+        """Tell the pages how far the scene is."""
+        self.director.tell_scene(
+            {
+                "name": self.scene.name, "title": self.scene.title,
+                "text": self.scene.text, "lacks": self.lacks,
+                "steps": [step.say for step in self.scene.steps], "at": self.at, "running": running,
+                "failed": self.failed,
+            }
+        )  # fmt: skip
+
+    def play(self, *, all_steps: bool) -> None:
+        """Play the next step and those that begin with it, or all. Raises SceneFailure, ActionError."""
+        if not self.lock.acquire(blocking=False):
+            raise ActionError("a step is being played")
+        try:
+            steps = self.scene.steps
+            while self.at < len(steps):
+                self.tell(running=True)
+                self.step(steps[self.at])
+                self.at += 1
+                if not (all_steps or (self.at < len(steps) and steps[self.at].at_once)):
+                    break
+        except Failure as reason:
+            self.failed = str(reason)
+            raise
+        finally:
+            self.tell(running=False)
+            self.lock.release()
+
+    def step(self, step: SceneStep) -> None:
+        """Play one step. Raises SceneFailure, ActionError."""
+        if step.let_go:
+            self.director.let_go()
+        if step.send:
+            self.director.send(step.send, step.count)
+        deadline = time.monotonic() + LIMIT_S
+        while wrong := [each for each in step.until if not each.holds(self.director)]:
+            if time.monotonic() > deadline or self.director.stopping.wait(LOOK_S):
+                raise self.failure("has not come to", wrong)
+        if step.shows:  # a client sees its answer before the page has read the events that led to it
+            self.director.catch_up()
+        if wrong := [each for each in step.shows if not each.holds(self.director)]:
+            raise self.failure("does not show", wrong)
+
+    def failure(self, how: str, wrong: list[SceneCondition]) -> SceneFailure:
+        """Return the failure of the current step."""
+        texts = [
+            f"{each.text!r} (it is {self.director.measure(each.model, each.measure):.0f})" for each in wrong
+        ]
+        return SceneFailure(f"scene {self.scene.name}, step {self.at + 1} {how} {', '.join(texts)}")
+
+
+class SceneChooser:
+    """The scenes that the page offers, and the stage of the one that is shown. stage: None without a scene."""
+
+    def __init__(self, director: Director, scene: WatchScene | None = None) -> None:
+        """Offer the scenes; start one at once if it is given. Raises StartFailure."""
+        self.director = director
+        self.lock = threading.Lock()
+        self.before: list[Choice] = []
+        found = [find_scene(name) for name in folder()]
+        director.scenes = [
+            {"name": each.name, "title": each.title, "text": each.text, "lacks": lacks_users(each, director)}
+            for each in found
+        ]
+        self.stage = None if scene is None else Stage(director, scene)
+        if self.stage is not None:
+            self.stage.ready()
+
+    def start(self, name: str) -> None:
+        """Show a scene instead of the models of now. Raises ActionError, SceneError, StartFailure."""
+        known = folder()
+        if name not in known:  # a page names no file of this computer
+            raise ActionError(f"there is no scene {name!r}{nearest(name, known)}")
+        scene = find_scene(name)
+        with self.alone():
+            if self.stage is None:
+                self.before = [model.choice for model in self.director.models]
+            try:
+                self.stage = Stage(self.director, scene)
+            except Failure:
+                self.show_before()
+                raise
+        self.stage.ready()
+
+    def leave(self) -> None:
+        """Show again the models that were shown before the scene. Raises ActionError, StartFailure."""
+        with self.alone():
+            if self.stage is None:
+                raise ActionError("no scene is shown")
+            self.show_before()
+
+    def show_before(self) -> None:
+        self.stage = None
+        self.director.tell_scene({})
+        self.director.show(self.before)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others from the stage. Raises ActionError if a step or another choice has it."""
+        stage = self.stage
+        if not self.lock.acquire(blocking=False):
+            raise ActionError("another scene is being chosen")
+        try:
+            if stage is not None and not stage.lock.acquire(blocking=False):
+                raise ActionError("a step is being played: wait for its end")
+            try:
+                yield
+            finally:
+                if stage is not None:
+                    stage.lock.release()
+        finally:
+            self.lock.release()

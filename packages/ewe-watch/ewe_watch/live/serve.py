@@ -1,0 +1,105 @@
+"""The server of the live page: ewe itself, under the model thread, in this process.
+
+It listens on a free port of the loopback interface. Ctrl-C, TERM and a closed terminal (HUP) end it, and with it
+all models, clients and files.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from ewe.config.settings import Config
+from ewe.server.processor_factory import ProcessorFactory
+from ewe.server.run import open_browser, opened
+from ewe.server.worker import Worker
+from ewe_watch.live.director import Director
+from ewe_watch.live.page import WatchPage
+from ewe_watch.live.scenes import SceneChooser
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator, Sequence
+
+    from ewe_watch.live.scenes import WatchScene
+
+
+class PageWorker(Worker):
+    """Ends the streams of the pages, and a scene in play, when it stops: they would last for the grace time."""
+
+    director: Director
+
+    def on_stop(self, number: int, frame: object) -> None:
+        self.director.stopping.set()
+        self.director.end_readers()
+        super().on_stop(number, frame)
+
+    def on_reload(self, number: int, frame: object) -> None:
+        """End at HUP: the terminal was closed."""
+        self.on_stop(number, frame)
+
+
+@contextmanager
+def directed(users: Sequence[str] = ()) -> Iterator[Director]:
+    """Yield a director; at the end, end its models and remove its files. users: as for Director.
+
+    TERM and HUP raise KeyboardInterrupt, so a stop during the start leaves nothing, either.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with (
+        TemporaryDirectory(prefix="ewe-watch-") as directory,
+        director_in(Path(directory), users) as director,
+    ):
+        yield director
+
+
+@contextmanager
+def director_in(directory: Path, users: Sequence[str] = ()) -> Iterator[Director]:
+    """Yield a director with its files in this directory; at the end, end its models and clients."""
+    director = Director(directory, users)
+    try:
+        yield director
+    finally:
+        director.close()
+
+
+def serve(director: Director, scene: WatchScene | None = None, *, browser: bool = False) -> int:
+    """Serve the page until a stop; return the exit status. browser: show the page in this computer's browser.
+
+    scene: to begin with. Raises StartError, StartFailure.
+    """
+    config = Config(
+        concurrency="thread", port="0", access_log="off", logfile="-", loglevel="error", grace="1",
+        documentroot=str(director.directory / "htdocs"), cgi_path=str(director.directory / "none"),
+        libcgi_path=str(director.directory / "none"), mount=("/=ewe_watch.live.page:WatchPage",),
+    )  # fmt: skip
+    WatchPage.director, WatchPage.chooser = director, SceneChooser(director, scene)
+    WatchPage.token = secrets.token_urlsafe(16)
+    factory = ProcessorFactory(config)
+    with opened(factory) as sockets:
+        url = f"http://127.0.0.1:{port_of(sockets)}/{WatchPage.token}/"
+
+        def ready() -> None:
+            print(
+                f"ewe-watch: {url} shows {len(director.models)} models; Ctrl-C ends all",
+                file=sys.stderr,
+                flush=True,
+            )
+            if browser:
+                open_browser(url)
+
+        worker = PageWorker(factory, sockets, "0")
+        worker.director = director
+        return worker.run(ready)
+
+
+def port_of(sockets: list[socket.socket]) -> int:
+    """Return the port of the first listening socket."""
+    port: int = sockets[0].getsockname()[1]
+    return port

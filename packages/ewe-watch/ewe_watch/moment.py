@@ -1,0 +1,33 @@
+"""A moment of a trace in words, and the words for a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+WORTH_SECONDS = 0.001  # the shortest wait that is worth a word
+
+
+class Moment(NamedTuple):
+    """A moment. kind: queue-wait, deepest-queue, refusal, held-worker, served-last, engine-wait, engine-end,
+    connection-wait or statement.
+
+    begin, end: by the trace's clock. connection, worker: the ones that it is about, "" without one.
+    """
+
+    kind: str
+    title: str
+    text: str
+    begin: float
+    end: float
+    connection: str = ""
+    worker: str = ""
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people, with three digits: 820 µs, 4.5 ms, 31.2 s."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        value = seconds * factor
+        if value >= 1 or unit == "µs":
+            digits = 0 if value >= 100 else 1 if value >= 10 else 2
+            return f"{value:.{0 if unit == 'µs' else digits}f} {unit}"
+    return ""

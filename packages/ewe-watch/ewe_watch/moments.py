@@ -1,0 +1,230 @@
+"""The most telling moments of a trace, in words with numbers: five of the server, fewer if less has happened.
+
+    the longest wait for a worker       a connection was in the queue, and no worker took it
+    the deepest queue                   most connections waited for a worker at once
+    the first refusal                   a limit was reached, and a client got no connection
+    a worker held by its client         it waited for one silent or slow client while others waited for a worker
+    the client that was served last     others that came later got their first byte before it, or it got none
+
+behind_moments.py adds those of X-Switch and of the database daemon. Each moment has a begin and an end, so that a
+page can zoom to it. A wait below WORTH_SECONDS is no moment: each connection waits a little until a thread
+has woken up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from ewe_watch.behind_moments import behind_moments
+from ewe_watch.moment import WORTH_SECONDS, Moment, duration
+from ewe_watch.story import OCCUPYING, QUEUED, Span, TracedConnection, TraceStory
+
+LONG_SECONDS = (
+    0.1  # the shortest standstill that is worth a word if the trace does not see the waiting clients
+)
+
+
+@dataclass
+class Stint:
+    """The time for which a worker is occupied by one connection. on_client: its spans that the client decides."""
+
+    worker: str
+    connection: str
+    begin: float
+    end: float
+    on_client: list[Span]
+
+    def standstill(self) -> float:
+        """Return for how many seconds the worker waited for its client."""
+        return sum(span.end - span.begin for span in self.on_client)
+
+
+class QueuedTime:
+    """The times at which a connection waited for a worker for longer than it takes to wake one up.
+
+    It is the integral over time, so that the time within two bounds is two look-ups.
+    """
+
+    def __init__(self, spans: list[Span]) -> None:
+        self.changes = Counter[float]()
+        for span in spans:
+            if span.state == QUEUED and span.end - span.begin >= WORTH_SECONDS:
+                self.changes[span.begin] += 1
+                self.changes[span.end] -= 1
+        self.times = sorted(self.changes)
+        self.queued = list(accumulate(self.changes[time] for time in self.times))
+        lengths = [after - time for time, after in pairwise(self.times)]
+        waited = [length if depth else 0.0 for length, depth in zip(lengths, self.queued, strict=False)]
+        self.sums = [0.0, *accumulate(waited)]
+
+    def until(self, seconds: float) -> float:
+        """Return for how long a connection waited before this time."""
+        at = bisect_right(self.times, seconds) - 1
+        if at < 0:
+            return 0.0
+        return self.sums[at] + (seconds - self.times[at] if self.queued[at] else 0.0)
+
+    def within(self, begin: float, end: float) -> float:
+        """Return for how long a connection waited between two times."""
+        return max(self.until(end) - self.until(begin), 0.0)
+
+    def deepest(self, begin: float, end: float) -> int:
+        """Return how many connections waited at once, at most, between two times."""
+        first = max(bisect_right(self.times, begin) - 1, 0)
+        return max(self.queued[first : bisect_right(self.times, end)], default=0)
+
+
+def moments(story: TraceStory) -> list[Moment]:
+    """Return the moments of a story, by their begin."""
+    spans = story.all_spans()
+    queue = QueuedTime(spans)
+    found = [
+        longest_wait(story, spans),
+        deepest_queue(queue),
+        first_refusal(story),
+        held_worker(story, spans, queue),
+        served_last(story, spans),
+    ]
+    found += behind_moments(story.behind)
+    return sorted((moment for moment in found if moment is not None), key=lambda moment: moment.begin)
+
+
+def longest_wait(story: TraceStory, spans: list[Span]) -> Moment | None:
+    """Return the longest time that a connection was in the queue."""
+    queued = [span for span in spans if span.state == QUEUED]
+    if not queued:
+        return None
+    longest = max(queued, key=lambda span: span.end - span.begin)
+    seconds = longest.end - longest.begin
+    if seconds < WORTH_SECONDS:
+        return None
+    text = f"Connection {story.label(longest.connection)} waited {duration(seconds)} in the queue"
+    text += ", and no worker had taken it when the trace ended." if longest.goes_on else "."
+    return Moment(
+        "queue-wait", "The longest wait for a worker", text, longest.begin, longest.end, longest.connection
+    )
+
+
+def deepest_queue(queue: QueuedTime) -> Moment | None:
+    """Return the time at which most connections waited for a worker at once; the longest such time."""
+    lengths = [
+        (depth, end - begin, begin)
+        for depth, (begin, end) in zip(queue.queued, pairwise(queue.times), strict=False)
+    ]
+    depth, seconds, begin = max(lengths, default=(0, 0.0, 0.0))
+    if not depth:
+        return None
+    waited = (
+        f"{depth} connections waited for a worker at once"
+        if depth > 1
+        else "One connection waited for a worker"
+    )
+    text = f"{waited}, for {duration(seconds)}."
+    return Moment("deepest-queue", "The deepest queue", text, begin, begin + seconds)
+
+
+def first_refusal(story: TraceStory) -> Moment | None:
+    """Return the first connection that was not accepted."""
+    if not story.refusals:
+        return None
+    first = story.refusals[0]
+    client, _, limit = first.text.partition(" ")
+    text = f"The server did not accept the client {client}"
+    text += f": the limit {limit} was reached." if limit else "."
+    if len(story.refusals) > 1:
+        text += f" It was the first of {len(story.refusals):,}."
+    return Moment("refusal", "The first refusal", text, first.seconds, first.seconds)
+
+
+def held_worker(story: TraceStory, spans: list[Span], queue: QueuedTime) -> Moment | None:
+    """Return the stint in which a worker waited longest for one client while nobody served the others.
+
+    They wait in the queue. If the worker accepts connections itself, they wait in the kernel, where the trace does
+    not see them.
+    """
+
+    def held(stint: Stint) -> float:
+        return sum(queue.within(span.begin, span.end) for span in stint.on_client)
+
+    found = list(stints(spans))
+    longest = max(found, key=held, default=None)
+    if longest is not None and (seconds := held(longest)) >= WORTH_SECONDS:
+        depth = queue.deepest(longest.begin, longest.end)
+        others = f"up to {depth} connections" if depth > 1 else "another connection"
+        rest = f"For {duration(seconds)} of this time, {others} waited for a worker."
+    else:
+        accepting = [each for each in found if each.worker in story.accepting_workers]
+        longest = max(accepting, key=Stint.standstill, default=None)
+        if longest is None or longest.standstill() < LONG_SECONDS:
+            return None
+        rest = "It accepts its connections itself, and accepted none in this time."
+    name = next(lane.name for lane in story.lanes() if lane.worker == longest.worker)
+    text = (
+        f"{name.capitalize()} stood still for {duration(longest.standstill())}, because the client of connection "
+        f"{story.label(longest.connection)} was silent or slow. {rest}"
+    )
+    title = "A worker held by its client"
+    return Moment("held-worker", title, text, longest.begin, longest.end, longest.connection, longest.worker)
+
+
+def stints(spans: list[Span]) -> Iterator[Stint]:
+    """Yield the stints in which the client decided at least once how long the worker was occupied."""
+    current: dict[str, Stint] = {}
+    for span in spans:
+        if span.state not in OCCUPYING:
+            continue
+        stint = current.get(span.worker)
+        if stint is None or stint.connection != span.connection or span.begin > stint.end:
+            if stint is not None and stint.on_client:
+                yield stint
+            stint = current[span.worker] = Stint(span.worker, span.connection, span.begin, span.end, [])
+        stint.end = span.end
+        if span.on_client:
+            stint.on_client.append(span)
+    yield from (stint for stint in current.values() if stint.on_client)
+
+
+def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
+    """Return the connection whose first byte came last, if it was queued, or one that no worker took."""
+    accepted = [each for each in story.connections.values() if each.accepted is not None]
+    never = [
+        each for each in accepted if each.first_byte is None and each.state == QUEUED and not each.requests
+    ]
+    served = [each for each in accepted if each.first_byte is not None]
+    if never:
+        return never_served(story, never, len(served))
+    last = max(served, key=lambda each: each.first_byte or 0.0, default=None)
+    if last is None or len(served) < 2:
+        return None
+    begin, end = last.accepted or 0.0, last.first_byte or 0.0
+    mine = (
+        span for span in spans if span.connection == last.name and span.state == QUEUED and span.end <= end
+    )
+    queued = sum(span.end - span.begin for span in mine)
+    if queued < WORTH_SECONDS:
+        return None
+    overtakers = sum(1 for each in served if (each.accepted or 0.0) > begin)
+    text = (
+        f"Connection {story.label(last.name)} got its first byte as the last of {len(served):,} clients, "
+        f"{duration(end - begin)} after it was accepted. {duration(queued)} of them it was in the queue."
+    )
+    if overtakers:
+        text += f" {overtakers:,} clients came later, and were served before it."
+    return Moment("served-last", "The client that was served last", text, begin, end, last.name)
+
+
+def never_served(story: TraceStory, never: list[TracedConnection], served: int) -> Moment:
+    """Return the moment of a client that no worker ever took: the first one."""
+    first = min(never, key=lambda each: each.accepted or 0.0)
+    begin = first.accepted or 0.0
+    text = (
+        f"Connection {story.label(first.name)} got no byte: {duration(story.ended - begin)} after it was accepted, "
+        f"at the end of the trace, it was still in the queue. {served:,} other clients were served."
+    )
+    if len(never) > 1:
+        text += f" {len(never):,} clients were never served."
+    return Moment("served-last", "A client that was never served", text, begin, story.ended, first.name)

@@ -1,0 +1,424 @@
+"""The story of a trace: what each worker does, who waits for a worker, and which responses the clients get.
+
+A connection is in one of five states. In three of them it occupies a worker:
+
+    accepted ──▶ queued ──runs──▶ busy ◀──goes-on── waits
+                   ▲               │ ▲ ──waits────▶        for the client, a program, a server or a call
+                   │               │ │
+                 ready             │ └───sent────── sends
+                   │               └─────sends────▶        a part of the response, as fast as the client reads
+                   └── parked ◀──parked──┘                 and the worker takes another connection
+
+    queued   the server has accepted the connection, or its event has happened, and no worker has taken it
+    busy     a worker computes for the connection
+    sends    a worker writes a part of the response; with a client that reads slowly, this takes long
+    waits    a worker stands still until the event has happened that the conversation waits for
+    parked   the conversation waits, and occupies no worker
+
+The models differ in one point: which waits are parked. Under the models serial, fork, prefork and thread no wait
+is. In an event loop each wait is. A pool decides by its setting `parking`.
+
+Clients in the kernel's listen backlog are not accepted yet. The server does not know them, so no trace has them:
+under the serial model they are the whole queue.
+
+X-Switch and the database daemon write events, too: behind.py tells their part of the story.
+
+A span is a time that a connection spends in one state. The spans with a worker are the picture's lanes. `feed`
+takes one event at a time, and all results may be asked for in between.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ewe_watch.behind import ENGINE, BehindStory, is_behind
+from ewe_watch.events import TraceEvent
+
+QUEUED, BUSY, SENDS, WAITS, PARKED = "queued", "busy", "sends", "waits", "parked"
+OCCUPYING = frozenset((BUSY, SENDS, WAITS))  # the states in which a connection has a worker
+# What a conversation waits for if it waits for its client: ewe.trace and the Want of ewe.streams.base
+OF_CLIENT = frozenset(("request", "bytes", "close", "room"))
+NO_REQUEST = -1
+MOST_ROWS = 32  # with more workers, those that live one after the other share a row of the picture
+
+
+class Span(NamedTuple):
+    """A time that a connection spends in one state.
+
+    worker: PID/TID, "" in the states without a worker. want: what the connection waits for. request: the index of
+    the request that is served, or NO_REQUEST. goes_on: the span is cut by the end of the trace.
+    """
+
+    begin: float
+    end: float
+    state: str
+    connection: str
+    worker: str
+    want: str
+    request: int
+    goes_on: bool = False
+
+    @property
+    def on_client(self) -> bool:
+        """Whether the client decides how long the span is: it sends, or reads, when it wants to."""
+        return self.state == SENDS or (self.state == WAITS and self.want in OF_CLIENT)
+
+
+class QueueStep(NamedTuple):
+    """The numbers of connections in the queue, and parked, from this time on."""
+
+    seconds: float
+    queued: int
+    parked: int
+
+
+class RefusedClient(NamedTuple):
+    """A connection that was not accepted. text: the client, and the setting whose limit was reached."""
+
+    seconds: float
+    text: str
+
+
+class WorkerLane(NamedTuple):
+    """A worker, and its row in the picture. name: for people. detail: the kernel's numbers."""
+
+    worker: str
+    name: str
+    detail: str
+    row: int
+
+
+@dataclass
+class TracedRequest:
+    """A request. head, answered, first_byte, last_byte: the times of these events, None before them."""
+
+    connection: str
+    worker: str
+    line: str
+    head: float
+    answered: float | None = None
+    status: str = ""
+    feature: str = ""
+    first_byte: float | None = None
+    last_byte: float | None = None
+    bytes: int = 0
+    programs: list[str] = field(default_factory=list)
+
+
+@dataclass
+class TracedConnection:
+    """A connection: its facts, and the state that it is in now (`state`, `since`, `worker`, `want`, `request`).
+
+    accepted: None if the trace begins later. first_byte: of the first response.
+    """
+
+    name: str
+    first_seen: float
+    address: str = ""
+    accepted: float | None = None
+    first_byte: float | None = None
+    ended: float | None = None
+    why: str = ""
+    closed: float | None = None
+    requests: list[int] = field(default_factory=list)
+    state: str = ""
+    since: float = 0.0
+    worker: str = ""
+    want: str = ""
+    request: int = NO_REQUEST
+
+
+class TraceStory:
+    """The story so far. began, ended: the times of the first and the last event, by the trace's clock."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+        self.ended = 0.0
+        self.events = 0
+        self.lost = 0
+        self.models: dict[str, str] = {}  # process -> the model's name and description
+        self.stopped: dict[str, float] = {}
+        self.connections: dict[str, TracedConnection] = {}
+        self.requests: list[TracedRequest] = []
+        self.spans: list[Span] = []
+        self.steps: list[QueueStep] = []
+        self.refusals: list[RefusedClient] = []
+        self.occupied: dict[str, TracedConnection] = {}  # worker -> the connection that has it
+        self.occupied_of = defaultdict[str, set[str]](set)  # process -> its workers in `occupied`
+        self.workers: dict[str, int] = {}  # in the order in which they took their first connection
+        self.accepting: set[str] = set()  # the processes that have given connections their names
+        self.accepting_workers: set[str] = set()
+        self.queued = 0
+        self.parked = 0
+        self.losses: dict[str, int] = {}  # program -> its lost events
+        self.behind = BehindStory(self.request_now, self.worker_of)
+
+    def feed(self, event: TraceEvent) -> None:
+        """Add the next event. An event that the story does not know is ignored."""
+        if not self.events:
+            self.began = self.ended = event.seconds
+        self.events += 1
+        self.ended = max(self.ended, event.seconds)
+        if is_behind(event.kind):
+            self.behind.feed(event)
+        elif event.connection:
+            connection = self.connections.get(event.connection)
+            if connection is None:
+                connection = TracedConnection(event.connection, event.seconds)
+                self.connections[event.connection] = connection
+                self.accepting.add(event.connection.partition(".")[0])
+            if event.kind in OF_CONNECTION:
+                OF_CONNECTION[event.kind](self, event, connection)
+        elif event.kind in OF_SERVER:
+            OF_SERVER[event.kind](self, event)
+
+    # Events of the server
+
+    def model(self, event: TraceEvent) -> None:
+        self.models[process_of(event.worker)] = event.text
+
+    def stops(self, event: TraceEvent) -> None:
+        process = process_of(event.worker)
+        self.stopped[process] = event.seconds
+        for worker in self.occupied_of.pop(process, ()):
+            self.leave(self.occupied[worker], event.seconds)
+
+    def refused(self, event: TraceEvent) -> None:
+        self.refusals.append(RefusedClient(event.seconds, event.text))
+
+    def loses(self, event: TraceEvent) -> None:
+        # All processes of the server have one count, X-Switch has its own, and each process reports it so far.
+        program = ENGINE if process_of(event.worker) in self.behind.processes else ""
+        number = int(event.text) if event.text.isdecimal() else 1
+        self.losses[program] = max(self.losses.get(program, 0), number)
+        self.lost = sum(self.losses.values())
+
+    # Events of a connection
+
+    def accepted(self, event: TraceEvent, connection: TracedConnection) -> None:
+        connection.accepted = event.seconds
+        connection.address = event.text
+        self.accepting_workers.add(event.worker)
+        self.enter(connection, event, QUEUED)
+
+    def ready(self, event: TraceEvent, connection: TracedConnection) -> None:
+        if connection.state != QUEUED:  # a pool's new connection is accepted, and then ready
+            self.enter(connection, event, QUEUED)
+
+    def runs(self, event: TraceEvent, connection: TracedConnection) -> None:
+        self.enter(connection, event, BUSY)
+
+    def parks(self, event: TraceEvent, connection: TracedConnection) -> None:
+        want = event.text
+        if connection.state == WAITS:
+            # The wait was parked at once. The worker was not held up, it did the parking.
+            want, connection.want, connection.state = connection.want, "", BUSY
+        self.enter(connection, event, PARKED, want)
+
+    def waits(self, event: TraceEvent, connection: TracedConnection) -> None:
+        if event.text == "request":
+            connection.request = NO_REQUEST
+        self.enter(connection, event, WAITS, event.text)
+
+    def goes_on(self, event: TraceEvent, connection: TracedConnection) -> None:
+        self.enter(connection, event, BUSY)
+
+    def request(self, event: TraceEvent, connection: TracedConnection) -> None:
+        self.enter(connection, event, BUSY)
+        connection.request = len(self.requests)
+        connection.requests.append(connection.request)
+        self.requests.append(TracedRequest(connection.name, event.worker, event.text, event.seconds))
+
+    def answered(self, event: TraceEvent, connection: TracedConnection) -> None:
+        if (request := self.request_of(connection)) is not None:
+            request.answered = event.seconds
+            request.status, _, request.feature = event.text.partition(" ")
+
+    def sends(self, event: TraceEvent, connection: TracedConnection) -> None:
+        self.enter(connection, event, SENDS)
+        if connection.first_byte is None:
+            connection.first_byte = event.seconds
+        if (request := self.request_of(connection)) is not None and request.first_byte is None:
+            request.first_byte = event.seconds
+
+    def sent(self, event: TraceEvent, connection: TracedConnection) -> None:
+        self.enter(connection, event, BUSY)
+        if (request := self.request_of(connection)) is not None:
+            request.last_byte = event.seconds
+            request.bytes += int(event.text) if event.text.isdecimal() else 0
+
+    def program(self, event: TraceEvent, connection: TracedConnection) -> None:
+        if (request := self.request_of(connection)) is not None:
+            request.programs.append(event.text)
+
+    def ends(self, event: TraceEvent, connection: TracedConnection) -> None:
+        connection.ended = event.seconds
+        connection.why = event.text
+        self.leave(connection, event.seconds)
+
+    def closes(self, event: TraceEvent, connection: TracedConnection) -> None:
+        connection.closed = event.seconds
+        self.leave(connection, event.seconds)
+
+    # States
+
+    def request_now(self, connection: str) -> int:
+        """Return the index of the request that a connection is served now, or NO_REQUEST. connection: its name."""
+        found = self.connections.get(connection)
+        return found.request if found is not None else NO_REQUEST
+
+    def worker_of(self, request: int) -> str:
+        """Return the worker that has taken a request, or "" for NO_REQUEST."""
+        return self.requests[request].worker if request != NO_REQUEST else ""
+
+    def request_of(self, connection: TracedConnection) -> TracedRequest | None:
+        """Return the request that a connection is served now."""
+        return self.requests[connection.request] if connection.request != NO_REQUEST else None
+
+    def enter(self, connection: TracedConnection, event: TraceEvent, state: str, want: str = "") -> None:
+        """Begin another state of a connection. want: what it waits for."""
+        self.leave(connection, event.seconds)
+        connection.state, connection.since, connection.want = state, event.seconds, want
+        if state in OCCUPYING:
+            other = self.occupied.get(event.worker)
+            if other is not None:  # the event that says how it left its worker is lost
+                self.enter(other, event, PARKED, other.want)
+            connection.worker = event.worker
+            self.occupied[event.worker] = connection
+            self.occupied_of[process_of(event.worker)].add(event.worker)
+            self.workers.setdefault(event.worker, len(self.workers))
+        self.queued += state == QUEUED
+        self.parked += state == PARKED
+        self.count(event.seconds)
+
+    def leave(self, connection: TracedConnection, seconds: float) -> None:
+        """End the state that a connection is in."""
+        if not connection.state:
+            return
+        if seconds > connection.since:
+            self.spans.append(span_of(connection, seconds))
+        if self.occupied.get(connection.worker) is connection:
+            del self.occupied[connection.worker]
+            self.occupied_of[process_of(connection.worker)].discard(connection.worker)
+        self.queued -= connection.state == QUEUED
+        self.parked -= connection.state == PARKED
+        connection.state = connection.worker = connection.want = ""
+        self.count(seconds)
+
+    def count(self, seconds: float) -> None:
+        """Note the length of the queue, and the number of parked connections, if one of them has changed."""
+        step = QueueStep(seconds, self.queued, self.parked)
+        if self.steps and self.steps[-1].seconds >= seconds:
+            self.steps[-1] = step._replace(seconds=self.steps[-1].seconds)
+        elif not self.steps or self.steps[-1][1:] != step[1:]:
+            self.steps.append(step)
+
+    # Results
+
+    def all_spans(self) -> list[Span]:
+        """Return all spans by their begin. Those that go on are cut at the last event."""
+        open_spans = [
+            span_of(connection, self.ended, goes_on=True)
+            for connection in self.connections.values()
+            if connection.state and self.ended > connection.since
+        ]
+        return sorted([*self.spans, *open_spans])
+
+    def lanes(self) -> list[WorkerLane]:
+        """Return the workers: by process in the order of their first connections, then by thread."""
+        first: dict[str, int] = {}
+        for worker in self.workers:
+            first.setdefault(process_of(worker), len(first))
+        found = sorted(self.workers, key=lambda each: (first[process_of(each)], int(each.partition("/")[2])))
+        threads = Counter(map(process_of, found))
+        rows = shared_rows(found, self.all_spans()) if len(found) > MOST_ROWS else range(len(found))
+        return [
+            WorkerLane(worker, f"worker {number}", detail(worker, threads), row)
+            for number, (worker, row) in enumerate(zip(found, rows, strict=True), 1)
+        ]
+
+    def label(self, connection: str) -> str:
+        """Return a connection's name for people: its number if one process has accepted all connections."""
+        return connection if len(self.accepting) > 1 else connection.partition(".")[2]
+
+    def model_text(self) -> str:
+        """Return the name and description of the model, or "" if the trace does not name it."""
+        return next(iter(self.models.values()), "")
+
+
+OF_SERVER: dict[str, Callable[[TraceStory, TraceEvent], None]] = {
+    "model": TraceStory.model,
+    "stops": TraceStory.stops,
+    "refused": TraceStory.refused,
+    "lost": TraceStory.loses,
+}
+OF_CONNECTION: dict[str, Callable[[TraceStory, TraceEvent, TracedConnection], None]] = {
+    "accepted": TraceStory.accepted,
+    "ready": TraceStory.ready,
+    "runs": TraceStory.runs,
+    "parked": TraceStory.parks,
+    "waits": TraceStory.waits,
+    "goes-on": TraceStory.goes_on,
+    "request": TraceStory.request,
+    "answered": TraceStory.answered,
+    "sends": TraceStory.sends,
+    "sent": TraceStory.sent,
+    "program": TraceStory.program,
+    "ended": TraceStory.ends,
+    "closed": TraceStory.closes,
+}
+
+
+def tell(events: Iterable[TraceEvent]) -> TraceStory:
+    """Return the story of these events."""
+    story = TraceStory()
+    for event in events:
+        story.feed(event)
+    return story
+
+
+def process_of(worker: str) -> str:
+    """Return the process of a worker."""
+    return worker.partition("/")[0]
+
+
+def detail(worker: str, threads: Mapping[str, int]) -> str:
+    """Return the kernel's numbers of a worker in words. threads: how many workers each process has."""
+    process, _, thread = worker.partition("/")
+    if process == thread:
+        # A process with threads: its main thread begins each conversation in a pool with parking.
+        return f"process {process}" if threads[process] == 1 else f"main thread {process}"
+    return f"thread {thread}" + (f" of process {process}" if len(threads) > 1 else "")
+
+
+def span_of(connection: TracedConnection, end: float, *, goes_on: bool = False) -> Span:
+    """Return the span of the state that a connection is in."""
+    worker = connection.worker if connection.state in OCCUPYING else ""
+    request = connection.request if connection.state in OCCUPYING else NO_REQUEST
+    return Span(
+        connection.since, end, connection.state, connection.name, worker, connection.want, request, goes_on
+    )
+
+
+def shared_rows(workers: list[str], spans: list[Span]) -> list[int]:
+    """Return a row for each worker. Two workers share a row if one has ended before the other begins."""
+    begins: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    for span in spans:
+        if span.worker:
+            begins.setdefault(span.worker, span.begin)
+            ends[span.worker] = max(span.end, ends.get(span.worker, span.end))
+    rows: dict[str, int] = {}
+    free: list[int] = []
+    used: list[tuple[float, int]] = []  # the end of a row's last worker, and the row
+    for worker in sorted(begins, key=begins.__getitem__):
+        while used and used[0][0] <= begins[worker]:
+            heapq.heappush(free, heapq.heappop(used)[1])
+        row = heapq.heappop(free) if free else len(used)
+        rows[worker] = row
+        heapq.heappush(used, (ends[worker], row))
+    return [rows.get(worker, 0) for worker in workers]

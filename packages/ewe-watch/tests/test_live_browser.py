@@ -1,0 +1,230 @@
+"""The live page in a real Chromium: a click sends clients, and the page says what they saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devtools import Browser, browser
+from test_live import SECONDS, LivePage, kinds, watch
+
+__all__ = ["watch"]  # the fixture
+
+pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("Chromium"), pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> Iterator[Browser]:
+    directory = tmp_path / "browser"
+    directory.mkdir()
+    with browser(directory) as found:
+        yield found
+
+
+def show(chromium: Browser, page: LivePage) -> None:
+    """Open the page, and wait until it shows its models."""
+    chromium.ask(
+        "Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False
+    )
+    chromium.ask("Page.navigate", url=page.url)
+    until(chromium, "document.querySelectorAll('.model').length > 0")
+
+
+def until(chromium: Browser, condition: str) -> None:
+    """Wait until an expression of the page is true."""
+    deadline = time.monotonic() + SECONDS
+    while not chromium.run(condition):
+        assert time.monotonic() < deadline, (
+            condition,
+            chromium.run("document.body.innerText"),
+            chromium.errors,
+        )
+        time.sleep(0.05)
+
+
+def click(chromium: Browser, selector: str) -> None:
+    chromium.run(f"document.querySelector({selector!r}).click()")
+
+
+def figure(model: int, name: str) -> str:
+    """Return the expression of a figure of the page."""
+    return f"document.querySelector('[data-model=\"{model}\"] [data-figure={name}]').textContent"
+
+
+def table(chromium: Browser, model: int) -> dict[str, list[int]]:
+    """Return what the page says of each kind of client: sent, answered, waiting."""
+    rows: Any = chromium.run(
+        f"[...document.querySelectorAll('[data-model=\"{model}\"] tr[data-kind]')]"
+        ".map(row => [row.dataset.kind, ...['sent', 'answered', 'waiting'].map(name => Number(row.dataset[name]))])"
+    )
+    return {kind: numbers for kind, *numbers in rows}
+
+
+def test_clicks_lanes_and_what_the_clients_saw(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    page = watch("-p --parking never", "-t")
+    show(chromium, page)
+    click(chromium, '[data-send="silent"]')
+    until(chromium, f"{figure(0, 'held')} === '5' && {figure(1, 'held')} === '5'")
+    click(chromium, '[data-send="fifty"]')
+    until(chromium, f"{figure(0, 'queued')} === '50' && {figure(1, 'answered')} === '50'")
+    models = page.until(lambda models: kinds(models, "visitor", "answered") == [0, 50])
+    for number, model in enumerate(models):
+        of_kinds = model["clients"]["kinds"]
+        seen = {kind: [of_kinds[kind][what] for what in ("sent", "answered", "waiting")] for kind in of_kinds}
+        assert table(chromium, number) == seen
+    lanes = chromium.run(
+        "[...document.querySelectorAll('[data-model=\"0\"] li[data-state=waits]')].map(lane => lane.dataset.holds)"
+    )
+    assert lanes == ["client"] * 5
+    # The picture itself: the last column of the first lane has the colour of a worker that its client holds.
+    last_column = "models[0].canvas.getContext('2d').getImageData(models[0].canvas.width - 4, 91, 1, 1).data"
+    until(chromium, f"(([red, green, blue]) => red > green && green > blue)({last_column})")
+    click(chromium, "#let-go")
+    until(chromium, f"{figure(0, 'answered')} === '50' && {figure(0, 'held')} === '0'")
+    assert chromium.errors == []
+
+
+def test_a_paused_picture_stops_no_server(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    page = watch("-t")
+    show(chromium, page)
+    click(chromium, "#pause")
+    assert page.press(do="send", kind="visitor", count=3)[0] == 204
+    page.until(lambda models: kinds(models, "visitor", "answered") == [3])
+    until(chromium, "buffered.some(change => change.models[0].answered === 3)")
+    assert chromium.run(figure(0, "answered")) == "0"
+    for _ in range(10):
+        click(chromium, "#step")
+    until(chromium, f"{figure(0, 'answered')} === '3'")
+    click(chromium, "#pause")
+    assert chromium.run("buffered.length") == 0
+    assert chromium.errors == []
+
+
+def test_a_scene_is_played_by_its_buttons(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    page = watch("--scene", "serial-queue")
+    show(chromium, page)
+    click(chromium, "#next")
+    until(chromium, "document.querySelectorAll('.steps .done').length === 1")
+    click(chromium, "#play")
+    until(chromium, "document.querySelectorAll('.steps .done').length === 3")
+    assert chromium.run("byId('next').disabled && byId('play').disabled")
+    assert chromium.errors == []
+
+
+def test_a_form_changes_the_parameters(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    page = watch("-p")
+    show(chromium, page)
+    chromium.run("document.querySelector('[data-key=poolthreads]').value = '0'")
+    click(chromium, "[data-change]")
+    until(chromium, "byId('status').textContent.includes('poolthreads')")
+    chromium.run("document.querySelector('[data-key=poolthreads]').value = '2'")
+    click(chromium, "[data-change]")
+    until(chromium, "document.querySelector('.model h2').textContent === 'pool, poolthreads: 2'")
+    log_of_refused_action = [error for error in chromium.errors if "409" not in error]
+    assert log_of_refused_action == []
+
+
+# Keeps where each line begins and ends: the kind of the row, "worker" for a worker's
+LINES_DRAWN = """
+globalThis.linesDrawn = [];
+const reallyDraws = drawAsks;
+globalThis.drawAsks = (pen, from, high, to, low, ...rest) => {
+  const model = models.find(each => each.canvas === pen.canvas);
+  const kindAt = y => {
+    const {row} = model.lines.find(line => line.top <= y && y <= line.top + line.height) ?? {};
+    return row === undefined ? "none" : model.rowsNow[row][KIND] ?? "worker";
+  };
+  if (model) linesDrawn.push(`${kindAt(high)} ${kindAt(low)} ${from <= to}`);
+  reallyDraws(pen, from, high, to, low, ...rest);
+};
+"""
+
+
+def test_a_line_leads_from_the_worker_that_asks_to_the_database(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("--scene", "database-daemon")
+    show(chromium, page)
+    chromium.run(LINES_DRAWN)
+    click(chromium, "#next")
+    until(chromium, "linesDrawn.length > 0")
+    # A statement waits for a moment, until its connection is open.
+    rows = "[...document.querySelectorAll('[data-model=\"0\"] .picture li')].map(row => row.textContent)"
+    until(chromium, f"{rows}.some(text => text.startsWith('database daemonno statements wait'))")
+    assert chromium.run("[...new Set(linesDrawn)]") == ["worker database true"]
+    legend = chromium.run("byId('legend').innerText")
+    assert "from the worker that asks" in legend and "failed" not in legend
+    assert chromium.errors == []
+
+
+def test_titles_and_legend_say_what_differs_and_what_is_seen(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    options = "--poolthreads 3"
+    show(chromium, watch(f"-p {options} --parking never", f"-p {options}", "-a"))
+    titles = "[...document.querySelectorAll('.model h2')].map(title => title.textContent)"
+    assert chromium.run(titles) == ["pool, parking: never", "pool, parking: always", "asyncio"]
+    legend = "[...byId('legend').children].map(item => item.textContent)"
+    until(chromium, "models.every(model => model.last !== null)")
+    assert chromium.run(legend) == ["works, or a page blocks it"]
+    click(chromium, "[data-send=silent]")
+    until(chromium, f"{legend}.includes('held: its client is silent or slow') && {legend}.includes('parked')")
+    click(chromium, "#let-go")
+    click(chromium, "[data-send=visitor]")
+    free = "[...document.querySelectorAll('[data-model=\"1\"] li.more-free')].map(item => item.textContent)"
+    rows = "models[1].last.rows.filter(row => row[0].startsWith('thread')).length"
+    # How many of the three threads have had a client differs: a client that goes has one, too.
+    said = f"`${{3 - {rows}}} more ${{{rows} === 1 ? 'threads' : 'thread'}}: free`"
+    until(chromium, f"{rows} && ({rows} === 3 || {free}[0] === {said})")
+
+
+def test_a_span_too_narrow_for_its_label_has_it_behind_it(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    """A visitor is answered in a moment: its name stands where the row is free, and not over another span."""
+    show(chromium, watch("-t"))
+    until(chromium, "models[0].last !== null")
+    click(chromium, "#pause")
+    chromium.run(
+        """(model => {
+          const change = structuredClone(model.last), now = change.now;
+          change.rows = [["thread 1", "1/2", "", 0, "", "", ""]];
+          const span = (begin, label) => [0, now - begin, now - begin + 1, "busy", "", label, "GET /", null];
+          change.spans = [span(9000, "first"), span(5050, "hidden"), span(5000, "second")];
+          window.texts = [];
+          const pen = CanvasRenderingContext2D.prototype, write = pen.fillText;
+          pen.fillText = function(text, ...rest) { texts.push(text); write.call(this, text, ...rest); };
+          takeModel(model, change);
+          draw();
+        })(models[0])"""
+    )
+    assert set(chromium.run("texts")) & {"first", "hidden", "second"} == {"first", "second"}
+
+
+def test_a_failed_statement_is_seen_and_read(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    """The change is made up: no statement of the demonstration fails."""
+    show(chromium, watch("-t"))
+    until(chromium, "models[0].last !== null")
+    click(chromium, "#pause")
+    chromium.run(
+        """(model => {
+          const change = structuredClone(model.last), now = change.now;
+          change.behind.rows = [["demo", "sqlite", "", 0, "", "locked", "", null, "database"]];
+          change.behind.spans = [[0, now - 900, now, "database", "", "report 1", "SELECT ?", null, "locked"]];
+          change.behind.queued.database = 2;
+          takeModel(model, change);
+          draw();
+        })(models[0])"""
+    )
+    rows = chromium.run("[...models[0].rows.children].map(row => row.innerText.replace(/\\s+/g, ' '))")
+    assert rows[-2:] == ["database daemon 2 statements wait", "demo free; failed: locked"]
+    assert "failed, or was ended" in chromium.run("byId('legend').innerText")
+    edge: Any = chromium.run(
+        "(({canvas, tops, whole}) => { const scale = canvas.height / whole, y = (tops.at(-1) + 24) * scale;"
+        "return [...canvas.getContext('2d').getImageData(canvas.width - 12, y, 8, 3).data]; })(models[0])"
+    )
+    assert any(red > green + 60 for red, green in zip(edge[::4], edge[1::4], strict=True))  # the dashes
+    assert chromium.errors == []

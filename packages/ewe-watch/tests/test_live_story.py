@@ -1,0 +1,199 @@
+"""The story of a running server: its changes, its rows, and memory that stays level however long it runs."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pytest
+
+from ewe_watch.events import TraceEvent
+from ewe_watch.live.behind_rows import MOST_ROWS as MOST_ROWS_BEHIND
+from ewe_watch.live.director import RECORDING_BYTES, ChangeReader, Recording
+from ewe_watch.live.live_story import MOST_ROWS, MOST_SPANS, LiveStory
+
+PID = "7"
+
+
+def story(model: str = "thread") -> LiveStory:
+    found = LiveStory(lambda address: f"visitor {address}", 0.0)
+    found.feed(TraceEvent(0.0, "model", "", f"{PID}/{PID}", f"{model} a description"))
+    return found
+
+
+def visit(told: LiveStory, number: int, at: float, worker: str) -> None:
+    """Tell a whole connection, ten events within ten milliseconds."""
+    kinds = [
+        ("accepted", str(number)), ("runs", ""), ("waits", "request"), ("goes-on", ""), ("request", "GET /"),
+        ("answered", "200 files"), ("sends", ""), ("sent", "10"), ("ended", "the client closes"), ("closed", ""),
+    ]  # fmt: skip
+    for step, (kind, text) in enumerate(kinds):
+        told.feed(TraceEvent(at + step / 1000, kind, f"{PID}.{number}", worker, text))
+
+
+def test_a_change_has_what_happened_since_the_last_one() -> None:
+    told = story()
+    visit(told, 1, 1.0, f"{PID}/11")
+    change = told.changes()
+    assert change["accepted"] == change["requests"] == change["answered"] == 1 and change["open"] == 0
+    assert [span[3] for span in change["spans"]] == ["busy", "waits", "busy", "busy", "sends", "busy"]
+    assert {span[5] for span in change["spans"]} == {"visitor 1"}
+    assert told.changes()["spans"] == []
+
+
+def behind(told: LiveStory, *lines: str) -> dict[str, list[list[object]]]:
+    """Tell events of X-Switch and the daemon, as "TIME KIND NAME WORKER TEXT"; return their rows."""
+    for line in lines:
+        seconds, kind, name, worker, text = line.split(" ", 4)
+        told.feed(TraceEvent(float(seconds), kind, name, worker, text))
+    found: dict[str, list[list[object]]] = told.changes()["behind"]
+    return found
+
+
+def test_engines_and_connections_have_rows_of_their_own() -> None:
+    told = story("xswitch")
+    told.feed(TraceEvent(1.0, "accepted", "7.1", "7/7", "1"))
+    change = behind(
+        told, "1.1 x-request 8.1 8/8 7.1 alice python /a.py", "1.1 x-engine - 8/8 8.1 alice python",
+        "1.2 x-runs 8.1 8/8 8.1", "1.2 db-request 9.1 9/9 7.1 uid:7 log", "1.3 db-runs 9.1 9/10 SELECT ?",
+    )  # fmt: skip
+    assert change["rows"] == [
+        ["alice: python", "", "engine", 1200.0, "", "visitor 1", "/a.py", None, "engine"],
+        ["log", "no connection", "database", 1300.0, "", "visitor 1", "SELECT ?", None, "database"],
+    ]
+    change = behind(told, "1.4 x-left 8.1 8/8 ", "1.5 db-answered 9.1 9/10 1.0 ok")
+    assert change["spans"] == [
+        [0, 1200.0, 1400.0, "engine", "", "visitor 1", "/a.py", None, ""],
+        [0, 1300.0, 1500.0, "database", "", "visitor 1", "SELECT ?", None, "ok"],
+    ]
+    assert [row[2:6] for row in change["rows"]] == [
+        ["engine", 1400.0, "", "visitor 1 (its client has left)"], ["", 0, "", "ok"],
+    ]  # fmt: skip
+    change = behind(told, "1.6 x-answered 8.1 8/8 ok", "1.7 x-ended - 8/8 8.1 idle")
+    assert change["rows"][0][4] == "ended" and change["rows"][0][8] == "engine"
+    assert behind(told, "1.8 x-engine - 8/8 8.2 bob perl")["rows"][0][0] == "bob: perl"
+
+
+def test_a_work_tells_which_worker_has_asked_and_how_it_ended() -> None:
+    told = story("thread")
+    for at, kind, text in ((1.0, "accepted", "1"), (1.1, "runs", ""), (1.2, "request", "GET /a.py")):
+        told.feed(TraceEvent(at, kind, "7.1", "7/11", text))
+    change = behind(
+        told, "1.3 x-request 8.1 8/8 7.1 alice python /a.py", "1.3 x-engine - 8/8 8.1 alice python",
+        "1.35 x-queued 8.1 8/8 1",
+    )  # fmt: skip
+    assert change["queued"] == {"engine": 1, "database": 0}
+    change = behind(told, "1.4 x-runs 8.1 8/8 8.1")
+    assert change["rows"][0][7] == [0, 1300.0] and change["queued"]["engine"] == 0
+    change = behind(told, "1.5 x-left 8.1 8/8 ", "1.6 x-answered 8.1 8/8 502 a crash")
+    assert [span[7:] for span in change["spans"]] == [[[0, 1300.0], ""], [None, "502 a crash"]]
+
+
+def test_a_failure_belongs_to_one_of_two_connections_of_the_same_name() -> None:
+    told = story("thread")
+    for connection in (10, 11):
+        behind(told, f"1.0 db-opened - 9/{connection} demo sqlite")
+    change = behind(told, "1.1 db-request 9.1 9/9 - uid:7 demo", "1.2 db-runs 9.1 9/11 SELECT ?",
+                    "1.3 db-answered 9.1 9/11 1.0 locked")  # fmt: skip
+    assert [(*row[:2], row[5]) for row in change["rows"]] == [
+        ("demo", "sqlite, process 9", ""), ("demo", "sqlite, process 9", "locked"),
+    ]  # fmt: skip
+
+
+def test_the_work_of_a_killed_engine_stays_in_the_row_that_the_next_one_takes() -> None:
+    told = story("xswitch")
+    told.feed(TraceEvent(1.0, "accepted", "7.1", "7/7", "1"))
+    behind(told, "1.1 x-request 8.1 8/8 7.1 alice python /a.py", "1.1 x-engine - 8/8 8.1 alice python",
+           "1.2 x-runs 8.1 8/8 8.1")  # fmt: skip
+    change = behind(told, "1.5 x-queued 8.1 8/8 1", "1.5 x-ended - 8/8 8.1 killed",
+                    "1.6 x-engine - 8/8 8.2 alice python",
+                    "1.7 x-runs 8.1 8/8 8.2")  # fmt: skip
+    assert [span[:4] for span in change["spans"]] == [[0, 1200.0, 1500.0, "engine"]]
+    assert [row[2:4] for row in change["rows"]] == [["engine", 1700.0]]
+
+
+def test_the_rows_of_engines_are_bounded_and_the_others_are_counted() -> None:
+    told = story("xswitch")
+    begins = [f"1.0 x-engine - 8/8 8.{number} user{number} python" for number in range(MOST_ROWS_BEHIND + 3)]
+    change = behind(told, *begins)
+    assert (len(change["rows"]), change["hidden"]) == (MOST_ROWS_BEHIND, 3)
+    change = behind(told, "2.0 x-ended - 8/8 8.4 idle")
+    assert change["hidden"] == 2 and change["rows"][4][0] == f"user{MOST_ROWS_BEHIND}: python"
+
+
+@pytest.mark.parametrize("model", ["thread", "pool"])
+def test_memory_stays_level(model: str) -> None:
+    """Ten thousand events are twenty seconds at 500 a second. Each thread of the model `thread` is a new one."""
+    told = story(model)
+
+    def twenty_seconds(number: int) -> int:
+        """Return the memory in bytes that code of ewe_watch, or this test, has taken and kept."""
+        for each in range(1000):
+            visitor = 1000 * number + each
+            worker = f"{PID}/{visitor if model == 'thread' else 11 + each % 5}"
+            visit(told, visitor, visitor / 50, worker)
+            if each % 3 == 0:
+                told.changes()
+        ours = [tracemalloc.Filter(True, pattern) for pattern in ("*ewe_watch*", __file__)]
+        kept = tracemalloc.take_snapshot().filter_traces(ours)
+        return sum(each.size for each in kept.traces)
+
+    tracemalloc.start()
+    try:
+        used = [twenty_seconds(number) for number in range(4)]
+    finally:
+        tracemalloc.stop()
+    assert abs(used[3] - used[1]) < 33_000, used
+    assert len(told.connections) == 0 and len(told.row_workers) <= MOST_ROWS
+
+
+def test_a_flood_of_spans_is_cut_to_the_longest() -> None:
+    told = story("pool")
+    for number in range(200):
+        visit(told, number, number / 50, f"{PID}/11")
+    spans = told.changes()["spans"]
+    assert len(spans) == MOST_SPANS and told.hidden == 6 * 200 - MOST_SPANS
+
+
+def test_a_row_is_given_to_the_next_thread() -> None:
+    told = story("thread")
+    visit(told, 1, 1.0, f"{PID}/11")
+    visit(told, 2, 2.0, f"{PID}/12")
+    assert told.row_workers == [f"{PID}/12"]
+    other = story("pool")
+    visit(other, 1, 1.0, f"{PID}/11")
+    visit(other, 2, 2.0, f"{PID}/12")
+    assert other.row_workers == [f"{PID}/11", f"{PID}/12"]
+
+
+def test_young_events_are_sorted_before_they_are_told() -> None:
+    told = story()
+    now = time.monotonic()
+    told.add(
+        [TraceEvent(now - 1, "runs", "7.1", "7/11", ""), TraceEvent(now - 2, "accepted", "7.1", "7/7", "5")]
+    )
+    assert told.row_now(0, "7/11")[5] == "visitor 5"
+    told.add([TraceEvent(now + 60, "ended", "7.1", "7/11", "")])
+    assert len(told.waiting) == 1
+
+
+def test_a_recording_keeps_the_model_and_the_last_lines() -> None:
+    recording = Recording()
+    recording.add(b"1.0 model - 7/7 pool\n")
+    line = b"1.0 runs 7.1 7/7 " + b"x" * 400 + b"\n"
+    for _ in range(RECORDING_BYTES // (100 * len(line)) + 50):
+        recording.add(line * 100)
+    text = recording.text()
+    assert text.startswith(b"1.0 model - 7/7 pool\n1.0 runs") and len(text) <= RECORDING_BYTES + 100 * len(
+        line
+    )
+
+
+def test_a_slow_reader_loses_the_oldest_changes() -> None:
+    reader = ChangeReader()
+    for number in range(1000):
+        reader.add(b"%d\n" % number)
+    lines = reader.next().splitlines()
+    assert lines[-1] == b"999" and len(lines) == 200
+    reader.end()
+    assert reader.next() == b""

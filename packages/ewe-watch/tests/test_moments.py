@@ -1,0 +1,91 @@
+"""The moments: each in words with numbers, and none where nothing has happened."""
+
+from __future__ import annotations
+
+import pytest
+from made_traces import MAIN, POOL, MadeTrace, Visitor, in_turn, made
+
+from ewe_watch.events import parse
+from ewe_watch.moments import Moment, duration, moments
+from ewe_watch.story import tell
+
+
+def moments_of(trace: MadeTrace) -> dict[str, Moment]:
+    return {moment.kind: moment for moment in moments(tell(map(parse, trace.text().splitlines())))}
+
+
+def test_the_collapse_of_a_pool() -> None:
+    found = moments_of(made("pool, never"))
+    assert set(found) == {"queue-wait", "deepest-queue", "held-worker", "served-last"}
+    assert found["queue-wait"].text == "Connection 14 waited 9.90 s in the queue."
+    assert found["deepest-queue"].text == "13 connections waited for a worker at once, for 3.50 s."
+    assert found["held-worker"].text.startswith(
+        "Worker 3 stood still for 10.00 s, because the client of connection 13"
+    )
+    assert found["held-worker"].text.endswith(
+        "For 9.98 s of this time, up to 13 connections waited for a worker."
+    )
+    assert found["served-last"].connection == "7120.26"
+    begins = [moment.begin for moment in found.values()]
+    assert begins == sorted(begins)
+
+
+@pytest.mark.parametrize("model", ["fork", "thread", "pool, always", "event"])
+def test_nothing_is_invented(model: str) -> None:
+    assert moments_of(made(model)) == {}
+
+
+@pytest.mark.parametrize("model", ["serial", "prefork"])
+def test_a_worker_that_accepts_its_connections_itself(model: str) -> None:
+    [moment] = moments_of(made(model)).values()
+    assert moment.kind == "held-worker"
+    assert moment.text.endswith("It accepts its connections itself, and accepted none in this time.")
+
+
+def test_the_first_of_several_refusals() -> None:
+    trace = MadeTrace("pool")
+    for seconds in (1.0, 2.0):
+        trace.say(seconds, "refused", "-", MAIN, "192.0.2.1 max-connections")
+    [moment] = moments_of(trace).values()
+    assert moment.text == (
+        "The server did not accept the client 192.0.2.1: the limit max-connections was reached. "
+        "It was the first of 2."
+    )
+
+
+def test_a_client_that_no_worker_took() -> None:
+    trace = MadeTrace("pool")
+    in_turn(trace, [Visitor(0.1)], POOL, at_once=True)
+    trace.accept(7, Visitor(0), 1.0)
+    trace.accept(8, Visitor(0), 3.0)
+    found = moments_of(trace)["served-last"]
+    assert found.title == "A client that was never served"
+    assert found.text.startswith(
+        "Connection 7 got no byte: 2.00 s after it was accepted, at the end of the trace"
+    )
+    assert found.text.endswith("2 clients were never served.")
+
+
+def test_a_client_that_was_overtaken() -> None:
+    trace = MadeTrace("pool")
+    slow = trace.accept(1, Visitor(0), 0.1)
+    for number in (2, 3):
+        quick = trace.accept(number, Visitor(0), 0.2 * number)
+        trace.talk(quick, Visitor(0), 0.2 * number + 0.00001, POOL[number], 0)
+    trace.talk(slow, Visitor(0), 2.0, POOL[0], 0)
+    assert moments_of(trace)["served-last"].text.endswith("2 clients came later, and were served before it.")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 µs"),
+        (0.00082, "820 µs"),
+        (0.0045, "4.50 ms"),
+        (0.999, "999 ms"),
+        (31.24, "31.2 s"),
+        (1.0, "1.00 s"),
+    ],
+)
+def test_a_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
